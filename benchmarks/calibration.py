@@ -39,7 +39,9 @@ def promised(spread: Variances, effect: float, seeds: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("studies", type=Path, nargs="+")
     parser.add_argument("--baseline", required=True)
     parser.add_argument("--seeds", type=int, nargs="+", default=[3, 4, 5])
@@ -53,7 +55,10 @@ def main() -> None:
     print("| --- | --- | ---: | ---: | ---: | ---: |")
     for arm, runs in arms.items():
         rows = paired_differences(scores(runs), scores(base))[0]
-        whole, spread = crossed_mean(rows), variances({options.baseline: base, arm: runs}, options.baseline)
+        whole, spread = (
+            crossed_mean(rows),
+            variances({options.baseline: base, arm: runs}, options.baseline),
+        )
         assert whole is not None
         every = sorted(rows["seed"].unique())
         points = f"{100 * whole.mean:+.1f} [{100 * whole.low:+.1f}, {100 * whole.high:+.1f}]"
@@ -62,7 +67,9 @@ def main() -> None:
             tests = [crossed_mean(rows.filter(rows["seed"].is_in(some))) for some in chosen]
             found = sum(test is not None and test.p_difference() < ALPHA for test in tests)
             power, share = 100 * promised(spread, abs(whole.mean), seeds), 100 * found / len(chosen)
-            print(f"| {arm} | {points} | {seeds} | {power:.0f} % | {share:.0f} % | {found} of {len(chosen)} |")
+            print(
+                f"| {arm} | {points} | {seeds} | {power:.0f} % | {share:.0f} % | {found} of {len(chosen)} |"
+            )
 
 
 if __name__ == "__main__":

@@ -21,20 +21,36 @@ from start import ENVIRONMENT, own
 def seconds(command: str, what: str, folder: Path) -> float:
     """Processor seconds of one command, those of the system among them."""
     with tempfile.TemporaryDirectory() as place:
-        arguments = [command, what, str(folder)] + (["--out", f"{place}/report.html"] if what == "report" else [])
+        arguments = [command, what, str(folder)] + (
+            ["--out", f"{place}/report.html"] if what == "report" else []
+        )
         before = os.times()
-        done = subprocess.run(arguments, capture_output=True, text=True, env=ENVIRONMENT, cwd=place, check=False)
+        done = subprocess.run(
+            arguments, capture_output=True, text=True, env=ENVIRONMENT, cwd=place, check=False
+        )
         after = os.times()
     if done.returncode:
-        raise SystemExit(f"{command} {what} {folder} ended with status {done.returncode}: {done.stderr[-2000:]}")
-    return after.children_user - before.children_user + after.children_system - before.children_system
+        raise SystemExit(
+            f"{command} {what} {folder} ended with status {done.returncode}: {done.stderr[-2000:]}"
+        )
+    return (
+        after.children_user - before.children_user + after.children_system - before.children_system
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--baseline", help="an older checkout's `harness`, run in turn with this one's")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--baseline", help="an older checkout's `harness`, run in turn with this one's"
+    )
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--of", default="results/studies/frameworks", help="a folder of runs, from a checkout's root")
+    parser.add_argument(
+        "--of",
+        default="results/studies/frameworks",
+        help="a folder of runs, from a checkout's root",
+    )
     options = parser.parse_args()
     commands = [own(parser), *filter(None, [options.baseline])]
     folder = Path(commands[-1]).absolute().parents[2] / options.of
@@ -47,7 +63,11 @@ def main() -> None:
                     found[command].append(took)
         medians = [statistics.median(found[command]) for command in commands]
         spread = "; ".join(" ".join(f"{one:.2f}" for one in found[command]) for command in commands)
-        ratio = f", {medians[0] / medians[1]:.2f}x of the baseline's {medians[1]:.2f} s" if options.baseline else ""
+        ratio = (
+            f", {medians[0] / medians[1]:.2f}x of the baseline's {medians[1]:.2f} s"
+            if options.baseline
+            else ""
+        )
         print(f"{what}: {medians[0]:.2f} s{ratio} ({spread})")
 
 

@@ -45,7 +45,10 @@ def measure(workload: dict[str, int], policy: str) -> float:
     decoder = Decoder(model, 64, 2048, set())
     drawn = random.Random(0)
     prompts = [
-        [drawn.randrange(20, 1000) for _ in range(drawn.randint(workload["shortest"], workload["longest"]))]
+        [
+            drawn.randrange(20, 1000)
+            for _ in range(drawn.randint(workload["shortest"], workload["longest"]))
+        ]
         for _ in range(workload["prompts"])
     ]
     finished = threading.Semaphore(0)
@@ -67,7 +70,9 @@ def measure(workload: dict[str, int], policy: str) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--baseline", type=Path)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
@@ -89,7 +94,8 @@ def main() -> None:
                     asked = [sys.executable, __file__, "--measure", json.dumps(WORKLOADS[name])]
                     done = subprocess.run(
                         [*asked, "--policy", options.policy],
-                        env=os.environ | {"PYTHONPATH": str(checkout), "OMP_NUM_THREADS": str(options.threads)},
+                        env=os.environ
+                        | {"PYTHONPATH": str(checkout), "OMP_NUM_THREADS": str(options.threads)},
                         cwd=folder,
                         capture_output=True,
                         text=True,
@@ -101,7 +107,8 @@ def main() -> None:
         told = {which: statistics.median(rates) for which, rates in found.items()}
         ratio = f", {told['this'] / told['baseline']:.2f}x" if options.baseline else ""
         print(
-            f"{name}: {', '.join(f'{which} {rate:,.0f} tokens/s' for which, rate in told.items())}{ratio}", flush=True
+            f"{name}: {', '.join(f'{which} {rate:,.0f} tokens/s' for which, rate in told.items())}{ratio}",
+            flush=True,
         )
 
 

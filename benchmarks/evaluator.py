@@ -138,7 +138,11 @@ def measure(folder: Path, processes: int) -> list[dict[str, Any]]:
             for count in sorted({1, processes}):
                 best = 0.0
                 for label in range(3):
-                    todo = prepare(cases, label + 10 * count) if prepare else cases * (20 if judge is ours else 1)
+                    todo = (
+                        prepare(cases, label + 10 * count)
+                        if prepare
+                        else cases * (20 if judge is ours else 1)
+                    )
                     if judge is ours:  # gold, and for `repeated` the verdicts, are known
                         for case in fresh(cases, -1) if prepare else cases:
                             ours(case)
@@ -162,15 +166,23 @@ def main() -> None:
         json.dump(rows, sys.stdout, indent=1)
         return
     counts = sorted({1, arguments.processes})
-    heads = [head for count in counts for head in (f"evaluations/s, {count} process{'es' * (count > 1)}", "ratio")]
+    heads = [
+        head
+        for count in counts
+        for head in (f"evaluations/s, {count} process{'es' * (count > 1)}", "ratio")
+    ]
     sys.stdout.write(f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}\n\n")
     sys.stdout.write("| predictions | evaluator | " + " | ".join(heads) + " |\n")
     sys.stdout.write("|---|---|" + "---:|" * len(heads) + "\n")
     for row in rows:
         cells = [
-            cell for count in counts for cell in (f"{row[f'per_s_{count}']:,.0f}", f"{row[f'ratio_{count}']:.1f}x")
+            cell
+            for count in counts
+            for cell in (f"{row[f'per_s_{count}']:,.0f}", f"{row[f'ratio_{count}']:.1f}x")
         ]
-        sys.stdout.write(f"| {row['predictions']} | {row['evaluator']} | " + " | ".join(cells) + " |\n")
+        sys.stdout.write(
+            f"| {row['predictions']} | {row['evaluator']} | " + " | ".join(cells) + " |\n"
+        )
 
 
 if __name__ == "__main__":

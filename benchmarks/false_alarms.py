@@ -25,7 +25,24 @@ SETS = {
     "one with 64 %": [150, 40, 30, 10, 5],
     "2 equal": [60] * 2,
     "3 equal": [60] * 3,
-    "40 unequal": [*[1] * 4, *[2] * 4, 4, 5, 6, 6, *[8] * 7, *[10] * 4, *[12] * 4, *[14] * 4, 22, 24, 24, 28, 34, 36],
+    "40 unequal": [
+        *[1] * 4,
+        *[2] * 4,
+        4,
+        5,
+        6,
+        6,
+        *[8] * 7,
+        *[10] * 4,
+        *[12] * 4,
+        *[14] * 4,
+        22,
+        24,
+        24,
+        28,
+        34,
+        36,
+    ],
 }
 SHIFTS = ((0.03, 0.04), (0.0, 0.04), (0.03, 0.0), (0.1, 0.04), (0.03, 0.1))
 """Standard deviations between seeds and between clusters."""
@@ -33,7 +50,12 @@ ARMS = 4
 
 
 def drawn(
-    generator: np.random.Generator, repeats: int, seeds: int, sizes: list[int], by_seed: float, by_cluster: float
+    generator: np.random.Generator,
+    repeats: int,
+    seeds: int,
+    sizes: list[int],
+    by_seed: float,
+    by_cluster: float,
 ) -> tuple[np.ndarray, np.ndarray]:
     """p values of as many draws of no difference, and whether their intervals hold it, [repeats] each."""
     cluster = np.repeat(np.arange(len(sizes)), sizes)
@@ -41,23 +63,32 @@ def drawn(
     rows = pl.DataFrame({"seed": seed, "cluster": cluster[task], "task_id": task})
     p_values, held = np.ones(repeats), np.ones(repeats, bool)
     for index in range(repeats):
-        shift = generator.normal(0, by_seed, (seeds, 1)) + generator.normal(0, by_cluster, len(sizes))[cluster]
+        shift = (
+            generator.normal(0, by_seed, (seeds, 1))
+            + generator.normal(0, by_cluster, len(sizes))[cluster]
+        )
         up, down = (np.clip(0.2 + side * shift / 2, 0.001, 0.999) for side in (1, -1))
         draw = generator.random(shift.shape)
-        found = crossed_mean(rows.with_columns(value=((draw < up) * 1.0 - (draw > 1 - down)).ravel()))
+        found = crossed_mean(
+            rows.with_columns(value=((draw < up) * 1.0 - (draw > 1 - down)).ravel())
+        )
         assert found is not None
         p_values[index], held[index] = found.p_difference(), found.low <= 0 <= found.high
     return p_values, held
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repeats", type=int, default=2000)
     parser.add_argument("--seeds", type=int, nargs="+", default=[3, 8, 16, 32])
     options = parser.parse_args()
     repeats = options.repeats - options.repeats % ARMS
     error = 100 * (0.05 * 0.95 / repeats) ** 0.5
-    print(f"{repeats} draws; standard error of a true 5 %: {error:.1f} %, of four arms {ARMS**0.5 * error:.1f} %")
+    print(
+        f"{repeats} draws; standard error of a true 5 %: {error:.1f} %, of four arms {ARMS**0.5 * error:.1f} %"
+    )
     heads = "  ".join(f"{100 * one:g}+{100 * other:g}".rjust(16) for one, other in SHIFTS)
     print(f"seeds  clusters        {heads}   (points between seeds + clusters)")
     for seeds in options.seeds:
@@ -68,7 +99,9 @@ def main() -> None:
                 families = p_values.reshape(-1, ARMS)
                 together = np.mean([min(holm(family.tolist())) < 0.05 for family in families])
                 cells.append(
-                    f"{100 * np.mean(p_values < 0.05):4.1f} {100 * held.mean():5.1f} {100 * together:4.1f}".rjust(16)
+                    f"{100 * np.mean(p_values < 0.05):4.1f} {100 * held.mean():5.1f} {100 * together:4.1f}".rjust(
+                        16
+                    )
                 )
             print(f"{seeds:5}  {name:14}  {'  '.join(cells)}", flush=True)
     sys.stdout.flush()

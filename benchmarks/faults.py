@@ -30,7 +30,16 @@ import psutil
 from harness.config import cache_dir
 
 STEPS = [
-    *("--plugin", "reference_sql", "--steps", "3", "--set", "device=cpu", "--set", "train.batch_size=4"),
+    *(
+        "--plugin",
+        "reference_sql",
+        "--steps",
+        "3",
+        "--set",
+        "device=cpu",
+        "--set",
+        "train.batch_size=4",
+    ),
     *("--set", "task.val_limit=8", "--set", "train.val_every=1", "--set", "train.save_every=1"),
     *("--set", "rollout.timeout_s=60"),
 ]
@@ -87,9 +96,16 @@ class Training:
         for process in psutil.process_iter():
             with suppress(psutil.Error, OSError):
                 environment = Path(f"/proc/{process.pid}/environ").read_bytes()
-                mine = self.run is not None and f"HARNESS_RUN_MARK={self.run.name}".encode() in environment
+                mine = (
+                    self.run is not None
+                    and f"HARNESS_RUN_MARK={self.run.name}".encode() in environment
+                )
                 line = " ".join(process.cmdline())
-                if process.status() != psutil.STATUS_ZOMBIE and mine and all(word in line for word in words):
+                if (
+                    process.status() != psutil.STATUS_ZOMBIE
+                    and mine
+                    and all(word in line for word in words)
+                ):
                     found.append(process)
         return found
 
@@ -102,19 +118,25 @@ class Training:
 
     def rows(self, phase: str, step: int) -> int:
         """Episodes of a phase and step so far."""
-        texts = [file.read_text(errors="replace") for file in (self.run or self.folder).glob("logs/episodes-*.jsonl")]
+        texts = [
+            file.read_text(errors="replace")
+            for file in (self.run or self.folder).glob("logs/episodes-*.jsonl")
+        ]
         lines = [line for text in texts for line in text.splitlines() if line.endswith("}")]
         return sum(row["phase"] == phase and row["step"] == step for row in map(json.loads, lines))
 
     def said(self) -> str:
         lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
         return next(
-            (line for line in reversed(lines) if line.startswith("harness: ")), lines[-1] if lines else "nothing"
+            (line for line in reversed(lines) if line.startswith("harness: ")),
+            lines[-1] if lines else "nothing",
         )
 
     @property
     def status(self) -> str:
-        return str(json.loads((self.run / "run.json").read_text())["status"]) if self.run else "no run"
+        return (
+            str(json.loads((self.run / "run.json").read_text())["status"]) if self.run else "no run"
+        )
 
 
 @dataclass(frozen=True)
@@ -161,7 +183,9 @@ def kill(*words: str, number: int = signal.SIGKILL) -> Callable[[Training], None
     return act
 
 
-def signalled(number: int, when: Callable[[Training], object], look_s: float = 0.1) -> Callable[[Training], None]:
+def signalled(
+    number: int, when: Callable[[Training], object], look_s: float = 0.1
+) -> Callable[[Training], None]:
     def act(training: Training) -> None:
         training.wait(lambda: when(training), look_s)
         training.process.send_signal(number)
@@ -187,7 +211,11 @@ def faulty(text: str) -> Callable[[Path], dict[str, str]]:
         (folder / "plugin" / "faulty.py").write_text(text)
         (info / "METADATA").write_text("Metadata-Version: 2.1\nName: faulty\nVersion: 0.1\n")
         (info / "entry_points.txt").write_text("[harness]\nfaulty = faulty\n")
-        return {"PYTHONPATH": os.pathsep.join(filter(None, [str(info.parent), os.environ.get("PYTHONPATH")]))}
+        return {
+            "PYTHONPATH": os.pathsep.join(
+                filter(None, [str(info.parent), os.environ.get("PYTHONPATH")])
+            )
+        }
 
     return variables
 
@@ -230,7 +258,15 @@ def mounted(size: str, place: Callable[[Path], str]) -> Callable[[Path], tuple[s
 
     def before(folder: Path) -> tuple[str, ...]:
         script = f'mount -t tmpfs -o size={size} tmpfs {place(folder)} && exec "$@"'
-        return "unshare", *(["--map-root-user"] if os.geteuid() else []), "--mount", "sh", "-c", script, "sh"
+        return (
+            "unshare",
+            *(["--map-root-user"] if os.geteuid() else []),
+            "--mount",
+            "sh",
+            "-c",
+            script,
+            "sh",
+        )
 
     return before
 
@@ -248,13 +284,27 @@ def as_nobody(folder: Path) -> tuple[str, ...]:
         return ()
     for path in (folder.parent, folder, *folder.rglob("*")):
         os.chown(path, 65534, 65534)
-    reads = "--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"  # wherever the interpreter is
-    return "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *reads, "env", f"HOME={folder}"
+    reads = (
+        "--inh-caps=+dac_read_search",
+        "--ambient-caps=+dac_read_search",
+    )  # wherever the interpreter is
+    return (
+        "setpriv",
+        "--reuid=65534",
+        "--regid=65534",
+        "--clear-groups",
+        *reads,
+        "env",
+        f"HOME={folder}",
+    )
 
 
 FAULTS = {
     "policy-server": Fault(
-        "policy server killed", kill("VerlPolicyServer"), "failed", says="policy server VerlPolicyServer"
+        "policy server killed",
+        kill("VerlPolicyServer"),
+        "failed",
+        says="policy server VerlPolicyServer",
     ),
     "loop-worker": Fault("verl's agent-loop worker killed", kill("AgentLoopWorker"), "failed"),
     "task-runner": Fault("verl's task runner killed", kill("ray::TaskRunner"), "failed"),
@@ -264,7 +314,9 @@ FAULTS = {
     "raylet": Fault("Ray's raylet killed", kill("raylet/raylet"), "failed"),
     "driver": Fault("verl's driver killed", kill("verl.driver"), "failed"),
     "gateway": Fault("gateway killed", kill("harness.gateway"), "failed"),
-    "runner": Fault("runner killed", kill("harness.rollout.worker"), "finished", resumes=False, within_s=LIMIT_S),
+    "runner": Fault(
+        "runner killed", kill("harness.rollout.worker"), "finished", resumes=False, within_s=LIMIT_S
+    ),
     "stopped-runner": Fault(
         "runner stopped (SIGSTOP)",
         kill("harness.rollout.worker", number=signal.SIGSTOP),
@@ -273,15 +325,31 @@ FAULTS = {
         resumes=False,
         within_s=LIMIT_S,
     ),
-    "itself": Fault("the run itself killed", signalled(signal.SIGKILL, lambda one: one.rows("train", 1)), "running"),
+    "itself": Fault(
+        "the run itself killed",
+        signalled(signal.SIGKILL, lambda one: one.rows("train", 1)),
+        "running",
+    ),
     "term-validation": Fault(
-        "SIGTERM in the first validation", signalled(signal.SIGTERM, lambda one: one.rows("val", 0)), "interrupted"
+        "SIGTERM in the first validation",
+        signalled(signal.SIGTERM, lambda one: one.rows("val", 0)),
+        "interrupted",
     ),
     "int-saving": Fault(
-        "SIGINT while a checkpoint is saved", signalled(signal.SIGINT, saving, look_s=0.005), "interrupted"
+        "SIGINT while a checkpoint is saved",
+        signalled(signal.SIGINT, saving, look_s=0.005),
+        "interrupted",
     ),
-    "hup-step": Fault("SIGHUP in a step", signalled(signal.SIGHUP, lambda one: one.rows("train", 2)), "interrupted"),
-    "term-end": Fault("SIGTERM at the end of the last validation", signalled(signal.SIGTERM, reporting), "interrupted"),
+    "hup-step": Fault(
+        "SIGHUP in a step",
+        signalled(signal.SIGHUP, lambda one: one.rows("train", 2)),
+        "interrupted",
+    ),
+    "term-end": Fault(
+        "SIGTERM at the end of the last validation",
+        signalled(signal.SIGTERM, reporting),
+        "interrupted",
+    ),
     "processes": Fault(
         "at most 150 processes and threads",
         None,
@@ -293,13 +361,27 @@ FAULTS = {
         within_s=LIMIT_S,
     ),
     "files": Fault(
-        "at most 64 open files a process", None, "failed", limits={resource.RLIMIT_NOFILE: 64}, within_s=LIMIT_S
+        "at most 64 open files a process",
+        None,
+        "failed",
+        limits={resource.RLIMIT_NOFILE: 64},
+        within_s=LIMIT_S,
     ),
     "clock-forward": Fault(
-        "clock set forward an hour", jump(3600), "finished", resumes=False, variables=faked, within_s=LIMIT_S
+        "clock set forward an hour",
+        jump(3600),
+        "finished",
+        resumes=False,
+        variables=faked,
+        within_s=LIMIT_S,
     ),
     "clock-back": Fault(
-        "clock set back an hour", jump(-3600), "finished", resumes=False, variables=faked, within_s=LIMIT_S
+        "clock set back an hour",
+        jump(-3600),
+        "finished",
+        resumes=False,
+        variables=faked,
+        within_s=LIMIT_S,
     ),
     "shared-memory": Fault(
         "/dev/shm of 16 MiB",
@@ -322,7 +404,10 @@ FAULTS = {
         "TMPDIR of 512 KiB, /dev/shm of 1 MiB",
         None,
         "failed",
-        before=lambda folder: (*mounted("512k", small)(folder), *mounted("1m", lambda _: "/dev/shm")(folder)),
+        before=lambda folder: (
+            *mounted("512k", small)(folder),
+            *mounted("1m", lambda _: "/dev/shm")(folder),
+        ),
         variables=lambda folder: {"TMPDIR": small(folder), "RAY_TMPDIR": ""},
         says="set TMPDIR",
         within_s=LIMIT_S,
@@ -369,7 +454,14 @@ def training(fault: Fault) -> Iterator[Training]:
 
     harness = [sys.executable, "-m", "harness", "train"]
     variables = fault.variables(folder)
-    command = [*fault.before(folder), *harness, "--runs-dir", str(folder / "runs"), *STEPS, *fault.arguments]
+    command = [
+        *fault.before(folder),
+        *harness,
+        "--runs-dir",
+        str(folder / "runs"),
+        *STEPS,
+        *fault.arguments,
+    ]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
             command,
@@ -417,12 +509,16 @@ def attempt(name: str, fault: Fault) -> bool:
             ends = time.monotonic() + 12
             while (left := one.processes()) and time.monotonic() < ends:
                 time.sleep(0.2)
-            well = status == fault.ends and took <= fault.within_s and not left and fault.says in said
+            well = (
+                status == fault.ends and took <= fault.within_s and not left and fault.says in said
+            )
             well = well and "Traceback" not in one.log.read_text(errors="replace")
             told = f"{status}, {took:.0f} s"
             if fault.resumes and one.run is not None:
                 done = subprocess.run(
-                    [sys.executable, "-m", "harness", "train", "--resume", str(one.run)], capture_output=True, text=True
+                    [sys.executable, "-m", "harness", "train", "--resume", str(one.run)],
+                    capture_output=True,
+                    text=True,
                 )
                 well = well and done.returncode == 0 and one.status == "finished"
                 told += f"; resumed: {one.status}"
@@ -431,29 +527,41 @@ def attempt(name: str, fault: Fault) -> bool:
         here = str(one.folder)
     kept = sorted(leftovers() - before)
     more = f"{len(left)} processes" if left else ", ".join(kept[:3]) or "nothing"
-    said = " ".join(said.removeprefix("harness: ").replace(here, "").split())[:240].replace("|", "/")
-    print(f"| {fault.told} | {told} | {said} | {more} | {'yes' if well else '**no**'} |", flush=True)
+    said = " ".join(said.removeprefix("harness: ").replace(here, "").split())[:240].replace(
+        "|", "/"
+    )
+    print(
+        f"| {fault.told} | {told} | {said} | {more} | {'yes' if well else '**no**'} |", flush=True
+    )
     return well
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", nargs="+", choices=FAULTS, default=list(FAULTS))
     parser.add_argument("--list", action="store_true", help="the names alone")
     options = parser.parse_args()
     if options.list:
         print("\n".join(FAULTS))
         return
-    scratch = tempfile.mkdtemp(prefix="faults-")  # so that other programs' temporary files are not among what was left
+    scratch = tempfile.mkdtemp(
+        prefix="faults-"
+    )  # so that other programs' temporary files are not among what was left
     os.environ["TMPDIR"] = tempfile.tempdir = scratch
-    print("| what was done | how it ended, how long after | what it said | what was left | as it should |")
+    print(
+        "| what was done | how it ended, how long after | what it said | what was left | as it should |"
+    )
     print("|---|---|---|---|---|", flush=True)
     try:
         before = leftovers()
         results = [attempt(name, FAULTS[name]) for name in options.only]
         kept = sorted(leftovers() - before)
         told = f"all {len(results)} of these, one after the other"
-        print(f"| {told} | | | {', '.join(kept[:3]) or 'nothing'} | {'**no**' if kept else 'yes'} |")
+        print(
+            f"| {told} | | | {', '.join(kept[:3]) or 'nothing'} | {'**no**' if kept else 'yes'} |"
+        )
         results.append(not kept)
     finally:
         for folder in (scratch, small(Path(scratch))):

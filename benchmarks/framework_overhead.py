@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 PROGRAM = "self_correcting_sql"
 QUESTION = "How many singers are there?"
-SCHEMA = "\n".join(f"CREATE TABLE t{n} (id INTEGER PRIMARY KEY, name TEXT, value REAL);" for n in range(12))
+SCHEMA = "\n".join(
+    f"CREATE TABLE t{n} (id INTEGER PRIMARY KEY, name TEXT, value REAL);" for n in range(12)
+)
 RESULT = "name | value\nAna | 3\nBo | 4"
 CONCURRENT = 32
 
@@ -38,7 +40,11 @@ def script(request: Any) -> str:
     text = "\n".join(str(message.get("content")) for message in request.messages)
     if "You check whether" in text:
         return APPROVED if "SELECT 2" in text else f"It counts the wrong table.\n{REJECTED}"
-    return "```sql\nSELECT 2\n```" if "You repair" in text or REJECTED in text else "```sql\nSELECT 1\n```"
+    return (
+        "```sql\nSELECT 2\n```"
+        if "You repair" in text or REJECTED in text
+        else "```sql\nSELECT 1\n```"
+    )
 
 
 class BenchToolbox:
@@ -56,7 +62,13 @@ class BenchToolbox:
     def llm(self, role: str) -> Any:
         from harness.toolbox import LLM
 
-        return LLM(self._base_url, "k", "scripted", {"temperature": 0.7, "top_p": 0.9, "max_tokens": 96}, 60.0)
+        return LLM(
+            self._base_url,
+            "k",
+            "scripted",
+            {"temperature": 0.7, "top_p": 0.9, "max_tokens": 96},
+            60.0,
+        )
 
     @property
     def tools(self) -> list[Any]:
@@ -98,9 +110,15 @@ async def measure(agent_name: str, base_url: str, repeat: int) -> dict[str, Any]
         body = json.loads(request.content)
         calls.append(sum(len(str(message.get("content") or "")) for message in body["messages"]))
 
-    async with httpx.AsyncClient(trust_env=False, timeout=None, event_hooks={"request": [count]}) as client:
+    async with httpx.AsyncClient(
+        trust_env=False, timeout=None, event_hooks={"request": [count]}
+    ) as client:
         await agent.solve(problem, BenchToolbox(base_url, client))
-    figures: dict[str, Any] = {"calls": len(calls), "prompt_chars": sum(calls), "import_s": import_s}
+    figures: dict[str, Any] = {
+        "calls": len(calls),
+        "prompt_chars": sum(calls),
+        "import_s": import_s,
+    }
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=256)
     async with httpx.AsyncClient(trust_env=False, timeout=None, limits=limits) as client:
         toolbox = BenchToolbox(base_url, client)
@@ -111,7 +129,9 @@ async def measure(agent_name: str, base_url: str, repeat: int) -> dict[str, Any]
 
             async def work() -> None:
                 for _ in todo:
-                    await asyncio.create_task(one.solve(problem, toolbox))  # a task each, as in a runner
+                    await asyncio.create_task(
+                        one.solve(problem, toolbox)
+                    )  # a task each, as in a runner
 
             wall, cpu = time.perf_counter(), time.process_time()
             await asyncio.gather(*(asyncio.create_task(work()) for _ in range(width)))
@@ -120,7 +140,10 @@ async def measure(agent_name: str, base_url: str, repeat: int) -> dict[str, Any]
         for one in (reference, agent):
             await many(one, CONCURRENT, CONCURRENT)
         for name, width, rollouts in (("alone", 1, 30), ("concurrent", CONCURRENT, 4 * CONCURRENT)):
-            rounds = [[await many(one, rollouts, width) for one in (reference, agent)] for _ in range(repeat)]
+            rounds = [
+                [await many(one, rollouts, width) for one in (reference, agent)]
+                for _ in range(repeat)
+            ]
             for which, at in (("base_", 0), ("", 1)):
                 figures[f"{which}{name}_wall_ms"] = 1000 * min(pair[at][0] for pair in rounds)
                 figures[f"{which}{name}_cpu_ms"] = 1000 * min(pair[at][1] for pair in rounds)
@@ -142,8 +165,19 @@ def measure_all(names: list[str], repeat: int) -> dict[str, dict[str, Any]]:
         url = f"http://127.0.0.1:{json.loads(server.stdout.readline())['port']}/v1"
         for name in names:
             sys.stderr.write(f"{name} ...\n")
-            command = [sys.executable, str(here), "--one", name, "--url", url, "--repeat", str(repeat)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+            command = [
+                sys.executable,
+                str(here),
+                "--one",
+                name,
+                "--url",
+                url,
+                "--repeat",
+                str(repeat),
+            ]
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=False, env=environment
+            )
             if done.returncode:
                 raise SystemExit(f"{name} failed:\n{done.stderr[-2000:]}")
             found[name] = json.loads(done.stdout.splitlines()[-1])
@@ -176,8 +210,12 @@ def table(found: dict[str, dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("agents", nargs="*", help="of self_correcting_sql; default: all that are installed")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "agents", nargs="*", help="of self_correcting_sql; default: all that are installed"
+    )
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--one", help=argparse.SUPPRESS)
@@ -192,8 +230,12 @@ def main() -> None:
     offered = agents_of(PROGRAM)
     names = options.agents or offered
     if strangers := sorted(set(names) - set(offered)):
-        parser.error(f"no agent of {PROGRAM}: {', '.join(strangers)}. There are {', '.join(offered)}")
-    found = measure_all(["reference_sql", *(name for name in names if name != "reference_sql")], options.repeat)
+        parser.error(
+            f"no agent of {PROGRAM}: {', '.join(strangers)}. There are {', '.join(offered)}"
+        )
+    found = measure_all(
+        ["reference_sql", *(name for name in names if name != "reference_sql")], options.repeat
+    )
     sys.stdout.write((json.dumps(found, indent=2) if options.json else table(found)) + "\n")
 
 

@@ -42,7 +42,9 @@ from harness.scripted.server import ReceivedRequest
 SAMPLING = {"temperature": 1.0, "top_p": 1.0, "max_tokens": 512}
 ROLE = "write_query"
 MODEL = "scripted"
-WORDS = ("SELECT name, COUNT(*) FROM singer JOIN concert USING (singer_id) GROUP BY name; " * 99)[:250]
+WORDS = ("SELECT name, COUNT(*) FROM singer JOIN concert USING (singer_id) GROUP BY name; " * 99)[
+    :250
+]
 
 
 def think(request: ReceivedRequest) -> Reply:
@@ -88,7 +90,9 @@ def model_server() -> Iterator[str]:
         "--forget",
     ]
     here = os.path.dirname(os.path.abspath(__file__))
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": here})
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": here}
+    )
     try:
         assert process.stdout is not None
         yield f"http://127.0.0.1:{json.loads(process.stdout.readline())['port']}/v1"
@@ -107,7 +111,10 @@ async def gateway_route(upstream: str) -> AsyncIterator[Route]:
             process = psutil.Process(gateway.pid)
             yield Route("gateway", gateway.agent_url("r", "0", ROLE), gateway.key, (process,))
             transitions, failures = await control.close_attempt("r", "0")
-            print(f"gateway: {len(transitions)} transitions, {len(failures)} failures", file=sys.stderr)
+            print(
+                f"gateway: {len(transitions)} transitions, {len(failures)} failures",
+                file=sys.stderr,
+            )
 
 
 def free_port() -> int:
@@ -130,7 +137,9 @@ async def litellm_route(upstream: str) -> AsyncIterator[Route]:
     port = free_port()
     # The store is not the proxy: it runs apart, and its CPU time is not counted.
     command = [sys.executable, "-m", "agentlightning.cli.store", "--host", "127.0.0.1"]
-    server = subprocess.Popen([*command, "--port", str(port), "--log-level", "ERROR"], stdout=subprocess.DEVNULL)
+    server = subprocess.Popen(
+        [*command, "--port", str(port), "--log-level", "ERROR"], stdout=subprocess.DEVNULL
+    )
     await _listening(port)
     store = LightningStoreClient(f"http://127.0.0.1:{port}")
     before = set(psutil.Process().children(recursive=True))
@@ -146,12 +155,19 @@ async def litellm_route(upstream: str) -> AsyncIterator[Route]:
             startup_timeout=120.0,
         ),
         litellm_config={"general_settings": {"master_key": key}},
-        model_list=[{"model_name": MODEL, "litellm_params": {"model": f"hosted_vllm/{MODEL}", "api_base": upstream}}],
+        model_list=[
+            {
+                "model_name": MODEL,
+                "litellm_params": {"model": f"hosted_vllm/{MODEL}", "api_base": upstream},
+            }
+        ],
     )
     await proxy.start()
     try:
         resources = await store.add_resources({"main_llm": proxy.as_resource()})
-        rollout = await store.start_rollout(input={}, mode="train", resources_id=resources.resources_id)
+        rollout = await store.start_rollout(
+            input={}, mode="train", resources_id=resources.resources_id
+        )
         llm = resources.resources["main_llm"].with_attempted_rollout(rollout)
         processes = tuple(set(psutil.Process().children(recursive=True)) - before)
         # LiteLLM asks for token ids by itself; log-probabilities are the caller's to ask for.
@@ -178,7 +194,12 @@ async def _listening(port: int, timeout_s: float = 60.0) -> None:
 
 
 async def load(
-    route: Route, prompt: str, delay_s: float, requests: int, concurrency: int, measured: Measured | None
+    route: Route,
+    prompt: str,
+    delay_s: float,
+    requests: int,
+    concurrency: int,
+    measured: Measured | None,
 ) -> None:
     """Send `requests` calls, `concurrency` at a time, over kept-alive connections."""
     headers = {"authorization": f"Bearer {route.key}", "content-type": "application/json"}
@@ -203,7 +224,9 @@ async def load(
             overheads.append(time.perf_counter() - began - delay)
 
     connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=120)) as session:
+    async with aiohttp.ClientSession(
+        connector=connector, timeout=aiohttp.ClientTimeout(total=120)
+    ) as session:
         cpu_s, began = _cpu_s(route.processes), time.perf_counter()
         await asyncio.gather(*(caller(session) for _ in range(concurrency)))
         wall_s, cpu_s = time.perf_counter() - began, _cpu_s(route.processes) - cpu_s
@@ -224,7 +247,9 @@ def _cpu_s(processes: tuple[psutil.Process, ...]) -> float:
     return total
 
 
-async def measure(options: argparse.Namespace, delay_s: float, concurrency: int) -> tuple[dict[str, Measured], float]:
+async def measure(
+    options: argparse.Namespace, delay_s: float, concurrency: int
+) -> tuple[dict[str, Measured], float]:
     """All routes to one model server, in shuffled rounds after a warm-up; and what else used the machine.
 
     Returns:
@@ -291,7 +316,9 @@ def table(results: list[dict[str, Any]]) -> str:
             cells = [f"{result['delay_s'] * 1000:.0f} ms", str(result["concurrency"]), name]
             cells += [f"{figures['p50_ms']:.1f}", f"{figures['p99_ms']:.1f}"]
             added = name != "direct"
-            cells += [f"{figures[key]:.2f}" if added else "" for key in ("added_p50_ms", "added_p99_ms")]
+            cells += [
+                f"{figures[key]:.2f}" if added else "" for key in ("added_p50_ms", "added_p99_ms")
+            ]
             cells += [f"{figures['requests_per_s']:.0f}"]
             cells += [f"{figures['cpu_ms']:.2f}" if added else ""]
             cells += [f"{figures['requests_per_core_s']:.0f}" if added else ""]
@@ -306,12 +333,20 @@ def table(results: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--requests", type=int, default=1600, help="calls a round, direct and gateway")
-    parser.add_argument("--litellm-requests", type=int, default=320, help="calls a round through LiteLLM")
+    parser.add_argument(
+        "--requests", type=int, default=1600, help="calls a round, direct and gateway"
+    )
+    parser.add_argument(
+        "--litellm-requests", type=int, default=320, help="calls a round through LiteLLM"
+    )
     parser.add_argument("--prompt-tokens", type=int, default=800)
-    parser.add_argument("--cases", default="0.25:32,0.25:1,0:32", help="think time in s : concurrency, ...")
+    parser.add_argument(
+        "--cases", default="0.25:32,0.25:1,0:32", help="think time in s : concurrency, ..."
+    )
     parser.add_argument("--skip-litellm", action="store_true")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
@@ -334,13 +369,20 @@ def main() -> None:
                 "routes": routes,
             }
         )
-        print(f"{case}: others kept {others:.2f} cores busy", table(results[-1:]), sep="\n", file=sys.stderr)
+        print(
+            f"{case}: others kept {others:.2f} cores busy",
+            table(results[-1:]),
+            sep="\n",
+            file=sys.stderr,
+        )
     facts = {
         "cores": psutil.cpu_count(),
         "others_busy_cores": [result["others_busy_cores"] for result in results],
         "machine": platform.machine(),
         "python": platform.python_version(),
-        "prompt_tokens": len(prompt_token_ids([{"role": "user", "content": "x" * options.prompt_tokens}])),
+        "prompt_tokens": len(
+            prompt_token_ids([{"role": "user", "content": "x" * options.prompt_tokens}])
+        ),
         "response_tokens": len(response_token_ids(WORDS)),
     }
     if options.json:

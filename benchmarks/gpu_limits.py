@@ -48,7 +48,9 @@ def rollout(work: dict[str, Any], out: Path) -> None:
         took = time.perf_counter() - began
         sampled = [len(answer.outputs[0].token_ids) for answer in answers]
         if sampled != [len(row["response_ids"]) for row in rows]:
-            result["note"] = f"sampled {sum(sampled)} tokens, recorded {sum(len(r['response_ids']) for r in rows)}"
+            result["note"] = (
+                f"sampled {sum(sampled)} tokens, recorded {sum(len(r['response_ids']) for r in rows)}"
+            )
         return took
 
     for name, seeded in (("seeded_s", True), ("unseeded_s", False)):
@@ -75,7 +77,9 @@ def update(work: dict[str, Any], out: Path) -> None:
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     os.environ.setdefault("MASTER_PORT", "29411")
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo", rank=0, world_size=1)
-    model: Any = AutoModelForCausalLM.from_pretrained(work["model"], dtype=torch.float32, attn_implementation="sdpa")
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        work["model"], dtype=torch.float32, attn_implementation="sdpa"
+    )
     if work["gradient_checkpointing"]:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     model.to(device).train()
@@ -97,7 +101,11 @@ def update(work: dict[str, Any], out: Path) -> None:
         ids, mask, kept = _padded(rows, device)
         positions = (mask.cumsum(-1) - 1).clamp(min=0)
         output = model(
-            input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False, logits_to_keep=kept + 1
+            input_ids=ids,
+            attention_mask=mask,
+            position_ids=positions,
+            use_cache=False,
+            logits_to_keep=kept + 1,
         )
         logits = output.logits[:, :-1].float()
         picked = logits.gather(-1, ids[:, -kept:, None])[..., 0] - logits.logsumexp(-1)
@@ -143,7 +151,10 @@ def _padded(rows: list[dict[str, Any]], device: Any) -> tuple[Any, Any, int]:
     """
     import torch
 
-    left, right = max(len(row["prompt_ids"]) for row in rows), max(len(row["response_ids"]) for row in rows)
+    left, right = (
+        max(len(row["prompt_ids"]) for row in rows),
+        max(len(row["response_ids"]) for row in rows),
+    )
     ids = torch.zeros(len(rows), left + right, dtype=torch.long)
     mask = torch.zeros_like(ids)
     for number, row in enumerate(rows):
@@ -154,4 +165,6 @@ def _padded(rows: list[dict[str, Any]], device: Any) -> tuple[Any, Any, int]:
 
 
 if __name__ == "__main__":
-    {"rollout": rollout, "update": update}[sys.argv[1]](json.loads(Path(sys.argv[2]).read_text()), Path(sys.argv[3]))
+    {"rollout": rollout, "update": update}[sys.argv[1]](
+        json.loads(Path(sys.argv[2]).read_text()), Path(sys.argv[3])
+    )

@@ -50,13 +50,20 @@ def phases(steps: pl.DataFrame) -> pl.DataFrame:
     timed = steps.drop_nulls("timing_s/step").rename({"step": "number"})
     timed = timed.filter(pl.col("number") >= 2) if (timed["number"] >= 2).any() else timed
     timing = [name for name in timed.columns if name.startswith("timing_s/")]
-    timed = timed.select("number", pl.col(timing).fill_null(0.0).name.map(lambda name: name.removeprefix("timing_s/")))
+    timed = timed.select(
+        "number",
+        pl.col(timing).fill_null(0.0).name.map(lambda name: name.removeprefix("timing_s/")),
+    )
     generation = pl.col("gen") if "gen" in timed.columns else pl.lit(0.0)
     rollout = pl.col("sample") if "sample" in timed.columns else generation
     timed = timed.with_columns(sample=rollout, release=generation - rollout)
-    there = {phase: [name for name in names if name in timed.columns] for phase, names in PHASES.items()}
+    there = {
+        phase: [name for name in names if name in timed.columns] for phase, names in PHASES.items()
+    }
     table = timed.select(
-        "number", "step", **{phase: pl.sum_horizontal(pl.lit(0.0), *names) for phase, names in there.items()}
+        "number",
+        "step",
+        **{phase: pl.sum_horizontal(pl.lit(0.0), *names) for phase, names in there.items()},
     )
     return table.with_columns(rest=pl.col("step") - pl.sum_horizontal(*PHASES))
 
@@ -64,7 +71,9 @@ def phases(steps: pl.DataFrame) -> pl.DataFrame:
 def tokens(episodes: pl.DataFrame, table: pl.DataFrame) -> dict[str, float]:
     """Prompt and sampled tokens of a step's rollouts, by second of the rollout phase; medians over the steps."""
     train = episodes.filter(phase="train").join(table, left_on="step", right_on="number")
-    sums = train.group_by("step").agg(pl.sum("prompt_tokens", "response_tokens", "calls"), pl.first("rollout"))
+    sums = train.group_by("step").agg(
+        pl.sum("prompt_tokens", "response_tokens", "calls"), pl.first("rollout")
+    )
     return {
         "prompt_tokens_per_s": cast(float, (sums["prompt_tokens"] / sums["rollout"]).median()),
         "sampled_tokens_per_s": cast(float, (sums["response_tokens"] / sums["rollout"]).median()),
@@ -77,7 +86,9 @@ def tokens(episodes: pl.DataFrame, table: pl.DataFrame) -> dict[str, float]:
 def chosen_step(table: pl.DataFrame, transitions: pl.DataFrame) -> int | None:
     """The step whose rollouts took the median time, of those with recorded tokens."""
     recorded = transitions.filter(phase="train")["step"].unique().to_list()
-    order = table.filter(pl.col("number").is_in(recorded)).sort("rollout", maintain_order=True)["number"]
+    order = table.filter(pl.col("number").is_in(recorded)).sort("rollout", maintain_order=True)[
+        "number"
+    ]
     return order[(len(order) - 1) // 2] if len(order) else None
 
 
@@ -99,19 +110,31 @@ def engine_settings(verl: dict[str, Any], memory: float | None) -> dict[str, Any
     renamed = {"tensor_parallel_size": "tensor_model_parallel_size"}
     settings = {name: rollout.get(renamed.get(name, name)) for name in passed}
     settings["gpu_memory_utilization"] = memory or rollout.get("gpu_memory_utilization", 0.5)
-    settings["trust_remote_code"] = bool(verl["actor_rollout_ref"]["model"].get("trust_remote_code"))
+    settings["trust_remote_code"] = bool(
+        verl["actor_rollout_ref"]["model"].get("trust_remote_code")
+    )
     settings |= (rollout.get("engine_kwargs") or {}).get("vllm") or {}
     for server_only in ("enable_auto_tool_choice", "tool_call_parser"):
         settings.pop(server_only, None)
     return {name: value for name, value in settings.items() if value is not None}
 
 
-def limits(run: Path, record: dict[str, Any], table: pl.DataFrame, transitions: pl.DataFrame | None, args: Any) -> Any:
+def limits(
+    run: Path,
+    record: dict[str, Any],
+    table: pl.DataFrame,
+    transitions: pl.DataFrame | None,
+    args: Any,
+) -> Any:
     """Both limits, each measured in a process of its own; a reason where one could not be."""
     if transitions is None:
-        return {"skipped": "no transitions.parquet: the run did not keep its tokens (rollout.keep_transitions)"}
+        return {
+            "skipped": "no transitions.parquet: the run did not keep its tokens (rollout.keep_transitions)"
+        }
     if not (run / "data" / "verl.yaml").is_file():
-        return {"skipped": "no data/verl.yaml: limits need the run's folder, on the machine where its policy lies"}
+        return {
+            "skipped": "no data/verl.yaml: limits need the run's folder, on the machine where its policy lies"
+        }
     step = args.step or chosen_step(table, transitions)
     if step is None:
         return {"skipped": "no step with recorded tokens"}
@@ -140,7 +163,9 @@ def limits(run: Path, record: dict[str, Any], table: pl.DataFrame, transitions: 
         "rows": trained[::devices],
         "micro_batch": actor["ppo_micro_batch_size_per_gpu"],
         "optimizer_steps": -(-len(trained) // mini),
-        "gradient_checkpointing": bool(verl["actor_rollout_ref"]["model"].get("enable_gradient_checkpointing")),
+        "gradient_checkpointing": bool(
+            verl["actor_rollout_ref"]["model"].get("enable_gradient_checkpointing")
+        ),
         "budget_s": args.budget_s,
     }
     answer["update"] = _measure("update", work, args.timeout_s) | {
@@ -148,7 +173,10 @@ def limits(run: Path, record: dict[str, Any], table: pl.DataFrame, transitions: 
         "optimizer_steps": work["optimizer_steps"],
     }
     ((run_rollout, run_update),) = table.filter(number=step).select("rollout", "update").rows()
-    for name, measured, key in (("rollout", run_rollout, "seeded_s"), ("update", run_update, "update_s")):
+    for name, measured, key in (
+        ("rollout", run_rollout, "seeded_s"),
+        ("update", run_update, "update_s"),
+    ):
         answer[name]["run_s"] = measured
         if key in answer[name]:
             answer[name]["limit_s"] = answer[name][key]
@@ -160,11 +188,23 @@ def _measure(what: str, work: dict[str, Any], timeout_s: float) -> dict[str, Any
     with tempfile.TemporaryDirectory() as folder:
         given, out = Path(folder) / "work.json", Path(folder) / "out.json"
         given.write_text(json.dumps(work))
-        command = [sys.executable, str(Path(__file__).with_name("gpu_limits.py")), what, str(given), str(out)]
-        print(f"measuring the limit of `{what}` with {len(work['rows'])} rows ...", file=sys.stderr, flush=True)
+        command = [
+            sys.executable,
+            str(Path(__file__).with_name("gpu_limits.py")),
+            what,
+            str(given),
+            str(out),
+        ]
+        print(
+            f"measuring the limit of `{what}` with {len(work['rows'])} rows ...",
+            file=sys.stderr,
+            flush=True,
+        )
         problem = ""
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=timeout_s, check=False
+            )
             if done.returncode:
                 lines = [line for line in done.stderr.splitlines() if line.strip()]
                 errors = [line for line in lines if "Error" in line] or lines or ["no output"]
@@ -179,9 +219,15 @@ def _measure(what: str, work: dict[str, Any], timeout_s: float) -> dict[str, Any
 def smi(path: Path, spans: list[tuple[float, float]]) -> dict[str, Any]:
     """Idle share and load of all devices in the rollout phases, and the most memory, from nvidia-smi's samples."""
     names = ["time", "device", "utilization", "memory_mib"]
-    samples = [dict(zip(names, line.split(", "), strict=True)) for line in path.read_text().splitlines()]
+    samples = [
+        dict(zip(names, line.split(", "), strict=True)) for line in path.read_text().splitlines()
+    ]
     at = [datetime.strptime(one["time"], "%Y/%m/%d %H:%M:%S.%f").timestamp() for one in samples]
-    busy = [float(one["utilization"]) for one, t in zip(samples, at, strict=True) if any(a <= t <= b for a, b in spans)]
+    busy = [
+        float(one["utilization"])
+        for one, t in zip(samples, at, strict=True)
+        if any(a <= t <= b for a, b in spans)
+    ]
     return {
         "samples": len(busy),
         "idle_share": busy.count(0) / len(busy) if busy else None,
@@ -193,7 +239,9 @@ def smi(path: Path, spans: list[tuple[float, float]]) -> dict[str, Any]:
 def measure(run: Path, args: Any) -> dict[str, Any]:
     """Everything that the table says."""
     record: Any = json.loads((run / "run.json").read_text())
-    steps, episodes, transitions = (read(run, name) for name in ("steps", "episodes", "transitions"))
+    steps, episodes, transitions = (
+        read(run, name) for name in ("steps", "episodes", "transitions")
+    )
     if steps is None or "timing_s/step" not in steps.columns or not steps["timing_s/step"].count():
         sys.exit(f"{run} has no finished step: steps.parquet has no timing_s/step")
     table = phases(steps)
@@ -224,7 +272,9 @@ def measure(run: Path, args: Any) -> dict[str, Any]:
 def show(result: dict[str, Any]) -> None:
     """The table."""
     limit = result.get("limits", {})
-    print(f"{result['run']} ({result['agent']}, {', '.join(result['gpus'] or ['no GPU recorded'])})")
+    print(
+        f"{result['run']} ({result['agent']}, {', '.join(result['gpus'] or ['no GPU recorded'])})"
+    )
     print(f"{'phase':<14}{'s/step':>9}{'share':>8}{'limit s':>10}{'x limit':>9}")
     for name in [*PHASES, "rest", "step"]:
         value = result["seconds"][name]
@@ -244,10 +294,17 @@ def show(result: dict[str, Any]) -> None:
         )
     for name in ("rollout", "update"):
         if row := limit.get(name):
-            noted = {key: value for key, value in row.items() if key not in ("limit_s", "ratio", "run_s")}
-            print(f"limit of {name}: " + ", ".join(f"{key} {_short(value)}" for key, value in noted.items()))
+            noted = {
+                key: value for key, value in row.items() if key not in ("limit_s", "ratio", "run_s")
+            }
+            print(
+                f"limit of {name}: "
+                + ", ".join(f"{key} {_short(value)}" for key, value in noted.items())
+            )
     if limit.get("replicas", 1) > 1 or limit.get("devices", 1) > 1:
-        print(f"limits ran on one device's share: 1/{limit['replicas']} of the calls, 1/{limit['devices']} of the rows")
+        print(
+            f"limits ran on one device's share: 1/{limit['replicas']} of the calls, 1/{limit['devices']} of the rows"
+        )
     if "skipped" in limit:
         print(f"limits left out: {limit['skipped']}")
     for kind, value in result["memory_gb"].items():
@@ -264,18 +321,32 @@ def _short(value: Any) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("run", type=Path, help="a run folder")
     parser.add_argument("--no-limits", action="store_true", help="only what the record says")
-    parser.add_argument("--profile-rollout", action="store_true", help="where the rollout phase goes")
+    parser.add_argument(
+        "--profile-rollout", action="store_true", help="where the rollout phase goes"
+    )
     parser.add_argument("--smi", type=Path, help="samples of nvidia-smi, see above")
     parser.add_argument("--json", type=Path, help="write everything to this file too")
-    parser.add_argument("--step", type=int, help="the step whose tokens are replayed; by default the median one")
+    parser.add_argument(
+        "--step", type=int, help="the step whose tokens are replayed; by default the median one"
+    )
     parser.add_argument("--model", help="the policy's folder, where it is not where the run had it")
-    parser.add_argument("--gpu-memory-utilization", type=float, help="of the offline engine; by default the run's")
-    parser.add_argument("--repeats", type=int, default=3, help="timed repetitions of the offline engine")
-    parser.add_argument("--budget-s", type=float, default=60, help="longest measurement of the bare update")
-    parser.add_argument("--timeout-s", type=float, default=240, help="longest life of either limit's process")
+    parser.add_argument(
+        "--gpu-memory-utilization", type=float, help="of the offline engine; by default the run's"
+    )
+    parser.add_argument(
+        "--repeats", type=int, default=3, help="timed repetitions of the offline engine"
+    )
+    parser.add_argument(
+        "--budget-s", type=float, default=60, help="longest measurement of the bare update"
+    )
+    parser.add_argument(
+        "--timeout-s", type=float, default=240, help="longest life of either limit's process"
+    )
     args = parser.parse_args()
     result = measure(args.run, args)
     if args.json:

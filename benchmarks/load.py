@@ -40,7 +40,9 @@ def think(request: Any) -> Any:
 
     system = str(request.messages[0]["content"])
     later = "No. It must be 2." if "You check" in system else "```sql\nSELECT 2\n```"
-    text = later if "You check" in system or "rewrite" in system.lower() else "```sql\nSELECT 1\n```"
+    text = (
+        later if "You check" in system or "rewrite" in system.lower() else "```sql\nSELECT 1\n```"
+    )
     return Reply(text, delay_s=float(os.environ.get("LOAD_THINK_S", "0")))
 
 
@@ -56,7 +58,11 @@ class Used:
     def of(cls, processes: Sequence[psutil.Process]) -> Used:
         """All of some processes together."""
         memory = sum(one.memory_full_info().pss for one in processes) / 2**20
-        return cls(sum(sum(one.cpu_times()[:2]) for one in processes), memory, sum(one.num_fds() for one in processes))
+        return cls(
+            sum(sum(one.cpu_times()[:2]) for one in processes),
+            memory,
+            sum(one.num_fds() for one in processes),
+        )
 
 
 @dataclass(frozen=True)
@@ -109,7 +115,9 @@ def load(options: argparse.Namespace) -> tuple[list[Mark], array[float]]:
         async def work(self, store: Any) -> None:
             async with self.gateway.control() as control:
                 await control.set_upstreams([url], model="scripted", token_ids=True)
-                session = Session(config, "scripted", store, control, RunFolder(self.log_dir.parent), config.eval)
+                session = Session(
+                    config, "scripted", store, control, RunFolder(self.log_dir.parent), config.eval
+                )
                 numbers, done, began = iter(range(options.rollouts)), 0, time.perf_counter()
                 run = session._client.run
 
@@ -125,7 +133,9 @@ def load(options: argparse.Namespace) -> tuple[list[Mark], array[float]]:
                     alive = {
                         "store": [psutil.Process(store_process.pid)],
                         "gateway": [psutil.Process(self.gateway.pid)],
-                        "runners": [two for one in runners for two in (one, *one.children(recursive=True))],
+                        "runners": [
+                            two for one in runners for two in (one, *one.children(recursive=True))
+                        ],
                         "main": [psutil.Process()],
                         "model": [psutil.Process(model.pid)],
                     }
@@ -141,7 +151,9 @@ def load(options: argparse.Namespace) -> tuple[list[Mark], array[float]]:
                     for number in numbers:
                         if time.perf_counter() - began > 60 * options.minutes:
                             return
-                        outcome = await session.rollout(tasks[number % len(tasks)].id, "val", 0, number)
+                        outcome = await session.rollout(
+                            tasks[number % len(tasks)].id, "val", 0, number
+                        )
                         assert outcome.reward is not None, outcome.reason
                         done += 1
                         if done % options.every == 0:
@@ -153,16 +165,31 @@ def load(options: argparse.Namespace) -> tuple[list[Mark], array[float]]:
     with ExitStack() as after:
         folder = Path(after.enter_context(tempfile.TemporaryDirectory()))
         (folder / "run" / "logs").mkdir(parents=True)
-        os.environ |= {"HARNESS_STORE_KEY": secrets.token_urlsafe(32), "LOAD_THINK_S": str(options.think)}
+        os.environ |= {
+            "HARNESS_STORE_KEY": secrets.token_urlsafe(32),
+            "LOAD_THINK_S": str(options.think),
+        }
         script = ("-m", "harness.scripted.server", "--script", "load:think", "--forget")
         here = os.environ | {"PYTHONPATH": os.path.dirname(os.path.abspath(__file__))}
-        model = after.enter_context(ended([sys.executable, *script], stdout=subprocess.PIPE, env=here))
-        store_process = after.enter_context(ended(harness("store", "--port", "0"), stdout=subprocess.PIPE))
+        model = after.enter_context(
+            ended([sys.executable, *script], stdout=subprocess.PIPE, env=here)
+        )
+        store_process = after.enter_context(
+            ended(harness("store", "--port", "0"), stdout=subprocess.PIPE)
+        )
         assert model.stdout is not None and store_process.stdout is not None
         url = f"http://127.0.0.1:{json.loads(model.stdout.readline())['port']}/v1"
         away = store_process.stdout.readline().split()[1]
-        asked = {"runners": 0, "concurrency": -(-options.flight // options.runners), "store": away, "timeout_s": 3600}
-        overrides = [f"max_turns={options.turns}", *(f"rollout.{key}={value}" for key, value in asked.items())]
+        asked = {
+            "runners": 0,
+            "concurrency": -(-options.flight // options.runners),
+            "store": away,
+            "timeout_s": 3600,
+        }
+        overrides = [
+            f"max_turns={options.turns}",
+            *(f"rollout.{key}={value}" for key, value in asked.items()),
+        ]
         config = load_config("cpu", agent="reference_sql", overrides=overrides)
         tasks = make_task_set(config).load("val")
         logs = after.enter_context((folder / "runners.log").open("w"))
@@ -180,7 +207,9 @@ def row(before: Mark, now: Mark, own_s: Sequence[float]) -> str:
     for name in SIDES:
         cpu_s = now.sides[name].cpu_s - before.sides[name].cpu_s
         ms, cores = 1000 * cpu_s / ended_now, cpu_s / spent_s
-        each.append(f"{name} {ms:.1f} ms {cores:.2f} cores {now.sides[name].mb:.1f} MB {now.sides[name].files} files")
+        each.append(
+            f"{name} {ms:.1f} ms {cores:.2f} cores {now.sides[name].mb:.1f} MB {now.sides[name].files} files"
+        )
     p50, p99 = quantiles_ms(own_s[before.calls : now.calls])
     head = f"{now.rollouts:>6} {ended_now / spent_s:6.1f}/s, {now.open} open, gateway {p50:.1f} and {p99:.0f} ms"
     return f"{head} | {' | '.join(each)}"
@@ -191,7 +220,11 @@ def flat(marks: Sequence[Mark]) -> dict[str, dict[str, float]]:
     since = [one for one in marks if one.rollouts >= max(1, marks[-1].rollouts // 10)]
     return {
         name: {
-            what: round(max(getattr(one.sides[name], what) for one in since) / getattr(since[0].sides[name], what), 3)
+            what: round(
+                max(getattr(one.sides[name], what) for one in since)
+                / getattr(since[0].sides[name], what),
+                3,
+            )
             for what in ("mb", "files")
         }
         for name in SIDES[:-1]
@@ -208,7 +241,9 @@ def summary(marks: Sequence[Mark], own_s: Sequence[float]) -> dict[str, Any]:
         "rollouts_per_s": round(count / spent_s, 1),
         "gateway_ms": [round(one, 1) for one in quantiles_ms(own_s[first.calls :])],
         "calls_per_rollout": round((last.calls - first.calls) / count, 2),
-        "cpu_ms_per_rollout": {name: round(1000 * value / count, 2) for name, value in cpu_s.items()},
+        "cpu_ms_per_rollout": {
+            name: round(1000 * value / count, 2) for name, value in cpu_s.items()
+        },
         "cores": {name: round(value / spent_s, 2) for name, value in cpu_s.items()},
         "flat": flat(marks),
         "marks": [asdict(replace(one, at_s=round(one.at_s, 1))) for one in marks[1:]],
@@ -221,9 +256,12 @@ def shared(options: argparse.Namespace) -> list[dict[str, Any]]:
         parts = []
         for number in range(options.stores):
             share = {
-                name: max(1, getattr(options, name) // options.stores) for name in ("rollouts", "flight", "runners")
+                name: max(1, getattr(options, name) // options.stores)
+                for name in ("rollouts", "flight", "runners")
             }
-            asked = share | {name: getattr(options, name) for name in ("every", "turns", "think", "minutes")}
+            asked = share | {
+                name: getattr(options, name) for name in ("every", "turns", "think", "minutes")
+            }
             asked["every"] = max(1, options.every // options.stores)
             file = Path(folder) / f"{number}.json"
             words = [word for name, value in asked.items() for word in (f"--{name}", str(value))]
@@ -236,15 +274,23 @@ def shared(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rollouts", type=int, default=100_000)
     parser.add_argument("--flight", type=int, default=1000, help="rollouts under way")
     parser.add_argument("--runners", type=int, default=4)
     parser.add_argument("--stores", type=int, default=1)
     parser.add_argument("--every", type=int, default=2000)
-    parser.add_argument("--turns", type=int, default=2, help="queries a rollout, with a check between two")
-    parser.add_argument("--think", type=float, default=0.0, help="seconds that the model takes for an answer")
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="no rollout is begun after these")
+    parser.add_argument(
+        "--turns", type=int, default=2, help="queries a rollout, with a check between two"
+    )
+    parser.add_argument(
+        "--think", type=float, default=0.0, help="seconds that the model takes for an answer"
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=float("inf"), help="no rollout is begun after these"
+    )
     parser.add_argument("--json", type=Path, help="where the figures go")
     options = parser.parse_args()
     found = shared(options) if options.stores > 1 else [summary(*load(options))]
@@ -254,11 +300,15 @@ def main() -> None:
     print(f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}: {rate:.1f} rollouts/s")
     for one in found:
         each = one["cpu_ms_per_rollout"]
-        busiest = max((name for name in each if name not in ("runners", "model")), key=each.__getitem__)
+        busiest = max(
+            (name for name in each if name not in ("runners", "model")), key=each.__getitem__
+        )
         print({name: value for name, value in one.items() if name != "marks"})
         print(f"{busiest} is the first to fill a core, at {1000 / each[busiest]:.0f} rollouts/s")
         worst = max(ratio for of in one["flat"].values() for ratio in of.values())
-        print(f"{'flat' if worst <= FLAT else 'not flat'} within 5 % from the first tenth on (at most {worst:.3f}x)")
+        print(
+            f"{'flat' if worst <= FLAT else 'not flat'} within 5 % from the first tenth on (at most {worst:.3f}x)"
+        )
 
 
 if __name__ == "__main__":

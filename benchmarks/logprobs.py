@@ -18,7 +18,9 @@ from harness_verl.logprobs import logprobs_from_logits  # noqa: E402  (replaces 
 
 
 def seconds(
-    function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], logits: torch.Tensor, repeats: int
+    function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    logits: torch.Tensor,
+    repeats: int,
 ) -> float:
     labels = torch.randint(0, logits.shape[-1], logits.shape[:1], device=logits.device)
     taken = []
@@ -38,18 +40,29 @@ def _wait(tensor: torch.Tensor) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--tokens", type=int, default=4096)
     parser.add_argument("--vocabulary", type=int, default=1280)
     parser.add_argument("--repeats", type=int, default=3)
     asked = parser.parse_args()
-    print(f"{asked.tokens} tokens, vocabulary {asked.vocabulary}, {asked.device}, forward and backward")
+    print(
+        f"{asked.tokens} tokens, vocabulary {asked.vocabulary}, {asked.device}, forward and backward"
+    )
     print(f"{'logits':8} {'verl (s)':>10} {'harness (s)':>12} {'ratio':>7}")
     for dtype in (torch.float32, torch.bfloat16):
-        logits = torch.randn(asked.tokens, asked.vocabulary, device=asked.device, dtype=dtype, requires_grad=True)
-        before, after = seconds(theirs, logits, asked.repeats), seconds(logprobs_from_logits, logits, asked.repeats)
-        print(f"{str(dtype).removeprefix('torch.'):8} {before:10.3f} {after:12.3f} {before / after:6.1f}x")
+        logits = torch.randn(
+            asked.tokens, asked.vocabulary, device=asked.device, dtype=dtype, requires_grad=True
+        )
+        before, after = (
+            seconds(theirs, logits, asked.repeats),
+            seconds(logprobs_from_logits, logits, asked.repeats),
+        )
+        print(
+            f"{str(dtype).removeprefix('torch.'):8} {before:10.3f} {after:12.3f} {before / after:6.1f}x"
+        )
 
 
 if __name__ == "__main__":

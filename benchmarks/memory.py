@@ -33,7 +33,11 @@ def answer(queue: SimpleQueue[str]) -> None:
 
     def script(request: Any) -> str:
         system = str(request.messages[0]["content"])
-        return replies[1] if "You check" in system else replies[2 if "rewrite" in system.lower() else 0]
+        return (
+            replies[1]
+            if "You check" in system
+            else replies[2 if "rewrite" in system.lower() else 0]
+        )
 
     with ScriptedServer(script) as server:
         queue.put(server.base_url)
@@ -48,7 +52,9 @@ def scripted_model() -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rollouts", type=int, default=20_000)
     parser.add_argument("--runners", type=int, default=2)
     parser.add_argument("--concurrency", type=int, default=32)
@@ -65,7 +71,9 @@ def main() -> None:
 
     url = scripted_model()
     rollout = {"runners": options.runners, "concurrency": options.concurrency}
-    config = load_config("cpu", agent="reference_sql", overrides=[f"rollout.{k}={v}" for k, v in rollout.items()])
+    config = load_config(
+        "cpu", agent="reference_sql", overrides=[f"rollout.{k}={v}" for k, v in rollout.items()]
+    )
     tasks = make_task_set(config).load("val")
 
     class Work(RolloutWork):
@@ -85,12 +93,17 @@ def main() -> None:
                     ended = next(done)
                     if ended % max(1, options.rollouts // 10) == 0 or ended == SETTLED:
                         gc.collect()
-                        ours, its = (process.memory_info().rss / 2**20 for process in (this, gateway))
+                        ours, its = (
+                            process.memory_info().rss / 2**20 for process in (this, gateway)
+                        )
                         seen.append((ended, ours, its))
                         rate = ended / (time.perf_counter() - began)
                         here = f"{ours:.0f} MB and {this.num_fds()} files here"
                         there = f"{its:.0f} MB and {gateway.num_fds()} files in the gateway"
-                        print(f"{ended:6} rollouts: {here}, {there}, {rate:.0f} rollouts/s", flush=True)
+                        print(
+                            f"{ended:6} rollouts: {here}, {there}, {rate:.0f} rollouts/s",
+                            flush=True,
+                        )
 
                 numbers = iter(range(options.rollouts))
 
@@ -98,8 +111,13 @@ def main() -> None:
                     for number in numbers:
                         await one(number)
 
-                await asyncio.gather(*(lane() for _ in range(options.runners * options.concurrency)))
-                first, last = next(row for row in seen if row[0] >= min(SETTLED, options.rollouts // 10)), seen[-1]
+                await asyncio.gather(
+                    *(lane() for _ in range(options.runners * options.concurrency))
+                )
+                first, last = (
+                    next(row for row in seen if row[0] >= min(SETTLED, options.rollouts // 10)),
+                    seen[-1],
+                )
                 ratios = f"{last[1] / first[1]:.2f}x here, {last[2] / first[2]:.2f}x in the gateway"
                 print(f"from {first[0]} to {last[0]} rollouts: {ratios}")
 

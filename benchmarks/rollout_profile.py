@@ -17,26 +17,37 @@ def spans_of(episodes: pl.DataFrame, steps: Iterable[int]) -> dict[int, tuple[fl
     """First start and last end of a step's training rollouts, in seconds since the epoch."""
     train = episodes.filter(pl.col("step").is_in(list(steps)), phase="train").group_by("step")
     ends = (pl.col("started_s") + pl.col("elapsed_s")).max().alias("end")
-    return {step: (start, end) for step, start, end in train.agg(pl.min("started_s"), ends).sort("step").rows()}
+    return {
+        step: (start, end)
+        for step, start, end in train.agg(pl.min("started_s"), ends).sort("step").rows()
+    }
 
 
-def profile(episodes: pl.DataFrame, transitions: pl.DataFrame | None, table: pl.DataFrame) -> dict[str, Any]:
+def profile(
+    episodes: pl.DataFrame, transitions: pl.DataFrame | None, table: pl.DataFrame
+) -> dict[str, Any]:
     """Medians over the steps of `table` (their `number`, and `rollout`: seconds of the phase)."""
     steps = table["number"].to_list()
     spans, rollout = spans_of(episodes, steps), dict(table.select("number", "rollout").rows())
     train = episodes.filter(pl.col("step").is_in(steps), phase="train")
     result: dict[str, Any] = {
         "span_s": float(np.median([end - start for start, end in spans.values()])),
-        "outside_span_s": float(np.median([rollout[step] - (b - a) for step, (a, b) in spans.items()])),
+        "outside_span_s": float(
+            np.median([rollout[step] - (b - a) for step, (a, b) in spans.items()])
+        ),
         "rollout_mean_s": train["elapsed_s"].mean(),
         "tools_mean_s": float(np.mean([_tool_s(calls) for calls in train["tool_calls"]])),
     }
     if transitions is None:
         return result | {"calls": "no transitions.parquet"}
     calls = transitions.filter(pl.col("step").is_in(steps), phase="train")
-    model_s = calls.filter(calls["rollout_id"].is_in(train["rollout_id"].to_list()))["latency_s"].sum()
+    model_s = calls.filter(calls["rollout_id"].is_in(train["rollout_id"].to_list()))[
+        "latency_s"
+    ].sum()
     result["model_mean_s"] = model_s / len(train)
-    result["framework_mean_s"] = result["rollout_mean_s"] - result["model_mean_s"] - result["tools_mean_s"]
+    result["framework_mean_s"] = (
+        result["rollout_mean_s"] - result["model_mean_s"] - result["tools_mean_s"]
+    )
     result["call_s_p50_p95"] = np.quantile(calls["latency_s"], (0.5, 0.95)).tolist()
     result["gateway_s_p50_p95"] = np.quantile(calls["gateway_s"], (0.5, 0.95)).tolist()
     curves = [in_flight(calls.filter(step=step), *span) for step, span in spans.items()]
@@ -48,7 +59,9 @@ def profile(episodes: pl.DataFrame, transitions: pl.DataFrame | None, table: pl.
 
 def in_flight(calls: pl.DataFrame, start: float, end: float) -> dict[str, float]:
     """Calls under way at once between `start` and `end`: their mean over time, peak, and the time of few or none."""
-    times = np.concatenate([calls["started_s"], calls["started_s"] + calls["latency_s"], [start, end]]).clip(start, end)
+    times = np.concatenate(
+        [calls["started_s"], calls["started_s"] + calls["latency_s"], [start, end]]
+    ).clip(start, end)
     changes = np.concatenate([np.ones(len(calls)), -np.ones(len(calls)), [0, 0]])
     order = np.lexsort((changes, times))
     lasting = np.diff(times[order])

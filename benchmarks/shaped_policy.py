@@ -103,9 +103,16 @@ def main(shape: str, out: Path, mean_tokens: int | None = None) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("shape", choices=SHAPES)
     parser.add_argument("out", type=Path, help="the policy's folder")
-    parser.add_argument("mean_tokens", type=int, nargs="?", help="mean length of an answer; by default it never ends")
+    parser.add_argument(
+        "mean_tokens",
+        type=int,
+        nargs="?",
+        help="mean length of an answer; by default it never ends",
+    )
     parsed = parser.parse_args()
     main(parsed.shape, parsed.out, parsed.mean_tokens)

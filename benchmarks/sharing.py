@@ -24,7 +24,9 @@ import psutil
 from memory import scripted_model
 
 
-def measure(url: str, shared: bool, rollouts: int, runners: int, concurrency: int, steps: int) -> tuple[float, ...]:
+def measure(
+    url: str, shared: bool, rollouts: int, runners: int, concurrency: int, steps: int
+) -> tuple[float, ...]:
     """The worst step's ratio of rollouts and of processor time, and rollouts a second over all."""
     from harness.config import load_config
     from harness.plugins import make_task_set
@@ -46,7 +48,9 @@ def measure(url: str, shared: bool, rollouts: int, runners: int, concurrency: in
             assert self.pool is not None
             async with self.gateway.control() as control:
                 await control.set_upstreams([url], model="scripted", token_ids=True)
-                session = Session(config, "scripted", store, control, RunFolder(self.log_dir.parent), config.eval)
+                session = Session(
+                    config, "scripted", store, control, RunFolder(self.log_dir.parent), config.eval
+                )
                 while not all(worker.heartbeat.exists() for worker in self.pool._workers):
                     await asyncio.sleep(0.1)
                 processes = [psutil.Process(worker.process.pid) for worker in self.pool._workers]
@@ -54,10 +58,15 @@ def measure(url: str, shared: bool, rollouts: int, runners: int, concurrency: in
                     taken.clear()
                     before, began = [used(process) for process in processes], time.perf_counter()
                     asked = ((tasks[number % len(tasks)].id, number) for number in range(rollouts))
-                    await asyncio.gather(*(session.rollout(task, "val", step, number) for task, number in asked))
+                    await asyncio.gather(
+                        *(session.rollout(task, "val", step, number) for task, number in asked)
+                    )
                     if step:  # the first one imports and connects
                         spent_s.append(time.perf_counter() - began)
-                        cpu = [used(process) - then for process, then in zip(processes, before, strict=True)]
+                        cpu = [
+                            used(process) - then
+                            for process, then in zip(processes, before, strict=True)
+                        ]
                         counts = [taken[worker.id] for worker in self.pool._workers]
                         found.append((uneven(counts), uneven(cpu)))
 
@@ -71,7 +80,9 @@ def measure(url: str, shared: bool, rollouts: int, runners: int, concurrency: in
     with ExitStack() as changed:
         changed.enter_context(patch.object(RunStore, "dequeue_many_rollouts", counted))
         if not shared:
-            changed.enter_context(patch.object(Shares, "share", lambda self, runner, running, free, waiting: free))
+            changed.enter_context(
+                patch.object(Shares, "share", lambda self, runner, running, free, waiting: free)
+            )
         path = Path(changed.enter_context(tempfile.TemporaryDirectory())) / "run"
         (path / "logs").mkdir(parents=True)
         Work(config, "scripted", path / "logs", f"sharing-{os.getpid()}").execute()
@@ -87,7 +98,9 @@ def uneven(values: Sequence[float]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rollouts", type=int, default=256)
     parser.add_argument("--runners", type=int, default=4)
     parser.add_argument("--concurrency", type=int, nargs="+", default=[16, 64, 256])
@@ -98,13 +111,20 @@ def main() -> None:
 
     without_litellm()
     url = scripted_model()
-    print(f"{options.rollouts} rollouts a step, {options.runners} runners; worst of {options.steps} steps, max / mean")
+    print(
+        f"{options.rollouts} rollouts a step, {options.runners} runners; worst of {options.steps} steps, max / mean"
+    )
     print("rollout.concurrency  given              rollouts  processor time  rollouts/s")
     for concurrency in options.concurrency:
         for shared in (False, True):
-            counts, cpu, rate = measure(url, shared, options.rollouts, options.runners, concurrency, options.steps)
+            counts, cpu, rate = measure(
+                url, shared, options.rollouts, options.runners, concurrency, options.steps
+            )
             given = "a share" if shared else "all that is free"
-            print(f"{concurrency:>19}  {given:<17} {counts:>9.2f} {cpu:>15.2f} {rate:>11.0f}", flush=True)
+            print(
+                f"{concurrency:>19}  {given:<17} {counts:>9.2f} {cpu:>15.2f} {rate:>11.0f}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -30,7 +30,9 @@ def serve(own: bool, pipe: Any) -> None:
 
     async def main() -> None:
         store = RunStore(thread_safe=True)
-        plain = PythonServerLauncherArgs(host="127.0.0.1", launch_mode="thread", log_level=logging.CRITICAL)
+        plain = PythonServerLauncherArgs(
+            host="127.0.0.1", launch_mode="thread", log_level=logging.CRITICAL
+        )
         server = StoreServer(store) if own else LightningStoreServer(store, launcher_args=plain)
         await server.start()
         pipe.send(server.endpoint)
@@ -51,7 +53,9 @@ async def work(endpoint: str, own: bool, rollouts: int, calls: int) -> None:
     from harness.rollout.store import StoreClient
 
     store = (StoreClient if own else LightningStoreClient)(endpoint)
-    await store.add_resources({"policy": agl.LLM(endpoint="http://127.0.0.1:1", model="m", api_key="k")})
+    await store.add_resources(
+        {"policy": agl.LLM(endpoint="http://127.0.0.1:1", model="m", api_key="k")}
+    )
     messages = ({"role": "user", "content": "CREATE TABLE singer (id INTEGER, name TEXT);\n" * 40},)
 
     def attempt_of(rollout_id: str, attempt_id: str) -> Attempt:
@@ -86,10 +90,17 @@ async def work(endpoint: str, own: bool, rollouts: int, calls: int) -> None:
             assert await store.get_resources_by_id(rollout.resources_id) is not None
             attempt = attempt_of(rollout.rollout_id, rollout.attempt.attempt_id)
             await store.add_many_spans(to_spans(attempt))
-            await store.update_attempt(rollout.rollout_id, rollout.attempt.attempt_id, status="succeeded")
-            assert from_spans(list(await store.query_spans(rollout.rollout_id, attempt_id="latest"))) == attempt
+            await store.update_attempt(
+                rollout.rollout_id, rollout.attempt.attempt_id, status="succeeded"
+            )
+            assert (
+                from_spans(list(await store.query_spans(rollout.rollout_id, attempt_id="latest")))
+                == attempt
+            )
 
-    await store.enqueue_many_rollouts([EnqueueRolloutRequest(input={"n": n}, mode="train") for n in range(rollouts)])
+    await store.enqueue_many_rollouts(
+        [EnqueueRolloutRequest(input={"n": n}, mode="train") for n in range(rollouts)]
+    )
     taken = list(await store.dequeue_many_rollouts(limit=rollouts, worker_id="bench"))
     limit = asyncio.Semaphore(CONCURRENT)
     await asyncio.gather(*(one(limit, rollout) for rollout in taken))
@@ -119,7 +130,9 @@ def measure(own: bool, rollouts: int, calls: int, rounds: int) -> tuple[float, f
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rollouts", type=int, default=256)
     parser.add_argument("--calls", type=int, default=3, help="model calls of each rollout")
     parser.add_argument("--rounds", type=int, default=3)

@@ -14,7 +14,13 @@ if TYPE_CHECKING:
     from harness.compare import compare
     from harness.compare.compared import Compared
     from harness.config import Config
-    from harness.environments import Environment, EnvironmentSession, Observation, Tool, check_offered
+    from harness.environments import (
+        Environment,
+        EnvironmentSession,
+        Observation,
+        Tool,
+        check_offered,
+    )
     from harness.errors import (
         ConfigError,
         EndpointError,
@@ -46,7 +52,16 @@ if TYPE_CHECKING:
     from harness.python.evaluating import evaluate
     from harness.python.loaded import LoadedRun, load_run
     from harness.python.training import train
-    from harness.records import Attempt, CallFailure, Outcome, Problem, Task, ToolCall, Transition, Verdict
+    from harness.records import (
+        Attempt,
+        CallFailure,
+        Outcome,
+        Problem,
+        Task,
+        ToolCall,
+        Transition,
+        Verdict,
+    )
     from harness.results.folder import RowLog, RunFolder
     from harness.rewards import RewardFunction
     from harness.rollout.request import Phase

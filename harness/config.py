@@ -91,13 +91,17 @@ class Config(Section):
         data = self.model_dump(mode="json", exclude={name for name, left in usual.items() if left})
         if self.roles:
             data["roles"] = {
-                name: role.model_dump(mode="json", exclude_defaults=True) for name, role in self.roles.items()
+                name: role.model_dump(mode="json", exclude_defaults=True)
+                for name, role in self.roles.items()
             }
         return data
 
 
 def load_config(
-    preset: str | None = None, file: Path | None = None, overrides: Iterable[Setting] = (), **direct: Any
+    preset: str | None = None,
+    file: Path | None = None,
+    overrides: Iterable[Setting] = (),
+    **direct: Any,
 ) -> Config:
     """Resolve the layers into one configuration.
 
@@ -125,7 +129,9 @@ def load_config(
         try:
             value = parse_yaml(text)
         except ValueError as error:
-            raise ConfigError(f"--set {key}: not a YAML value that can be read: {shown(text)} ({error})") from error
+            raise ConfigError(
+                f"--set {key}: not a YAML value that can be read: {shown(text)} ({error})"
+            ) from error
         merge(data, _placed(key.strip(), numbers(value)))
     merge(data, {key: value for key, value in direct.items() if value is not None})
     return validate(data)
@@ -137,7 +143,9 @@ def _placed(key: str, value: Any) -> dict[str, Any]:
         return nested({key: value})
     section, _, option = key.removeprefix("+").partition(".")
     if section != "verl" or not option:
-        raise ConfigError(f"--set {key}: only options of verl can be added, as in --set +verl.NAME=VALUE")
+        raise ConfigError(
+            f"--set {key}: only options of verl can be added, as in --set +verl.NAME=VALUE"
+        )
     return {"verl": {f"+{option}": value}}
 
 
@@ -219,9 +227,13 @@ def key_in(variable: str, setting: str) -> str:
         )
     key = os.environ.get(variable, "").strip()
     if not key:
-        raise ConfigError(f"{setting}: the environment variable {variable} is not set. Export the key")
+        raise ConfigError(
+            f"{setting}: the environment variable {variable} is not set. Export the key"
+        )
     if not (key.isascii() and key.isprintable()):
-        raise ConfigError(f"{setting}: what {variable} holds cannot stand in a header. Export the key")
+        raise ConfigError(
+            f"{setting}: what {variable} holds cannot stand in a header. Export the key"
+        )
     return key
 
 
@@ -231,7 +243,9 @@ def _read(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"cannot read configuration {path}: {error.strerror}") from error
     except ValueError as error:
-        raise ConfigError(f"{path} is not YAML that can be read: {error}. Correct it there") from error
+        raise ConfigError(
+            f"{path} is not YAML that can be read: {error}. Correct it there"
+        ) from error
     if not isinstance(data, dict):
         held = "nothing" if data is None else f"a {type(data).__name__}"
         raise ConfigError(f"{path} must hold a mapping, and holds {held}. Correct it there")
@@ -251,10 +265,18 @@ def _explain(error: ValidationError) -> str:
         else:
             close = get_close_matches(where[-1], section.model_fields, 1)
             if not close and section is Config:  # the name of a key without its section
-                close = [whole for whole in flatten(Config().model_dump()) if whole.rpartition(".")[2] == key]
+                close = [
+                    whole
+                    for whole in flatten(Config().model_dump())
+                    if whole.rpartition(".")[2] == key
+                ]
         prefix = ".".join(where[:-1])
         known = ", ".join(section.model_fields)
-        hint = f"; did you mean {'.'.join([*where[:-1], close[0]])!r}?" if close else f". Known here: {known}"
+        hint = (
+            f"; did you mean {'.'.join([*where[:-1], close[0]])!r}?"
+            if close
+            else f". Known here: {known}"
+        )
         return f"unknown configuration key {key!r}{' in ' + prefix if prefix else ''}{hint}"
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     if first["type"] == "value_error":  # in words of ours

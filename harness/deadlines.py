@@ -24,7 +24,9 @@ class Raised(RolloutError):
 
     def __init__(self, error: BaseException) -> None:
         logging.getLogger(__name__).info("%s", type(error).__name__, exc_info=error)
-        root = reduce(lambda one, _: one.__cause__ or one, range(20), error)  # a chain may be a ring
+        root = reduce(
+            lambda one, _: one.__cause__ or one, range(20), error
+        )  # a chain may be a ring
         told = ", from ".join(dict.fromkeys([_told(error)[:350], _told(root)[:350]]))
         super().__init__(told.encode("utf-8", "backslashreplace").decode())
 
@@ -65,7 +67,9 @@ async def within(
         task.cancel()
         raise
     if task.done():
-        if task.cancelled():  # not by us: the work cancelled itself, or let the cancellation of a part of it through
+        if (
+            task.cancelled()
+        ):  # not by us: the work cancelled itself, or let the cancellation of a part of it through
             raise Raised(asyncio.CancelledError("of its own making"))
         return task.result()
     task.cancel()

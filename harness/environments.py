@@ -26,7 +26,11 @@ class Tool:
     @property
     def definition(self) -> dict[str, Any]:
         """As a chat completion request has it in `tools`; the same bytes for every framework."""
-        function = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
+        function = {
+            "name": self.name,
+            "description": self.description,
+            "parameters": dict(self.parameters),
+        }
         return {"type": "function", "function": function}
 
 
@@ -91,7 +95,9 @@ class Environment(ABC):
         Called after `check`, before each attempt, whose time has not begun. What either raises leaves it unscored.
         """
 
-    async def call(self, payload: Mapping[str, Any], tool: str, arguments: Mapping[str, Any]) -> Observation:
+    async def call(
+        self, payload: Mapping[str, Any], tool: str, arguments: Mapping[str, Any]
+    ) -> Observation:
         """As a session's `call`, for an environment in which no call changes what another one finds."""
         raise NotImplementedError(f"{type(self).__name__} has neither `call` nor `open`")
 
@@ -143,6 +149,10 @@ def check_offered(promised: Sequence[Tool], offered: Sequence[Tool]) -> None:
     there = {tool.name: tool for tool in offered}
     for tool in promised:
         if tool.name not in there:
-            raise EnvironmentFault(f"tool {tool.name!r} is not offered any more. Load the tasks anew")
+            raise EnvironmentFault(
+                f"tool {tool.name!r} is not offered any more. Load the tasks anew"
+            )
         if there[tool.name] != tool:
-            raise EnvironmentFault(f"tool {tool.name!r} has changed since the tasks were loaded. Load them anew")
+            raise EnvironmentFault(
+                f"tool {tool.name!r} has changed since the tasks were loaded. Load them anew"
+            )

@@ -74,7 +74,9 @@ def installed_from(package: str) -> Path | None:
     Raises:
         PackageNotFoundError: It is not installed.
     """
-    parts = urlsplit(json.loads(distribution(package).read_text("direct_url.json") or "{}").get("url", ""))
+    parts = urlsplit(
+        json.loads(distribution(package).read_text("direct_url.json") or "{}").get("url", "")
+    )
     path = Path(unquote(parts.path))
     return path if parts.scheme == "file" and path.exists() else None
 

@@ -65,7 +65,9 @@ def evaluate(
     tasks = validation_order(load_tasks(config, task_set, config.task.val_split), config)
     identity = policy or f"{endpoint.model} at {endpoint.base_url}"
     answers = answerers(config) if answers is None else answers
-    run = StartedRun(config, folder, task_set, [], tasks, identity, resolve_device(config.device), answers)
+    run = StartedRun(
+        config, folder, task_set, [], tasks, identity, resolve_device(config.device), answers
+    )
 
     def result(record: RunRecord) -> Scores:
         rows, spec = list(folder.rows("episodes")), reward_of(config)
@@ -79,7 +81,9 @@ def evaluate(
         with answering(answers, config, folder.logs) as run.roles:
             _Evaluation(run, endpoint, on_progress).execute()
         if config.eval.samples > 1:
-            folder.write_mixed(mixed_tasks((row["task_id"], row["reward"]) for row in folder.rows("episodes")))
+            folder.write_mixed(
+                mixed_tasks((row["task_id"], row["reward"]) for row in folder.rows("episodes"))
+            )
     return folder.read()
 
 
@@ -109,7 +113,8 @@ def accuracy_of(
     expected = tasks * samples
     scored = [row["reward"] for row in rows if row["reward"] is not None]
     outcomes = Counter(
-        row["outcome"] if row["outcome"] != "ok" or row["reward"] is not None else "unscored" for row in rows
+        row["outcome"] if row["outcome"] != "ok" or row["reward"] is not None else "unscored"
+        for row in rows
     )
     failed, why = agent_failures(rows)
     flags = Counter(flag for row in rows for flag in row["reward_flags"])
@@ -129,7 +134,9 @@ def accuracy_of(
         "agent_failed": failed,
         "agent_failure": why,
         "unread_calls": sum(bool(row.get("unread_calls")) for row in rows),
-        "bounds": [(sum(scored) + more) / expected for more in (wrong, right)] if expected else None,
+        "bounds": [(sum(scored) + more) / expected for more in (wrong, right)]
+        if expected
+        else None,
         "outcomes": dict(outcomes),
         "by_difficulty": _by_difficulty(rows),
         "reward_flags": dict(flags),
@@ -158,9 +165,13 @@ def _mean(values: Sequence[float]) -> float:
 
 
 class _Evaluation(RolloutWork):
-    def __init__(self, run: StartedRun, endpoint: Endpoint, on_progress: Callable[[int, int], None]) -> None:
+    def __init__(
+        self, run: StartedRun, endpoint: Endpoint, on_progress: Callable[[int, int], None]
+    ) -> None:
         folder = run.folder
-        super().__init__(run.config, endpoint.model, folder.logs, f"{folder.id}-{os.getpid()}", run.roles)
+        super().__init__(
+            run.config, endpoint.model, folder.logs, f"{folder.id}-{os.getpid()}", run.roles
+        )
         self._folder = folder
         self._endpoint = endpoint
         self._tasks = run.val
@@ -171,10 +182,14 @@ class _Evaluation(RolloutWork):
         async with self.gateway.control() as control:
             await control.point(endpoint)
             # What is measured is all that is asked for: a task set need not have another split.
-            one_split = self.config.task.model_copy(update={"train_split": self.config.task.val_split})
+            one_split = self.config.task.model_copy(
+                update={"train_split": self.config.task.val_split}
+            )
             config = self.config.model_copy(update={"task": one_split})
             session = Session(config, endpoint.model, store, control, self._folder, config.eval)
-            gate = asyncio.Semaphore(max(1, self.config.rollout.runners) * self.config.rollout.concurrency)
+            gate = asyncio.Semaphore(
+                max(1, self.config.rollout.runners) * self.config.rollout.concurrency
+            )
             done = 0
             failed: Counter[str] = Counter()
 

@@ -54,7 +54,9 @@ def parse_yaml(text: str | bytes) -> Any:
         raise ValueError(" ".join(f"line {line}: {error.problem}{began}".split())) from error
     except ReaderError as error:
         line = str(text).count("\n", 0, error.position) + 1
-        raise ValueError(f"line {line}: the character {chr(int(error.character))!r} is not allowed") from error
+        raise ValueError(
+            f"line {line}: the character {chr(int(error.character))!r} is not allowed"
+        ) from error
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -72,7 +74,9 @@ def parse_json(text: str | bytes) -> Any:
         deeper = [one for one in level if isinstance(one, dict | list)]
         if not deeper:
             return data
-        level = [below for one in deeper for below in (one.values() if isinstance(one, dict) else one)]
+        level = [
+            below for one in deeper for below in (one.values() if isinstance(one, dict) else one)
+        ]
     raise ValueError(_TOO_DEEP)
 
 
@@ -97,16 +101,22 @@ def _measured(node: Node, depth: int, known: dict[Node, int]) -> int:
     """The values of a document from a node down; 0 in `known` is a node that is being measured."""
     if (found := known.get(node)) is not None:
         if not found:
-            raise ValueError(f"an alias in line {node.start_mark.line + 1} stands in what it is an alias of")
+            raise ValueError(
+                f"an alias in line {node.start_mark.line + 1} stands in what it is an alias of"
+            )
         return found
     if depth > LEVELS:
         raise ValueError(_TOO_DEEP)
     known[node] = 0
     parts: list[Any] = []
     if isinstance(node.value, list):  # of a mapping, whose parts are pairs, or of a sequence
-        parts = [part for item in node.value for part in (item if isinstance(item, tuple) else (item,))]
+        parts = [
+            part for item in node.value for part in (item if isinstance(item, tuple) else (item,))
+        ]
     elif node.tag.endswith(":int") and len(node.value) > DIGITS:
-        raise ValueError(f"the number in line {node.start_mark.line + 1} has {len(node.value)} digits")
+        raise ValueError(
+            f"the number in line {node.start_mark.line + 1} has {len(node.value)} digits"
+        )
     known[node] = size = 1 + sum(_measured(part, depth + 1, known) for part in parts)
     if size > VALUES:
         raise ValueError(f"with its aliases written out it has more than {VALUES:,} values")

@@ -43,7 +43,9 @@ class Paid:
         if task := self._asking.get(key):
             return (await asyncio.shield(task))[0], False
         task = self._asking[key] = asyncio.create_task(self._once(key, ask))
-        task.add_done_callback(lambda done: self._asking.pop(key) and (done.cancelled() or done.exception()))
+        task.add_done_callback(
+            lambda done: self._asking.pop(key) and (done.cancelled() or done.exception())
+        )
         return await asyncio.shield(task)
 
     async def _once(self, key: str, ask: Callable[[], Awaitable[Entry]]) -> tuple[Entry, bool]:
@@ -55,7 +57,9 @@ class Paid:
             if (found := self._parsed(file.read())) is not None:
                 return found, False
             made = await ask()
-            with contextlib.suppress(OSError):  # a full disk must not cost an answer; half a file is no answer
+            with contextlib.suppress(
+                OSError
+            ):  # a full disk must not cost an answer; half a file is no answer
                 file.truncate(0)
                 file.write(json.dumps(made).encode())
             return made, True
@@ -84,7 +88,9 @@ class Ledger:
     def __init__(self, folder: Path | None = None) -> None:
         self._path = folder / LEDGER if folder is not None else None
 
-    def add(self, model: str, outcome: str, prompt_tokens: int = 0, completion_tokens: int = 0) -> None:
+    def add(
+        self, model: str, outcome: str, prompt_tokens: int = 0, completion_tokens: int = 0
+    ) -> None:
         """Count one call.
 
         Args:

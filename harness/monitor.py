@@ -59,7 +59,9 @@ class Follower:
         self._step_s: list[float] = []
         self._first: float | None = None
         self._fresh = 0
-        self._spans: dict[int, tuple[float, float]] = {}  # of validations: from the first start to the last end
+        self._spans: dict[
+            int, tuple[float, float]
+        ] = {}  # of validations: from the first start to the last end
         self.progress = Progress(total_steps=total_steps, graded=graded)
 
     @classmethod
@@ -137,7 +139,10 @@ class Follower:
             state.val_curve[step] = statistics.fmean(self._rewards[key])
         if state.validating is not None:
             began, last = self._spans.get(step, (row["started_s"], 0.0))
-            self._spans[step] = min(began, row["started_s"]), max(last, row["started_s"] + row["elapsed_s"])
+            self._spans[step] = (
+                min(began, row["started_s"]),
+                max(last, row["started_s"] + row["elapsed_s"]),
+            )
         self._unread[key] += bool(row.get("unread_calls"))
         if row["outcome"] in AGENT_OUTCOMES:
             self._own[key][row["reward_reason"]] += 1
@@ -164,7 +169,11 @@ class Follower:
 
     def _heed_signal(self, step: int) -> None:
         """Say so where for some steps in a row no group gave a gradient."""
-        groups = [teaches(rewards, self._least) for rewards in self._groups.pop(step, {}).values() if len(rewards) > 1]
+        groups = [
+            teaches(rewards, self._least)
+            for rewards in self._groups.pop(step, {}).values()
+            if len(rewards) > 1
+        ]
         self.progress.mixed = sum(groups) / len(groups) if groups else None
         self._flat = [*self._flat, step] if self.progress.mixed == 0 else []
         if len(self._flat) < FLAT_STEPS:
@@ -200,7 +209,12 @@ class Monitor(Follower):
         self._max_failed_share = max_failed_share
         self._read()  # rows of earlier launches: known, not counted as speed
         self._fresh, self._first, self._step_s = 0, None, []
-        self.progress.phase, self.progress.remark, self.progress.warning, self._flat = "starting", "", "", []
+        self.progress.phase, self.progress.remark, self.progress.warning, self._flat = (
+            "starting",
+            "",
+            "",
+            [],
+        )
         self._failed.clear()  # whoever resumes has seen them
         self._why.clear()
         self._mute.clear()
@@ -264,7 +278,11 @@ def standing(progress: Progress) -> str:
     """Where a run stands: `step 12 of 20, reward 0.412, accuracy 53.4 % after step 10, left 3 min 20 s`."""
     trained = bool(progress.total_steps)
     validated = max(progress.val_curve, default=None)
-    found = [] if validated is None else [(mean(progress.val_curve[validated], progress.graded), validated)]
+    found = (
+        []
+        if validated is None
+        else [(mean(progress.val_curve[validated], progress.graded), validated)]
+    )
     found += [] if progress.validating is None else [(so_far(progress), progress.validating)]
     said = [f"step {steps_of(progress)}"] if trained else []
     said += [] if progress.reward is None else [f"reward {progress.reward:.3f}"]

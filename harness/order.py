@@ -24,7 +24,9 @@ def trained_on(tasks: Sequence[Task], config: Config) -> Sequence[Task]:
     try:
         wanted = set(Path(config.task.train_only).read_text(encoding="utf-8").split("\n")) - {""}
     except (OSError, UnicodeDecodeError) as error:
-        raise TaskSetError(f"{where} cannot be read ({error}); name a file of task ids, one a line") from error
+        raise TaskSetError(
+            f"{where} cannot be read ({error}); name a file of task ids, one a line"
+        ) from error
     kept = [task for task in tasks if task.id in wanted]
     if not wanted:
         raise TaskSetError(f"{where} has no task id: there would be nothing to train on")
@@ -53,7 +55,11 @@ def training_order(tasks: Sequence[Task], config: Config) -> list[Task]:
             f"{len(pool)} training tasks do not fill a batch of {batch}: --set train.batch_size={max(len(pool), 1)}"
             + (", or a higher task.train_limit" if config.task.train_limit else "")
         )
-    wanted = config.train.steps * batch if config.train.steps else config.train.epochs * (len(pool) // batch) * batch
+    wanted = (
+        config.train.steps * batch
+        if config.train.steps
+        else config.train.epochs * (len(pool) // batch) * batch
+    )
     order: list[Task] = []
     epoch = 0
     while len(order) < wanted:

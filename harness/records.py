@@ -27,7 +27,9 @@ Outcome = Literal[
 ]
 """How a rollout ended. Only an attempt that is `ok` carries an answer that may be scored."""
 
-AGENT_OUTCOMES: frozenset[str] = frozenset({"agent_error", "prompt_too_long", "timeout", "no_transitions"})
+AGENT_OUTCOMES: frozenset[str] = frozenset(
+    {"agent_error", "prompt_too_long", "timeout", "no_transitions"}
+)
 """Outcomes that the agent brought about itself: wrong answers, not missing ones."""
 
 INFRASTRUCTURE_OUTCOMES: frozenset[str] = frozenset(
@@ -167,7 +169,11 @@ ToolFault = Literal["", "unknown_tool", "bad_arguments", "failed", "timeout"]
 def arguments_text(arguments: Mapping[str, Any]) -> str:
     """Arguments of a tool call in one text: the only one by itself where it is text, else JSON."""
     values = list(arguments.values())
-    return values[0] if len(values) == 1 and isinstance(values[0], str) else json.dumps(arguments, ensure_ascii=False)
+    return (
+        values[0]
+        if len(values) == 1 and isinstance(values[0], str)
+        else json.dumps(arguments, ensure_ascii=False)
+    )
 
 
 @dataclass(frozen=True, slots=True)

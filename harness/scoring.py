@@ -31,14 +31,20 @@ class Scorer:
         ConfigError: An option is unknown, missing or does not fit.
     """
 
-    def __init__(self, config: Config, folder: Path | None = None, roles: Collection[str] | None = None) -> None:
+    def __init__(
+        self, config: Config, folder: Path | None = None, roles: Collection[str] | None = None
+    ) -> None:
         self._spec = reward_of(config)
         self._reward = make_reward(config)
-        keep_in = getattr(self._reward, "keep_in", None)  # foreign rewards may be older than the method
+        keep_in = getattr(
+            self._reward, "keep_in", None
+        )  # foreign rewards may be older than the method
         if folder is not None and keep_in is not None:
             keep_in(folder)
         self._timeout_s = config.reward.timeout_s
-        self._gate = asyncio.Semaphore(config.reward.concurrency or min(32, (os.cpu_count() or 1) + 4))
+        self._gate = asyncio.Semaphore(
+            config.reward.concurrency or min(32, (os.cpu_count() or 1) + 4)
+        )
         self._name = f"reward {self._spec.name} of {distribution_of('reward', self._spec.name)}"
         self._roles = roles
         self.version = reward_version(self._spec)
@@ -66,8 +72,12 @@ class Scorer:
         raise RewardError(f"{self._name} {fault}".encode("utf-8", "backslashreplace").decode())
 
     def _of_its_roles(self, verdict: Verdict) -> Verdict:
-        if self._roles is not None and (strange := [role for role in verdict.by_role if role not in self._roles]):
-            raise ValueError(f"a value of role {strange[0]!r}, but the agent has {', '.join(self._roles)}")
+        if self._roles is not None and (
+            strange := [role for role in verdict.by_role if role not in self._roles]
+        ):
+            raise ValueError(
+                f"a value of role {strange[0]!r}, but the agent has {', '.join(self._roles)}"
+            )
         return verdict
 
     async def judge(self, task: Task, attempt: Attempt) -> tuple[Attempt, Verdict]:
@@ -82,7 +92,9 @@ class Scorer:
         try:
             return attempt, await self.score(task, attempt)
         except RewardError as error:
-            return replace(attempt, outcome="reward_error", detail=str(error)), Verdict(None, str(error))
+            return replace(attempt, outcome="reward_error", detail=str(error)), Verdict(
+                None, str(error)
+            )
 
 
 def checked(verdict: object, spec: RewardSpec) -> Verdict:
@@ -95,9 +107,15 @@ def checked(verdict: object, spec: RewardSpec) -> Verdict:
     if not isinstance(verdict, Verdict):
         raise TypeError(f"{type(verdict).__name__} {verdict!r:.100}, not a Verdict")
     flags = verdict.flags
-    if isinstance(flags, str) or not all(isinstance(text, str) for text in (verdict.reason, *flags)):
-        raise TypeError(f"reason {verdict.reason!r:.100} and flags {flags!r:.100}, which are not a text and several")
-    parts = {name: _number(value, f"part {name!r}") for name, value in _named(verdict.parts, "parts")}
+    if isinstance(flags, str) or not all(
+        isinstance(text, str) for text in (verdict.reason, *flags)
+    ):
+        raise TypeError(
+            f"reason {verdict.reason!r:.100} and flags {flags!r:.100}, which are not a text and several"
+        )
+    parts = {
+        name: _number(value, f"part {name!r}") for name, value in _named(verdict.parts, "parts")
+    }
     if spec.parts and (undeclared := parts.keys() - set(spec.parts)):
         raise ValueError(f"part {min(undeclared)!r}, but declares {', '.join(spec.parts)}")
     return replace(
@@ -105,7 +123,8 @@ def checked(verdict: object, spec: RewardSpec) -> Verdict:
         value=None if verdict.value is None else _number(verdict.value, "value", spec),
         parts=parts,
         by_role={
-            role: _number(value, f"value of role {role!r}", spec) for role, value in _named(verdict.by_role, "by_role")
+            role: _number(value, f"value of role {role!r}", spec)
+            for role, value in _named(verdict.by_role, "by_role")
         },
         flags=tuple(flags),
     )
@@ -124,6 +143,10 @@ def _number(value: object, what: str, spec: RewardSpec | None = None) -> float:
     if not math.isfinite(number):
         raise ValueError(f"{what} {number}, which is not finite")
     if spec is not None and not spec.low <= number <= spec.high:
-        then = ". Say what the tasks' values lie in: reward.range=[LOW, HIGH]" if spec.ranged else ""
-        raise ValueError(f"{what} {number:g}, outside of its range {spec.low:g} to {spec.high:g}{then}")
+        then = (
+            ". Say what the tasks' values lie in: reward.range=[LOW, HIGH]" if spec.ranged else ""
+        )
+        raise ValueError(
+            f"{what} {number:g}, outside of its range {spec.low:g} to {spec.high:g}{then}"
+        )
     return number

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, JsonValue, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    JsonValue,
+    field_validator,
+    model_validator,
+)
 
 
 class Section(BaseModel):
     """A part of the configuration; unknown keys are refused, and so are numbers that are infinite or NaN."""
 
-    model_config = ConfigDict(extra="forbid", validate_default=True, use_attribute_docstrings=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid", validate_default=True, use_attribute_docstrings=True, allow_inf_nan=False
+    )
 
 
 class TaskConfig(Section):
@@ -89,9 +99,13 @@ class RoleConfig(Section):
             raise ValueError("names an endpoint and a policy; leave one of them out")
         for name, more in own.items():
             if name not in named and (over := [one for one in more if getattr(self, one)]):
-                raise ValueError(f"has {over[0]} without {name}; add {name}, or leave {over[0]} out")
+                raise ValueError(
+                    f"has {over[0]} without {name}; add {name}, or leave {over[0]} out"
+                )
         if self.endpoint is not None and not self.model:
-            raise ValueError("names an endpoint and not its model: add model, the name that the endpoint knows it by")
+            raise ValueError(
+                "names an endpoint and not its model: add model, the name that the endpoint knows it by"
+            )
         return self
 
 
@@ -218,4 +232,6 @@ class TrainConfig(Section):
     """Steps between checkpoints; the last step is always kept."""
     keep_checkpoints: int = Field(2, ge=1)
     lora_rank: int = Field(0, ge=0)
-    loggers: list[Literal["tensorboard", "wandb", "swanlab", "mlflow"]] = Field(default_factory=list)
+    loggers: list[Literal["tensorboard", "wandb", "swanlab", "mlflow"]] = Field(
+        default_factory=list
+    )

@@ -79,7 +79,11 @@ def raise_descriptors(connections: int = MOST) -> None:
 def fitting(connections: int = MOST) -> int:
     """So many connections, or as many as this process has file descriptors for: two each, for what a call opens."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return connections if soft == resource.RLIM_INFINITY else max(8, min(connections, (soft - SPARE) // 2))
+    return (
+        connections
+        if soft == resource.RLIM_INFINITY
+        else max(8, min(connections, (soft - SPARE) // 2))
+    )
 
 
 class BoundedServer(uvicorn.Server):
@@ -137,7 +141,10 @@ class _Connections(ServerState):
             connection.check()
         self._sweeps += 1
         if self.ended and self._sweeps % LOG_S == 0:
-            logger.warning("ended connections: %s", "; ".join(f"{n}: {why}" for why, n in self.ended.most_common()))
+            logger.warning(
+                "ended connections: %s",
+                "; ".join(f"{n}: {why}" for why, n in self.ended.most_common()),
+            )
             self.ended.clear()
 
     def make_room(self) -> None:
@@ -189,7 +196,9 @@ class _Connection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._over:
             return
-        if not self._part:  # also where no request comes of it: empty lines, or what follows an upgrade
+        if (
+            not self._part
+        ):  # also where no request comes of it: empty lines, or what follows an upgrade
             self._expect("header")
         self._kept += len(data)
         super().data_received(data)
@@ -249,12 +258,18 @@ class _Connection(HttpToolsProtocol):
             owed, limit_s = "reading", limits.unread_s
         elif self._part == "header" and not self._calling:
             # Of a peer that has no processor, from connecting to the first byte, nothing is owed yet.
-            owed, limit_s = ("header", limits.header_s) if self._kept else ("request", limits.idle_s)
-        elif self._part == "body" and not self.flow.read_paused:  # paused: what came is the application's to take
+            owed, limit_s = (
+                ("header", limits.header_s) if self._kept else ("request", limits.idle_s)
+            )
+        elif (
+            self._part == "body" and not self.flow.read_paused
+        ):  # paused: what came is the application's to take
             owed, limit_s = "body", limits.body_s
         elif self._part == "rest":
             owed, limit_s = "rest", limits.rest_s
-        elif self in self._all.idle:  # uvicorn's own timer is off where the rest of a body came after the answer
+        elif (
+            self in self._all.idle
+        ):  # uvicorn's own timer is off where the rest of a body came after the answer
             owed, limit_s = "request", limits.idle_s
         else:
             owed, limit_s = "", 0.0
@@ -277,13 +292,19 @@ class _Connection(HttpToolsProtocol):
         """Go at once: there are too many connections."""
         # Waited for by two sweeps at least, a request is late by its peer's doing.
         code = "bad_request" if self._owed_s else "queue_full"
-        self._cut_off(code, f"it made room for another: more than {self._limits.connections} connections")
+        self._cut_off(
+            code, f"it made room for another: more than {self._limits.connections} connections"
+        )
         self.transport.abort()
 
     @property
     def _calling(self) -> bool:
         """Whether a request is whole and its answer is not."""
-        return self._part in ("", "header") and self.cycle is not None and not self.cycle.response_complete
+        return (
+            self._part in ("", "header")
+            and self.cycle is not None
+            and not self.cycle.response_complete
+        )
 
     def _expect(self, part: str, kept: int = 0) -> None:
         self._part, self._kept, self._owed = part, kept, ""
@@ -323,7 +344,12 @@ class _Connection(HttpToolsProtocol):
 
 def _answer(status: int, message: str) -> bytes:
     """In OpenAI's form."""
-    error = {"message": message, "type": "invalid_request_error", "code": "bad_request", "param": None}
+    error = {
+        "message": message,
+        "type": "invalid_request_error",
+        "code": "bad_request",
+        "param": None,
+    }
     body = json.dumps({"error": error})
     return (
         f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n"

@@ -46,4 +46,6 @@ def check_split(task_set: str, split: str, splits: Iterable[str]) -> None:
         TaskSetError: The message names those that it has.
     """
     if split not in (known := tuple(splits)):
-        raise TaskSetError(f"task set {task_set!r} has no split {split!r}. Use one of: {', '.join(known)}")
+        raise TaskSetError(
+            f"task set {task_set!r} has no split {split!r}. Use one of: {', '.join(known)}"
+        )

@@ -26,7 +26,9 @@ def recorded(file: Path) -> Iterator[None]:
     try:
         file.write_text("[\n", encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"--trace-start {file}: cannot write there ({error.strerror}). Name another file") from error
+        raise ConfigError(
+            f"--trace-start {file}: cannot write there ({error.strerror}). Name another file"
+        ) from error
     os.environ[VARIABLE] = str(file.resolve())
     try:
         yield
@@ -83,7 +85,10 @@ def _first(what: str) -> bool:
 
 def _write(**event: Any) -> None:
     line = json.dumps({**event, "pid": os.getpid(), "tid": 0}, ensure_ascii=False) + ",\n"
-    with suppress(OSError), open(os.environ[VARIABLE], "ab", buffering=0) as file:  # one write: lines stay whole
+    with (
+        suppress(OSError),
+        open(os.environ[VARIABLE], "ab", buffering=0) as file,
+    ):  # one write: lines stay whole
         file.write(line.encode())
 
 
@@ -94,7 +99,9 @@ def _us(seconds: float) -> int:
 def _created() -> float | None:
     """When the kernel made this process, seconds since 1970 (Linux)."""
     with suppress(OSError, ValueError, IndexError, AttributeError):
-        ticks = int(Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19])
+        ticks = int(
+            Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
+        )
         uptime = time.clock_gettime(time.CLOCK_BOOTTIME)
         return clock.now() - uptime + ticks / os.sysconf("SC_CLK_TCK")
     return None

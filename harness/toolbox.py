@@ -32,7 +32,9 @@ class LLM:
     """Chat completion parameters to send: `temperature`, `top_p`, `max_tokens`."""
     timeout_s: float
 
-    async def complete(self, http_client: httpx.AsyncClient, messages: Sequence[Any], **more: Any) -> dict[str, Any]:
+    async def complete(
+        self, http_client: httpx.AsyncClient, messages: Sequence[Any], **more: Any
+    ) -> dict[str, Any]:
         """One chat completion in plain HTTP, for agents without a framework.
 
         Args:
@@ -77,7 +79,11 @@ class Toolbox(Protocol):
         """Where to send the calls of `role`."""
 
     def part(
-        self, tools: Sequence[Tool], own: Mapping[str, Carrier] | None = None, *, at_once: bool = False
+        self,
+        tools: Sequence[Tool],
+        own: Mapping[str, Carrier] | None = None,
+        *,
+        at_once: bool = False,
     ) -> Toolbox:
         """The toolbox of a member of a team: nothing but these tools.
 

@@ -207,7 +207,9 @@ class Trainer:
         Raises:
             UserError: The trainer cannot.
         """
-        raise UserError(f"{type(self).__name__} does not say how a checkpoint is read: its `policy` is missing")
+        raise UserError(
+            f"{type(self).__name__} does not say how a checkpoint is read: its `policy` is missing"
+        )
 
     def prepare(self, run: LiveRun) -> int:
         """Called before anything is recorded: refuse what cannot be trained, clear what a killed launch left half done.

@@ -25,7 +25,10 @@ def shown(value: object) -> str:
     """A value that somebody gave, in a message: no longer than a line has room for."""
     try:
         text = repr(value)
-    except (ValueError, RecursionError):  # a number of more digits than Python writes, or what holds itself
+    except (
+        ValueError,
+        RecursionError,
+    ):  # a number of more digits than Python writes, or what holds itself
         return f"a {type(value).__name__} too large to show"
     return text if len(text) <= 100 else f"{text[:80]}... ({len(text)} characters)"
 

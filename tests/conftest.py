@@ -69,12 +69,17 @@ def command(
             for name, value in variables.items():
                 patched.setenv(name, value)
             patched.setattr(sys, "argv", ["harness", *map(str, arguments)])
-            for console in (results, progress_console):  # made once a process, for its terminal and variables
+            for console in (
+                results,
+                progress_console,
+            ):  # made once a process, for its terminal and variables
                 console.cache_clear()
             with pytest.raises(SystemExit) as left:
                 main()
         said = capfd.readouterr()
-        return subprocess.CompletedProcess(arguments, int(str(left.value.code or 0)), said.out, said.err)
+        return subprocess.CompletedProcess(
+            arguments, int(str(left.value.code or 0)), said.out, said.err
+        )
 
     return run
 

@@ -30,7 +30,10 @@ from pymdownx.slugs import slugify
 ROOT = Path(__file__).resolve().parents[1]
 LINK = re.compile(r"(?<=\]\()(?P<target>[^)\s#:]+)(?=[#)\s])")
 """What a Markdown link within the repository points to, without the anchor."""
-FACES = {"harness": ROOT / "harness", "harness_sql": ROOT / "plugins" / "sql" / "src" / "harness_sql"}
+FACES = {
+    "harness": ROOT / "harness",
+    "harness_sql": ROOT / "plugins" / "sql" / "src" / "harness_sql",
+}
 CHAPTERS = {
     "In Python and notebooks": re.compile(r"harness$|harness\.(compare|python)\b"),
     "Contracts, as test classes to inherit": re.compile(r"harness(_sql)?\.testing\b"),
@@ -52,7 +55,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for package in FACES:
         uri = f"docs/api/{package}.md"
         found[uri] = File.generated(config, uri, content=reference(package))
-    pages = {*_named(config.nav), *(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/*.md"))} - set(found)
+    pages = {
+        *_named(config.nav),
+        *(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/*.md")),
+    } - set(found)
     waiting = [(uri, InclusionLevel.UNDEFINED) for uri in sorted(pages)]
     while waiting:
         uri, inclusion = waiting.pop()
@@ -70,7 +76,11 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     def pointed(match: re.Match[str]) -> str:
         target = match["target"]
         here = posixpath.dirname(page.file.src_uri)
-        return posixpath.relpath(_source(here, target), here or ".") if _moved(here, target) else target
+        return (
+            posixpath.relpath(_source(here, target), here or ".")
+            if _moved(here, target)
+            else target
+        )
 
     return LINK.sub(pointed, markdown)
 
@@ -82,13 +92,22 @@ def reference(package: str) -> str:
     chapters: dict[str, dict[str, list[str]]] = {title: {} for title in CHAPTERS}
     for name in sorted(said["__all__"], key=lambda name: (home[name], name.lower())):
         title = next(title for title, homes in CHAPTERS.items() if homes.match(home[name]))
-        place = f"{package}.{name}" if home[name] == package else home[name]  # a module that is called like the name
+        place = (
+            f"{package}.{name}" if home[name] == package else home[name]
+        )  # a module that is called like the name
         chapters[title].setdefault(place, []).append(name)
     lines = [f"# `{package}`", "", said["__doc__"], ""]
     for title, homes in chapters.items():
         lines += [f"## {title}", ""] if homes else []
         for place, names in homes.items():
-            lines += [f"### `{place}`", "", _summary(place), "", *(f"::: {place}.{name}" for name in names), ""]
+            lines += [
+                f"### `{place}`",
+                "",
+                _summary(place),
+                "",
+                *(f"::: {place}.{name}" for name in names),
+                "",
+            ]
     return "\n\n".join(lines)
 
 
@@ -121,7 +140,9 @@ def notebook(path: Path) -> str:
         for output in cell.get("outputs", ()):
             data = output.get("data", {})
             if "text/html" in data:
-                parts.append("<div>\n" + re.sub(r"\n\s*\n", "\n", "".join(data["text/html"])) + "\n</div>")
+                parts.append(
+                    "<div>\n" + re.sub(r"\n\s*\n", "\n", "".join(data["text/html"])) + "\n</div>"
+                )
             elif text := "".join(data.get("text/plain", output.get("text", ""))):
                 parts.append(f"<pre><code>{html.escape(text)}</code></pre>")
             else:
@@ -134,7 +155,9 @@ def _file(uri: str, inclusion: InclusionLevel, config: MkDocsConfig) -> File | N
     if path.is_file():
         return File(uri, str(ROOT), config.site_dir, config.use_directory_urls, inclusion=inclusion)
     if path.suffix == ".md" and path.with_suffix("").is_file():
-        return File.generated(config, uri, content=notebook(path.with_suffix("")), inclusion=inclusion)
+        return File.generated(
+            config, uri, content=notebook(path.with_suffix("")), inclusion=inclusion
+        )
     return None
 
 

@@ -84,13 +84,19 @@ def records() -> str:
     for name, row in (("episodes.parquet", rows.Episode), ("transitions.parquet", rows.Call)):
         lines += ["", f"## `{name}`", "", "| column | type | meaning |", "|---|---|---|"]
         meanings = {column: meaning for column, _, meaning in fields(row)}
-        lines += [f"| `{column}` | {kind} | {meanings[column]} |" for column, kind in checked.columns(row).items()]
+        lines += [
+            f"| `{column}` | {kind} | {meanings[column]} |"
+            for column, kind in checked.columns(row).items()
+        ]
     return "\n".join(lines) + "\n"
 
 
 def comparisons() -> str:
     """`docs/comparisons.md`: every field."""
-    return "\n".join([COMPARISONS, *tables(OF_COMPARISONS, {states.StudyState: "`study.json`"})]) + "\n"
+    return (
+        "\n".join([COMPARISONS, *tables(OF_COMPARISONS, {states.StudyState: "`study.json`"})])
+        + "\n"
+    )
 
 
 def tables(parts: Iterable[type], names: Mapping[type, str]) -> Iterator[str]:
@@ -111,7 +117,11 @@ def fields(part: type) -> Iterator[tuple[str, str, str]]:
 def _named(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return " or ".join(f"`{one}`" for one in get_args(kind))
-    return kind.__name__ if isinstance(kind, type) and not get_args(kind) else re.sub(r"(\w+\.)+", "", str(kind))
+    return (
+        kind.__name__
+        if isinstance(kind, type) and not get_args(kind)
+        else re.sub(r"(\w+\.)+", "", str(kind))
+    )
 
 
 def main() -> None:

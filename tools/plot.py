@@ -39,9 +39,15 @@ ARMS_OF_PROBE = {
         "first query only": "trained: the first query only",
         "check only": "trained: the check only",
     },
-    "probe_credit": {"credit=role": "all roles, credit by role", "credit=turn": "all roles, credit by turn"},
+    "probe_credit": {
+        "credit=role": "all roles, credit by role",
+        "credit=turn": "all roles, credit by turn",
+    },
     "probe_turns": {"two turns": "two turns", "one turn": "one turn"},
-    "probe_worth": {"rejection": "rejection fine-tuning", "grpo, rewards shuffled": "shuffled rewards (control)"},
+    "probe_worth": {
+        "rejection": "rejection fine-tuning",
+        "grpo, rewards shuffled": "shuffled rewards (control)",
+    },
 }
 """Of the packed studies: what the picture calls their arms."""
 SCAFFOLDS = {
@@ -88,7 +94,11 @@ def spider() -> go.Figure:
     for folder in (HERE / "gpu-spider", seeds):
         for run, record in records(folder):
             control = record["identity"]["reward_shuffled"]
-            arm = "shuffled rewards (control)" if control else f"{record['agent']} {record['agent_match']}"
+            arm = (
+                "shuffled rewards (control)"
+                if control
+                else f"{record['agent']} {record['agent_match']}"
+            )
             curve = by_at(by_pass(rewards(run), record))
             dash = "dot" if control else "dash" if folder.name == "seeds" else "solid"
             line(figure, curve, arm, dash, colour=COLOURS[arm], legend=arm not in shown)
@@ -104,15 +114,30 @@ def spider() -> go.Figure:
 def five() -> go.Figure:
     """Norm of the gradient and validation accuracy of five agents, seed 0; every curve lies under the next."""
     figure = make_subplots(1, 2, subplot_titles=("norm of the gradient", "validation accuracy, %"))
-    runs = [(run, record) for run, record in records(HERE / "studies" / "frameworks") if record["seed"] == 0]
+    runs = [
+        (run, record)
+        for run, record in records(HERE / "studies" / "frameworks")
+        if record["seed"] == 0
+    ]
     for place, (run, record) in enumerate(runs):
         norms = pl.read_parquet(run / "steps.parquet").drop_nulls("gradient_norm")
-        validated = {int(step): 100 * value for step, value in result_of(record)["val_curve"].items()}
-        look: dict[str, Any] = {"name": record["agent"], "mode": "lines+markers", "line_color": COLOURS_OF_FIVE[place]}
+        validated = {
+            int(step): 100 * value for step, value in result_of(record)["val_curve"].items()
+        }
+        look: dict[str, Any] = {
+            "name": record["agent"],
+            "mode": "lines+markers",
+            "line_color": COLOURS_OF_FIVE[place],
+        }
         size = 24 - 5 * place  # so that all five are seen where they coincide
-        look |= {"marker": {"size": size, "symbol": "circle-open" if place < 4 else "circle"}, "line_width": 1}
+        look |= {
+            "marker": {"size": size, "symbol": "circle-open" if place < 4 else "circle"},
+            "line_width": 1,
+        }
         figure.add_scatter(x=norms["step"], y=norms["gradient_norm"], row=1, col=1, **look)
-        figure.add_scatter(x=list(validated), y=list(validated.values()), row=1, col=2, showlegend=False, **look)
+        figure.add_scatter(
+            x=list(validated), y=list(validated.values()), row=1, col=2, showlegend=False, **look
+        )
     figure.update_layout(title="Five agents, seed 0, 20 steps on a CPU: one curve")
     figure.update_xaxes(title="GRPO step")
     return figure
@@ -141,7 +166,9 @@ def probe() -> go.Figure:
 def scaffolds() -> go.Figure:
     """What is learned in each scaffold, a dot a training, and what a policy is worth in the others, as a matrix."""
     titles = ("eight trainings each", "in another scaffold (means of three)")
-    figure = make_subplots(1, 2, subplot_titles=titles, column_widths=[0.52, 0.48], horizontal_spacing=0.16)
+    figure = make_subplots(
+        1, 2, subplot_titles=titles, column_widths=[0.52, 0.48], horizontal_spacing=0.16
+    )
     found = finals("pocket-probe-scaffolds", "probe_scaffolding")
     for agent, name in reversed(SCAFFOLDS.items()):
         dots(figure, name, found[agent], colour="#1f5fbf", row=1, col=1)
@@ -150,7 +177,9 @@ def scaffolds() -> go.Figure:
     figure.update_xaxes(title=RIGHT, range=[10, 95], row=1, col=1)
     figure.update_xaxes(title="evaluated in", row=1, col=2)
     figure.update_yaxes(title="trained in", title_standoff=4, row=1, col=2)
-    figure.update_layout(title="20 steps of GRPO on pocket_probe in three scaffolds", margin={"l": 130})
+    figure.update_layout(
+        title="20 steps of GRPO on pocket_probe in three scaffolds", margin={"l": 130}
+    )
     return figure
 
 
@@ -167,7 +196,9 @@ OWN_WAYS = {
 def own_ways() -> go.Figure:
     """What is learned in frameworks' own scaffolds: before and after, a dot a training, and means on the way."""
     titles = ("grey: before; blue: after 20 steps", "on the way, means")
-    figure = make_subplots(1, 2, subplot_titles=titles, column_widths=[0.58, 0.42], horizontal_spacing=0.1)
+    figure = make_subplots(
+        1, 2, subplot_titles=titles, column_widths=[0.58, 0.42], horizontal_spacing=0.1
+    )
     runs = packed("scaffolds", "probe_scaffolding")
     for place, (agent, name) in enumerate(reversed(OWN_WAYS.items())):
         curves = [result_of(run.record)["val_curve"] for run in runs if run.arm == agent]
@@ -175,13 +206,17 @@ def own_ways() -> go.Figure:
         both_ends(figure, name, values, row=1, col=1)
         means = [fmean(one) for one in zip(*values, strict=True)]
         look = {"mode": "lines+markers", "line_color": COLOURS_OF_SIX[place], "name": name}
-        figure.add_scatter(x=[int(step) for step in curves[0]], y=means, row=1, col=2, showlegend=False, **look)
+        figure.add_scatter(
+            x=[int(step) for step in curves[0]], y=means, row=1, col=2, showlegend=False, **look
+        )
     figure.update_xaxes(title=RIGHT, range=[10, 90], row=1, col=1)
     figure.update_xaxes(title="step", tickvals=[0, 10, 20], row=1, col=2)
     figure.update_yaxes(range=[10, 90], row=1, col=2)
     figure.add_annotation(x=14, y=28, text="tool calls", showarrow=False, row=1, col=2)
     figure.add_annotation(x=14, y=84, text="text, with a check", showarrow=False, row=1, col=2)
-    figure.update_layout(title="pocket_probe: agents written as their frameworks' users would", margin={"l": 215})
+    figure.update_layout(
+        title="pocket_probe: agents written as their frameworks' users would", margin={"l": 215}
+    )
     return figure
 
 
@@ -194,12 +229,18 @@ def transfer() -> go.Figure:
     matrix(figure, cells, trained, used)
     figure.update_xaxes(title="used in", tickangle=20)
     figure.update_yaxes(title="trained in", title_standoff=4)
-    figure.update_layout(title="right answers, %, means of eight trainings", margin={"l": 215, "b": 110})
+    figure.update_layout(
+        title="right answers, %, means of eight trainings", margin={"l": 215, "b": 110}
+    )
     return figure
 
 
 def matrix(
-    figure: go.Figure, cells: dict[str, list[float]], trained: dict[str, str], used: dict[str, str], **place: int
+    figure: go.Figure,
+    cells: dict[str, list[float]],
+    trained: dict[str, str],
+    used: dict[str, str],
+    **place: int,
 ) -> None:
     """Means by where a policy was trained (rows) and where it was used (columns)."""
     figure.add_heatmap(
@@ -218,29 +259,54 @@ def matrix(
 def teams() -> go.Figure:
     """One agent beside teams: accuracy before and after, a dot a training, and on the way, by generated tokens."""
     titles = ("grey: before; blue: after 12 steps", "on the way, means of eight trainings")
-    figure = make_subplots(1, 2, subplot_titles=titles, column_widths=[0.5, 0.5], horizontal_spacing=0.1)
+    figure = make_subplots(
+        1, 2, subplot_titles=titles, column_widths=[0.5, 0.5], horizontal_spacing=0.1
+    )
     ways: dict[str, list[list[tuple[float, float]]]] = {}
     for run in packed("teams", "teams"):
         steps = pl.read_parquet(run.folder.path / "steps.parquet").sort("step")
-        spent = steps.select(pl.col("step"), pl.col(SPENT[0]).mul(pl.col(SPENT[1])).fill_null(0).cum_sum())
+        spent = steps.select(
+            pl.col("step"), pl.col(SPENT[0]).mul(pl.col(SPENT[1])).fill_null(0).cum_sum()
+        )
         at = dict(spent.rows())
-        curve = {int(step): 100 * value for step, value in result_of(run.record)["val_curve"].items()}
-        ways.setdefault(run.arm, []).append([(at.get(step, 0.0) / 1000, value) for step, value in curve.items()])
+        curve = {
+            int(step): 100 * value for step, value in result_of(run.record)["val_curve"].items()
+        }
+        ways.setdefault(run.arm, []).append(
+            [(at.get(step, 0.0) / 1000, value) for step, value in curve.items()]
+        )
     for place, arm in enumerate(sorted(ways, key="alone".__ne__, reverse=True)):
         both_ends(figure, arm, [[value for _, value in way] for way in ways[arm]], row=1, col=1)
-        means = [[fmean(one) for one in zip(*points, strict=True)] for points in zip(*ways[arm], strict=True)]
+        means = [
+            [fmean(one) for one in zip(*points, strict=True)]
+            for points in zip(*ways[arm], strict=True)
+        ]
         look = {"mode": "lines+markers", "line_color": COLOURS_OF_FIVE[place % 5], "name": arm}
-        figure.add_scatter(x=[x for x, _ in means], y=[y for _, y in means], row=1, col=2, showlegend=False, **look)
+        figure.add_scatter(
+            x=[x for x, _ in means], y=[y for _, y in means], row=1, col=2, showlegend=False, **look
+        )
         if arm in ("alone", "strict team"):
-            figure.add_annotation(x=means[-1][0], y=means[-1][1], text=arm, yshift=14, showarrow=False, row=1, col=2)
+            figure.add_annotation(
+                x=means[-1][0], y=means[-1][1], text=arm, yshift=14, showarrow=False, row=1, col=2
+            )
     figure.update_xaxes(title="right answers, %", range=[80, 101], row=1, col=1)
-    figure.update_xaxes(title="generated in training, thousand tokens", rangemode="tozero", row=1, col=2)
+    figure.update_xaxes(
+        title="generated in training, thousand tokens", rangemode="tozero", row=1, col=2
+    )
     figure.update_yaxes(range=[80, 102], row=1, col=2)
-    figure.update_layout(title="pocket_split: one agent with all tools, and teams", margin={"l": 220})
+    figure.update_layout(
+        title="pocket_split: one agent with all tools, and teams", margin={"l": 220}
+    )
     return figure
 
 
-MEMBERS = ("rewards shuffled", "workers only", "planner only", "planner and workers", "credit by turn")
+MEMBERS = (
+    "rewards shuffled",
+    "workers only",
+    "planner only",
+    "planner and workers",
+    "credit by turn",
+)
 """Arms of both studies of a team's members."""
 
 
@@ -251,8 +317,12 @@ def members(folder: str, studies: Sequence[str], arms: Sequence[str]) -> go.Figu
     for arm in arms:
         curves = [result_of(run.record)["val_curve"] for run in runs.values() if run.arm == arm]
         both_ends(figure, arm, [[100 * value for value in curve.values()] for curve in curves])
-    figure.update_xaxes(title="right answers, %; grey: before; blue: after training", range=[20, 101])
-    figure.update_layout(title="pocket_split: which members of a team are trained", margin={"l": 260})
+    figure.update_xaxes(
+        title="right answers, %; grey: before; blue: after training", range=[20, 101]
+    )
+    figure.update_layout(
+        title="pocket_split: which members of a team are trained", margin={"l": 260}
+    )
     return figure
 
 
@@ -281,7 +351,9 @@ def both_ends(figure: go.Figure, name: str, curves: list[list[float]], **place: 
 def dots(figure: go.Figure, name: str, values: list[float], colour: str, **place: int) -> None:
     """A row of dots."""
     look = {"size": 11, "opacity": 0.55, "color": colour}
-    figure.add_scatter(x=values, y=[name] * len(values), mode="markers", showlegend=False, marker=look, **place)
+    figure.add_scatter(
+        x=values, y=[name] * len(values), mode="markers", showlegend=False, marker=look, **place
+    )
 
 
 def line(
@@ -337,8 +409,13 @@ if __name__ == "__main__":
     save(transfer(), HERE / "studies" / "scaffolds" / "transfer.png")
     save(teams(), HERE / "studies" / "teams" / "teams.png")
     one, by_role, critic = "one agent, all tools", "critic too, credit by role", "critic too"
-    before = members("team-roles-before", ("team_roles", "team_roles_begun"), (one, *MEMBERS, by_role, critic))
+    before = members(
+        "team-roles-before", ("team_roles", "team_roles_begun"), (one, *MEMBERS, by_role, critic)
+    )
     save(before, HERE / "studies" / "team-roles-before" / "arms.png")
     lora = ("in turn: planner", "in turn: workers beside it", "shared weights")
     arms = (*lora, one, "one agent, as many tokens", *MEMBERS, by_role, critic, "critic only")
-    save(members("team-roles", ("team_roles", "team_lora"), arms), HERE / "studies" / "team-roles" / "arms.png")
+    save(
+        members("team-roles", ("team_roles", "team_lora"), arms),
+        HERE / "studies" / "team-roles" / "arms.png",
+    )

@@ -86,16 +86,24 @@ def publish_study(study: Path, target: Path) -> None:
     target.mkdir(parents=True)
     runs = runs_of(state)
     for run in runs:
-        publish_run(study / run, target / run, None if run == runs[0] else max(12, EPISODES // len(runs)))
-    (target / STUDY_FILE).write_text(json.dumps(state, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        publish_run(
+            study / run, target / run, None if run == runs[0] else max(12, EPISODES // len(runs))
+        )
+    (target / STUDY_FILE).write_text(
+        json.dumps(state, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
     copy_file(study, target)
     found = compare(select([target]))
     references = reference_rows(found["task_set"])
     (target / "comparison.md").write_text(render(found, "md", references), encoding="utf-8")
     plain = json.loads(render(found, "json", references))
     plain.pop("identity", None)
-    (target / "comparison.json").write_text(json.dumps(plain, ensure_ascii=False) + "\n", encoding="utf-8")
-    print(f"Tables in Markdown: <!-- table: compare {target} --> and <!-- /table -->, then tools/table.py --write")
+    (target / "comparison.json").write_text(
+        json.dumps(plain, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
+    print(
+        f"Tables in Markdown: <!-- table: compare {target} --> and <!-- /table -->, then tools/table.py --write"
+    )
 
 
 def state_of(study: Path) -> dict[str, Any]:
@@ -118,7 +126,9 @@ def runs_of(state: dict[str, Any]) -> list[str]:
     return list(dict.fromkeys(job["run"] for job in state["jobs"] if job.get("run")))
 
 
-def publish_packed(studies: list[Path], target: Path, allow: Sequence[str] = (), published: bool = False) -> None:
+def publish_packed(
+    studies: list[Path], target: Path, allow: Sequence[str] = (), published: bool = False
+) -> None:
     """Studies that share runs, or folders of runs of no study, in one archive; `allow` as `harness compare` has it.
 
     Args:
@@ -131,7 +141,11 @@ def publish_packed(studies: list[Path], target: Path, allow: Sequence[str] = (),
             folder = Path(place) / study.name
             folder.mkdir()
             state = state_of(study) if (study / STUDY_FILE).is_file() else None
-            for run in runs_of(state) if state else sorted(path.parent.name for path in study.glob("*/run.json")):
+            for run in (
+                runs_of(state)
+                if state
+                else sorted(path.parent.name for path in study.glob("*/run.json"))
+            ):
                 copy = folder / run
                 # A study's runs are named by their ids, others as one likes.
                 there = next(Path(place).glob(f"*/{run}"), None) if state else None
@@ -142,7 +156,9 @@ def publish_packed(studies: list[Path], target: Path, allow: Sequence[str] = (),
                 else:
                     shutil.copytree(there, copy, copy_function=os.link)
             if state:
-                (folder / STUDY_FILE).write_text(json.dumps(state, ensure_ascii=False) + "\n", encoding="utf-8")
+                (folder / STUDY_FILE).write_text(
+                    json.dumps(state, ensure_ascii=False) + "\n", encoding="utf-8"
+                )
                 copy_file(study, folder)
             if published:
                 continue
@@ -153,7 +169,9 @@ def publish_packed(studies: list[Path], target: Path, allow: Sequence[str] = (),
             lzma.open(target / PACKED, "wb", format=lzma.FORMAT_XZ, filters=filters) as packed,
             tarfile.open(fileobj=packed, mode="w") as archive,
         ):
-            for path in sorted(Path(place).rglob("*"), key=lambda path: (path.name, str(path))):  # like beside like
+            for path in sorted(
+                Path(place).rglob("*"), key=lambda path: (path.name, str(path))
+            ):  # like beside like
                 if path.is_file():
                     archive.add(path, str(path.relative_to(place)), filter=anonymous)
 
@@ -219,15 +237,25 @@ def slim_episodes(run: Run, texts: int | None, packed: bool = False) -> pa.Table
         chosen = {draw for table in shown(run, texts) for draw in table.select(DRAW).rows()}
         few = pl.Series([draw in chosen for draw in rows.select(DRAW).rows()])
         rows = rows.with_columns(
-            *(pl.when(few).then(name) for name in ("question", "answer", "first_answer", "tool_calls")),
-            pl.when(few).then("reward_reason").otherwise(pl.col("reward_reason").str.split(":").list.first()),
+            *(
+                pl.when(few).then(name)
+                for name in ("question", "answer", "first_answer", "tool_calls")
+            ),
+            pl.when(few)
+            .then("reward_reason")
+            .otherwise(pl.col("reward_reason").str.split(":").list.first()),
         )
     if packed:
         rows = rows.filter(phase="val")
-    rows = rows.sort("phase", "task_id", "step", "session", maintain_order=True).drop(LEFT_OUT, strict=False)
+    rows = rows.sort("phase", "task_id", "step", "session", maintain_order=True).drop(
+        LEFT_OUT, strict=False
+    )
     types = pq.read_schema(run.folder.path / "episodes.parquet")
     added = {"answer_hash": pa.string(), "framework_s": pa.float32()}
-    fields = [(name, types.field(name).type if name in types.names else added[name]) for name in rows.columns]
+    fields = [
+        (name, types.field(name).type if name in types.names else added[name])
+        for name in rows.columns
+    ]
     return rows.to_arrow().cast(pa.schema(fields))
 
 
@@ -258,7 +286,9 @@ def write(table: pa.Table, path: Path, packed: bool = False) -> None:
 if __name__ == "__main__":
     given = [Path(argument) for argument in sys.argv[1:] if not argument.startswith("--")]
     options = {argument for argument in sys.argv[1:] if argument.startswith("--")}
-    allow = sorted(option.removeprefix("--allow=") for option in options if option.startswith("--allow="))
+    allow = sorted(
+        option.removeprefix("--allow=") for option in options if option.startswith("--allow=")
+    )
     options = {option for option in options if not option.startswith("--allow=")}
     several = options in ({"--packed"}, {"--packed", "--as-published"}) and len(given) > 1
     if not several and (len(given) != 2 or options - {"--whole"} or allow):

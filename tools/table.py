@@ -44,7 +44,9 @@ from harness.results.schema import Result, RunRecord
 from harness.wording import mean, percent
 
 ROOT = Path(__file__).resolve().parent.parent
-MARKED = re.compile(r"(?P<head><!-- table: (?P<what>[^>]*?) -->\n)(?P<body>.*?)(?P<end><!-- /table -->)", re.DOTALL)
+MARKED = re.compile(
+    r"(?P<head><!-- table: (?P<what>[^>]*?) -->\n)(?P<body>.*?)(?P<end><!-- /table -->)", re.DOTALL
+)
 PACKED = "runs.tar.xz"
 PHASES = ("rollout_s", "timing_s/old_log_prob", "timing_s/update_actor", "weights_s")
 
@@ -72,7 +74,10 @@ def runs_table(folder: Path) -> str:
             ", shuffled rewards" if record["identity"]["reward_shuffled"] else ""
         )
         graded = result.get("graded", False)
-        before, after = mean(result["val_accuracy_initial"], graded), mean(result["val_accuracy_final"], graded)
+        before, after = (
+            mean(result["val_accuracy_initial"], graded),
+            mean(result["val_accuracy_final"], graded),
+        )
         updating = share["timing_s/update_actor"] + share["timing_s/old_log_prob"]
         lines.append(
             f"| {path.parent.name} | {record['agent']} | {trains} | {record['seed']} "
@@ -91,12 +96,18 @@ def phases_table(folder: Path) -> str:
         path.parent.name: pl.read_parquet(path.parent / "steps.parquet").drop_nulls("step_s")
         for path in sorted(folder.glob("*/run.json"))
     }
-    tokens = {name: dict(steps.select("step", "perf/total_num_tokens").rows()) for name, steps in runs.items()}
+    tokens = {
+        name: dict(steps.select("step", "perf/total_num_tokens").rows())
+        for name, steps in runs.items()
+    }
     common = sorted(set.intersection(*map(set, tokens.values())))[1:]
     common = [step for step in common if len({counts[step] for counts in tokens.values()}) == 1]
     if not common:
         raise SystemExit(f"{folder}: the runs' steps hold different tokens: {tokens}")
-    means = {name: steps.filter(pl.col("step").is_in(common)).mean().row(0, named=True) for name, steps in runs.items()}
+    means = {
+        name: steps.filter(pl.col("step").is_in(common)).mean().row(0, named=True)
+        for name, steps in runs.items()
+    }
     first = next(iter(means.values()))["step_s"]
     lines = [
         "| run | GPUs | s/step | rollout | memory released | old log-probabilities | update | weights | speed |",
@@ -148,7 +159,12 @@ def passes_table(folder: Path) -> str:
         changes[path.parent.name] = _change(trained), _change(validated)
     last = max(max(passes) for passes in means.values())
     shown = [number for number in range(1, last + 1) if number < 5 or number % 2 == 0]
-    head = ["run", *(f"pass {number}" for number in shown), "trained on: change", "validation: change"]
+    head = [
+        "run",
+        *(f"pass {number}" for number in shown),
+        "trained on: change",
+        "validation: change",
+    ]
     lines = ["| " + " | ".join(head) + " |", "|---" + "|---:" * (len(head) - 1) + "|"]
     for name, passes in means.items():
         cells = [percent(passes[number]) if number in passes else "" for number in shown]
@@ -162,15 +178,24 @@ def checks_table(study: Path) -> str:
     Recall is the share of the wrong ones that it rejected, precision the share of the rejected ones that were wrong; in
     brackets the lowest and the highest seed.
     """
-    lines = ["| arm | recall before | recall after | precision after | rejected after |", "|---|---:|---:|---:|---:|"]
+    lines = [
+        "| arm | recall before | recall after | precision after | rejected after |",
+        "|---|---:|---:|---:|---:|",
+    ]
     by_arm: dict[str, list[Path]] = {}
     for run in select([study]).runs:
         by_arm.setdefault(run.arm, []).append(run.folder.path)
     for arm, folders in by_arm.items():
-        rows = [pl.read_parquet(folder / "episodes.parquet").filter(phase="val", outcome="ok") for folder in folders]
+        rows = [
+            pl.read_parquet(folder / "episodes.parquet").filter(phase="val", outcome="ok")
+            for folder in folders
+        ]
         before = [_checked(one.filter(pl.col("step") == pl.col("step").min())) for one in rows]
         after = [_checked(one.filter(pl.col("step") == pl.col("step").max())) for one in rows]
-        cells = [_spread([recall for recall, _, _ in before]), *map(_spread, zip(*after, strict=True))]
+        cells = [
+            _spread([recall for recall, _, _ in before]),
+            *map(_spread, zip(*after, strict=True)),
+        ]
         lines.append(f"| {arm} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
@@ -202,7 +227,9 @@ def _change(rows: pl.DataFrame) -> str:
     gain = both.with_columns(value=pl.col("reward_right") - pl.col("reward"))
     low, high = cluster_bootstrap(gain) or (float("nan"), float("nan"))
     before, after = (100 * cast(float, both[name].mean()) for name in ("reward", "reward_right"))
-    return f"{before:.1f} to {after:.1f}: {after - before:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
+    return (
+        f"{before:.1f} to {after:.1f}: {after - before:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
+    )
 
 
 @cache
@@ -215,11 +242,17 @@ def comparison_tables(folder: Path, words: list[str]) -> str:
     """The tables of a study or of a folder of runs, all or those of some keys."""
     allow = tuple(word.removeprefix("allow=") for word in words if word.startswith("allow="))
     keys = [word for word in words if not word.startswith(("baseline=", "allow="))]
-    baseline = next((word.removeprefix("baseline=") for word in words if word.startswith("baseline=")), None)
+    baseline = next(
+        (word.removeprefix("baseline=") for word in words if word.startswith("baseline=")), None
+    )
     found = compared(folder, baseline, allow)
     chosen = [table for table in tables(found) if not keys or table.key in keys]
     text = markdown_tables(chosen, heading="" if keys else "###")
-    notes = "".join(f"- {sentence}\n" for sentence in sentences(found)) if not keys or "notes" in keys else ""
+    notes = (
+        "".join(f"- {sentence}\n" for sentence in sentences(found))
+        if not keys or "notes" in keys
+        else ""
+    )
     return f"{text}\n{notes}" if text and notes else text or notes
 
 
@@ -240,7 +273,9 @@ def made(what: str) -> str:
     if (archive := path.parent / PACKED).is_file():
         path = Path(unpacked(archive).name) / path.name
     if not folder or not path.is_dir():
-        raise SystemExit(f"<!-- table: {what} -->: {folder or 'nothing'} is not a folder; wanted: KIND FOLDER [KEY...]")
+        raise SystemExit(
+            f"<!-- table: {what} -->: {folder or 'nothing'} is not a folder; wanted: KIND FOLDER [KEY...]"
+        )
     if kind == "runs":
         return runs_table(path)
     if kind == "phases":
@@ -251,7 +286,9 @@ def made(what: str) -> str:
         return checks_table(path)
     if kind == "compare":
         return comparison_tables(path, words)
-    raise SystemExit(f"<!-- table: {what} -->: no kind {kind!r}; there are runs, passes, phases, checks and compare")
+    raise SystemExit(
+        f"<!-- table: {what} -->: no kind {kind!r}; there are runs, passes, phases, checks and compare"
+    )
 
 
 def main(arguments: list[str]) -> int:
@@ -259,11 +296,17 @@ def main(arguments: list[str]) -> int:
         print(__doc__)
         return 2
     files = [Path(name) for name in arguments[1:]]
-    files = files or [ROOT / "README.md", ROOT / "results" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    files = files or [
+        ROOT / "README.md",
+        ROOT / "results" / "README.md",
+        *sorted((ROOT / "docs").glob("*.md")),
+    ]
     drifted = 0
     for file in files:
         text = file.read_text(encoding="utf-8")
-        fresh = MARKED.sub(lambda found: f"{found['head']}{made(found['what'])}{found['end']}", text)
+        fresh = MARKED.sub(
+            lambda found: f"{found['head']}{made(found['what'])}{found['end']}", text
+        )
         if fresh == text:
             continue
         if arguments[0] == "--write":
@@ -273,7 +316,9 @@ def main(arguments: list[str]) -> int:
         drifted += 1
         pairs = zip(MARKED.finditer(text), MARKED.finditer(fresh), strict=True)
         stale = [old["what"] for old, new in pairs if old["body"] != new["body"]]
-        print(f"{file}: not what the records say: {'; '.join(stale)}. Bring up to date: python tools/table.py --write")
+        print(
+            f"{file}: not what the records say: {'; '.join(stale)}. Bring up to date: python tools/table.py --write"
+        )
     return 1 if drifted else 0
 
 

@@ -64,7 +64,9 @@ def commands() -> dict[str, tuple[str, str]]:
     found = dict(COMMANDS)
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
         with suppress(Exception, SystemExit):
-            found = found | {name: one for name, one in point.load().COMMANDS.items() if name not in found}
+            found = found | {
+                name: one for name, one in point.load().COMMANDS.items() if name not in found
+            }
     return found
 
 
@@ -72,7 +74,9 @@ class _LazyGroup(TyperGroup):
     """Imports a command's module only when that command is called, so that help is instant."""
 
     def list_commands(self, context: object) -> list[str]:
-        return [name for name, (module, _) in commands().items() if importlib.util.find_spec(module)]
+        return [
+            name for name, (module, _) in commands().items() if importlib.util.find_spec(module)
+        ]
 
     def get_command(self, context: object, name: str) -> Any:
         """No more of a command than its place in the list."""
@@ -85,16 +89,24 @@ class _LazyGroup(TyperGroup):
         """The command that is called, whole."""
         try:
             name, named, rest = super().resolve_command(context, args)
-        except _UsageError as error:  # Typer looks for what is like it among commands that are imported
+        except (
+            _UsageError
+        ) as error:  # Typer looks for what is like it among commands that are imported
             brought = OF_PLUGINS.get(args[0])
-            advice = f". Install it: {how_to_install(brought)}" if brought else nearest(args[0], commands(), ".")
+            advice = (
+                f". Install it: {how_to_install(brought)}"
+                if brought
+                else nearest(args[0], commands(), ".")
+            )
             error.message = f"No such command {args[0]!r}{advice}"
             raise
         if named is None:
             return name, named, rest
         if not context.resilient_parsing:  # which a shell's completion is
             _check_memory(str(named.name), *rest[:1])
-        command = typer.main.get_command(importlib.import_module(commands()[str(named.name)][0]).app)
+        command = typer.main.get_command(
+            importlib.import_module(commands()[str(named.name)][0]).app
+        )
         command.name = named.name
         return name, command, rest
 
@@ -133,7 +145,9 @@ def _check_process() -> None:
     try:
         here = os.getcwd()
     except FileNotFoundError as error:
-        raise EnvironmentProblem("the current folder is not there any more: change into another") from error
+        raise EnvironmentProblem(
+            "the current folder is not there any more: change into another"
+        ) from error
     for given in (*sys.argv[1:], here):
         if sys.getfilesystemencoding() != "utf-8" and _UNDECODED.search(given):
             raise EnvironmentProblem(
@@ -172,7 +186,9 @@ def main() -> None:
     if sys.argv[1:] == ["--version"]:
         sys.stdout.write(f"harness {harness.__version__}\n")
         return
-    if isinstance(sys.stdout, io.TextIOWrapper):  # an answer may have what the terminal's encoding lacks
+    if isinstance(
+        sys.stdout, io.TextIOWrapper
+    ):  # an answer may have what the terminal's encoding lacks
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         status: object = app(prog_name="harness", standalone_mode=False)
@@ -183,7 +199,9 @@ def main() -> None:
         complain(f"harness: {error}")
         sys.exit(1)
     except _UsageError as error:
-        _correct(error.format_message(), f" Try: {error.ctx.command_path} --help" if error.ctx else "")
+        _correct(
+            error.format_message(), f" Try: {error.ctx.command_path} --help" if error.ctx else ""
+        )
         sys.exit(2)
     except typer.Exit as error:
         sys.exit(error.exit_code)
@@ -193,7 +211,9 @@ def main() -> None:
     except BrokenPipeError:
         sys.exit(0)
     except MemoryError:
-        complain("harness: memory is used up: make some free, or raise the limit (ulimit -v, or the container's)")
+        complain(
+            "harness: memory is used up: make some free, or raise the limit (ulimit -v, or the container's)"
+        )
         sys.exit(2)
     except (OSError, RuntimeError) as error:
         sys.exit(_lack(error))

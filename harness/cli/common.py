@@ -34,7 +34,9 @@ def results() -> Console:
     """Where results go: stdout."""
     from harness.python.console import PlainConsole
 
-    wide = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160  # a pipe has no width; do not cut to 80
+    wide = (
+        None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160
+    )  # a pipe has no width; do not cut to 80
     return PlainConsole(width=wide)
 
 
@@ -88,8 +90,12 @@ def complain(text: str) -> None:
 
 def emit_json(data: object, indent: int | None = 2) -> None:
     """One JSON document on stdout."""
-    ascii_only = not (sys.stdout.encoding or "").lower().startswith("utf")  # what a locale lacks has an escape in JSON
+    ascii_only = (
+        not (sys.stdout.encoding or "").lower().startswith("utf")
+    )  # what a locale lacks has an escape in JSON
     text = json.dumps(data, indent=indent, ensure_ascii=ascii_only, default=str)
-    if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):  # no encoding has half a pair
+    if not text.isascii() and any(
+        "\ud800" <= letter <= "\udfff" for letter in text
+    ):  # no encoding has half a pair
         text = json.dumps(data, indent=indent, default=str)
     sys.stdout.write(printable_json(text) + "\n")

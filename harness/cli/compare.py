@@ -22,20 +22,32 @@ app = typer.Typer(add_completion=False)
 def compare(
     runs: Annotated[
         list[Path],
-        typer.Argument(help="Runs, folders of runs, or a study (its file or folder).", autocompletion=complete.runs),
+        typer.Argument(
+            help="Runs, folders of runs, or a study (its file or folder).",
+            autocompletion=complete.runs,
+        ),
     ],
     baseline: complete.Baseline = None,
     form: Annotated[
-        str, typer.Option("--format", help=f"One of {', '.join(FORMATS)}.", autocompletion=complete.one_of(*FORMATS))
+        str,
+        typer.Option(
+            "--format",
+            help=f"One of {', '.join(FORMATS)}.",
+            autocompletion=complete.one_of(*FORMATS),
+        ),
     ] = "table",
     allow: Annotated[
-        list[str] | None, typer.Option(help="A key that may differ though it should not; repeatable.")
+        list[str] | None,
+        typer.Option(help="A key that may differ though it should not; repeatable."),
     ] = None,
     margin: Annotated[
-        float | None, typer.Option(help="Differences below this are none, e.g. 0.05; a study states its own.")
+        float | None,
+        typer.Option(help="Differences below this are none, e.g. 0.05; a study states its own."),
     ] = None,
     references: complete.References = None,
-    runs_dir: Annotated[Path, typer.Option(help="Where runs named by id are looked for.")] = Path("runs"),
+    runs_dir: Annotated[Path, typer.Option(help="Where runs named by id are looked for.")] = Path(
+        "runs"
+    ),
     out: Annotated[Path | None, typer.Option(help="Write to this file instead of stdout.")] = None,
 ) -> None:
     """Compare runs: what differs, by how much, how sure that is, and what it cost."""
@@ -44,7 +56,12 @@ def compare(
     one_thread()
     known_format(form)
     found = compare_runs(
-        runs, baseline=baseline, allow=allow or [], margin=margin, references=references, runs_dir=runs_dir
+        runs,
+        baseline=baseline,
+        allow=allow or [],
+        margin=margin,
+        references=references,
+        runs_dir=runs_dir,
     )
     if form == "table" and out is None:
         show(results(), found.data, found.references)

@@ -46,8 +46,14 @@ def presets(incomplete: str) -> list[str]:
 
 def runs(incomplete: str) -> list[str]:
     """Runs, and studies with runs, below `runs/`; a shell adds files of its own where there are none."""
-    found = {str(path.parent) for depth in ("*", "*/*") for path in Path("runs").glob(f"{depth}/run.json")}
-    return _begin(sorted(found | {str(path.parent) for path in Path("runs").glob("*/study.json")}), incomplete)
+    found = {
+        str(path.parent)
+        for depth in ("*", "*/*")
+        for path in Path("runs").glob(f"{depth}/run.json")
+    }
+    return _begin(
+        sorted(found | {str(path.parent) for path in Path("runs").glob("*/study.json")}), incomplete
+    )
 
 
 def settings(incomplete: str) -> list[str]:
@@ -55,7 +61,12 @@ def settings(incomplete: str) -> list[str]:
     from harness.config import Config
     from harness.layers import flatten
 
-    kinds = {"train.trainer": "trainer", "task.name": "task set", "reward.name": "reward", "agent": "agent"}
+    kinds = {
+        "train.trainer": "trainer",
+        "task.name": "task set",
+        "reward.name": "reward",
+        "agent": "agent",
+    }
     found = []
     for key, value in flatten(Config().model_dump()).items():
         names = _names(kinds[key]) if key in kinds else _choices(Config, key)
@@ -73,26 +84,40 @@ def one_of(*values: str) -> Callable[[str], list[str]]:
 
 
 Settings = Annotated[
-    list[str] | None, typer.Option("--set", help="key=value, dotted; repeatable.", autocompletion=settings)
+    list[str] | None,
+    typer.Option("--set", help="key=value, dotted; repeatable.", autocompletion=settings),
 ]
 """The option `--set` of every command that takes a whole configuration."""
 Store = Annotated[
-    str | None, typer.Option("--store", "--external-store-address", help="URL of a store that `harness store` started.")
+    str | None,
+    typer.Option(
+        "--store", "--external-store-address", help="URL of a store that `harness store` started."
+    ),
 ]
-Preset = Annotated[str | None, typer.Option(help="A preset of `harness config list`.", autocompletion=presets)]
+Preset = Annotated[
+    str | None, typer.Option(help="A preset of `harness config list`.", autocompletion=presets)
+]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 Endpoint = Annotated[
-    str | None, typer.Option(help="An OpenAI-compatible URL, ending in /v1; by default OPENAI_BASE_URL.")
+    str | None,
+    typer.Option(help="An OpenAI-compatible URL, ending in /v1; by default OPENAI_BASE_URL."),
 ]
 Model = Annotated[
     str | None,
-    typer.Option(help="The endpoint's model, by default the first that it lists; or a policy or a run to serve here."),
+    typer.Option(
+        help="The endpoint's model, by default the first that it lists; or a policy or a run to serve here."
+    ),
 ]
 KeyVariable = Annotated[str, typer.Option(help="Variable that holds the endpoint's key.")]
-Baseline = Annotated[str | None, typer.Option(help="The arm, or its agent, that others are compared with.")]
+Baseline = Annotated[
+    str | None, typer.Option(help="The arm, or its agent, that others are compared with.")
+]
 References = Annotated[
     bool | None,
-    typer.Option("--references/--no-references", help="Figures published by others; by default for their task set."),
+    typer.Option(
+        "--references/--no-references",
+        help="Figures published by others; by default for their task set.",
+    ),
 ]
 
 
@@ -116,13 +141,20 @@ def right_form(arguments: Sequence[str]) -> str:
             return shlex.join(["harness", command, "list", *filter(None, rest)])
     if (command, word) == ("tasks", "show"):
         word, *rest = rest
-    if command in ("match", "parity") and word in ("--agent", "--plugin"):  # as train, eval and dev have it
+    if command in ("match", "parity") and word in (
+        "--agent",
+        "--plugin",
+    ):  # as train, eval and dev have it
         return shlex.join(["harness", command, *filter(None, rest)])
     if command == "study" and "--resume" in arguments:  # started again, a study goes on
         return shlex.join(["harness", *(one for one in arguments if one != "--resume")])
     if command == "match" and not rest[0].startswith("-") and word in agents(word):
         return shlex.join(["harness", command, word, "--agent-match", *filter(None, rest)])
-    options = {"train": ("agent", "preset", "task"), "eval": ("agent", "preset", "task"), "dev": ("agent", "task")}
+    options = {
+        "train": ("agent", "preset", "task"),
+        "eval": ("agent", "preset", "task"),
+        "dev": ("agent", "task"),
+    }
     known = {"agent": agents, "preset": presets, "task": task_sets, "name": task_sets}
     for option in (*options.get(command, ()), *(["name"] if command == "tasks" else [])):
         if word in known[option](word):

@@ -11,11 +11,15 @@ from harness.cli import complete
 from harness.cli.common import emit_json, results
 from harness.config import load_config, presets
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="Show presets and resolved configurations.")
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="Show presets and resolved configurations."
+)
 
 
 @app.command("list")
-def list_presets(json_: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False) -> None:
+def list_presets(
+    json_: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+) -> None:
     """List the presets."""
     found = presets()
     if json_:
@@ -27,7 +31,9 @@ def list_presets(json_: Annotated[bool, typer.Option("--json", help="Print as JS
 
 @app.command()
 def show(
-    preset: Annotated[str | None, typer.Argument(help="A preset.", autocompletion=complete.presets)] = None,
+    preset: Annotated[
+        str | None, typer.Argument(help="A preset.", autocompletion=complete.presets)
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="A YAML file.")] = None,
     set_: complete.Settings = None,
     json_: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,

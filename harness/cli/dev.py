@@ -31,11 +31,17 @@ def dev(
     model: complete.Model = None,
     api_key_env: complete.KeyVariable = "OPENAI_API_KEY",
     tasks: Annotated[int, typer.Option(min=1, max=10, help="How many tasks.")] = 3,
-    task: Annotated[str | None, complete.task("The task set; by default pocket, or a run's.")] = None,
-    split: Annotated[str | None, typer.Option(help="The split; by default the one of validation.")] = None,
+    task: Annotated[
+        str | None, complete.task("The task set; by default pocket, or a run's.")
+    ] = None,
+    split: Annotated[
+        str | None, typer.Option(help="The split; by default the one of validation.")
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="A YAML file.")] = None,
     set_: complete.Settings = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print every span and verdict as JSON.")] = False,
+    json_: Annotated[
+        bool, typer.Option("--json", help="Print every span and verdict as JSON.")
+    ] = False,
 ) -> None:
     """Dry run through agentlightning's Trainer.dev: a few tasks, every span and the reward shown as a tree."""
     from harness.order import validation_order
@@ -54,19 +60,29 @@ def dev(
     answers = here or named_endpoint(endpoint, model, api_key_env)
     task_set = make_task_set(resolved)
     chosen = validation_order(task_set.load(resolved.task.val_split), resolved)
-    requests = [RolloutRequest.build(one, task_set.context(one), resolved, "val").dump() for one in chosen]
+    requests = [
+        RolloutRequest.build(one, task_set.context(one), resolved, "val").dump() for one in chosen
+    ]
     with roles_answered(resolved) as roles, answered(answers, resolved) as served:
         spans = _run(resolved, requests, served, roles)
     from harness.rollout.spans import from_spans
 
     ended = [
-        (one, attempt) for one, found in zip(chosen, spans, strict=True) if (attempt := from_spans(found)) is not None
+        (one, attempt)
+        for one, found in zip(chosen, spans, strict=True)
+        if (attempt := from_spans(found)) is not None
     ]
     judged = asyncio.run(_judged(resolved, ended))
     if json_:
-        verdicts = {one.id: asdict(verdict) for (one, _), (_, verdict) in zip(ended, judged, strict=True)}
+        verdicts = {
+            one.id: asdict(verdict) for (one, _), (_, verdict) in zip(ended, judged, strict=True)
+        }
         told = [
-            {"task": one.id, "verdict": verdicts.get(one.id), "spans": [span.model_dump() for span in found]}
+            {
+                "task": one.id,
+                "verdict": verdicts.get(one.id),
+                "spans": [span.model_dump() for span in found],
+            }
             for one, found in zip(chosen, spans, strict=True)
         ]
         emit_json(told)
@@ -75,7 +91,9 @@ def dev(
         results().print(tree(attempt, verdict), markup=True)
 
 
-async def _judged(config: Config, ended: list[tuple[Task, Attempt]]) -> list[tuple[Attempt, Verdict]]:
+async def _judged(
+    config: Config, ended: list[tuple[Task, Attempt]]
+) -> list[tuple[Attempt, Verdict]]:
     """The verdicts that a run would reach."""
     from harness.plugins import roles_of
     from harness.run.data import refusals
@@ -97,14 +115,24 @@ def tree(attempt: Attempt, verdict: Verdict | None = None) -> Any:
     from rich.markup import escape
     from rich.tree import Tree
 
-    mark = "[green]ok[/]" if attempt.outcome == "ok" else f"[red]{attempt.outcome}[/] {escape(attempt.detail)}"
+    mark = (
+        "[green]ok[/]"
+        if attempt.outcome == "ok"
+        else f"[red]{attempt.outcome}[/] {escape(attempt.detail)}"
+    )
     top = Tree(f"[bold]{attempt.rollout_id}[/] {mark} {attempt.elapsed_s:.2f} s")
-    calls: list[Transition | CallFailure | ToolCall] = [*attempt.transitions, *attempt.failures, *attempt.tool_calls]
+    calls: list[Transition | CallFailure | ToolCall] = [
+        *attempt.transitions,
+        *attempt.failures,
+        *attempt.tool_calls,
+    ]
     calls.sort(key=lambda call: call.started_s)
     for call in calls:
         if isinstance(call, ToolCall):
             fault = f" [red]{call.fault}[/]" if call.fault else ""
-            top.add(f"[magenta]{escape(call.tool)}[/]{fault} {1000 * call.elapsed_s:.0f} ms\n{escape(call.text)}")
+            top.add(
+                f"[magenta]{escape(call.tool)}[/]{fault} {1000 * call.elapsed_s:.0f} ms\n{escape(call.text)}"
+            )
             continue
         if isinstance(call, CallFailure):
             status = call.status if call.status is not None else "no answer"
@@ -113,13 +141,17 @@ def tree(attempt: Attempt, verdict: Verdict | None = None) -> Any:
         tokens = f"{call.prompt_tokens or '?'} + {call.response_tokens or '?'} tokens"
         node = top.add(f"[cyan]{call.role}[/] {tokens}, {1000 * call.latency_s:.0f} ms")
         for message in call.messages:
-            node.add(f"[dim]{escape(str(message.get('role')))}[/] {escape(str(message.get('content')))}")
+            node.add(
+                f"[dim]{escape(str(message.get('role')))}[/] {escape(str(message.get('content')))}"
+            )
         node.add(f"[bold]reply[/] {escape(call.response_text)}")
         if call.overridden:
             node.add(f"[yellow]asked for, not granted:[/] {escape(str(dict(call.overridden)))}")
     top.add(f"[bold]answer[/] {escape(attempt.answer or '-')}")
     if verdict is not None:
-        value = "[yellow]unscored[/]" if verdict.value is None else f"[bold]reward[/] {verdict.value:g}"
+        value = (
+            "[yellow]unscored[/]" if verdict.value is None else f"[bold]reward[/] {verdict.value:g}"
+        )
         node = top.add(f"{value} {escape(verdict.reason)}")
         for name, part in verdict.parts.items():
             node.add(f"{escape(name)} {part:g}")
@@ -131,7 +163,10 @@ def tree(attempt: Attempt, verdict: Verdict | None = None) -> Any:
 
 
 def _run(
-    config: Config, requests: list[dict[str, Any]], endpoint: Endpoint, roles: Mapping[str, Endpoint]
+    config: Config,
+    requests: list[dict[str, Any]],
+    endpoint: Endpoint,
+    roles: Mapping[str, Endpoint],
 ) -> list[list[Any]]:
     """Every rollout's spans, in order of the requests."""
     from harness.rollout.lightning import without_litellm
@@ -160,20 +195,29 @@ def _run(
             store=store,
             strategy=SharedMemoryExecutionStrategy(main_thread="algorithm", managed_store=False),
             initial_resources={
-                POLICY_RESOURCE: agl.LLM(endpoint=gateway.base_url, model=endpoint.model, api_key=gateway.key)
+                POLICY_RESOURCE: agl.LLM(
+                    endpoint=gateway.base_url, model=endpoint.model, api_key=gateway.key
+                )
             },
         )
         trainer.dev(PluginAgent(agent, gateway.control()), val_dataset=requests)
 
     async def collect() -> list[list[Any]]:
         rollouts = await store.query_rollouts()
-        order = {request["problem"]["task_id"]: position for position, request in enumerate(requests)}
+        order = {
+            request["problem"]["task_id"]: position for position, request in enumerate(requests)
+        }
         ordered = sorted(rollouts, key=lambda rollout: order[rollout.input["problem"]["task_id"]])
-        return [list(await store.query_spans(rollout.rollout_id, attempt_id="latest")) for rollout in ordered]
+        return [
+            list(await store.query_spans(rollout.rollout_id, attempt_id="latest"))
+            for rollout in ordered
+        ]
 
     return asyncio.run(collect())
 
 
-async def _point(control: GatewayControl, endpoint: Endpoint, roles: Mapping[str, Endpoint]) -> None:
+async def _point(
+    control: GatewayControl, endpoint: Endpoint, roles: Mapping[str, Endpoint]
+) -> None:
     async with control:
         await control.point(endpoint, roles)

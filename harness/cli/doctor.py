@@ -19,11 +19,18 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def doctor(
     deep: Annotated[
-        bool, typer.Option("--deep", help="Import everything in processes of its own, ask for policy and loggers.")
+        bool,
+        typer.Option(
+            "--deep", help="Import everything in processes of its own, ask for policy and loggers."
+        ),
     ] = False,
-    preset: Annotated[str | None, typer.Option(help="What --deep asks for.", autocompletion=complete.presets)] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="What --deep asks for.", autocompletion=complete.presets)
+    ] = None,
     set_: complete.Settings = None,
-    ray: Annotated[str | None, typer.Option(help="Instead of this machine: a Ray cluster, HOST:PORT.")] = None,
+    ray: Annotated[
+        str | None, typer.Option(help="Instead of this machine: a Ray cluster, HOST:PORT.")
+    ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
     """Check this machine; each line is ok or says what to do. Exit status 1 where something must be done."""
@@ -33,7 +40,12 @@ def doctor(
         if not json_:
             _show(finding)
     if json_:
-        emit_json([{"check": f.check, "state": f.state, "found": f.found, "advice": f.advice} for f in findings])
+        emit_json(
+            [
+                {"check": f.check, "state": f.state, "found": f.found, "advice": f.advice}
+                for f in findings
+            ]
+        )
     if any(finding.state == "problem" for finding in findings):
         raise typer.Exit(1)
 
@@ -44,7 +56,11 @@ def _found(deep: bool, preset: str | None, settings: list[str]) -> Iterator[Find
     from harness.diagnosis import examine
     from harness.python.asking import default_preset
 
-    config = load_config(preset or default_preset(None, resolve_device("auto")), None, settings) if deep else None
+    config = (
+        load_config(preset or default_preset(None, resolve_device("auto")), None, settings)
+        if deep
+        else None
+    )
     yield from examine()
     if config is not None:
         from harness.diagnosis.deep import try_out

@@ -21,7 +21,9 @@ def match(
     plugin: Annotated[str, typer.Argument(help="The agent.", autocompletion=complete.agents)],
     agent_match: Annotated[
         str | None,
-        typer.Option(help="Regular expression, searched in role names as training does; by default the program's."),
+        typer.Option(
+            help="Regular expression, searched in role names as training does; by default the program's."
+        ),
     ] = None,
     json_: complete.Json = False,
 ) -> None:
@@ -47,7 +49,15 @@ def match(
     trained = sum(bool(call["trained"]) for call in calls)
     remarks = near_misses(spec.roles, pattern)
     if json_:
-        emit_json({"agent": plugin, "agent_match": pattern, "roles": matched, "calls": calls, "remarks": remarks})
+        emit_json(
+            {
+                "agent": plugin,
+                "agent_match": pattern,
+                "roles": matched,
+                "calls": calls,
+                "remarks": remarks,
+            }
+        )
     else:
         table = Table("call", "role", "trained")
         for call in calls:
@@ -57,7 +67,9 @@ def match(
         for remark in remarks:
             progress_console().print(f"note: {remark}")
     if not trained:
-        raise RunFailed(f"{pattern!r} matches {', '.join(matched)}, but no call of the rollout: {recording.detail}")
+        raise RunFailed(
+            f"{pattern!r} matches {', '.join(matched)}, but no call of the rollout: {recording.detail}"
+        )
 
 
 def matching_roles(roles: tuple[str, ...], pattern: str) -> list[str]:
@@ -72,7 +84,9 @@ def matching_roles(roles: tuple[str, ...], pattern: str) -> list[str]:
         raise ConfigError(f"agent_match {pattern!r} is no regular expression: {error}") from error
     if not found:
         hint = nearest(pattern, roles, similarity=0.5)
-        raise ConfigError(f"agent_match {pattern!r} matches no role{hint} Roles: {', '.join(roles)}")
+        raise ConfigError(
+            f"agent_match {pattern!r} matches no role{hint} Roles: {', '.join(roles)}"
+        )
     return found
 
 
@@ -81,8 +95,15 @@ def near_misses(roles: tuple[str, ...], pattern: str) -> list[str]:
     remarks: list[str] = []
     for role in roles:
         found: Any = re.search(pattern, role)
-        if found and found.start() and re.match(r"\w", found.group() or " ") and role[found.start() - 1].isalnum():
-            remarks.append(f"{pattern!r} also matches inside {role!r}; write '^{pattern}' to leave it out")
+        if (
+            found
+            and found.start()
+            and re.match(r"\w", found.group() or " ")
+            and role[found.start() - 1].isalnum()
+        ):
+            remarks.append(
+                f"{pattern!r} also matches inside {role!r}; write '^{pattern}' to leave it out"
+            )
         elif not found and re.search(pattern, role, re.IGNORECASE):
             remarks.append(f"{pattern!r} would match {role!r} but for upper and lower case")
     return remarks

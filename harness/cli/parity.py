@@ -31,15 +31,21 @@ _CALL = re.compile(r"call \d+ \([^)]*\) ")
 @app.command()
 def parity(
     plugins: Annotated[
-        list[str] | None, typer.Argument(help="Agents by name.", show_default=False, autocompletion=complete.agents)
+        list[str] | None,
+        typer.Argument(help="Agents by name.", show_default=False, autocompletion=complete.agents),
     ] = None,
     all_: Annotated[bool, typer.Option("--all", help="Every installed agent.")] = False,
-    program: Annotated[str | None, typer.Option(help="Instead of names: every agent of this program.")] = None,
+    program: Annotated[
+        str | None, typer.Option(help="Instead of names: every agent of this program.")
+    ] = None,
     scenario: Annotated[
-        list[str] | None, typer.Option(help="Only this scenario; repeatable. Writes no certificate.")
+        list[str] | None,
+        typer.Option(help="Only this scenario; repeatable. Writes no certificate."),
     ] = None,
     json_: complete.Json = False,
-    out: Annotated[Path | None, typer.Option(help="Also write the JSON document to this file.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Also write the JSON document to this file.")
+    ] = None,
 ) -> None:
     """Run agents and their reference over scripted episodes through the real gateway and compare all they send.
 
@@ -57,7 +63,9 @@ def parity(
         raise RunFailed(f"not the same agent: {', '.join(failed)}")
 
 
-def run_parity(names: list[str], scenarios: list[str], say: Any = lambda text: None) -> dict[str, Any]:
+def run_parity(
+    names: list[str], scenarios: list[str], say: Any = lambda text: None
+) -> dict[str, Any]:
     """Record agents and the references of their programs, compare them, keep certificates, and return the report."""
     from harness.parity.certificate import write_certificate
     from harness.parity.comparison import compare, measure
@@ -94,16 +102,24 @@ def run_parity(names: list[str], scenarios: list[str], say: Any = lambda text: N
             }
             continue
         result: Similarity | Deviation = (
-            compare(name, recordings, reference) if spec.strict else measure(name, recordings, reference)
+            compare(name, recordings, reference)
+            if spec.strict
+            else measure(name, recordings, reference)
         )
-        row: dict[str, object] = {**told, "passed": getattr(result, "passed", None), **asdict(result)}
+        row: dict[str, object] = {
+            **told,
+            "passed": getattr(result, "passed", None),
+            **asdict(result),
+        }
         certificate = None if scenarios else write_certificate(name, result)
         agents[name] = {**row, "certificate": certificate["hash"] if certificate else None}
     programs = {one: program(one) for one in dict.fromkeys(map(program_of, names))}
     return {
         "scenario_set": {name: one.scenarios_hash for name, one in programs.items()},
         "scenarios": {
-            name: [scene.name for scene in one.scenarios if not scenarios or scene.name in scenarios]
+            name: [
+                scene.name for scene in one.scenarios if not scenarios or scene.name in scenarios
+            ]
             for name, one in programs.items()
         },
         "agents": agents,
@@ -128,7 +144,9 @@ def _names(named: list[str], everything: bool, only: str | None) -> list[str]:
 
     programs = [spec.name for spec in registry().specs("program")]
     if only is not None and only not in programs:
-        raise ConfigError(f"--program {only}: no program of that name. Installed: {', '.join(programs)}")
+        raise ConfigError(
+            f"--program {only}: no program of that name. Installed: {', '.join(programs)}"
+        )
     references = {program(one).reference for one in programs}
     if named and (everything or only is not None):
         raise ConfigError("name agents, or say --all or --program: not both")
@@ -139,12 +157,16 @@ def _names(named: list[str], everything: bool, only: str | None) -> list[str]:
             f"no agent is installed. To install those that come with harness: {how_to_install('plugins')}"
         )
     if not named:
-        raise ConfigError("parity of what? Name agents, or say --all or --program. Example: harness parity crewai_sql")
+        raise ConfigError(
+            "parity of what? Name agents, or say --all or --program. Example: harness parity crewai_sql"
+        )
     for name in named:
         agent_spec(name)
     compared = list(dict.fromkeys(name for name in named if name not in references))
     if not compared:
-        others = ", ".join(name for name in agents_of(program_of(named[0])) if name not in references)
+        others = ", ".join(
+            name for name in agents_of(program_of(named[0])) if name not in references
+        )
         hint = f"name one of {others}" if others else "there are none yet"
         raise ConfigError(f"{named[0]} is what other agents are compared with: {hint}")
     return compared
@@ -168,7 +190,9 @@ def _show(report: dict[str, Any]) -> None:
     from harness.parity.comparison import ACCEPTED
 
     console = results()
-    everything = {name: row for name, row in report["agents"].items() if row["strict"] and "error" not in row}
+    everything = {
+        name: row for name, row in report["agents"].items() if row["strict"] and "error" not in row
+    }
     for program, scenarios in report["scenarios"].items():
         strict = {name: row for name, row in everything.items() if row["program"] == program}
         if not strict:
@@ -177,19 +201,29 @@ def _show(report: dict[str, Any]) -> None:
         for one in scenarios:
             table.add_row(one, *(_cell(one, row["failed"]) for row in strict.values()))
         table.add_section()
-        table.add_row("certificate", *((row.get("certificate") or "none")[:12] for row in strict.values()))
+        table.add_row(
+            "certificate", *((row.get("certificate") or "none")[:12] for row in strict.values())
+        )
         console.print(_whole(table))
         for name, row in strict.items():
-            found = _differences(row.get("mismatches", []), row.get("calls_compared", 0), len(scenarios))
+            found = _differences(
+                row.get("mismatches", []), row.get("calls_compared", 0), len(scenarios)
+            )
             for text in found[:SHOWN]:
                 console.print(f"{name}: {text}")
             if len(found) > SHOWN:
-                console.print(f"{name}: and {len(found) - SHOWN} more differences (--json shows all)")
+                console.print(
+                    f"{name}: and {len(found) - SHOWN} more differences (--json shows all)"
+                )
         met = sorted({name for row in strict.values() for name in row.get("accepted", [])})
         for name in met:
             users = [agent for agent, row in strict.items() if name in row.get("accepted", [])]
             console.print(f"accepted: {ACCEPTED[name]} ({', '.join(users)})")
-    idiomatic = {name: row for name, row in report["agents"].items() if not row["strict"] and "error" not in row}
+    idiomatic = {
+        name: row
+        for name, row in report["agents"].items()
+        if not row["strict"] and "error" not in row
+    }
     if idiomatic:
         table = Table("measured against the reference", *idiomatic)
         rows: dict[str, Callable[[dict[str, Any]], str]] = {
@@ -200,7 +234,9 @@ def _show(report: dict[str, Any]) -> None:
             "same tool calls": lambda row: "{} of {}".format(*row["same_tool_calls"]),
             "same answer": lambda row: "{} of {}".format(*row["same_answer"]),
             "other outcomes": lambda row: "\n".join(row["other_outcomes"]) or "none",
-            "changed when all are played together": lambda row: "\n".join(row["changed_together"]) or "none",
+            "changed when all are played together": lambda row: (
+                "\n".join(row["changed_together"]) or "none"
+            ),
         }
         for label, cell in rows.items():
             table.add_row(label, *map(cell, idiomatic.values()))
@@ -222,7 +258,9 @@ def _differences(mismatches: Sequence[Mapping[str, str]], calls: int, scenarios:
     same: dict[tuple[object, ...], list[Mapping[str, str]]] = {}
     for one in mismatches:
         together = one["scenario"].endswith("(together)")
-        same.setdefault((_CALL.sub("", one["place"]), one["expected"], one["got"], together), []).append(one)
+        same.setdefault(
+            (_CALL.sub("", one["place"]), one["expected"], one["got"], together), []
+        ).append(one)
     lines = []
     for (what, *_), found in same.items():
         first = found[0]

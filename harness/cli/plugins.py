@@ -58,7 +58,9 @@ def plugins(context: typer.Context, json_: complete.Json = False) -> None:
 
 @app.command()
 def new(
-    name: Annotated[str, typer.Argument(help="Name of the plugin and its part, for example my_framework_sql.")],
+    name: Annotated[
+        str, typer.Argument(help="Name of the plugin and its part, for example my_framework_sql.")
+    ],
     kind: Annotated[
         str,
         typer.Option(
@@ -67,7 +69,9 @@ def new(
             autocompletion=complete.one_of("agent", "task", "reward", "environment"),
         ),
     ] = "agent",
-    folder: Annotated[Path, typer.Option("--dir", help="Where the package's folder is made.")] = Path("."),
+    folder: Annotated[
+        Path, typer.Option("--dir", help="Where the package's folder is made.")
+    ] = Path("."),
 ) -> None:
     """Write a package that passes the contract suite as it stands; put what is yours in its place."""
     from harness.cli.scaffold import USE, write_package
@@ -80,14 +84,23 @@ def new(
     beside = Path(sys.executable).with_name("harness")
     called = "harness" if shutil.which("harness") == str(beside) else f"{python} -m harness"
     use = use.replace("harness", called, 1)
-    results().print(f"{target}\n  {installing}\n  {python} -m pytest {tests}\n  {use}", soft_wrap=True)
+    results().print(
+        f"{target}\n  {installing}\n  {python} -m pytest {tests}\n  {use}", soft_wrap=True
+    )
 
 
 @app.command()
 def sync(
-    name: Annotated[str, typer.Argument(help="The plugin, or one of its agents.", autocompletion=complete.plugins)],
-    remove: Annotated[bool, typer.Option("--remove", help="Take the plugin's environment away.")] = False,
-    with_: Annotated[list[str] | None, typer.Option("--with", help="A further requirement; repeatable.")] = None,
+    name: Annotated[
+        str,
+        typer.Argument(help="The plugin, or one of its agents.", autocompletion=complete.plugins),
+    ],
+    remove: Annotated[
+        bool, typer.Option("--remove", help="Take the plugin's environment away.")
+    ] = False,
+    with_: Annotated[
+        list[str] | None, typer.Option("--with", help="A further requirement; repeatable.")
+    ] = None,
 ) -> None:
     """Give a plugin an environment of its own; its runners use it from then on."""
     from harness.rollout import environments
@@ -95,7 +108,9 @@ def sync(
     plugin, package = _plugin(name)
     if remove:
         found = environments.drop(plugin)
-        results().print(f"{plugin}: {'runs in the shared environment again' if found else 'had no own environment'}")
+        results().print(
+            f"{plugin}: {'runs in the shared environment again' if found else 'had no own environment'}"
+        )
         return
     requirements = [*map(_source_of, sources(package)), *(with_ or [])]
     progress_console().print(f"{plugin}: building from {', '.join(requirements)}")
@@ -122,8 +137,12 @@ def list_plugins() -> list[dict[str, Any]]:
                         frameworks |= framework_versions(spec)
         offers += beside.pop(state.distribution, [])
         own = python_for(state.name) != sys.executable
-        missing = [] if own else [name for name, version in frameworks.items() if version == "missing"]
-        problem = state.problem or (f"needs {', '.join(missing)}: pip install {' '.join(missing)}" if missing else None)
+        missing = (
+            [] if own else [name for name, version in frameworks.items() if version == "missing"]
+        )
+        problem = state.problem or (
+            f"needs {', '.join(missing)}: pip install {' '.join(missing)}" if missing else None
+        )
         rows.append(
             {
                 "name": state.name,
@@ -139,7 +158,15 @@ def list_plugins() -> list[dict[str, Any]]:
     without = {"state": "ok", "usable": True, "frameworks": {}, "own_environment": False}
     for name, offers in beside.items():  # distributions without parts
         short = name.removeprefix("harness-").replace("-", "_")
-        rows.append({"name": short, "distribution": name, "version": version(name), "offers": offers, **without})
+        rows.append(
+            {
+                "name": short,
+                "distribution": name,
+                "version": version(name),
+                "offers": offers,
+                **without,
+            }
+        )
     return sorted(rows, key=lambda row: row["name"])
 
 
@@ -169,7 +196,11 @@ def sources(package: str) -> list[str]:
     found: list[str] = []
 
     def add(name: str) -> None:
-        needs = [canonicalize_name(Requirement(text).name) for text in requires(name) or [] if "extra ==" not in text]
+        needs = [
+            canonicalize_name(Requirement(text).name)
+            for text in requires(name) or []
+            if "extra ==" not in text
+        ]
         for needed in needs:
             if needed in ours and needed not in found and needed != name:
                 add(needed)

@@ -19,7 +19,9 @@ from harness.wording import duration, mean
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 STATUSES = ("finished", "failed", "interrupted", "running")
-RunsDir = Annotated[Path, typer.Option(help="The folder of runs; studies inside it are searched too.")]
+RunsDir = Annotated[
+    Path, typer.Option(help="The folder of runs; studies inside it are searched too.")
+]
 
 
 @app.command("list")
@@ -29,7 +31,8 @@ def list_(
     status: Annotated[
         str | None,
         typer.Option(
-            help="Only finished, failed, interrupted or running ones.", autocompletion=complete.one_of(*STATUSES)
+            help="Only finished, failed, interrupted or running ones.",
+            autocompletion=complete.one_of(*STATUSES),
         ),
     ] = None,
     json_: complete.Json = False,
@@ -43,7 +46,9 @@ def list_(
         )
     everything = find_all(runs_dir)
     found = [
-        run for run in everything if agent in (None, run.record["agent"]) and status in (None, run.record["status"])
+        run
+        for run in everything
+        if agent in (None, run.record["agent"]) and status in (None, run.record["status"])
     ]
     if json_:
         emit_json([overview(run) | {"path": str(run.folder.path)} for run in found])
@@ -57,7 +62,10 @@ def list_(
         return
     for run in found:
         if run.record["status"] == "running" and run.abandoned():
-            run.record["status"], run.progress.remaining_s = "killed?", None  # or on another machine
+            run.record["status"], run.progress.remaining_s = (
+                "killed?",
+                None,
+            )  # or on another machine
     rows = [overview(run) for run in found]
     graded = any(row["graded"] for row in rows)
     reached = "accuracy, or mean reward" if graded else "accuracy"
@@ -70,12 +78,23 @@ def list_(
         validated = max(run.progress.val_curve, default=0)
         accuracy = so_far(run.progress) or mean(row["accuracy_final"], row["graded"])
         if validated and row["status"] == "running" and run.progress.validating is None:
-            accuracy = f"{mean(run.progress.val_curve[validated], row['graded'])} after step {validated}"
+            accuracy = (
+                f"{mean(run.progress.val_curve[validated], row['graded'])} after step {validated}"
+            )
         if row["accuracy_initial"] is not None:
             accuracy = f"{mean(row['accuracy_initial'], row['graded'])} -> {accuracy}"
         place = run.folder.path.relative_to(runs_dir.absolute())
-        cells = (str(place), row["kind"], row["agent"], row["agent_match"], str(row["seed"]), row["status"])
-        time = duration(row["wall_s"]) if row["left_s"] is None else f"left {duration(row['left_s'])}"
+        cells = (
+            str(place),
+            row["kind"],
+            row["agent"],
+            row["agent_match"],
+            str(row["seed"]),
+            row["status"],
+        )
+        time = (
+            duration(row["wall_s"]) if row["left_s"] is None else f"left {duration(row['left_s'])}"
+        )
         told = (*cells, steps_of(run.progress), accuracy, time)
         shown.add_row(*(told[place] for place in places))
     out.print(shown)
@@ -83,7 +102,9 @@ def list_(
 
 @app.command()
 def show(
-    run: Annotated[Path, typer.Argument(help="A run's folder or id.", autocompletion=complete.runs)],
+    run: Annotated[
+        Path, typer.Argument(help="A run's folder or id.", autocompletion=complete.runs)
+    ],
     runs_dir: RunsDir = Path("runs"),
     json_: complete.Json = False,
 ) -> None:
@@ -94,7 +115,13 @@ def show(
     one = one_run(run, runs_dir)
     row = overview(one)
     if json_:
-        emit_json({**one.record, "figures": measure(one), "progress": {key: row[key] for key in _PROGRESS}})
+        emit_json(
+            {
+                **one.record,
+                "figures": measure(one),
+                "progress": {key: row[key] for key in _PROGRESS},
+            }
+        )
         return
     out, record = results(), one.record
     out.print(f"{one.id}   {row['kind']} {row['status']}   {one.folder.path}")
@@ -117,7 +144,9 @@ def show(
 
 @app.command()
 def diff(
-    first: Annotated[Path, typer.Argument(help="A run's folder or id.", autocompletion=complete.runs)],
+    first: Annotated[
+        Path, typer.Argument(help="A run's folder or id.", autocompletion=complete.runs)
+    ],
     second: Annotated[Path, typer.Argument(help="Another one.", autocompletion=complete.runs)],
     runs_dir: RunsDir = Path("runs"),
     json_: complete.Json = False,
@@ -128,7 +157,16 @@ def diff(
     one, other = (one_run(path, runs_dir) for path in (first, second))
     groups: dict[str, dict[str, tuple[Any, Any]]] = {}
     equal = 0
-    for part in ("identity", "config", "versions", "frameworks", "hardware", "commit", "parity", "result"):
+    for part in (
+        "identity",
+        "config",
+        "versions",
+        "frameworks",
+        "hardware",
+        "commit",
+        "parity",
+        "result",
+    ):
         left, right = (flatten(dict[str, Any](run.record).get(part) or {}) for run in (one, other))
         for key in dict.fromkeys([*left, *right]):
             if left.get(key, _ABSENT) == right.get(key, _ABSENT):
@@ -137,7 +175,14 @@ def diff(
                 groups.setdefault(part, {})[key] = (left.get(key, _ABSENT), right.get(key, _ABSENT))
     decisive = [found.key for found in differences([one, other])]
     if json_:
-        emit_json({"runs": [one.id, other.id], "equal": equal, "comparable": not decisive, "differs": groups})
+        emit_json(
+            {
+                "runs": [one.id, other.id],
+                "equal": equal,
+                "comparable": not decisive,
+                "differs": groups,
+            }
+        )
         return
     out = results()
     for part, rows in groups.items():
@@ -154,10 +199,16 @@ def diff(
 
 if "export" not in add_commands(app, "harness.runs"):
 
-    @app.command("export", hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+    @app.command(
+        "export",
+        hidden=True,
+        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    )
     def no_export() -> None:
         """Say what brings the command."""
-        raise UserError(f"`harness runs export` is the plugin harness-trackers'. Install it: {how_to_install('cpu')}")
+        raise UserError(
+            f"`harness runs export` is the plugin harness-trackers'. Install it: {how_to_install('cpu')}"
+        )
 
 
 _ABSENT = "(absent)"

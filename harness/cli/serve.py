@@ -46,13 +46,23 @@ def serve(
         ),
     ],
     step: Annotated[int | None, typer.Option(help="A checkpoint other than the newest.")] = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Of this machine alone; by default a free one.")] = 0,
-    device: Annotated[str, typer.Option(help="cpu, cuda, or auto: a GPU where there is one.")] = "auto",
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Of this machine alone; by default a free one.")
+    ] = 0,
+    device: Annotated[
+        str, typer.Option(help="cpu, cuda, or auto: a GPU where there is one.")
+    ] = "auto",
     max_length: Annotated[
-        int | None, typer.Option(min=2, help="Prompt and answer together, in tokens; by default 2048, or the run's.")
+        int | None,
+        typer.Option(
+            min=2, help="Prompt and answer together, in tokens; by default 2048, or the run's."
+        ),
     ] = None,
     api_key_env: Annotated[
-        str, typer.Option(help="Variable that holds the key that callers have to say; unset: one is made.")
+        str,
+        typer.Option(
+            help="Variable that holds the key that callers have to say; unset: one is made."
+        ),
     ] = "HARNESS_SERVE_KEY",
     json_: complete.Json = False,
 ) -> None:
@@ -73,7 +83,10 @@ def serve(
             emit_json(told, indent=None)
         else:
             results().print(f"{policy} answers at {url} until Ctrl-C:")
-            results().print("  " + " ".join(f"{variable}={value}" for variable, value in told.items()), soft_wrap=True)
+            results().print(
+                "  " + " ".join(f"{variable}={value}" for variable, value in told.items()),
+                soft_wrap=True,
+            )
         try:
             while True:
                 time.sleep(LOOK_S)
@@ -106,7 +119,9 @@ def preset_of(here: RunFolder | str | None, task: str | None) -> tuple[str | Non
 
 
 @contextmanager
-def answered(here: RunFolder | str | tuple[str, str, str | None], config: Config) -> Iterator[Endpoint]:
+def answered(
+    here: RunFolder | str | tuple[str, str, str | None], config: Config
+) -> Iterator[Endpoint]:
     """What answers: an endpoint (URL, model and key), or a policy that is served here as long as this lasts."""
     from harness.gateway.client import Endpoint
     from harness.policies.catalogue import find
@@ -159,10 +174,14 @@ def serving(
     else:
         name, folder = here, fetched(PolicyConfig(path=here, revision=config.policy.revision))
     own = config.sampling.max_prompt_tokens + config.sampling.max_response_tokens
-    length = max_length or max(own, min(ROOM, longest(folder) or ROOM))  # questions of one's own may be longer
+    length = max_length or max(
+        own, min(ROOM, longest(folder) or ROOM)
+    )  # questions of one's own may be longer
     device = resolve_device(config.device)
     parser = parser_of(config, folder)
-    with server(device)(folder, device, length, _log(), parser, port=port, name=name, key=key) as url:
+    with server(device)(
+        folder, device, length, _log(), parser, port=port, name=name, key=key
+    ) as url:
         yield url, name
 
 

@@ -18,7 +18,9 @@ def tasks(
     name: Annotated[
         str | None,
         typer.Option(
-            "--name", help="Describe this task set: counts, hashes, licence.", autocompletion=complete.task_sets
+            "--name",
+            help="Describe this task set: counts, hashes, licence.",
+            autocompletion=complete.task_sets,
         ),
     ] = None,
     set_: Annotated[
@@ -47,10 +49,19 @@ def tasks(
     specs = registry().specs("task set")
     if json_:
         emit_json(
-            [{"name": s.name, "summary": s.summary, "plugin": registry().owner("task set", s.name)} for s in specs]
+            [
+                {
+                    "name": s.name,
+                    "summary": s.summary,
+                    "plugin": registry().owner("task set", s.name),
+                }
+                for s in specs
+            ]
         )
         return
     for spec in specs:
         results().print(f"{spec.name:16} {spec.summary}")
     if not specs:
-        progress_console().print(f"none installed. To install what comes with harness: {how_to_install('plugins')}")
+        progress_console().print(
+            f"none installed. To install what comes with harness: {how_to_install('plugins')}"
+        )

@@ -26,30 +26,50 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def train(
-    agent: Annotated[str | None, complete.agent("The agent to train, for example langgraph_sql.")] = None,
-    preset: complete.Preset = None,
-    config: Annotated[Path | None, typer.Option(help="A YAML file, for example a run's config.yaml.")] = None,
-    settings: complete.Settings = None,
-    task: Annotated[str | None, complete.task("The task set: pocket, spider, bird, files (your own), ...")] = None,
-    model: Annotated[
-        str | None, typer.Option(help="The policy: bundled, a folder, or a Hugging Face id (policy.path).")
+    agent: Annotated[
+        str | None, complete.agent("The agent to train, for example langgraph_sql.")
     ] = None,
-    n_runners: Annotated[int | None, typer.Option(help="Runner processes (rollout.runners).")] = None,
+    preset: complete.Preset = None,
+    config: Annotated[
+        Path | None, typer.Option(help="A YAML file, for example a run's config.yaml.")
+    ] = None,
+    settings: complete.Settings = None,
+    task: Annotated[
+        str | None, complete.task("The task set: pocket, spider, bird, files (your own), ...")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="The policy: bundled, a folder, or a Hugging Face id (policy.path)."),
+    ] = None,
+    n_runners: Annotated[
+        int | None, typer.Option(help="Runner processes (rollout.runners).")
+    ] = None,
     store: complete.Store = None,
-    agent_match: Annotated[str | None, typer.Option(help="Regular expression: the roles to train.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of data order, sampling and optimizer.")] = None,
+    agent_match: Annotated[
+        str | None, typer.Option(help="Regular expression: the roles to train.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of data order, sampling and optimizer.")
+    ] = None,
     steps: Annotated[int | None, typer.Option(help="Training steps in all.")] = None,
-    ci_fast: Annotated[bool, typer.Option("--ci-fast", help="One step on a few questions.")] = False,
+    ci_fast: Annotated[
+        bool, typer.Option("--ci-fast", help="One step on a few questions.")
+    ] = False,
     ci: Annotated[bool, typer.Option("--ci", help="Twenty steps.")] = False,
     resume: Annotated[
         Path | None, typer.Option(help="A run folder to go on with.", autocompletion=complete.runs)
     ] = None,
     runs_dir: Annotated[Path, typer.Option(help="Where the run's folder is made.")] = Path("runs"),
     trace_start: Annotated[
-        Path | None, typer.Option(help="Write here, as a Chrome trace, what each process did while it started.")
+        Path | None,
+        typer.Option(help="Write here, as a Chrome trace, what each process did while it started."),
     ] = None,
-    debug: Annotated[bool, typer.Option("--debug", help="Show what every process of the run logs.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved configuration and stop.")] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show what every process of the run logs.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the resolved configuration and stop.")
+    ] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print the run's record as JSON.")] = False,
 ) -> None:
     """Train an agent, with GRPO or as train.algorithm says, and leave a run folder."""
@@ -71,7 +91,9 @@ def train(
 
     run = asked.carry_out(progress_console(), panel=not debug, beside=beside)
     if trace_start and not asked.finished:
-        progress_console().print(f"timeline of the start: {trace_start} (open it at https://ui.perfetto.dev)")
+        progress_console().print(
+            f"timeline of the start: {trace_start} (open it at https://ui.perfetto.dev)"
+        )
     if json_:
         emit_json(run.record)
     else:

@@ -43,8 +43,17 @@ def compare(
     from harness.compare.references import reference_rows
     from harness.compare.selection import select
 
-    paths = [Path(path) for one in runs for path in ([one] if isinstance(one, str | os.PathLike) else one)]
-    found = of_selection(select(paths, Path(runs_dir)), baseline, [allow] if isinstance(allow, str) else allow, margin)
+    paths = [
+        Path(path)
+        for one in runs
+        for path in ([one] if isinstance(one, str | os.PathLike) else one)
+    ]
+    found = of_selection(
+        select(paths, Path(runs_dir)),
+        baseline,
+        [allow] if isinstance(allow, str) else allow,
+        margin,
+    )
     rows = [] if references is False else reference_rows(None if references else found["task_set"])
     return Compared(found, rows)
 

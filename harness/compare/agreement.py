@@ -25,7 +25,10 @@ DRAW = ["phase", "step", "task_id", "session"]
 def agree(arms: Mapping[str, Sequence[Run]], baseline: str) -> dict[str, Agreement]:
     """Shares of equal answers with the baseline's run of the same seed, by arm, pooled over the seeds in common."""
     if any(
-        column not in run.episodes.columns for runs in arms.values() for run in runs for column in (*DRAW, "answer")
+        column not in run.episodes.columns
+        for runs in arms.values()
+        for run in runs
+        for column in (*DRAW, "answer")
     ):
         return {}
     by_seed = {run.seed: run for run in arms[baseline]}
@@ -48,7 +51,9 @@ def agree(arms: Mapping[str, Sequence[Run]], baseline: str) -> dict[str, Agreeme
             for (phase, step), (draws, same) in sorted(count.items())
             if phase == "train"
         ]
-        last = [max((step for phase, step in count if phase == "val"), default=0) for count in counts]
+        last = [
+            max((step for phase, step in count if phase == "val"), default=0) for count in counts
+        ]
         everything = [found for count in counts for found in count.items()]
         parted = [entry["step"] for entry in steps if entry["same"] != 1 or entry["gradient"]]
         found[name] = {
@@ -56,9 +61,14 @@ def agree(arms: Mapping[str, Sequence[Run]], baseline: str) -> dict[str, Agreeme
             "start": _share(one for draw, one in everything if draw == ("val", 0)),
             "first": _share(one for draw, one in everything if draw == ("train", 1)),
             "training": _share(one for (phase, _), one in everything if phase == "train"),
-            "end": _share(count["val", step] for count, step in zip(counts, last, strict=True) if step),
+            "end": _share(
+                count["val", step] for count, step in zip(counts, last, strict=True) if step
+            ),
             "parted": min(parted, default=None),
-            "gradient": max((entry["gradient"] for entry in steps if entry["gradient"] is not None), default=None),
+            "gradient": max(
+                (entry["gradient"] for entry in steps if entry["gradient"] is not None),
+                default=None,
+            ),
             "identical": {entry["seed"] for entry in steps} == {run.seed for run in runs}
             and not parted
             and all(draws == same for _, (draws, same) in everything),
@@ -85,7 +95,11 @@ def _answers(run: Run) -> pl.DataFrame:
     import polars as pl
 
     known = pl.col("outcome").is_in(["ok", *AGENT_OUTCOMES])
-    given = pl.when(pl.col("outcome") == "ok").then(answer_hashes(run.episodes).fill_null("none")).otherwise("outcome")
+    given = (
+        pl.when(pl.col("outcome") == "ok")
+        .then(answer_hashes(run.episodes).fill_null("none"))
+        .otherwise("outcome")
+    )
     rows = run.episodes.lazy().select(*DRAW, "outcome", answer=given).filter(known)
     return rows.unique(DRAW, keep="first").collect()
 
@@ -95,7 +109,9 @@ def _same(mine: pl.DataFrame, theirs: pl.DataFrame) -> dict[tuple[str, int], tup
     import polars as pl
 
     both = mine.lazy().join(theirs.lazy(), on=DRAW).group_by("phase", "step")
-    counts = both.agg(pl.len(), (pl.col("answer") == pl.col("answer_right")).sum().alias("same")).collect()
+    counts = both.agg(
+        pl.len(), (pl.col("answer") == pl.col("answer_right")).sum().alias("same")
+    ).collect()
     return {(phase, step): (draws, same) for phase, step, draws, same in counts.rows()}
 
 

@@ -21,7 +21,11 @@ def arm_of(name: str, runs: Sequence[Run]) -> Arm:
 
     per_seed = [measure(run) for run in runs]
     final = scores(runs)
-    initial = scores([run for run in runs if 0 in run.val_curve()] or runs, 0) if runs[0].trained else final.clear()
+    initial = (
+        scores([run for run in runs if 0 in run.val_curve()] or runs, 0)
+        if runs[0].trained
+        else final.clear()
+    )
     started, reached = accuracy(initial, span_of(runs)), accuracy(final, span_of(runs))
     assert reached is not None, f"{name} has scores"
     sums, counts = statistics.cells(final)
@@ -42,7 +46,10 @@ def arm_of(name: str, runs: Sequence[Run]) -> Arm:
         "reward_parts": _mean_parts([figures["reward_parts"] for figures in per_seed]),
         "unscored": sum(figures["unscored"] for figures in per_seed),
         "accuracy_bounds": worst_cases(runs),
-        "failures": {cause: sum(figures["failures"].get(cause, 0) for figures in per_seed) for cause in causes},
+        "failures": {
+            cause: sum(figures["failures"].get(cause, 0) for figures in per_seed)
+            for cause in causes
+        },
         "trained_by_role": _roles(per_seed),
         "per_seed": per_seed,
     }
@@ -52,8 +59,15 @@ def _roles(per_seed: Sequence[Figures]) -> dict[str, Trained]:
     """Trained transitions and tokens by role, means over seeds."""
     found: dict[str, Trained] = {}
     for role in dict.fromkeys(role for figures in per_seed for role in figures["trained_by_role"]):
-        known = [figures["trained_by_role"][role] for figures in per_seed if role in figures["trained_by_role"]]
-        transitions, tokens = (sum(one["transitions"] for one in known), sum(one["tokens"] for one in known))
+        known = [
+            figures["trained_by_role"][role]
+            for figures in per_seed
+            if role in figures["trained_by_role"]
+        ]
+        transitions, tokens = (
+            sum(one["transitions"] for one in known),
+            sum(one["tokens"] for one in known),
+        )
         found[role] = {"transitions": transitions / len(per_seed), "tokens": tokens / len(per_seed)}
     return found
 

@@ -19,7 +19,9 @@ COUNTS = ("calls", "failed_calls", "cut", "prompt_tokens", "response_tokens", "t
 RATES = ("per_rollout", "token_share")
 """How figures end that a role has without a call."""
 _HINTS = get_type_hints(RoleFigures, include_extras=True)
-ROLE_FIGURES: dict[str, tuple[str, str]] = {name: hint.__metadata__[1:] for name, hint in _HINTS.items()}
+ROLE_FIGURES: dict[str, tuple[str, str]] = {
+    name: hint.__metadata__[1:] for name, hint in _HINTS.items()
+}
 """Head and form of every figure."""
 
 
@@ -41,11 +43,21 @@ def roles_table(run: Run, *keys: str) -> pl.DataFrame:
 
     every, each = _rows(run), [*keys, "role"]
     known = [name for name in (*COUNTS, "paid") if every[name].null_count() < len(every)]
-    rows = every.group_by(each).agg(pl.mean("reward"), **{name: whole(name) for name in (*COUNTS, "paid")})
+    rows = every.group_by(each).agg(
+        pl.mean("reward"), **{name: whole(name) for name in (*COUNTS, "paid")}
+    )
     roles = every.select("role").unique(maintain_order=True)
-    grid = run.episodes.group_by(keys, maintain_order=True).agg(rollouts=pl.len()).join(roles, how="cross")
-    rows = grid.join(rows, each, "left", maintain_order="left")  # where a role was not called, it made 0 calls
-    rows = rows.with_columns(pl.when(pl.col("calls").is_null()).then(0).otherwise(name).alias(name) for name in known)
+    grid = (
+        run.episodes.group_by(keys, maintain_order=True)
+        .agg(rollouts=pl.len())
+        .join(roles, how="cross")
+    )
+    rows = grid.join(
+        rows, each, "left", maintain_order="left"
+    )  # where a role was not called, it made 0 calls
+    rows = rows.with_columns(
+        pl.when(pl.col("calls").is_null()).then(0).otherwise(name).alias(name) for name in known
+    )
     per_rollout = ("calls", "failed_calls", "prompt_tokens", "response_tokens")
     return rows.select(
         pl.lit(run.id).alias("run"),
@@ -61,10 +73,14 @@ def roles_table(run: Run, *keys: str) -> pl.DataFrame:
 def role_figures(run: Run) -> dict[str, RoleFigures]:
     """The figures of every role in the last validation, or in training where nothing was validated; `credit` of it."""
     trained = roles_table(run, "phase").filter(phase="train")
-    last = roles_table(run, "step", "phase").filter(phase="val", step=run.validation()["step"].max())
+    last = roles_table(run, "step", "phase").filter(
+        phase="val", step=run.validation()["step"].max()
+    )
     credits, found = dict(trained.select("role", "credit").rows()), last if len(last) else trained
     each = zip(found["role"], found.select(*ROLE_FIGURES).to_dicts(), strict=True)
-    return {role: cast(RoleFigures, figures | {"credit": credits.get(role)}) for role, figures in each}
+    return {
+        role: cast(RoleFigures, figures | {"credit": credits.get(role)}) for role, figures in each
+    }
 
 
 def held_by_role(arms: Mapping[str, Sequence[Figures]], baseline: str = "") -> ByRole:
@@ -77,31 +93,65 @@ def held_by_role(arms: Mapping[str, Sequence[Figures]], baseline: str = "") -> B
 
     def figure(runs: Sequence[Figures], role: str, name: str) -> RoleFigure:
         against = arms.get(baseline, ())
-        mine, theirs = _by_seed(runs, role, name), _by_seed(() if runs is against else against, role, name)
+        mine, theirs = (
+            _by_seed(runs, role, name),
+            _by_seed(() if runs is against else against, role, name),
+        )
         differences = [mine[seed] - theirs[seed] for seed in mine if seed in theirs]
-        (mean, interval), (difference, between) = _over_seeds([*mine.values()]), _over_seeds(differences)
-        return {"mean": mean, "interval": interval, "difference": difference, "difference_interval": between}
+        (mean, interval), (difference, between) = (
+            _over_seeds([*mine.values()]),
+            _over_seeds(differences),
+        )
+        return {
+            "mean": mean,
+            "interval": interval,
+            "difference": difference,
+            "difference_interval": between,
+        }
 
-    roles = {arm: dict.fromkeys(role for run in runs for role in run["by_role"]) for arm, runs in arms.items()}
+    roles = {
+        arm: dict.fromkeys(role for run in runs for role in run["by_role"])
+        for arm, runs in arms.items()
+    }
     names = list(ROLE_FIGURES)
-    return {a: {role: {n: figure(arms[a], role, n) for n in names} for role in of} for a, of in roles.items()}
+    return {
+        a: {role: {n: figure(arms[a], role, n) for n in names} for role in of}
+        for a, of in roles.items()
+    }
 
 
 def _rows(run: Run) -> pl.DataFrame:
     """One row a rollout and role; of older runs, whose episodes do not have them, one a call."""
     import polars as pl
 
-    schema = {"role": pl.String, **dict.fromkeys(COUNTS, pl.Int64), "paid": pl.Float64, "reward": pl.Float64}
+    schema = {
+        "role": pl.String,
+        **dict.fromkeys(COUNTS, pl.Int64),
+        "paid": pl.Float64,
+        "reward": pl.Float64,
+    }
     rows = run.episodes
     if "by_role" in rows.columns and not rows["by_role"].null_count():
         each = pl.col("by_role").str.json_decode(pl.List(pl.Struct(schema)))
-        return rows.select("step", "phase", each).explode("by_role").drop_nulls("by_role").unnest("by_role")
-    nothing = pl.DataFrame(schema={"step": pl.Int64, "phase": pl.String, "role": pl.String, "trained": pl.Boolean})
+        return (
+            rows.select("step", "phase", each)
+            .explode("by_role")
+            .drop_nulls("by_role")
+            .unnest("by_role")
+        )
+    nothing = pl.DataFrame(
+        schema={"step": pl.Int64, "phase": pl.String, "role": pl.String, "trained": pl.Boolean}
+    )
     calls = nothing if run.transitions is None else run.transitions
-    there = {name: pl.col(name) if name in calls.columns else pl.lit(None) for name in (*schema, "finish_reason")}
+    there = {
+        name: pl.col(name) if name in calls.columns else pl.lit(None)
+        for name in (*schema, "finish_reason")
+    }
     there |= {"calls": pl.lit(1), "paid": pl.when("trained").then(there["paid"]).otherwise(0.0)}
     there["cut"] = there["finish_reason"] == "length"
-    return calls.select("step", "phase", **{name: there[name].cast(kind) for name, kind in schema.items()})
+    return calls.select(
+        "step", "phase", **{name: there[name].cast(kind) for name, kind in schema.items()}
+    )
 
 
 def _by_seed(runs: Sequence[Figures], role: str, name: str) -> dict[int, float]:
@@ -109,8 +159,12 @@ def _by_seed(runs: Sequence[Figures], role: str, name: str) -> dict[int, float]:
     found = {}
     for run in runs:
         others: list[Mapping[str, object]] = list(run["by_role"].values())
-        zero = 0.0 if name.endswith(RATES) and any(one[name] is not None for one in others) else None
-        found[run["seed"]] = cast("float | None", dict(run["by_role"].get(role, {name: zero}))[name])
+        zero = (
+            0.0 if name.endswith(RATES) and any(one[name] is not None for one in others) else None
+        )
+        found[run["seed"]] = cast(
+            "float | None", dict(run["by_role"].get(role, {name: zero}))[name]
+        )
     return {seed: value for seed, value in found.items() if value is not None}
 
 

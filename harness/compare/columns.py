@@ -45,7 +45,9 @@ def behaviour(comparison: Comparison) -> Table:
         "hurt": lambda arm: number(arm["hurt"], 1),
         "unscored": lambda arm: number(arm["unscored"], 0),
         "groups with signal %": lambda arm: points(arm["signal"]),
-        "failures": lambda arm: ", ".join(f"{name} {count:,}" for name, count in arm["failures"].items()) or "none",
+        "failures": lambda arm: (
+            ", ".join(f"{name} {count:,}" for name, count in arm["failures"].items()) or "none"
+        ),
         "parity": lambda arm: arm["parity"],
     }
     chosen = any(one["key"] == "train.algorithm" for one in comparison["exceptions"])
@@ -70,18 +72,42 @@ def role_tables(found: ByRole, baseline: str = "", note: str = ROLE_NOTE) -> lis
     heads = ("arm", "role", *(head for head, _ in ROLE_FIGURES.values()))
     several = any(len(roles) > 1 for roles in found.values())
 
-    def table(key: str, title: str, left_out: str | None, said: str, cell: Callable[[RoleFigure, str], str]) -> Table:
+    def table(
+        key: str,
+        title: str,
+        left_out: str | None,
+        said: str,
+        cell: Callable[[RoleFigure, str], str],
+    ) -> Table:
         names = {arm: arm if len(found) > 1 else "" for arm in found if arm != left_out}
         shown = [(names[arm], role, of) for arm in names for role, of in found[arm].items()]
         forms = [(name, form) for name, (_, form) in ROLE_FIGURES.items()]
-        rows = [[arm, role, *(cell(of[name], form) for name, form in forms)] for arm, role, of in shown if several]
-        made = _from_cells(key, title, {head: itemgetter(at) for at, head in enumerate(heads)}, rows, said)
+        rows = [
+            [arm, role, *(cell(of[name], form) for name, form in forms)]
+            for arm, role, of in shown
+            if several
+        ]
+        made = _from_cells(
+            key, title, {head: itemgetter(at) for at, head in enumerate(heads)}, rows, said
+        )
         return replace(made, named=1 + ("arm" in made.heads))
 
     against = "Paired by seed. Intervals are not corrected, and no verdict rests on them."
     return [
-        table("by_role", "By role", None, note.strip(), lambda of, form: formed(of["mean"], of["interval"], form)),
-        table("by_role_differences", f"By role, against {baseline}", baseline, against, _difference_of_role),
+        table(
+            "by_role",
+            "By role",
+            None,
+            note.strip(),
+            lambda of, form: formed(of["mean"], of["interval"], form),
+        ),
+        table(
+            "by_role_differences",
+            f"By role, against {baseline}",
+            baseline,
+            against,
+            _difference_of_role,
+        ),
     ][: 1 + bool(baseline)]
 
 
@@ -125,8 +151,12 @@ def evidence(comparison: Comparison) -> Table:
     cells: dict[str, Callable[[Pair], str]] = {
         "arm against baseline": lambda pair: pair["arm"],
         "interval with unseen collapses": lambda pair: interval(pair["collapses"]["interval"]),
-        "bootstrap over seeds and clusters": lambda pair: interval(pair["training"]["hierarchical_bootstrap"]),
-        "IQM difference": lambda pair: points(pair["training"]["interquartile_mean_difference"], signed=True),
+        "bootstrap over seeds and clusters": lambda pair: interval(
+            pair["training"]["hierarchical_bootstrap"]
+        ),
+        "IQM difference": lambda pair: points(
+            pair["training"]["interquartile_mean_difference"], signed=True
+        ),
         "P(better)": lambda pair: number(pair["training"]["probability_of_improvement"], 2),
     }
     note = (
@@ -148,20 +178,35 @@ def references_of(found: Sequence[Reference]) -> Table:
         "s/step": lambda row: number(row.get("step_s"), 1),
         "rollout %": lambda row: points(row.get("rollout_share")),
         "update %": lambda row: points(row.get("update_share")),
-        "remark": lambda row: row.get("remark", "") + ("" if row.get("checked") else " (not checked with its source)"),
+        "remark": lambda row: (
+            row.get("remark", "") + ("" if row.get("checked") else " (not checked with its source)")
+        ),
         "source": lambda row: row["source"],
     }
-    return _from_cells("references", "Reference figures, published by others", cells, found, reference_note())
+    return _from_cells(
+        "references", "Reference figures, published by others", cells, found, reference_note()
+    )
 
 
 def _from_cells(
-    key: str, title: str, cells: Mapping[str, Callable[[Row], str]], rows: Sequence[Row], note: str = ""
+    key: str,
+    title: str,
+    cells: Mapping[str, Callable[[Row], str]],
+    rows: Sequence[Row],
+    note: str = "",
 ) -> Table:
     filled = [[cell(row) for cell in cells.values()] for row in rows]
     empty = {
         index
         for index in range(len(cells))
-        if filled and all(row[index] in ("-", "") for row in filled)  # nothing was measured: no column
+        if filled
+        and all(row[index] in ("-", "") for row in filled)  # nothing was measured: no column
     }
     heads = [head for index, head in enumerate(cells) if index not in empty]
-    return Table(key, title, heads, [[c for i, c in enumerate(row) if i not in empty] for row in filled], note)
+    return Table(
+        key,
+        title,
+        heads,
+        [[c for i, c in enumerate(row) if i not in empty] for row in filled],
+        note,
+    )

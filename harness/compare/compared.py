@@ -51,5 +51,11 @@ class Compared:
     def _repr_html_(self) -> str:
         """What a notebook shows. All text in it is text."""
         words = "".join(f"<li>{inline(sentence)}</li>" for sentence in sentences(self.data))
-        question = f"<p><strong>{inline(self.data['question'])}</strong></p>" if self.data["question"] else ""
-        return printable(f"{question}{html_tables(tables(self.data, self.references))}<ul>{words}</ul>")
+        question = (
+            f"<p><strong>{inline(self.data['question'])}</strong></p>"
+            if self.data["question"]
+            else ""
+        )
+        return printable(
+            f"{question}{html_tables(tables(self.data, self.references))}<ul>{words}</ul>"
+        )

@@ -10,9 +10,29 @@ from harness.compare import statistics
 from harness.compare.agreement import agree
 from harness.compare.arms import arm_of
 from harness.compare.by_role import held_by_role
-from harness.compare.estimates import COLLAPSE, MIN_SEEDS, crossed_mean, seeds_for_equivalence, unseen_share
-from harness.compare.identity import check_data, check_identity, check_parity, circumstances, times_compare
-from harness.compare.keys import SCHEMA_VERSION, Comparison, Decision, Failed, McNemarData, Pair, Training
+from harness.compare.estimates import (
+    COLLAPSE,
+    MIN_SEEDS,
+    crossed_mean,
+    seeds_for_equivalence,
+    unseen_share,
+)
+from harness.compare.identity import (
+    check_data,
+    check_identity,
+    check_parity,
+    circumstances,
+    times_compare,
+)
+from harness.compare.keys import (
+    SCHEMA_VERSION,
+    Comparison,
+    Decision,
+    Failed,
+    McNemarData,
+    Pair,
+    Training,
+)
 from harness.compare.learning import learn
 from harness.compare.measures import measure
 from harness.compare.sampled import sampled
@@ -34,7 +54,10 @@ CEILING = 0.97
 
 
 def compare(
-    selection: Selection, baseline: str | None = None, allow: Iterable[str] = (), margin: float | None = None
+    selection: Selection,
+    baseline: str | None = None,
+    allow: Iterable[str] = (),
+    margin: float | None = None,
 ) -> Comparison:
     """Compare every arm with the baseline, by the last checkpoint of every finished run.
 
@@ -56,23 +79,38 @@ def compare(
     if margin is not None and not 0 < margin < width:
         raise UserError(f"a margin lies between 0 and {width:g} (0.05 is 5 points), got {margin:g}")
     check_data(usable)
-    exceptions = check_identity(usable, [name for name in allow if name != "parity"], selection.varied)
+    exceptions = check_identity(
+        usable, [name for name in allow if name != "parity"], selection.varied
+    )
     remarks += check_parity(usable, allow) + circumstances(usable)
-    by_arm = {arm: [run for run in usable if run.arm == arm] for arm in dict.fromkeys(run.arm for run in usable)}
+    by_arm = {
+        arm: [run for run in usable if run.arm == arm]
+        for arm in dict.fromkeys(run.arm for run in usable)
+    }
     for group in by_arm.values():
         group.sort(key=lambda run: run.seed)
     base = _baseline(baseline or selection.study.get("baseline"), by_arm, selection)
     agreement = agree(by_arm, base)
     others = {name: runs for name, runs in by_arm.items() if name != base}
     pairs = [
-        _pair(name, runs, base, by_arm[base], margin, len(others), name in agreement and agreement[name]["identical"])
+        _pair(
+            name,
+            runs,
+            base,
+            by_arm[base],
+            margin,
+            len(others),
+            name in agreement and agreement[name]["identical"],
+        )
         for name, runs in others.items()
     ]
     _decide(pairs)
     checkpoint = selection.study.get("checkpoint")
     learning = learn(by_arm, base, checkpoint, span)
     if checkpoint is not None and "checkpoint" not in learning["measures"]:
-        remarks.append(f"Not every run was validated at step {checkpoint}, so nothing is compared there.")
+        remarks.append(
+            f"Not every run was validated at step {checkpoint}, so nothing is compared there."
+        )
     arms = [arm_of(name, runs) for name, runs in by_arm.items()]
     found: Comparison = {
         "schema_version": SCHEMA_VERSION,
@@ -101,7 +139,9 @@ def compare(
         "remarks": remarks,
         "missing": selection.missing,
         "failed": [_failed(run) for run in selection.runs if run not in usable],
-        "identity": {run.id: {"identity": run.record["identity"], "parity": run.parity} for run in usable},
+        "identity": {
+            run.id: {"identity": run.record["identity"], "parity": run.parity} for run in usable
+        },
     }
     if any(run.graded for run in usable):
         found["graded"] = True
@@ -126,7 +166,9 @@ def _usable(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
         older = chosen.get((run.arm, run.seed))
         if older is not None and older.id != run.id:
             older, run = sorted((older, run), key=lambda one: one.id)
-            remarks.append(f"{run.arm} seed {run.seed} ran twice; {older.id} is left out for the newer {run.id}.")
+            remarks.append(
+                f"{run.arm} seed {run.seed} ran twice; {older.id} is left out for the newer {run.id}."
+            )
         chosen[(run.arm, run.seed)] = run
     if not chosen:
         states = ", ".join(f"{run.name}: {run.record['status']}" for run in runs[:4])
@@ -140,10 +182,14 @@ def _usable(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
     for run in chosen.values():
         seen, all_of_it = run.validation()["task_id"].n_unique(), run.validated_tasks()
         if seen < all_of_it:
-            remarks.append(f"{run.name}: its last validation holds {seen} of {all_of_it} questions.")
+            remarks.append(
+                f"{run.name}: its last validation holds {seen} of {all_of_it} questions."
+            )
         last, steps = cast(int, run.validation()["step"].max()), run.record["identity"]["steps"]
         if run.trained and last != steps:
-            remarks.append(f"{run.name}: its last validation is of step {last}, not of the last, {steps}.")
+            remarks.append(
+                f"{run.name}: its last validation is of step {last}, not of the last, {steps}."
+            )
     resumed = [run.name for run in chosen.values() if len(run.record["launches"]) > 1]
     if resumed:
         remarks.append(f"Resumed after an interruption: {', '.join(resumed)}.")
@@ -186,7 +232,10 @@ def _pair(
     same = identical and learned and paired == "seed" and difference.se == difference.mean == 0
     beyond = sum(abs(one) >= (margin or COLLAPSE * width) for one in difference.by_seed)
     shown = replace(difference, low=0.0, high=0.0) if same else difference
-    p, p_equivalence = difference.p_difference(), None if margin is None else difference.p_equivalence(margin)
+    p, p_equivalence = (
+        difference.p_difference(),
+        None if margin is None else difference.p_equivalence(margin),
+    )
     return {
         "arm": name,
         "baseline": base,
@@ -194,7 +243,9 @@ def _pair(
         "learned": learned,
         "identical": same,
         "difference": shown.data(),
-        "difference_bounds": _bounds(runs, base_runs, set(rows["seed"].unique()) if paired == "seed" else None),
+        "difference_bounds": _bounds(
+            runs, base_runs, set(rows["seed"].unique()) if paired == "seed" else None
+        ),
         "p": p,
         "p_equivalence": p_equivalence,
         "detectable": difference.detectable(POWER, ALPHA / family),
@@ -226,9 +277,16 @@ def _mcnemar(rows: pl.DataFrame) -> list[McNemarData]:
     """The test of each seed's two checkpoints."""
     found: list[McNemarData] = []
     for group in rows.partition_by("seed"):
-        test = statistics.mcnemar_exact(group["value_first"].to_list(), group["value_second"].to_list())
+        test = statistics.mcnemar_exact(
+            group["value_first"].to_list(), group["value_second"].to_list()
+        )
         found.append(
-            {"seed": group["seed"][0], "only_first": test.only_first, "only_second": test.only_second, "p": test.p}
+            {
+                "seed": group["seed"][0],
+                "only_first": test.only_first,
+                "only_second": test.only_second,
+                "p": test.p,
+            }
         )
     return found
 
@@ -237,23 +295,30 @@ def _training(runs: Sequence[Run], base_runs: Sequence[Run], rows: pl.DataFrame)
     """Evidence on trainings, of the seeds that both have."""
     common = set(rows["seed"].unique())
     firsts, seconds = (
-        [cast(float, run.scores()["value"].mean()) for run in arm if run.seed in common] for arm in (runs, base_runs)
+        [cast(float, run.scores()["value"].mean()) for run in arm if run.seed in common]
+        for arm in (runs, base_runs)
     )
     return {
         "hierarchical_bootstrap": statistics.hierarchical_bootstrap(rows),
         "probability_of_improvement": statistics.probability_of_improvement(firsts, seconds),
-        "interquartile_mean_difference": statistics.interquartile_mean(firsts) - statistics.interquartile_mean(seconds),
+        "interquartile_mean_difference": statistics.interquartile_mean(firsts)
+        - statistics.interquartile_mean(seconds),
     }
 
 
-def _bounds(runs: Sequence[Run], base_runs: Sequence[Run], seeds: set[int] | None) -> tuple[float, float] | None:
+def _bounds(
+    runs: Sequence[Run], base_runs: Sequence[Run], seeds: set[int] | None
+) -> tuple[float, float] | None:
     """The difference if all that was not scored speaks against the arm, and if all speaks for it; None if all was."""
-    chosen = [[run for run in group if seeds is None or run.seed in seeds] for group in (runs, base_runs)]
+    chosen = [
+        [run for run in group if seeds is None or run.seed in seeds] for group in (runs, base_runs)
+    ]
     cases = [worst_cases(group) for group in chosen]
     if cases == [None, None]:
         return None
     (low, high), (base_low, base_high) = (
-        case or (cast(float, scores(group)["value"].mean()),) * 2 for case, group in zip(cases, chosen, strict=True)
+        case or (cast(float, scores(group)["value"].mean()),) * 2
+        for case, group in zip(cases, chosen, strict=True)
     )
     return low - base_high, high - base_low
 
@@ -262,16 +327,25 @@ def _decide(pairs: Sequence[Pair]) -> None:
     """Correct the p values of every pair and give its verdict; the family is all pairs."""
     for pair, corrected in zip(pairs, statistics.holm([pair["p"] for pair in pairs]), strict=True):
         pair["p_holm"] = corrected
-    stated = [pair["p_equivalence"] for pair in pairs if pair["p_equivalence"] is not None]  # all, or none
+    stated = [
+        pair["p_equivalence"] for pair in pairs if pair["p_equivalence"] is not None
+    ]  # all, or none
     for pair, corrected in zip(pairs, statistics.holm(stated), strict=False):
         pair["p_equivalence_holm"] = corrected
     for pair in pairs:
         seeds, found = pair["difference"]["seeds"], (pair["p_holm"], pair["p_equivalence_holm"])
-        pair["verdict"] = verdict(*found, seeds, identical=pair["identical"], learned=pair["learned"])
+        pair["verdict"] = verdict(
+            *found, seeds, identical=pair["identical"], learned=pair["learned"]
+        )
 
 
 def verdict(
-    p: float, p_equivalence: float | None, seeds: int, *, identical: bool = False, learned: bool = True
+    p: float,
+    p_equivalence: float | None,
+    seeds: int,
+    *,
+    identical: bool = False,
+    learned: bool = True,
 ) -> Decision:
     """The one verdict on a pair; a real difference inside the margin is equivalent.
 
@@ -295,5 +369,15 @@ def _failed(run: Run) -> Failed:
     reason = str(run.record.get("reason") or "not finished")
     if run.finished:
         found = len(run.validation())
-        reason = "nothing of its last validation was scored" if found else "no validation is in its folder"
-    return {"run": run.id, "arm": run.arm, "seed": run.seed, "status": run.record["status"], "reason": reason}
+        reason = (
+            "nothing of its last validation was scored"
+            if found
+            else "no validation is in its folder"
+        )
+    return {
+        "run": run.id,
+        "arm": run.arm,
+        "seed": run.seed,
+        "status": run.record["status"],
+        "reason": reason,
+    }

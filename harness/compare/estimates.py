@@ -64,7 +64,10 @@ class Estimate:
 
     def data(self) -> EstimateData:
         """The same as it stands in a comparison."""
-        return cast(EstimateData, {key: value for key, value in asdict(self).items() if key not in ("ways", "width")})
+        return cast(
+            EstimateData,
+            {key: value for key, value in asdict(self).items() if key not in ("ways", "width")},
+        )
 
     def doubt(self, error: float) -> float:
         """How far the true mean may lie off on either side, each with this error: half of an interval's length.
@@ -75,7 +78,9 @@ class Estimate:
 
         Source: Howe 1974, J. Am. Stat. Assoc. 69, 789-794.
         """
-        squares = (sum(part * t_quantile(1 - error, df) ** 2 for part, df in way) for way in self.ways)
+        squares = (
+            sum(part * t_quantile(1 - error, df) ** 2 for part, df in way) for way in self.ways
+        )
         return math.sqrt(max(squares))
 
     def error(self, distance: float) -> float:
@@ -92,9 +97,13 @@ class Estimate:
     def p_difference(self) -> float:
         """Two-sided p value of "the mean is 0" (t test)."""
         if self.se == 0:
-            if self.seeds > 1:  # every seed the same: the sign test, for a variance of 0 is no certainty
+            if (
+                self.seeds > 1
+            ):  # every seed the same: the sign test, for a variance of 0 is no certainty
                 return 1.0 if self.mean == 0 else 2 * 0.5**self.seeds
-            return 1.0 if self.mean == 0 else no_exception_p(abs(self.mean) / self.width, self.tasks)
+            return (
+                1.0 if self.mean == 0 else no_exception_p(abs(self.mean) / self.width, self.tasks)
+            )
         return 2 * self.error(abs(self.mean))
 
     def p_equivalence(self, margin: float) -> float:
@@ -114,7 +123,10 @@ class Estimate:
             apart = max(self.error(margin + side * self.mean) for side in (1, -1))
         if self.seeds == 1:
             return apart
-        return max(apart, *(tail_p([side * one for one in self.by_seed], self.worst, margin) for side in (1, -1)))
+        return max(
+            apart,
+            *(tail_p([side * one for one in self.by_seed], self.worst, margin) for side in (1, -1)),
+        )
 
     @property
     def worst(self) -> float:
@@ -123,7 +135,9 @@ class Estimate:
 
     def with_collapses(self) -> tuple[float, float]:
         """The 95 % interval if trainings that no seed has shown may lie off by `worst`; it holds `low` and `high`."""
-        ends = [_tail_end(tuple(side * one for one in self.by_seed), self.worst) for side in (1, -1)]
+        ends = [
+            _tail_end(tuple(side * one for one in self.by_seed), self.worst) for side in (1, -1)
+        ]
         return min(self.low, -ends[0]), max(self.high, ends[1])
 
     def detectable(self, power: float = 0.8, alpha: float = 0.05) -> float | None:
@@ -190,7 +204,11 @@ def crossed_mean(rows: pl.DataFrame, width: float = 1.0) -> Estimate | None:
         se = math.sqrt(variance)
     means = tuple(map(float, (np.bincount(seed, value) / np.bincount(seed)).tolist()))
     unseen = (mean, se, min(df for way in ways for _, df in way), mean, mean)
-    return _whole(Estimate(*unseen, seeds, clusters, cluster_df + 1, tasks, len(rows), unit, means, ways, width))
+    return _whole(
+        Estimate(
+            *unseen, seeds, clusters, cluster_df + 1, tasks, len(rows), unit, means, ways, width
+        )
+    )
 
 
 def accuracy(rows: pl.DataFrame, span: tuple[float, float] = (0.0, 1.0)) -> Estimate | None:
@@ -210,12 +228,19 @@ def accuracy(rows: pl.DataFrame, span: tuple[float, float] = (0.0, 1.0)) -> Esti
     found = crossed_mean(rows, width)
     if found is None or not rows["value"].is_between(least, most).all():
         return found
-    mean, se, count, df = (found.mean - least) / width, found.se / width, float(found.tasks), math.inf
+    mean, se, count, df = (
+        (found.mean - least) / width,
+        found.se / width,
+        float(found.tasks),
+        math.inf,
+    )
     if se > 0:
         count, df = mean * (1 - mean) / se**2, found.df
     squared = t_quantile(0.5 + CONFIDENCE / 2, df) ** 2
     middle = (mean + squared / (2 * count)) / (1 + squared / count)
-    half = math.sqrt(squared * (mean * (1 - mean) / count + squared / (4 * count**2))) / (1 + squared / count)
+    half = math.sqrt(squared * (mean * (1 - mean) / count + squared / (4 * count**2))) / (
+        1 + squared / count
+    )
     low, high = max(0.0, min(mean, middle - half)), min(1.0, max(mean, middle + half))
     return replace(found, low=least + width * low, high=least + width * high)
 
@@ -233,11 +258,15 @@ def tail_p(values: Sequence[float], worst: float, margin: float) -> float:
     terms = sorted(one + margin for one in (*values, -worst))
     if terms[0] >= 0:
         return 0.0
-    chance = [float(term <= 0) for term in terms]  # of single values, then of all runs of two neighbours, three, ...
+    chance = [
+        float(term <= 0) for term in terms
+    ]  # of single values, then of all runs of two neighbours, three, ...
     for more in range(1, len(terms)):
         chance = [
             (high * upper - low * lower) / (high - low) if low <= 0 < high else lower
-            for low, high, lower, upper in zip(terms, terms[more:], chance, chance[1:], strict=False)
+            for low, high, lower, upper in zip(
+                terms, terms[more:], chance, chance[1:], strict=False
+            )
         ]
     return chance[0]
 
@@ -277,7 +306,9 @@ def seeds_for_equivalence(margin: float, family: int = 1, alpha: float = 0.05) -
     """
     if margin >= COLLAPSE:
         return MIN_SEEDS
-    return max(MIN_SEEDS, math.ceil(math.log(alpha / max(family, 1)) / math.log(1 - margin / COLLAPSE)))
+    return max(
+        MIN_SEEDS, math.ceil(math.log(alpha / max(family, 1)) / math.log(1 - margin / COLLAPSE))
+    )
 
 
 def t_quantile(share: float, df: float) -> float:

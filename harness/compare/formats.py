@@ -25,8 +25,24 @@ if TYPE_CHECKING:
 
 _NUMBER = re.compile(r"[<+-]?[\d.,]+( [\[(].*[\])])?")
 _LATEX = str.maketrans(
-    {"&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}"}
-    | {"^": r"\textasciicircum{}", "\\": r"\textbackslash{}", "<": r"$<$", ">": r"$>$", "|": r"$|$", "±": r"$\pm$"}
+    {
+        "&": r"\&",
+        "%": r"\%",
+        "$": r"\$",
+        "#": r"\#",
+        "_": r"\_",
+        "{": r"\{",
+        "}": r"\}",
+        "~": r"\textasciitilde{}",
+    }
+    | {
+        "^": r"\textasciicircum{}",
+        "\\": r"\textbackslash{}",
+        "<": r"$<$",
+        ">": r"$>$",
+        "|": r"$|$",
+        "±": r"$\pm$",
+    }
 )
 
 
@@ -37,8 +53,12 @@ def render(comparison: Comparison, form: Format, references: Sequence[Reference]
         return json.dumps(data, indent=2, ensure_ascii=False, default=str) + "\n"
     found, words = tables(comparison, references), sentences(comparison)
     if form in ("md", "table"):
-        head = f"# {comparison['name']}\n\n" + (f"{comparison['question']}\n\n" if comparison["question"] else "")
-        return head + markdown_tables(found) + "\n" + "".join(f"- {sentence}\n" for sentence in words)
+        head = f"# {comparison['name']}\n\n" + (
+            f"{comparison['question']}\n\n" if comparison["question"] else ""
+        )
+        return (
+            head + markdown_tables(found) + "\n" + "".join(f"- {sentence}\n" for sentence in words)
+        )
     if form == "csv":
         return _csv(comparison)
     if form == "latex":
@@ -65,9 +85,13 @@ def show_table(console: Console, table: Table) -> None:
 
     title = table.title
     for columns in _fitting(table, console.width):
-        shown = RichTable(title=title or None, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+        shown = RichTable(
+            title=title or None, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD
+        )
         for index in columns:
-            justify: Literal["left", "right"] = "right" if index and _numeric(table, index) else "left"
+            justify: Literal["left", "right"] = (
+                "right" if index and _numeric(table, index) else "left"
+            )
             shown.add_column(table.heads[index], justify=justify, overflow="fold")
         for row in table.rows:
             shown.add_row(*(_styled(row[index]) for index in columns))
@@ -122,7 +146,11 @@ def markdown_tables(found: list[Table], heading: str = "##") -> str:
     for table in found:
         lines = [f"{heading} {table.title}", ""] if heading else []
         lines.append("| " + " | ".join(_pipe(head) for head in table.heads) + " |")
-        lines.append("|" + "|".join(" ---: " if _numeric(table, i) else " --- " for i in range(len(table.heads))) + "|")
+        lines.append(
+            "|"
+            + "|".join(" ---: " if _numeric(table, i) else " --- " for i in range(len(table.heads)))
+            + "|"
+        )
         lines += ["| " + " | ".join(_pipe(cell) for cell in row) + " |" for row in table.rows]
         parts.append("\n".join([*lines, *(["", table.note] if table.note else [])]) + "\n")
     return "\n".join(parts)
@@ -138,17 +166,26 @@ def _csv(comparison: Comparison) -> str:
     rows: list[dict[str, object]] = []
     for arm in comparison["arms"]:
         pair = by_arm.get(arm["name"])
-        row: dict[str, object] = {"arm": arm["name"], "agent": arm["agent"], "agent_match": arm["agent_match"]}
+        row: dict[str, object] = {
+            "arm": arm["name"],
+            "agent": arm["agent"],
+            "agent_match": arm["agent_match"],
+        }
         row["seeds"] = " ".join(map(str, arm["seeds"]))
         row |= _estimate("accuracy_initial", arm["accuracy_initial"])
         row |= _estimate("accuracy_final", arm["accuracy_final"])
         for measure, one in comparison["learning"]["arms"].get(arm["name"], {}).items():
-            row |= _estimate(measure, one["estimate"]) | _estimate(f"{measure}_difference", one["difference"])
+            row |= _estimate(measure, one["estimate"]) | _estimate(
+                f"{measure}_difference", one["difference"]
+            )
         row |= _estimate("difference", pair and pair["difference"])
         tests = ("p", "p_holm", "p_equivalence_holm", "detectable", "verdict", "identical")
         row |= {key: dict(pair or {}).get(key) for key in tests}
         row |= {"unseen_share": pair and pair["collapses"]["share"]}
-        for key, bounds in (("accuracy", arm["accuracy_bounds"]), ("difference", pair and pair["difference_bounds"])):
+        for key, bounds in (
+            ("accuracy", arm["accuracy_bounds"]),
+            ("difference", pair and pair["difference_bounds"]),
+        ):
             row |= dict(zip((f"{key}_worst", f"{key}_best"), bounds or (None, None), strict=True))
         row |= {key: value for key, value in arm.items() if isinstance(value, int | float)}
         row |= {f"{part}_share": share for part, share in arm["shares"].items()}
@@ -180,8 +217,15 @@ def _label(comparison: Comparison) -> str:
 def _latex(label: str, found: list[Table], words: list[str]) -> str:
     lines = ["% needs \\usepackage{booktabs}"]
     for table in found:
-        columns = "".join("r" if _numeric(table, index) else "l" for index in range(len(table.heads)))
-        lines += ["\\begin{table}", "\\centering", "\\small", f"\\caption{{{table.title.translate(_LATEX)}}}"]
+        columns = "".join(
+            "r" if _numeric(table, index) else "l" for index in range(len(table.heads))
+        )
+        lines += [
+            "\\begin{table}",
+            "\\centering",
+            "\\small",
+            f"\\caption{{{table.title.translate(_LATEX)}}}",
+        ]
         lines += [
             f"\\label{{tab:{label}-{table.key.replace('_', '-')}}}",
             f"\\begin{{tabular}}{{{columns}}}",
@@ -204,11 +248,14 @@ def html_tables(found: list[Table]) -> str:
     parts = []
     for table in found:
         heads = "".join(
-            f'<th scope="col"{_right(table, index)}>{html.escape(head)}</th>' for index, head in enumerate(table.heads)
+            f'<th scope="col"{_right(table, index)}>{html.escape(head)}</th>'
+            for index, head in enumerate(table.heads)
         )
         body = "".join(
             "<tr>"
-            + "".join(f"<td{_right(table, index)}>{inline(cell)}</td>" for index, cell in enumerate(row))
+            + "".join(
+                f"<td{_right(table, index)}>{inline(cell)}</td>" for index, cell in enumerate(row)
+            )
             + "</tr>"
             for row in table.rows
         )

@@ -54,8 +54,13 @@ class Difference:
         return keys()[self.top].group if self.top in keys() else "run"
 
     def __str__(self) -> str:
-        found = (f"{said} in {_some(names)}" for said, (_, names) in zip(self.said, self.values, strict=True))
-        alike = self.key in _PHASES and len({said.partition(" (")[0] for said in self.said}) < len(self.said)
+        found = (
+            f"{said} in {_some(names)}"
+            for said, (_, names) in zip(self.said, self.values, strict=True)
+        )
+        alike = self.key in _PHASES and len({said.partition(" (")[0] for said in self.said}) < len(
+            self.said
+        )
         return f"{self.key} differs: {', '.join(found)}{_PHASES[self.key][1] if alike else ''}"
 
 
@@ -81,17 +86,26 @@ def differences(runs: Sequence[Run], more: Sequence[str] = ()) -> list[Differenc
         top = keys().get(key.partition(".")[0])
         groups: dict[int | None, list[tuple[object, list[str]]]] = {}
         for run, one in flat:
-            values, mine = groups.setdefault(run.seed if top and top.by_seed else None, []), one.get(key, _MISSING)
+            values, mine = (
+                groups.setdefault(run.seed if top and top.by_seed else None, []),
+                one.get(key, _MISSING),
+            )
             if (names := next((names for value, names in values if value == mine), None)) is None:
                 values.append((mine, names := []))
             names.append(run.name)
         if clash := next((values for values in groups.values() if len(values) > 1), None):
             first = {run.name: run for run, _ in reversed(flat)}
-            found.append(Difference(key, clash, [_words(first[names[0]], key, value) for value, names in clash]))
+            found.append(
+                Difference(
+                    key, clash, [_words(first[names[0]], key, value) for value, names in clash]
+                )
+            )
     return found
 
 
-def check_identity(runs: Sequence[Run], allow: Iterable[str] = (), varied: Iterable[str] = ()) -> list[Exempt]:
+def check_identity(
+    runs: Sequence[Run], allow: Iterable[str] = (), varied: Iterable[str] = ()
+) -> list[Exempt]:
     """Refuse runs that differ where they must not; trainings of one arm, in what a study varies, too.
 
     Args:
@@ -112,16 +126,25 @@ def check_identity(runs: Sequence[Run], allow: Iterable[str] = (), varied: Itera
                 f"--allow {key}: no such key. Known: {', '.join(sorted({one.split('.')[0] for one in known}))}"
             )
     by_study = [key for one in varied for key in identity_keys(one)]
-    arms = [[run for run in runs if run.trained and run.arm == arm] for arm in dict.fromkeys(run.arm for run in runs)]
+    arms = [
+        [run for run in runs if run.trained and run.arm == arm]
+        for arm in dict.fromkeys(run.arm for run in runs)
+    ]
     # What is another one in each training follows them, such as whose policy a role has.
-    mixed = {one.key: one for arm in arms for one in differences(arm, _ARM) if len(one.values) < len(arm)}
+    mixed = {
+        one.key: one for arm in arms for one in differences(arm, _ARM) if len(one.values) < len(arm)
+    }
     exceptions: list[Exempt] = []
     refused: list[Difference] = []
     for one in ({one.key: one for one in differences(runs)} | mixed).values():
         by_hand = any(_covers(key, one.key) for key in allowed)
         if by_hand or (one.key not in mixed and any(_covers(key, one.key) for key in by_study)):
             values = {run.id: _comparable(run, _ARM).get(one.key) for run in runs}
-            exempt: Exempt = {"key": one.key, "why": "allowed" if by_hand else "varied", "values": values}
+            exempt: Exempt = {
+                "key": one.key,
+                "why": "allowed" if by_hand else "varied",
+                "values": values,
+            }
             exceptions.append(exempt | {"said": one.said} if one.key in _PHASES else exempt)
         else:
             refused.append(one)
@@ -136,9 +159,13 @@ def _refusal(refused: Sequence[Difference]) -> str:
     if any(one.key == "kind" for one in refused):
         refused = [one for one in refused if one.key != "device"]
     by_top = {one.top: [other.key for other in refused if other.top == one.top] for one in refused}
-    advice = " ".join(f"--allow {found[0] if len(found) == 1 else top}" for top, found in by_top.items())
+    advice = " ".join(
+        f"--allow {found[0] if len(found) == 1 else top}" for top, found in by_top.items()
+    )
     advice = f"If that is what you mean to compare, say {advice}"
-    if any(one.key == "task_set.name" for one in refused):  # of another task set nothing else is the same
+    if any(
+        one.key == "task_set.name" for one in refused
+    ):  # of another task set nothing else is the same
         refused = [one for one in refused if one.top != "task_set" or one.key == "task_set.name"]
     if len(refused) == 1:
         return f"{refused[0]}. {advice}"
@@ -189,7 +216,9 @@ def check_parity(runs: Sequence[Run], allow: Iterable[str] = ()) -> list[str]:
     for run in runs:
         agents[run.record["agent"]] = agents.get(run.record["agent"]) or run.parity
     if len(agents) > 1:
-        missing = [name for name, found in agents.items() if found is None and not _excused(name, runs)]
+        missing = [
+            name for name, found in agents.items() if found is None and not _excused(name, runs)
+        ]
         if missing and not permitted:
             raise NotComparable(
                 f"parity differs: {missing[0]} ran without a parity certificate, so nobody knows whether it is the "
@@ -199,7 +228,9 @@ def check_parity(runs: Sequence[Run], allow: Iterable[str] = ()) -> list[str]:
         if missing:
             remarks.append(f"Not certified to be the same agent (allowed): {', '.join(missing)}.")
         programs = {run.record["agent"]: run.record["identity"].get("program") for run in runs}
-        for part, program in product(("prompts", "scenarios", "reference"), dict.fromkeys(programs.values())):
+        for part, program in product(
+            ("prompts", "scenarios", "reference"), dict.fromkeys(programs.values())
+        ):
             values = {
                 name: found["fingerprint"].get(part)
                 for name, found in agents.items()
@@ -207,13 +238,17 @@ def check_parity(runs: Sequence[Run], allow: Iterable[str] = ()) -> list[str]:
             }
             if len(set(values.values())) > 1 and not permitted:
                 one, first = next(iter(values.items()))
-                two, second = next((name, value) for name, value in values.items() if value != first)
+                two, second = next(
+                    (name, value) for name, value in values.items() if value != first
+                )
                 raise NotComparable(
                     f"parity.{part} differs: {first} for {one}, {second} for {two}. "
                     "Certify both anew with `harness parity`, or say --allow parity"
                 )
     idiomatic = [
-        name for name, found in agents.items() if (found is not None and not found["strict"]) or _idiomatic(name)
+        name
+        for name, found in agents.items()
+        if (found is not None and not found["strict"]) or _idiomatic(name)
     ]
     if idiomatic:
         remarks.append(
@@ -245,14 +280,18 @@ def circumstances(runs: Sequence[Run]) -> list[str]:
         installed = ", ".join(sorted({run.record["harness_version"] for run in runs}))
         remarks.append(f"The commit of the code is not known: harness {installed}, installed.")
     if len(commits) > 1:
-        remarks.append(f"Runs were made by {len(commits)} commits: {', '.join(sorted(one[:10] for one in commits))}.")
+        remarks.append(
+            f"Runs were made by {len(commits)} commits: {', '.join(sorted(one[:10] for one in commits))}."
+        )
     if any(code["dirty"] for code in codes if code):
         remarks.append("Some runs were made with uncommitted changes in the source tree.")
     versions: dict[str, set[str]] = {}
     for run in runs:
         for name in {name for other in runs for name in other.record["versions"]}:
             versions.setdefault(name, set()).add(str(run.record["versions"].get(name)))
-        for name, installed in run.record["frameworks"].items():  # of its agent: others need none of it
+        for name, installed in run.record[
+            "frameworks"
+        ].items():  # of its agent: others need none of it
             versions.setdefault(name, set()).add(installed)
     for name, found in sorted(versions.items()):
         if len(found) > 1:
@@ -292,9 +331,13 @@ def _sharing_text(at_once: int, cores: int) -> str:
 def _comparable(run: Run, more: Iterable[str] = ()) -> dict[str, Any]:
     flat = {"kind": run.record["kind"], "samples": 1, **flatten(run.record["identity"])}
     flat |= {key: run.record["config"].get(key) for key in more}
-    if run.record["kind"] == "train":  # rounding is another one; of what is measured, the policy may be served anywhere
+    if (
+        run.record["kind"] == "train"
+    ):  # rounding is another one; of what is measured, the policy may be served anywhere
         flat["device"] = run.record["device"]
-    return {key: value for key, value in flat.items() if value != {}}  # an option not set, whoever else sets some
+    return {
+        key: value for key, value in flat.items() if value != {}
+    }  # an option not set, whoever else sets some
 
 
 def _covers(permission: str, key: str) -> bool:
@@ -336,8 +379,14 @@ def _excused(name: str, runs: Sequence[Run]) -> bool:
     if any(spec.name == name for spec in registry().specs("agent")) or _idiomatic(name):
         return is_reference(name) or _idiomatic(name)
     sources = {run.record.get("agent_source") or "" for run in runs if run.record["agent"] == name}
-    held = {one.parity["fingerprint"].get("reference") for one in runs if one.parity and one.parity["strict"]}
-    return bool(held) and (sources <= held or (sources == {""} and name.startswith("reference_")))  # "": older records
+    held = {
+        one.parity["fingerprint"].get("reference")
+        for one in runs
+        if one.parity and one.parity["strict"]
+    }
+    return bool(held) and (
+        sources <= held or (sources == {""} and name.startswith("reference_"))
+    )  # "": older records
 
 
 def _idiomatic(name: str) -> bool:

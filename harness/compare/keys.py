@@ -74,13 +74,17 @@ class Means(Behaviour):
     optimizer_steps: Annotated[float | None, "updates of the weights"]
     trained_transitions: Annotated[float | None, "calls in all updates"]
     trained_tokens: Annotated[float | None, "sampled tokens in all updates"]
-    signal: Annotated[float | None, "share of groups of training rollouts that teach: GRPO's rewards differ"]
+    signal: Annotated[
+        float | None, "share of groups of training rollouts that teach: GRPO's rewards differ"
+    ]
 
 
 class Signal(TypedDict):
     """What there was to learn from."""
 
-    signal_by_step: Annotated[dict[int, float], "share of groups that teach; empty where that is not known"]
+    signal_by_step: Annotated[
+        dict[int, float], "share of groups that teach; empty where that is not known"
+    ]
     no_signal: Annotated[str, "why no group of any step did, as sentences; empty where one did"]
 
 
@@ -96,14 +100,26 @@ class RoleFigures(TypedDict):
 
     # Beside what a figure is: the head of its column, and its form.
     calls_per_rollout: Annotated[float | None, "calls with an answer", "calls/rollout", ",.2f"]
-    response_tokens_per_rollout: Annotated[float | None, "of all its replies", "response tokens", ",.1f"]
-    token_share: Annotated[float | None, "of all roles' response tokens", "share of tokens %", ",.1%"]
+    response_tokens_per_rollout: Annotated[
+        float | None, "of all its replies", "response tokens", ",.1f"
+    ]
+    token_share: Annotated[
+        float | None, "of all roles' response tokens", "share of tokens %", ",.1%"
+    ]
     tokens_per_reply: Annotated[float | None, "the mean length of a reply", "tokens/reply", ",.1f"]
-    credit: Annotated[float | None, "what a trained call was paid, the mean of all steps", "credit", ",.3f"]
-    reward: Annotated[float | None, "mean of the reward's own values of the role", "own reward", ",.3f"]
+    credit: Annotated[
+        float | None, "what a trained call was paid, the mean of all steps", "credit", ",.3f"
+    ]
+    reward: Annotated[
+        float | None, "mean of the reward's own values of the role", "own reward", ",.3f"
+    ]
     prompt_tokens_per_rollout: Annotated[float | None, "of all its calls", "prompt tokens", ",.0f"]
-    cut_share: Annotated[float | None, "of its replies, that ended at the token limit", "cut %", ",.1%"]
-    failed_calls_per_rollout: Annotated[float | None, "calls without an answer", "failed calls", ",.2f"]
+    cut_share: Annotated[
+        float | None, "of its replies, that ended at the token limit", "cut %", ",.1%"
+    ]
+    failed_calls_per_rollout: Annotated[
+        float | None, "calls without an answer", "failed calls", ",.2f"
+    ]
 
 
 class RoleFigure(TypedDict):
@@ -111,7 +127,9 @@ class RoleFigure(TypedDict):
 
     mean: Annotated[float | None, "over the seeds that have it: all, of rates; None where none has"]
     interval: Annotated[Interval | None, "95 %, for new seeds; None of fewer than two"]
-    difference: Annotated[float | None, "to the baseline's of the same seeds; None where there are none"]
+    difference: Annotated[
+        float | None, "to the baseline's of the same seeds; None where there are none"
+    ]
     difference_interval: Annotated[Interval | None, "95 %; None of fewer than two seeds"]
 
 
@@ -121,7 +139,9 @@ ByRole = dict[str, dict[str, dict[str, RoleFigure]]]
 class Shared(Means):
     """What a run and an arm both have."""
 
-    shares: Annotated[dict[str, float], "of a step's time: `rollout`, `update`, `weights` and `other`"]
+    shares: Annotated[
+        dict[str, float], "of a step's time: `rollout`, `update`, `weights` and `other`"
+    ]
     reward_parts: Annotated[dict[str, float], "mean of every part of the reward"]
     unscored: Annotated[int, "validation rollouts without a verdict"]
     failures: Annotated[dict[str, int], "rollouts of all phases by how they ended"]
@@ -141,8 +161,12 @@ class Figures(Shared, Signal):
     accuracy_final: Annotated[float | None, "of the last validation, or of the evaluation"]
     val_curve: Annotated[dict[int, float], "mean validation reward by step"]
     val_tasks: Annotated[int, "questions of the last validation"]
-    by_difficulty: Annotated[dict[str, Accuracy], "of the last validation, where tasks have difficulties"]
-    by_cluster: Annotated[dict[str, Accuracy], "of the last validation, by group of alike questions"]
+    by_difficulty: Annotated[
+        dict[str, Accuracy], "of the last validation, where tasks have difficulties"
+    ]
+    by_cluster: Annotated[
+        dict[str, Accuracy], "of the last validation, by group of alike questions"
+    ]
     by_role: Annotated[dict[str, RoleFigures], "by role, in the order of first calls"]
 
 
@@ -153,11 +177,15 @@ class Arm(Shared):
     agent: Annotated[str, "name of the agent"]
     agent_match: Annotated[str, "pattern of the roles that are trained"]
     seeds: Annotated[list[int], "of its runs"]
-    accuracy_initial: Annotated[EstimateData | None, "before training; None where that was not validated"]
+    accuracy_initial: Annotated[
+        EstimateData | None, "before training; None where that was not validated"
+    ]
     accuracy_final: Annotated[EstimateData, "of the last validation"]
     interquartile_mean: Annotated[float, "of the middle half of the means by seed and cluster"]
     interquartile_mean_interval: Annotated[Interval | None, "95 %; None with one seed"]
-    accuracy_bounds: Annotated[Interval | None, "if all unscored were wrong, and right; None where there were none"]
+    accuracy_bounds: Annotated[
+        Interval | None, "if all unscored were wrong, and right; None where there were none"
+    ]
     per_seed: Annotated[list[Figures], "its runs"]
 
 
@@ -182,8 +210,12 @@ class Collapses(TypedDict):
 class Item(TypedDict):
     """Statistics of these checkpoints alone."""
 
-    mcnemar: Annotated[list[McNemarData], "empty for graded rewards and where arms have no common seed"]
-    cluster_bootstrap: Annotated[Interval | None, "95 % interval of the difference; None where it cannot be drawn"]
+    mcnemar: Annotated[
+        list[McNemarData], "empty for graded rewards and where arms have no common seed"
+    ]
+    cluster_bootstrap: Annotated[
+        Interval | None, "95 % interval of the difference; None where it cannot be drawn"
+    ]
     clusters: Annotated[int, "groups of alike questions that it draws from"]
     few_clusters: Annotated[bool, "too few clusters for the bootstrap"]
 
@@ -191,8 +223,12 @@ class Item(TypedDict):
 class Training(TypedDict, total=False):
     """Further evidence; empty with one seed."""
 
-    hierarchical_bootstrap: Annotated[Interval | None, "95 % interval, drawing seeds, then questions"]
-    probability_of_improvement: Annotated[float, "that a training of the arm ends above one of the baseline"]
+    hierarchical_bootstrap: Annotated[
+        Interval | None, "95 % interval, drawing seeds, then questions"
+    ]
+    probability_of_improvement: Annotated[
+        float, "that a training of the arm ends above one of the baseline"
+    ]
     interquartile_mean_difference: Annotated[float, "of the middle half of the seeds"]
 
 
@@ -202,10 +238,17 @@ class Pair(TypedDict):
     arm: Annotated[str, "its name"]
     baseline: Annotated[str, "name of the arm it is compared with"]
     paired_by: Annotated[PairedBy, "`task` where there is no common seed"]
-    learned: Annotated[bool, "whether there was anything to learn from: a group with different rewards, in either arm"]
-    identical: Annotated[bool, "the same answers in every step of every seed, and something to learn from"]
+    learned: Annotated[
+        bool,
+        "whether there was anything to learn from: a group with different rewards, in either arm",
+    ]
+    identical: Annotated[
+        bool, "the same answers in every step of every seed, and something to learn from"
+    ]
     difference: Annotated[EstimateData, "of the final accuracies, arm less baseline"]
-    difference_bounds: Annotated[Interval | None, "if all unscored speak against the arm, and for it"]
+    difference_bounds: Annotated[
+        Interval | None, "if all unscored speak against the arm, and for it"
+    ]
     p: Annotated[float, "of the test for a difference"]
     p_equivalence: Annotated[float | None, "of the test for equivalence; None without a margin"]
     detectable: Annotated[float | None, "the smallest difference that would have been found"]
@@ -261,7 +304,9 @@ class Agreement(TypedDict):
     first: Annotated[float | None, "rollouts of the first step"]
     training: Annotated[float | None, "those of all steps"]
     end: Annotated[float | None, "last validation"]
-    parted: Annotated[int | None, "first training step, of any seed, in which answers or gradients differ"]
+    parted: Annotated[
+        int | None, "first training step, of any seed, in which answers or gradients differ"
+    ]
     gradient: Annotated[float | None, "largest difference of a step's gradient norm"]
     identical: Annotated[bool, "whether there was a training and nothing at all differs"]
     steps: Annotated[list[AgreementStep], "every step of every seed"]
@@ -270,8 +315,12 @@ class Agreement(TypedDict):
 class ViewArm(TypedDict):
     """An arm within a budget."""
 
-    accuracy: Annotated[float | None, "mean over its seeds; None where none was validated within the budget"]
-    difference: Annotated[EstimateData | None, "to the baseline; None for it, and where a run was not validated there"]
+    accuracy: Annotated[
+        float | None, "mean over its seeds; None where none was validated within the budget"
+    ]
+    difference: Annotated[
+        EstimateData | None, "to the baseline; None for it, and where a run was not validated there"
+    ]
     steps: Annotated[list[int], "validated steps that were looked at, by seed"]
     used: Annotated[float | None, "share of the budget; None without one"]
 
@@ -289,7 +338,9 @@ class Exempt(TypedDict):
     """What differs with permission."""
 
     key: Annotated[str, "of the identity, dotted"]
-    why: Annotated[Literal["allowed", "varied"], "by an option of the command, or by the study itself"]
+    why: Annotated[
+        Literal["allowed", "varied"], "by an option of the command, or by the study itself"
+    ]
     values: Annotated[dict[str, Any], "by run"]
     said: NotRequired[Annotated[list[str], "every value in words, where it is a hash of questions"]]
 
@@ -320,7 +371,9 @@ class Comparison(TypedDict):
     task_set: Annotated[str, "that all runs are on"]
     kind: Annotated[Kind, "trainings or evaluations"]
     baseline: Annotated[str, "name of the arm that others are compared with"]
-    margin: Annotated[float | None, "differences smaller than this do not matter; None where none was stated"]
+    margin: Annotated[
+        float | None, "differences smaller than this do not matter; None where none was stated"
+    ]
     alpha: Annotated[float, "level of the tests"]
     min_seeds: Annotated[int, "fewer never show equivalence"]
     collapse: Annotated[float, "what a training that no seed has shown is taken to lose"]
@@ -331,7 +384,9 @@ class Comparison(TypedDict):
     times_compare: Annotated[bool, "whether all runs had a machine, or the same share of one"]
     one_seed: Annotated[bool, "whether any pair rests on one seed"]
     graded: NotRequired[Annotated[bool, "what is called accuracy is the mean of a graded reward"]]
-    span: NotRequired[Annotated[Interval, "between which values rewards lie; 0 and 1 where missing"]]
+    span: NotRequired[
+        Annotated[Interval, "between which values rewards lie; 0 and 1 where missing"]
+    ]
     arms: Annotated[list[Arm], "in order of first appearance"]
     pairs: Annotated[list[Pair], "every arm but the baseline"]
     learning: Annotated[Learning, "how fast, beside where to"]

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from harness.compare.columns import ROLE_NOTE, Table, behaviour, cost, evidence, references_of, role_tables
+from harness.compare.columns import (
+    ROLE_NOTE,
+    Table,
+    behaviour,
+    cost,
+    evidence,
+    references_of,
+    role_tables,
+)
 from harness.compare.keys import Arm, Comparison, View
 from harness.compare.numbers import interval, number, p_value, points, with_interval
 from harness.compare.references import Reference
@@ -50,7 +58,9 @@ def _accuracy(comparison: Comparison) -> Table:
             }
         if pair is not None:
             row |= {
-                "difference (points)": "identical" if same else with_interval(pair["difference"], signed=True),
+                "difference (points)": "identical"
+                if same
+                else with_interval(pair["difference"], signed=True),
                 "difference, unscored against to for": interval(pair["difference_bounds"]),
                 "p": "-" if same else p_value(pair["p_holm"]),
                 "p (equivalence)": "-" if same else p_value(pair["p_equivalence_holm"]),
@@ -63,7 +73,9 @@ def _accuracy(comparison: Comparison) -> Table:
     if all(arm["accuracy_bounds"] is None for arm in comparison["arms"]):
         absent |= {f"{reached} %, unscored wrong to right", "difference, unscored against to for"}
     heads = [head for head in rows[0] if head not in absent]
-    return _of_rewards(comparison, Table("accuracy", "", heads, [[row[head] for head in heads] for row in rows]))
+    return _of_rewards(
+        comparison, Table("accuracy", "", heads, [[row[head] for head in heads] for row in rows])
+    )
 
 
 def _of_rewards(comparison: Comparison, table: Table) -> Table:
@@ -79,9 +91,16 @@ def _of_rewards(comparison: Comparison, table: Table) -> Table:
     note = table.note.replace("accuracy", name).replace("Accuracy", name.capitalize())
     if not comparison.get("graded"):
         return replace(table, title=heading)
-    heads = [head.replace(" %", "") if head != "failed by agent %" else head for head in table.heads]
-    heads = ["value" if head == "%" else head.replace("wrong to right", "lowest to highest") for head in heads]
-    return replace(table, title=f"{heading}, in hundredths", heads=heads, note=note.replace(" in %", ""))
+    heads = [
+        head.replace(" %", "") if head != "failed by agent %" else head for head in table.heads
+    ]
+    heads = [
+        "value" if head == "%" else head.replace("wrong to right", "lowest to highest")
+        for head in heads
+    ]
+    return replace(
+        table, title=f"{heading}, in hundredths", heads=heads, note=note.replace(" in %", "")
+    )
 
 
 def _sampled(comparison: Comparison) -> Table:
@@ -93,11 +112,18 @@ def _sampled(comparison: Comparison) -> Table:
     rows = []
     for arm, found in several["arms"].items():
         for key in several["measures"]:
-            cells = [arm, title(key, comparison.get("graded", False)), with_interval(found[key]["estimate"])]
+            cells = [
+                arm,
+                title(key, comparison.get("graded", False)),
+                with_interval(found[key]["estimate"]),
+            ]
             if comparison["pairs"] and arm == comparison["baseline"]:
                 cells += ["baseline", ""]
             elif comparison["pairs"]:
-                cells += [with_interval(found[key]["difference"], signed=True), p_value(found[key].get("p_holm"))]
+                cells += [
+                    with_interval(found[key]["difference"], signed=True),
+                    p_value(found[key].get("p_holm")),
+                ]
             rows.append(cells)
     note = f"{several['samples']} samples a task, by task and seed, then means."
     if comparison["pairs"]:
@@ -112,7 +138,10 @@ def _learning(comparison: Comparison) -> Table:
     measures = comparison["learning"]["measures"]
     heads = ["arm"]
     for key in measures:
-        heads += [f"{measure_text(key, comparison)} %", *(("difference (points)", "p") if comparison["pairs"] else ())]
+        heads += [
+            f"{measure_text(key, comparison)} %",
+            *(("difference (points)", "p") if comparison["pairs"] else ()),
+        ]
     same = {pair["arm"] for pair in comparison["pairs"] if pair["identical"]}
     rows = []
     for arm in comparison["arms"]:
@@ -126,11 +155,16 @@ def _learning(comparison: Comparison) -> Table:
                 elif arm["name"] in same:
                     cells += ["identical", "-"]
                 else:
-                    cells += [with_interval(one["difference"], signed=True), p_value(one.get("p_holm"))]
+                    cells += [
+                        with_interval(one["difference"], signed=True),
+                        p_value(one.get("p_holm")),
+                    ]
         rows.append(cells)
     note = "Area under the curve: accuracy, averaged over the steps from the first validation to the last."
     if comparison["pairs"]:
-        note = f"Secondary: p values are corrected over this table, and no verdict rests on it. {note}"
+        note = (
+            f"Secondary: p values are corrected over this table, and no verdict rests on it. {note}"
+        )
     return _of_rewards(comparison, Table("learning", "", heads, rows if measures else [], note))
 
 
@@ -138,7 +172,9 @@ def _agreement(comparison: Comparison) -> Table:
     rows = [
         [
             name,
-            *map(points, (one["start"], one["first"], one["training"], one["end"], one["gradient"])),
+            *map(
+                points, (one["start"], one["first"], one["training"], one["end"], one["gradient"])
+            ),
             "-" if not one["steps"] else "never" if one["parted"] is None else f"{one['parted']}",
             f"{one['draws']:,}",
         ]
@@ -153,9 +189,7 @@ def _agreement(comparison: Comparison) -> Table:
         "step is in `--format json`."
     )
     if any(arm["gpu_hours"] for arm in comparison["arms"]):
-        note += (
-            " On a GPU rounding may depend on what else is in a batch from the first call on: two runs of one agent "
-        )
+        note += " On a GPU rounding may depend on what else is in a batch from the first call on: two runs of one agent "
         note += "may give less than 100 too."
     return Table("agreement", f"Same answers as {comparison['baseline']}", heads, rows, note)
 
@@ -163,11 +197,15 @@ def _agreement(comparison: Comparison) -> Table:
 def _reward_parts(comparison: Comparison) -> Table:
     arms = comparison["arms"]
     parts = list(dict.fromkeys(part for arm in arms for part in arm["reward_parts"]))
-    rows = [[arm["name"], *(number(arm["reward_parts"].get(part), 3) for part in parts)] for arm in arms]
+    rows = [
+        [arm["name"], *(number(arm["reward_parts"].get(part), 3) for part in parts)] for arm in arms
+    ]
     note = "Means over the verdicts that have the part, then over seeds."
     if comparison["kind"] == "train":
         note = f"Last validation: {note[0].lower()}{note[1:]}"
-    return Table("reward_parts", "Parts of the reward", ["arm", *parts], rows if parts else [], note)
+    return Table(
+        "reward_parts", "Parts of the reward", ["arm", *parts], rows if parts else [], note
+    )
 
 
 def _checkpoints(comparison: Comparison) -> Table:
@@ -176,14 +214,18 @@ def _checkpoints(comparison: Comparison) -> Table:
     for pair in comparison["pairs"]:
         if pair["one_seed"]:
             tests = pair["item"]["mcnemar"]
-            counts = "; ".join(f"{one['only_first']}:{one['only_second']} p {p_value(one['p'])}" for one in tests)
+            counts = "; ".join(
+                f"{one['only_first']}:{one['only_second']} p {p_value(one['p'])}" for one in tests
+            )
             rows.append([pair["arm"], counts or "-", interval(pair["item"]["cluster_bootstrap"])])
     heads = ["arm against baseline", "McNemar", "bootstrap over clusters"]
     note = (
         "Good for one thing: whether these very checkpoints answer differently, on questions (McNemar) or clusters of "
         "them like these. Of other trainings it says nothing, and no verdict rests on it."
     )
-    if all(counts == "-" for _, counts, _ in rows):  # graded, or paired by task: there is no right and wrong to count
+    if all(
+        counts == "-" for _, counts, _ in rows
+    ):  # graded, or paired by task: there is no right and wrong to count
         heads, rows = [heads[0], heads[2]], [[arm, interval] for arm, _, interval in rows]
         note = note.replace("questions (McNemar) or clusters of them", "clusters")
     return Table("checkpoints", "These checkpoints alone", heads, rows, note)
@@ -196,7 +238,9 @@ def _views(comparison: Comparison) -> Table:
     heads = ["arm", *(head for view in found for head in _view_heads(view))]
     heads += ["optimizer steps", "trained tokens", "trained calls by role"]
     rows = []
-    same = {pair["arm"] for pair in comparison["pairs"] if pair["identical"]} | {comparison["baseline"]}
+    same = {pair["arm"] for pair in comparison["pairs"] if pair["identical"]} | {
+        comparison["baseline"]
+    }
     for arm in comparison["arms"]:
         cells = []
         for view in found:
@@ -204,8 +248,13 @@ def _views(comparison: Comparison) -> Table:
             cells.append(points(one["accuracy"]))
             if view["budget"] is not None:
                 told = "baseline" if arm["name"] == comparison["baseline"] else "identical"
-                cells.append(told if arm["name"] in same else with_interval(one["difference"], signed=True))
-        roles = ", ".join(f"{role} {number(one['transitions'], 0)}" for role, one in arm["trained_by_role"].items())
+                cells.append(
+                    told if arm["name"] in same else with_interval(one["difference"], signed=True)
+                )
+        roles = ", ".join(
+            f"{role} {number(one['transitions'], 0)}"
+            for role, one in arm["trained_by_role"].items()
+        )
         rows.append(
             [
                 arm["name"],
@@ -231,7 +280,9 @@ def _view_heads(view: View) -> list[str]:
 def _exceptions(comparison: Comparison) -> Table:
     rows = []
     for one in comparison["exceptions"]:
-        values = one.get("said") or list(dict.fromkeys(_cell(value) for value in one["values"].values()))
+        values = one.get("said") or list(
+            dict.fromkeys(_cell(value) for value in one["values"].values())
+        )
         why = "varied by the study" if one["why"] == "varied" else "allowed by --allow"
         rows.append([one["key"], why, "; ".join(values)])
     return Table("exceptions", "Not identical, with permission", ["key", "why", "values"], rows)
@@ -239,9 +290,15 @@ def _exceptions(comparison: Comparison) -> Table:
 
 def _failed(comparison: Comparison) -> Table:
     rows = [
-        [one["arm"], str(one["seed"]), one["status"], one["reason"][:160], one["run"]] for one in comparison["failed"]
+        [one["arm"], str(one["seed"]), one["status"], one["reason"][:160], one["run"]]
+        for one in comparison["failed"]
     ]
-    return Table("failed", "Runs that are not in the comparison", ["arm", "seed", "status", "reason", "run"], rows)
+    return Table(
+        "failed",
+        "Runs that are not in the comparison",
+        ["arm", "seed", "status", "reason", "run"],
+        rows,
+    )
 
 
 def _seeds(arm: Arm) -> str:

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 
 def learn(
-    arms: Mapping[str, Sequence[Run]], baseline: str, checkpoint: int | None, span: tuple[float, float] = (0.0, 1.0)
+    arms: Mapping[str, Sequence[Run]],
+    baseline: str,
+    checkpoint: int | None,
+    span: tuple[float, float] = (0.0, 1.0),
 ) -> Learning:
     """Every measure of every arm, and its difference to the baseline, with the test of the main comparison.
 
@@ -53,7 +56,9 @@ def held_against(
         taken: Rows with `value` of every arm, by measure.
         span: Between which values they lie.
     """
-    found: dict[str, dict[Key, Learned]] = {name: {} for tables in taken.values() for name in tables}
+    found: dict[str, dict[Key, Learned]] = {
+        name: {} for tables in taken.values() for name in tables
+    }
     tested: list[Learned] = []
     for key, tables in taken.items():
         for name, table in tables.items():
@@ -66,6 +71,8 @@ def held_against(
             if difference := crossed_mean(rows, span[1] - span[0]):
                 entry["difference"], entry["p"] = difference.data(), difference.p_difference()
                 tested.append(entry)
-    for entry, corrected in zip(tested, statistics.holm([entry["p"] for entry in tested]), strict=True):
+    for entry, corrected in zip(
+        tested, statistics.holm([entry["p"] for entry in tested]), strict=True
+    ):
         entry["p_holm"] = corrected
     return found

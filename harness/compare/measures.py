@@ -49,7 +49,9 @@ def _measure(run: Run) -> Figures:
         "val_curve": curve,
         "val_tasks": val["task_id"].n_unique(),
         "unscored": val["reward"].null_count(),
-        "agent_failed": cast(float, val["outcome"].is_in(AGENT_OUTCOMES).mean()) if len(val) else None,
+        "agent_failed": cast(float, val["outcome"].is_in(AGENT_OUTCOMES).mean())
+        if len(val)
+        else None,
         "steps": run.progress.step,
         "wall_s": result["wall_s"] if result else None,
         "gpu_hours": gpu_hours(run.record),
@@ -61,9 +63,13 @@ def _measure(run: Run) -> Figures:
         "by_role": role_figures(run),
         **cost(run),
         "overhead_ms_per_call": overhead_ms(run),
-        "gateway_ms_per_call": None if run.transitions is None else _median_ms(run.transitions["gateway_s"]),
+        "gateway_ms_per_call": None
+        if run.transitions is None
+        else _median_ms(run.transitions["gateway_s"]),
         "optimizer_steps": optimizer_steps(run)[-1][1] if len(train) else None,
-        "trained_transitions": cast(int, train["trained_transitions"].sum()) if len(train) else None,
+        "trained_transitions": cast(int, train["trained_transitions"].sum())
+        if len(train)
+        else None,
         "trained_tokens": cast(int, train["trained_tokens"].sum()) if len(train) else None,
         "signal": share,
         **taught,
@@ -83,7 +89,10 @@ def signal(run: Run) -> tuple[float | None, Signal]:
     share = share_mixed(counted.values())
     paid = run.training.select("used_reward", "reward_reason").rows() if share == 0 else []
     by_step = {step: mixed / groups for step, (groups, mixed) in counted.items() if groups}
-    return share, {"signal_by_step": by_step, "no_signal": why_flat(paid, run.span, least) if paid else ""}
+    return share, {
+        "signal_by_step": by_step,
+        "no_signal": why_flat(paid, run.span, least) if paid else "",
+    }
 
 
 def behaviour(rows: pl.DataFrame) -> Behaviour:
@@ -92,7 +101,9 @@ def behaviour(rows: pl.DataFrame) -> Behaviour:
     if not len(rows):
         return cast(Behaviour, dict.fromkeys(Behaviour.__annotations__))
     pairs = rows.filter(rows["rewrites"] > 0).drop_nulls(["reward", "first_reward"])
-    per_rollout = rows.select("transitions", "prompt_tokens", "response_tokens").mean().row(0, named=True)
+    per_rollout = (
+        rows.select("transitions", "prompt_tokens", "response_tokens").mean().row(0, named=True)
+    )
     return {
         "transitions_per_rollout": per_rollout["transitions"],
         "prompt_tokens_per_rollout": per_rollout["prompt_tokens"],
@@ -122,7 +133,11 @@ def failures(rows: pl.DataFrame) -> dict[str, int]:
     found = dict(sorted(ended.filter(ended != "ok").value_counts().rows()))
     unscored = ((ended == "ok") & rows["reward"].is_null()).sum()
     broken = reasons.cast(str).str.starts_with(REFUSED).sum()
-    return found | ({"unscored": unscored} if unscored else {}) | ({"answer_fails": broken} if broken else {})
+    return (
+        found
+        | ({"unscored": unscored} if unscored else {})
+        | ({"answer_fails": broken} if broken else {})
+    )
 
 
 def cost(run: Run) -> Cost:
@@ -130,9 +145,14 @@ def cost(run: Run) -> Cost:
     rows = run.steps.drop_nulls("step_s") if "step_s" in run.steps.columns else run.steps.clear()
     if not len(rows):
         return {"step_s": None, "shares": {}}
-    net = rows["step_s"] - (rows["checkpoint_s"].fill_null(0) if "checkpoint_s" in rows.columns else 0)
+    net = rows["step_s"] - (
+        rows["checkpoint_s"].fill_null(0) if "checkpoint_s" in rows.columns else 0
+    )
     total = cast(float, net.sum())
-    parts = {part: cast(float, rows[of].sum()) if of in rows.columns else 0.0 for part, of in PARTS.items()}
+    parts = {
+        part: cast(float, rows[of].sum()) if of in rows.columns else 0.0
+        for part, of in PARTS.items()
+    }
     shares = {part: seconds / total for part, seconds in parts.items()}
     shares["other"] = max(0.0, 1.0 - sum(shares.values()))
     return {"step_s": cast(float, net.median()), "shares": shares}
@@ -183,7 +203,9 @@ def framework_s(run: Run) -> pl.Series | None:
     times = pl.struct(pl.col("started_s"), end=pl.col("started_s") + pl.col("latency_s"))
     calls = dict(run.transitions.group_by("attempt_id").agg(times).rows())
     asked = run.episodes.select("attempt_id", "tool_calls").rows()
-    busy = [_busy_s(calls[attempt], tools) if attempt in calls else None for attempt, tools in asked]
+    busy = [
+        _busy_s(calls[attempt], tools) if attempt in calls else None for attempt, tools in asked
+    ]
     return run.episodes["elapsed_s"] - pl.Series(busy, dtype=pl.Float64)
 
 
@@ -197,10 +219,17 @@ def optimizer_steps(run: Run) -> list[tuple[int, int, int]]:
 
     config, train = run.record["config"], run.record["config"]["train"]
     tasks = train["mini_batch_size"] or train["batch_size"]
-    fixed = math.ceil(train["batch_size"] / tasks) if train.get("batching") == "by_rollout" else None
+    fixed = (
+        math.ceil(train["batch_size"] / tasks) if train.get("batching") == "by_rollout" else None
+    )
     found: list[tuple[int, int, int]] = []
     steps = tokens = 0
-    counted = run.training.lazy().group_by("step").agg(pl.sum("trained_transitions", "trained_tokens")).sort("step")
+    counted = (
+        run.training.lazy()
+        .group_by("step")
+        .agg(pl.sum("trained_transitions", "trained_tokens"))
+        .sort("step")
+    )
     for step, calls, trained in counted.collect().rows():
         by_rows = math.ceil(calls / (tasks * config["rollout"]["group_size"]))
         steps += by_rows if fixed is None else min(fixed, calls)
@@ -225,16 +254,27 @@ def _by(rows: pl.DataFrame, column: str) -> dict[str, Accuracy]:
     groups: dict[str, list[tuple[str, float]]] = {}
     for name, *one in rows.select(column, "task_id", "reward").drop_nulls().sort(column).rows():
         groups.setdefault(name, []).append((one[0], one[1]))
-    means = {name: sum(reward for _, reward in found) / len(found) for name, found in groups.items()}
-    return {name: {"accuracy": means[name], "tasks": len(dict(found))} for name, found in groups.items()}
+    means = {
+        name: sum(reward for _, reward in found) / len(found) for name, found in groups.items()
+    }
+    return {
+        name: {"accuracy": means[name], "tasks": len(dict(found))} for name, found in groups.items()
+    }
 
 
 def _busy_s(calls: list[dict[str, float]], tools: str | None) -> float:
     """Seconds in which a model or tools were at work. A tool in which a model is asked is a member of a team."""
     import orjson
 
-    own = [(one["started_s"], one["started_s"] + one["elapsed_s"]) for one in orjson.loads(tools or "[]")]
-    own = [(start, end) for start, end in own if not any(start < one["started_s"] < end for one in calls)]
+    own = [
+        (one["started_s"], one["started_s"] + one["elapsed_s"])
+        for one in orjson.loads(tools or "[]")
+    ]
+    own = [
+        (start, end)
+        for start, end in own
+        if not any(start < one["started_s"] < end for one in calls)
+    ]
     busy = until = 0.0
     for start, end in sorted([*own, *(tuple(one.values()) for one in calls)]):
         busy, until = busy + max(0.0, end - max(start, until)), max(until, end)

@@ -26,7 +26,9 @@ def formed(value: float | None, ends: Interval | None, form: str, signed: bool =
     """As `with_interval`, of any unit and form, without the form's %; without an interval where its ends are equal."""
     if value is None:
         return "-"
-    mean, *limits = (f"{one:{'+' * signed}z{form}}".removesuffix("%") for one in (value, *(ends or ())))
+    mean, *limits = (
+        f"{one:{'+' * signed}z{form}}".removesuffix("%") for one in (value, *(ends or ()))
+    )
     return f"{mean} [{', '.join(limits)}]" if {*limits} - {mean} else mean
 
 

@@ -73,7 +73,9 @@ class Variances:
         by_clusters = (parts.sum(1) ** 2 * square_weights(share)).sum(1)
         by_both = (parts**2 * square_weights(share, seeds)).sum((1, 2))
         ways = ways_of(by_seeds, by_clusters, by_both, seeds - 1.0, share_df(share))
-        squares = [sum(part * t_quantile(1 - alpha / 2, df) ** 2 for part, df in way) for way in ways]
+        squares = [
+            sum(part * t_quantile(1 - alpha / 2, df) ** 2 for part, df in way) for way in ways
+        ]
         needed = np.sqrt(np.maximum(*squares)) / error
 
         def lacking(effect: float) -> float:

@@ -23,7 +23,11 @@ from harness.wording import is_graded, printable
 if TYPE_CHECKING:
     import polars as pl
 
-_NEEDED = {"episodes": {"phase", "step", "reward", "cluster"}, "transitions": {"role", "trained"}, "steps": {"step"}}
+_NEEDED = {
+    "episodes": {"phase", "step", "reward", "cluster"},
+    "transitions": {"role", "trained"},
+    "steps": {"step"},
+}
 """Columns without which a table says nothing."""
 
 
@@ -84,7 +88,11 @@ class Run:
             return rows
         import polars as pl
 
-        failed = (pl.col("phase") == "val") & pl.col("outcome").is_in(AGENT_OUTCOMES) & pl.col("reward").is_null()
+        failed = (
+            (pl.col("phase") == "val")
+            & pl.col("outcome").is_in(AGENT_OUTCOMES)
+            & pl.col("reward").is_null()
+        )
         return rows.with_columns(reward=pl.when(failed).then(0.0).otherwise("reward"))
 
     @cached_property
@@ -122,8 +130,17 @@ class Run:
         if self.transitions is None:
             return {}
         tokens = pl.col("response_tokens").cast(int).sum()
-        groups = self.transitions.lazy().filter("trained").group_by("role").agg(pl.len(), tokens).sort("role")
-        return {role: {"transitions": calls, "tokens": tokens} for role, calls, tokens in groups.collect().rows()}
+        groups = (
+            self.transitions.lazy()
+            .filter("trained")
+            .group_by("role")
+            .agg(pl.len(), tokens)
+            .sort("role")
+        )
+        return {
+            role: {"transitions": calls, "tokens": tokens}
+            for role, calls, tokens in groups.collect().rows()
+        }
 
     def validation(self, step: int | None = None) -> pl.DataFrame:
         """Validation episodes of one step; of the last one where none is named."""
@@ -140,13 +157,21 @@ class Run:
         import polars as pl
 
         keys = ["step", "cluster", "task_id", "difficulty"]
-        rows = self.episodes.lazy().filter(phase="val").drop_nulls("reward").group_by(keys).agg(value=pl.mean("reward"))
+        rows = (
+            self.episodes.lazy()
+            .filter(phase="val")
+            .drop_nulls("reward")
+            .group_by(keys)
+            .agg(value=pl.mean("reward"))
+        )
         return rows.sort(keys).select(pl.lit(self.seed).alias("seed"), pl.all()).collect()
 
     @cached_property
     def _validated(self) -> dict[int, pl.DataFrame]:
         """Validation episodes by step."""
-        return {rows["step"][0]: rows for rows in self.episodes.filter(phase="val").partition_by("step")}
+        return {
+            rows["step"][0]: rows for rows in self.episodes.filter(phase="val").partition_by("step")
+        }
 
     @cached_property
     def training(self) -> pl.DataFrame:
@@ -160,7 +185,9 @@ class Run:
     @cached_property
     def graded(self) -> bool:
         """Whether means of its rewards are no accuracy, as the record says or, of an older run, a value."""
-        return self.record.get("graded", False) or is_graded(self.episodes["reward"].unique().drop_nulls())
+        return self.record.get("graded", False) or is_graded(
+            self.episodes["reward"].unique().drop_nulls()
+        )
 
     @property
     def span(self) -> tuple[float, float]:
@@ -211,7 +238,9 @@ class Run:
         least = 0 if self.finished else self.record["tasks"]["val"] * self.samples
         whole = {step: rows for step, rows in sorted(self._validated.items()) if len(rows) >= least}
         scored = {step: rows["reward"].drop_nulls() for step, rows in whole.items()}
-        return {step: cast(float, rewards.mean()) for step, rewards in scored.items() if len(rewards)}
+        return {
+            step: cast(float, rewards.mean()) for step, rewards in scored.items() if len(rewards)
+        }
 
     def _table(self, kind: Kind, drop: Sequence[str] = ()) -> pl.DataFrame:
         """A table under the names of today, with nulls where a number is not known, however it was written."""
@@ -220,9 +249,15 @@ class Run:
         path = self.folder.path / f"{kind}.parquet"
         advice = "Restore it from a copy, or remove it: where the run's logs/ still has the rows, they are read instead"
         try:
-            rows_count = self.record["status"] == "running" and any(self.folder.logs.glob(f"{kind}-*.jsonl"))
-            if path.is_file() and not rows_count:  # of a resumed run the tables are of its earlier launches
-                file = os.fsencode(path).decode()  # polars takes names for UTF-8, whatever the locale's encoding
+            rows_count = self.record["status"] == "running" and any(
+                self.folder.logs.glob(f"{kind}-*.jsonl")
+            )
+            if (
+                path.is_file() and not rows_count
+            ):  # of a resumed run the tables are of its earlier launches
+                file = os.fsencode(
+                    path
+                ).decode()  # polars takes names for UTF-8, whatever the locale's encoding
                 wanted = [name for name in pl.read_parquet_schema(file) if name not in drop]
                 table = pl.read_parquet(file, columns=wanted)
             else:

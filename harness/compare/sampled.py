@@ -31,7 +31,9 @@ def best_of(values: Sequence[float], k: int) -> float:
     Source: Chen et al. 2021, arXiv:2107.03374, section 2.1: unbiased for k new samples.
     """
     ordered, k = sorted(values), min(k, len(values))
-    return sum(comb(index, k - 1) * value for index, value in enumerate(ordered)) / comb(len(ordered), k)
+    return sum(comb(index, k - 1) * value for index, value in enumerate(ordered)) / comb(
+        len(ordered), k
+    )
 
 
 def worst_of(values: Sequence[float], k: int) -> float:
@@ -49,12 +51,19 @@ def agreed(samples: Sequence[tuple[str | None, float]]) -> float:
     """
     votes = Counter(meaning for meaning, _ in samples if meaning is not None)
     most = max(votes.values(), default=0)
-    return next(value for meaning, value in samples if not votes or (meaning is not None and votes[meaning] == most))
+    return next(
+        value
+        for meaning, value in samples
+        if not votes or (meaning is not None and votes[meaning] == most)
+    )
 
 
 def measures(samples: int) -> list[str]:
     """Names of what is taken of so many samples; k is 1, 2, 4 and so on, and all."""
-    several = [*(2**power for power in range(1, samples.bit_length()) if 2**power < samples), samples]
+    several = [
+        *(2**power for power in range(1, samples.bit_length()) if 2**power < samples),
+        samples,
+    ]
     return ["best_1", *(f"best_{k}" for k in several), *(f"worst_{k}" for k in several), "agreed"]
 
 
@@ -65,7 +74,11 @@ def title(measure: str, graded: bool) -> str:
         return "self-consistency"
     if measure == "best_1":
         return "mean reward" if graded else "pass@1"
-    names = {"best": "best of ", "worst": "worst of "} if graded else {"best": "pass@", "worst": "pass^"}
+    names = (
+        {"best": "best of ", "worst": "worst of "}
+        if graded
+        else {"best": "pass@", "worst": "pass^"}
+    )
     return f"{names[kind]}{k}"
 
 
@@ -92,8 +105,14 @@ def by_task(rows: pl.DataFrame, samples: int) -> pl.DataFrame:
     import polars as pl
 
     keys, found = ["seed", "cluster", "task_id"], []
-    groups = rows.drop_nulls("reward").sort("session", maintain_order=True).group_by(keys, maintain_order=True)
-    for *key, rewards, meanings in groups.agg(pl.col("reward").cast(float), "meaning").sort(keys).rows():
+    groups = (
+        rows.drop_nulls("reward")
+        .sort("session", maintain_order=True)
+        .group_by(keys, maintain_order=True)
+    )
+    for *key, rewards, meanings in (
+        groups.agg(pl.col("reward").cast(float), "meaning").sort(keys).rows()
+    ):
         row = dict(zip(keys, key, strict=True)) | {"scored": len(rewards)}
         for name in measures(samples):
             kind, _, k = name.partition("_")
@@ -103,7 +122,9 @@ def by_task(rows: pl.DataFrame, samples: int) -> pl.DataFrame:
                 else (best_of if kind == "best" else worst_of)(rewards, int(k))
             )
         found.append(row)
-    return pl.DataFrame(found, dict.fromkeys(keys) | {"scored": int} | dict.fromkeys(measures(samples), float))
+    return pl.DataFrame(
+        found, dict.fromkeys(keys) | {"scored": int} | dict.fromkeys(measures(samples), float)
+    )
 
 
 def summary(rows: pl.DataFrame, samples: int, span: tuple[float, float]) -> Samples:
@@ -126,7 +147,9 @@ def summary(rows: pl.DataFrame, samples: int, span: tuple[float, float]) -> Samp
     }
 
 
-def sampled(arms: Mapping[str, Sequence[Run]], baseline: str, span: tuple[float, float]) -> Sampled | None:
+def sampled(
+    arms: Mapping[str, Sequence[Run]], baseline: str, span: tuple[float, float]
+) -> Sampled | None:
     """Every measure of every arm, and its difference to the baseline's, task by task; None unless all were sampled."""
     samples = min(run.samples for runs in arms.values() for run in runs)
     if samples == 1:
@@ -140,7 +163,9 @@ def sampled(arms: Mapping[str, Sequence[Run]], baseline: str, span: tuple[float,
     return {
         "samples": samples,
         "measures": list(taken),
-        "short": {arm: cast(int, (table["scored"] < samples).sum()) for arm, table in tables.items()},
+        "short": {
+            arm: cast(int, (table["scored"] < samples).sum()) for arm, table in tables.items()
+        },
         "arms": held_against(taken, baseline, span),
     }
 

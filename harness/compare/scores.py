@@ -50,7 +50,9 @@ def paired_differences(first: pl.DataFrame, second: pl.DataFrame) -> tuple[pl.Da
     paired: PairedBy = "seed"
     if not set(first["seed"].unique()) & set(second["seed"].unique()):
         keys, paired = ["cluster", "task_id"], "task"
-        first, second = (table.group_by(keys).agg(pl.mean("value")).sort(keys) for table in (first, second))
+        first, second = (
+            table.group_by(keys).agg(pl.mean("value")).sort(keys) for table in (first, second)
+        )
     both = first.select(*keys, value_first="value").join(
         second.select(*keys, value_second="value"), on=keys, maintain_order="left"
     )
@@ -73,12 +75,17 @@ def areas(runs: Sequence[Run]) -> pl.DataFrame:
     for run in runs:
         steps = list(run.val_curve())
         if len(steps) < 2:
-            return pl.DataFrame(schema={"seed": int, "cluster": str, "task_id": str, "value": float})
+            return pl.DataFrame(
+                schema={"seed": int, "cluster": str, "task_id": str, "value": float}
+            )
         keys = ["cluster", "task_id"]
         parts = [
-            (pl.col(str(one)) + pl.col(str(other))) * (other - one) / 2 for one, other in itertools.pairwise(steps)
+            (pl.col(str(one)) + pl.col(str(other))) * (other - one) / 2
+            for one, other in itertools.pairwise(steps)
         ]
-        each = [pl.col("value").filter(pl.col("step") == step).mean().alias(str(step)) for step in steps]
+        each = [
+            pl.col("value").filter(pl.col("step") == step).mean().alias(str(step)) for step in steps
+        ]
         table = run.scored.lazy().group_by(keys).agg(each).drop_nulls().sort(keys)
         area = pl.sum_horizontal(parts) / (steps[-1] - steps[0])
         frames.append(table.select(pl.lit(run.seed).alias("seed"), *keys, value=area).collect())

@@ -72,10 +72,14 @@ def select(paths: Iterable[Path], runs_dir: Path = Path("runs")) -> Selection:
     if not chosen.runs:
         raise UserError("there is no run yet to look at. `harness runs list` shows what there is")
     if empty:
-        raise UserError(f"{empty[0]} holds no run: no run.json is in it or a folder below. Restore it, or leave it out")
+        raise UserError(
+            f"{empty[0]} holds no run: no run.json is in it or a folder below. Restore it, or leave it out"
+        )
     if not all(run.arm for run in chosen.runs):
         name_arms(chosen.runs)
-    chosen.name = chosen.name or (chosen.runs[0].id if len(chosen.runs) == 1 else f"{len(chosen.runs)} runs")
+    chosen.name = chosen.name or (
+        chosen.runs[0].id if len(chosen.runs) == 1 else f"{len(chosen.runs)} runs"
+    )
     return chosen
 
 
@@ -88,7 +92,9 @@ def name_arms(runs: Sequence[Run]) -> None:
     devices = [str(run.record.get("device")) for run in runs]
 
     def goes_with_device(key: str) -> bool:
-        values = {(device, str(config.get(key))) for device, config in zip(devices, configs, strict=True)}
+        values = {
+            (device, str(config.get(key))) for device, config in zip(devices, configs, strict=True)
+        }
         return key.startswith(_OF_THE_DEVICE) and len(values) == len(set(devices))
 
     own = ("agent", "seed", "device")
@@ -97,7 +103,9 @@ def name_arms(runs: Sequence[Run]) -> None:
     for run, config, device in zip(runs, configs, devices, strict=True):
         rest = [f"on {device}"] if len(set(devices)) > 1 else []
         rest += [f"{key.rpartition('.')[2]}={config.get(key)}" for key in keys]
-        run.arm = run.arm or " ".join([str(config["agent"]), *rest, *([run.record["kind"]] if len(kinds) > 1 else [])])
+        run.arm = run.arm or " ".join(
+            [str(config["agent"]), *rest, *([run.record["kind"]] if len(kinds) > 1 else [])]
+        )
 
 
 def named_arm(name: str, arms: Mapping[str, Collection[str]]) -> str:
@@ -116,7 +124,9 @@ def named_arm(name: str, arms: Mapping[str, Collection[str]]) -> str:
         return matching[0]
     all_of_them = ", ".join(map(repr, matching or arms))
     if matching:
-        raise NoSuchArm(f"{name!r} is in {len(matching)} arms. Name one of them as the baseline: {all_of_them}")
+        raise NoSuchArm(
+            f"{name!r} is in {len(matching)} arms. Name one of them as the baseline: {all_of_them}"
+        )
     known = dict.fromkeys([*arms, *(other for others in arms.values() for other in others)])
     raise NoSuchArm(f"no arm called {name!r}{nearest(name, known, '.')} Arms: {all_of_them}")
 
@@ -137,17 +147,25 @@ def located(path: Path, runs_dir: Path) -> Path:
         try:
             described = parse_yaml(path.read_bytes())
         except (OSError, ValueError) as error:
-            raise UserError(f"{path} is no study that can be read: {error}. Correct it there") from error
-        folder: Path = runs_dir / str(described.get("name", path.stem) if isinstance(described, dict) else path.stem)
+            raise UserError(
+                f"{path} is no study that can be read: {error}. Correct it there"
+            ) from error
+        folder: Path = runs_dir / str(
+            described.get("name", path.stem) if isinstance(described, dict) else path.stem
+        )
         if not (folder / STUDY_FILE).is_file():
-            raise UserError(f"study {path} has no runs under {folder} yet. Start it: harness study {path}")
+            raise UserError(
+                f"study {path} has no runs under {folder} yet. Start it: harness study {path}"
+            )
         return folder
     if (runs_dir / path).is_dir():
         return runs_dir / path
     close = [run for run in runs_dir.glob(f"*{path.name}*") if (run / "run.json").is_file()]
     if len(close) == 1:
         return close[0]
-    raise UserError(f"{path} is neither a run, a study nor a folder of runs. `harness runs list` shows those found")
+    raise UserError(
+        f"{path} is neither a run, a study nor a folder of runs. `harness runs list` shows those found"
+    )
 
 
 def _add_study(chosen: Selection, folder: Path) -> None:
@@ -161,7 +179,13 @@ def _add_study(chosen: Selection, folder: Path) -> None:
         chosen.arms.append(job["arm"])
         path = folder / job["run"] if job["run"] else None
         if path is None or not (path / "run.json").is_file():
-            lost = f"its folder {path} is not here" if job.get("state") == "finished" else job.get("state", "not run")
+            lost = (
+                f"its folder {path} is not here"
+                if job.get("state") == "finished"
+                else job.get("state", "not run")
+            )
             chosen.missing.append(f"{job['arm']} seed {job['seed']}: {lost}")
             continue
-        chosen.runs.append(replace(read_run(path), arm=job["arm"], name=f"{job['arm']} seed {job['seed']}"))
+        chosen.runs.append(
+            replace(read_run(path), arm=job["arm"], name=f"{job['arm']} seed {job['seed']}")
+        )

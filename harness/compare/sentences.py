@@ -11,9 +11,14 @@ from harness.wording import measured
 def sentences(comparison: Comparison) -> list[str]:
     """How to read the tables, and what speaks against reading too much into them."""
     margin = comparison["margin"]
-    closing = [*comparison["remarks"], *(f"Not in the comparison: {text}." for text in comparison["missing"])]
+    closing = [
+        *comparison["remarks"],
+        *(f"Not in the comparison: {text}." for text in comparison["missing"]),
+    ]
     if not comparison["pairs"]:
-        alone = [f"{_checkpoint(comparison)}Intervals: 95 %. One arm alone; two runs: `harness runs diff A B`."]
+        alone = [
+            f"{_checkpoint(comparison)}Intervals: 95 %. One arm alone; two runs: `harness runs diff A B`."
+        ]
         if comparison["one_seed"] and comparison["kind"] == "train":
             alone.append("One seed: another training may reach something else.")
         return [*_no_signal(comparison), *alone, *_ceiling(comparison), *closing]
@@ -33,14 +38,18 @@ def sentences(comparison: Comparison) -> list[str]:
     ]
     if comparison.get("graded"):
         low, high = comparison.get("span", (0.0, 1.0))
-        found.append(f"Rewards are graded, from {low:g} to {high:g}; a point is a hundredth of mean reward.")
+        found.append(
+            f"Rewards are graded, from {low:g} to {high:g}; a point is a hundredth of mean reward."
+        )
     found += _ceiling(comparison)
     if comparison["one_seed"]:
         found.append(
             "One seed an arm: this compares these checkpoints. It says nothing about what another training would reach."
         )
     elif any(pair["one_seed"] for pair in comparison["pairs"]):
-        found.append("Where one seed is common, or none, the comparison is of these checkpoints alone.")
+        found.append(
+            "Where one seed is common, or none, the comparison is of these checkpoints alone."
+        )
     return [*found, *closing]
 
 
@@ -55,7 +64,9 @@ def _no_signal(comparison: Comparison) -> list[str]:
         flat = {run["seed"]: run["no_signal"] for run in arm["per_seed"] if run["no_signal"]}
         if flat:
             which = (
-                "" if len(flat) == len(arm["seeds"]) else f", seed{'s' * (len(flat) > 1)} {', '.join(map(str, flat))}"
+                ""
+                if len(flat) == len(arm["seeds"])
+                else f", seed{'s' * (len(flat) > 1)} {', '.join(map(str, flat))}"
             )
             found.append(
                 f"Nothing could be learned in {arm['name']}{which}: no task's rollouts gave a gradient. "
@@ -67,9 +78,19 @@ def _no_signal(comparison: Comparison) -> list[str]:
 def _in_common(comparison: Comparison) -> list[str]:
     """On how many seeds differences rest of which one arm has more."""
     seeds = {arm["name"]: len(arm["seeds"]) for arm in comparison["arms"]}
-    of = {pair["arm"]: pair["difference"]["seeds"] for pair in comparison["pairs"] if pair["paired_by"] == "seed"}
-    fewer = [f"{arm} {n}" for arm, n in of.items() if n < max(seeds[arm], seeds[comparison["baseline"]])]
-    return [f"Differences are those of the seeds that both arms have: {', '.join(fewer)}."] if fewer else []
+    of = {
+        pair["arm"]: pair["difference"]["seeds"]
+        for pair in comparison["pairs"]
+        if pair["paired_by"] == "seed"
+    }
+    fewer = [
+        f"{arm} {n}" for arm, n in of.items() if n < max(seeds[arm], seeds[comparison["baseline"]])
+    ]
+    return (
+        [f"Differences are those of the seeds that both arms have: {', '.join(fewer)}."]
+        if fewer
+        else []
+    )
 
 
 def _collapses(comparison: Comparison) -> list[str]:
@@ -77,7 +98,10 @@ def _collapses(comparison: Comparison) -> list[str]:
     found = []
     trained = [pair for pair in comparison["pairs"] if pair["learned"] and not pair["one_seed"]]
     if same := [pair for pair in trained if pair["identical"]]:
-        names, share = ", ".join(pair["arm"] for pair in same), max(pair["collapses"]["share"] for pair in same)
+        names, share = (
+            ", ".join(pair["arm"] for pair in same),
+            max(pair["collapses"]["share"] for pair in same),
+        )
         found.append(
             f"Up to {points(share)} % of trainings with other seeds may still part from the baseline's, though these "
             f"are identical (95 %): {names}."
@@ -120,7 +144,5 @@ def _ceiling(comparison: Comparison) -> list[str]:
         f"{f'{highest:g}' if graded else '100 %'}, so final {measured(graded)} cannot separate them by more than that."
     )
     if comparison["pairs"] and comparison["margin"] is not None and comparison["margin"] >= room:
-        text += (
-            f" Equivalence within ±{100 * comparison['margin']:g} points is then almost given; a harder set may differ."
-        )
+        text += f" Equivalence within ±{100 * comparison['margin']:g} points is then almost given; a harder set may differ."
     return [text]

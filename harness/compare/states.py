@@ -27,12 +27,16 @@ class Entry(TypedDict):
     arm: Annotated[str, "that it is of"]
     seed: Annotated[int, "its own"]
     run: Annotated[str | None, "name of its folder"]
-    state: NotRequired[Annotated[str, "`planned`, `running`, `finished`, `failed` or `interrupted`"]]
+    state: NotRequired[
+        Annotated[str, "`planned`, `running`, `finished`, `failed` or `interrupted`"]
+    ]
     kind: NotRequired[Annotated[Kind, "training or evaluation"]]
     parent: NotRequired[Annotated[str | None, "of an evaluation: key of the training"]]
     config_hash: NotRequired[Annotated[str, "of its configuration"]]
     launcher: NotRequired[Annotated[str | None, "that carries it out; None where none does"]]
-    pid: NotRequired[Annotated[int | None, "of the process that runs it; None where none does here"]]
+    pid: NotRequired[
+        Annotated[int | None, "of the process that runs it; None where none does here"]
+    ]
     pid_started: NotRequired[Annotated[float | None, "when that process began, seconds since 1970"]]
 
 
@@ -51,7 +55,9 @@ class Asked(TypedDict):
     question: NotRequired[Annotated[str, "in words"]]
     baseline: NotRequired[Annotated[str | None, "an arm, or its agent"]]
     margin: NotRequired[Annotated[float | None, "differences smaller than this do not matter"]]
-    checkpoint: NotRequired[Annotated[int | None, "step whose validation is compared; None: the last"]]
+    checkpoint: NotRequired[
+        Annotated[int | None, "step whose validation is compared; None: the last"]
+    ]
     varied: NotRequired[Annotated[list[str], "configuration keys that differ on purpose"]]
     evaluate: NotRequired[Annotated[list[str], "agents in which trained policies are evaluated"]]
 

@@ -41,7 +41,9 @@ def mcnemar_exact(first: Sequence[float], second: Sequence[float]) -> McNemar:
     return McNemar(ahead, behind, min(1.0, 2 * as_few / 2 ** (ahead + behind)))
 
 
-def cluster_bootstrap(rows: pl.DataFrame, seed: int = 0, resamples: int = RESAMPLES) -> tuple[float, float] | None:
+def cluster_bootstrap(
+    rows: pl.DataFrame, seed: int = 0, resamples: int = RESAMPLES
+) -> tuple[float, float] | None:
     """95 % percentile interval of the mean of `value`, whole clusters resampled.
 
     It holds for these very checkpoints and other clusters: what another training changes is not in it.
@@ -66,7 +68,9 @@ def cluster_bootstrap(rows: pl.DataFrame, seed: int = 0, resamples: int = RESAMP
     return _percentiles(sums[drawn].sum(axis=1) / counts[drawn].sum(axis=1))
 
 
-def hierarchical_bootstrap(rows: pl.DataFrame, seed: int = 0, resamples: int = RESAMPLES) -> tuple[float, float] | None:
+def hierarchical_bootstrap(
+    rows: pl.DataFrame, seed: int = 0, resamples: int = RESAMPLES
+) -> tuple[float, float] | None:
     """95 % percentile interval of the mean of `value`, seeds and clusters both resampled.
 
     Every seed meets every cluster, so both are drawn and the cells of the drawn rows and columns averaged

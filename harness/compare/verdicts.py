@@ -40,17 +40,25 @@ def _lacking(pair: Pair) -> list[str]:
     if not pair["learned"]:
         return ["nothing could be learned"]
     found, needed = pair["difference"], pair["collapses"]["seeds_needed"]
-    lacking = [f"detectable: {points(pair['detectable'])} points"] if pair["detectable"] is not None else []
+    lacking = (
+        [f"detectable: {points(pair['detectable'])} points"]
+        if pair["detectable"] is not None
+        else []
+    )
     if needed is not None and found["seeds"] < needed:
         lacking.append(f"needs {needed} seeds to show equivalence")
     if few_clusters(pair):
-        lacking.append(f"{found['clusters']} clusters tell as much as {found['equal_clusters']:.1f} equal ones")
+        lacking.append(
+            f"{found['clusters']} clusters tell as much as {found['equal_clusters']:.1f} equal ones"
+        )
     return lacking
 
 
 def few_clusters(pair: Pair) -> bool:
     """Whether clusters, not seeds, leave little power."""
-    return pair["difference"]["clusters"] > 1 and pair["difference"]["equal_clusters"] < FEW_CLUSTERS
+    return (
+        pair["difference"]["clusters"] > 1 and pair["difference"]["equal_clusters"] < FEW_CLUSTERS
+    )
 
 
 def conclusions(comparison: Comparison) -> list[str]:
@@ -74,7 +82,13 @@ def _told(pair: Pair) -> str:
 
 def _alone(pair: Pair) -> str:
     """That no trainings of several seeds were compared one by one, and why."""
-    return "" if not pair["one_seed"] else ", one seed" if pair["paired_by"] == "seed" else ", no seed in common"
+    return (
+        ""
+        if not pair["one_seed"]
+        else ", one seed"
+        if pair["paired_by"] == "seed"
+        else ", no seed in common"
+    )
 
 
 def _on_the_way(comparison: Comparison) -> list[str]:
@@ -87,15 +101,23 @@ def _on_the_way(comparison: Comparison) -> list[str]:
             one = measures[measure]
             if one["difference"] is None or arm in same:
                 continue
-            decision: Decision = "different" if one.get("p_holm", 1.0) < comparison["alpha"] else "cannot tell"
-            shown[decision].append(f"{arm} ({with_interval(one['difference'], signed=True)} points)")
+            decision: Decision = (
+                "different" if one.get("p_holm", 1.0) < comparison["alpha"] else "cannot tell"
+            )
+            shown[decision].append(
+                f"{arm} ({with_interval(one['difference'], signed=True)} points)"
+            )
         for decision, arms in shown.items():
             if arms:
                 claim = CLAIMS[decision].format(baseline=comparison["baseline"], margin="")
-                found.append(f"Secondary, {measure_text(measure, comparison)}. {claim}: {'; '.join(arms)}.")
+                found.append(
+                    f"Secondary, {measure_text(measure, comparison)}. {claim}: {'; '.join(arms)}."
+                )
     return found
 
 
 def measure_text(measure: Measure, comparison: Comparison) -> str:
     """What a measure on the way is called."""
-    return {"checkpoint": f"at step {comparison['checkpoint']}", "area": "area under curve"}[measure]
+    return {"checkpoint": f"at step {comparison['checkpoint']}", "area": "area under curve"}[
+        measure
+    ]

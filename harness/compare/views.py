@@ -41,7 +41,10 @@ def views(arms: Mapping[str, Sequence[Run]], baseline: str, width: float = 1.0) 
         index = {"stock": 0, "equal_optimizer_steps": 1, "equal_trained_tokens": 2}[key]
         budget = None if key == "stock" else min(entries[-1][index] for entries in counted.values())
         rows: dict[str, ViewArm] = {}
-        at = {name: [_within(run, counted[run.id], index, budget) for run in group] for name, group in arms.items()}
+        at = {
+            name: [_within(run, counted[run.id], index, budget) for run in group]
+            for name, group in arms.items()
+        }
         reached = {name: _scores(group, at[name]) for name, group in arms.items()}
         for name, seen in at.items():
             values = [value for _, value, _ in seen if value is not None]
@@ -53,13 +56,17 @@ def views(arms: Mapping[str, Sequence[Run]], baseline: str, width: float = 1.0) 
                 "accuracy": sum(values) / len(values) if values else None,
                 "difference": difference.data() if difference else None,
                 "steps": [step for step, _, _ in seen],
-                "used": None if budget is None else sum(used for *_, used in seen) / len(seen) / max(budget, 1),
+                "used": None
+                if budget is None
+                else sum(used for *_, used in seen) / len(seen) / max(budget, 1),
             }
         found.append({"key": key, "title": title, "budget": budget, "arms": rows})
     return found
 
 
-def _scores(group: Sequence[Run], seen: Sequence[tuple[int, float | None, int]]) -> pl.DataFrame | None:
+def _scores(
+    group: Sequence[Run], seen: Sequence[tuple[int, float | None, int]]
+) -> pl.DataFrame | None:
     """What the runs of an arm scored at these steps; None where one was not validated there."""
     import polars as pl
 

@@ -23,7 +23,11 @@ from harness.provenance import available_cores
 
 TRAINING = ("torch", "verl", "transformers", "ray", "TransferQueue", "tensordict")
 _CLASHES = (
-    ("opentelemetry-sdk", "1.45", "agentlightning 0.3.0 loses every span: pip install 'opentelemetry-sdk<1.45'"),
+    (
+        "opentelemetry-sdk",
+        "1.45",
+        "agentlightning 0.3.0 loses every span: pip install 'opentelemetry-sdk<1.45'",
+    ),
     ("agentlightning", "0.3.1", "1.x has no store or runners: pip install agentlightning==0.3.0"),
     ("verl", "0.10", "harness is written for verl 0.9.1: pip install verl==0.9.1"),
     ("openai", "3", "crewai and harness need openai<3: pip install 'openai<3'"),
@@ -37,20 +41,32 @@ _ASKS = {"packaging": "tensordict", "rich": "crewai"}
 
 def examine() -> list[Finding]:
     """Look at everything that training and evaluation need. Imports nothing heavy."""
-    return [*_python(), *_libraries(), *_overrides(), *_device(), *_plugins(), *_machine(), *_folders()]
+    return [
+        *_python(),
+        *_libraries(),
+        *_overrides(),
+        *_device(),
+        *_plugins(),
+        *_machine(),
+        *_folders(),
+    ]
 
 
 def _python() -> Iterator[Finding]:
     fine = (3, 11) <= sys.version_info[:2] < (3, 14)
     yield held("python", fine, platform.python_version(), "use Python 3.11, 3.12 or 3.13")
     advice = "queries that need newer SQLite will fail: use a newer Python build"
-    yield held("sqlite", sqlite3.sqlite_version_info >= (3, 35), sqlite3.sqlite_version, advice, "note")
+    yield held(
+        "sqlite", sqlite3.sqlite_version_info >= (3, 35), sqlite3.sqlite_version, advice, "note"
+    )
 
 
 def _libraries() -> Iterator[Finding]:
     wanted: tuple[str, ...] = ("agentlightning", *TRAINING, "vllm", "openai", "opentelemetry-sdk")
     found = {name: _version(name) for name in wanted}
-    if not any(found[name] for name in TRAINING):  # an installation that measures and compares, and is whole
+    if not any(
+        found[name] for name in TRAINING
+    ):  # an installation that measures and compares, and is whole
         wanted = ("agentlightning", "openai", "opentelemetry-sdk")
         advice = f"endpoints are measured and runs compared without it. To train: {how_to_install('cpu')}"
         yield Finding("training", "note", "not installed", advice)
@@ -88,7 +104,9 @@ def _overrides() -> Iterator[Finding]:
 def _device() -> Iterator[Finding]:
     if resolve_device("auto") == "cuda":
         have = importlib.util.find_spec("vllm") is not None
-        yield held("device", have, "CUDA", f"training on it needs vLLM: {how_to_install('gpu')}", "note")
+        yield held(
+            "device", have, "CUDA", f"training on it needs vLLM: {how_to_install('gpu')}", "note"
+        )
     else:
         yield Finding("device", "ok", f"CPU, {available_cores() or 1} cores")
 
@@ -105,8 +123,17 @@ def _machine() -> Iterator[Finding]:
     import psutil
 
     memory = psutil.virtual_memory()
-    free, found = memory.available / 2**30, f"{memory.available / 2**30:.1f} GiB free of {memory.total / 2**30:.1f}"
-    yield held("memory", free >= 8, found, "the default training takes about 8 GiB: free some memory", "note")
+    free, found = (
+        memory.available / 2**30,
+        f"{memory.available / 2**30:.1f} GiB free of {memory.total / 2**30:.1f}",
+    )
+    yield held(
+        "memory",
+        free >= 8,
+        found,
+        "the default training takes about 8 GiB: free some memory",
+        "note",
+    )
     if (shm := Path("/dev/shm")).is_dir():
         free = shutil.disk_usage(shm).free / 2**30
         advice = "Ray's object store wants 1 GiB here: mount it larger (docker: --shm-size=2g)"
@@ -118,7 +145,13 @@ def _machine() -> Iterator[Finding]:
     except OSError as error:
         yield Finding("ports", "problem", str(error), "allow this user to listen on 127.0.0.1")
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    yield held("open files", soft >= 4096, str(soft), "many concurrent rollouts need more: ulimit -n 65536", "note")
+    yield held(
+        "open files",
+        soft >= 4096,
+        str(soft),
+        "many concurrent rollouts need more: ulimit -n 65536",
+        "note",
+    )
 
 
 def _folders() -> Iterator[Finding]:
@@ -126,4 +159,6 @@ def _folders() -> Iterator[Finding]:
     advice = "checkpoints and logs need room: free some disk, or use --runs-dir elsewhere"
     yield held("disk", free >= 5, f"{free:.1f} GiB free here", advice, "note")
     writable = os.access(Path.cwd(), os.W_OK)
-    yield held("run folders", writable, str(Path.cwd()), "run folders cannot be made here: use --runs-dir")
+    yield held(
+        "run folders", writable, str(Path.cwd()), "run folders cannot be made here: use --runs-dir"
+    )

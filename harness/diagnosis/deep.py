@@ -56,7 +56,11 @@ def _imports(say: Say) -> Iterator[Finding]:
 
     tried = [(name, sys.executable, module) for name, module in LIBRARIES if _installed(module)]
     tried += [
-        (f"agent {spec.name}", python_for(registry().owner("agent", spec.name)), spec.target.partition(":")[0])
+        (
+            f"agent {spec.name}",
+            python_for(registry().owner("agent", spec.name)),
+            spec.target.partition(":")[0],
+        )
         for spec in registry().specs("agent")
     ]
 
@@ -76,10 +80,16 @@ def _imported(name: str, python: str, module: str) -> Finding:
     began = time.monotonic()
     try:
         done = subprocess.run(
-            [python, "-c", f"import {module}"], capture_output=True, text=True, errors="replace", timeout=IMPORT_S
+            [python, "-c", f"import {module}"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=IMPORT_S,
         )
     except subprocess.TimeoutExpired:
-        return Finding(f"import {name}", "problem", f"{module} is not imported within {IMPORT_S:g} s", _AGAIN)
+        return Finding(
+            f"import {name}", "problem", f"{module} is not imported within {IMPORT_S:g} s", _AGAIN
+        )
     if done.returncode == 0:
         return Finding(f"import {name}", "ok", f"{time.monotonic() - began:.1f} s")
     why = last_line(done.stderr, f"Python ended with status {done.returncode}")
@@ -93,21 +103,37 @@ def _cuda(config: Config, say: Say) -> Iterator[Finding]:
     if resolve_device(config.device) != "cuda":
         return
     say("asking torch for its GPUs")
-    told = subprocess.run([sys.executable, "-c", _TORCH], capture_output=True, text=True).stdout.split()
+    told = subprocess.run(
+        [sys.executable, "-c", _TORCH], capture_output=True, text=True
+    ).stdout.split()
     build = told[0] if told else "None"
     driver = _driver_version()
     if build == "None":
-        yield Finding("CUDA build", "problem", "torch is a build without CUDA", "install the extra gpu")
+        yield Finding(
+            "CUDA build", "problem", "torch is a build without CUDA", "install the extra gpu"
+        )
     elif driver is None:
-        yield Finding("CUDA build", "problem", f"torch is built for CUDA {build}, no driver answers", "install one")
+        yield Finding(
+            "CUDA build",
+            "problem",
+            f"torch is built for CUDA {build}, no driver answers",
+            "install one",
+        )
     else:
-        wanted, found = build.partition(".")[0], f"torch for {build}, driver for {driver[0]}.{driver[1]}"
-        yield held("CUDA build", driver[0] >= int(wanted), found, f"install a driver for CUDA {wanted}")
+        wanted, found = (
+            build.partition(".")[0],
+            f"torch for {build}, driver for {driver[0]}.{driver[1]}",
+        )
+        yield held(
+            "CUDA build", driver[0] >= int(wanted), found, f"install a driver for CUDA {wanted}"
+        )
     if len(told) > 1 and (size := _parameters(config)):
         total = sum(map(int, told[1:])) / 2**30 * min(1.0, config.gpus / max(1, len(told) - 1))
         needed = size * BYTES_A_PARAMETER / 2**30
         found = f"{total:.0f} GiB on {config.gpus}, about {needed:.0f} for weights, gradients and optimizer"
-        yield held("GPU memory", needed < total, found, "more gpus, train.lora_rank, or a smaller policy")
+        yield held(
+            "GPU memory", needed < total, found, "more gpus, train.lora_rank, or a smaller policy"
+        )
 
 
 _TORCH = (
@@ -153,13 +179,24 @@ def _policy(config: Config, say: Say) -> Iterator[Finding]:
     try:
         auth_check(found)
     except GatedRepoError:
-        yield Finding("policy", "problem", f"{found} is gated", "accept its terms on huggingface.co, then set HF_TOKEN")
+        yield Finding(
+            "policy",
+            "problem",
+            f"{found} is gated",
+            "accept its terms on huggingface.co, then set HF_TOKEN",
+        )
     except RepositoryNotFoundError:
-        yield Finding("policy", "problem", f"there is no {found} on huggingface.co that this token may see")
+        yield Finding(
+            "policy", "problem", f"there is no {found} on huggingface.co that this token may see"
+        )
     except Exception as error:  # offline, or whatever the network says
         cached = isinstance(try_to_load_from_cache(found, "config.json"), str)
         silent = f"{found}: huggingface.co did not answer ({type(error).__name__})"
-        yield Finding("policy", "ok" if cached else "note", f"{silent}, but it is in the cache" if cached else silent)
+        yield Finding(
+            "policy",
+            "ok" if cached else "note",
+            f"{silent}, but it is in the cache" if cached else silent,
+        )
     else:
         yield Finding("policy", "ok", f"{found}, which may be downloaded")
 

@@ -165,7 +165,9 @@ def hide(chunk: dict[str, Any], *, token_ids: bool, logprobs: bool) -> None:
 def split_events(buffer: bytearray) -> Iterator[bytes]:
     """Take the complete server-sent events out of a buffer, each with its closing empty line."""
     while True:
-        ends = [(at, len(mark)) for mark in (b"\n\n", b"\r\n\r\n") if (at := buffer.find(mark)) >= 0]
+        ends = [
+            (at, len(mark)) for mark in (b"\n\n", b"\r\n\r\n") if (at := buffer.find(mark)) >= 0
+        ]
         if not ends:
             return
         at, width = min(ends)
@@ -199,7 +201,9 @@ def _ids(fields: Mapping[str, object], name: str) -> list[int] | None:
     # Thousands a call, so looked at one by one only where something is wrong.
     if value and (set(map(type, value)) != {int} or min(value) < 0 or max(value) >= _COUNT_LIMIT):
         wrong = next(one for one in value if not _is_count(one))
-        raise ValueError(f"{name} must hold whole numbers from 0 to {_COUNT_LIMIT - 1}, not {_shown(wrong)}")
+        raise ValueError(
+            f"{name} must hold whole numbers from 0 to {_COUNT_LIMIT - 1}, not {_shown(wrong)}"
+        )
     return value
 
 
@@ -209,8 +213,14 @@ def _logprobs(choice: Mapping[str, Any]) -> list[float] | None:
 
 
 def _logprob(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not -math.inf < value <= _ROUNDING:
-        raise ValueError(f"a log-probability must be a finite number of 0 or less, not {_shown(value)}")
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not -math.inf < value <= _ROUNDING
+    ):
+        raise ValueError(
+            f"a log-probability must be a finite number of 0 or less, not {_shown(value)}"
+        )
     return float(value)
 
 

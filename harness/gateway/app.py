@@ -67,17 +67,26 @@ class GatewayApp:
             case ["POST", "r", rollout_id, attempt_id, who, "v1", "chat", "completions"]:
                 log, by = self._caller(scope, rollout_id, attempt_id, who)
                 await self._relay.serve(log, by, self._request(scope, receive), send)
-            case ["POST", "r", rollout_id, attempt_id, who, "v1", path] if spoken := dialects().get(path):
+            case ["POST", "r", rollout_id, attempt_id, who, "v1", path] if spoken := dialects().get(
+                path
+            ):
                 log, by = self._caller(scope, rollout_id, attempt_id, who)
                 request = self._request(scope, receive, Spoken(spoken, log.written))
                 await self._relay.serve(log, by, request, send)
             case ["GET", "r", rollout_id, attempt_id, who, "v1", "models"]:
                 _, (role, _) = self._caller(scope, rollout_id, attempt_id, who)
-                model = {"id": self._pools.of(role).model, "object": "model", "created": 0, "owned_by": "harness"}
+                model = {
+                    "id": self._pools.of(role).model,
+                    "object": "model",
+                    "created": 0,
+                    "owned_by": "harness",
+                }
                 await _reply(send, 200, orjson.dumps({"object": "list", "data": [model]}))
             case [_, "control", *rest]:
                 _authorize(scope, self._control_key)
-                await _reply(send, 200, await self._control([method, *rest], self._request(scope, receive)))
+                await _reply(
+                    send, 200, await self._control([method, *rest], self._request(scope, receive))
+                )
             case ["GET", "health"]:
                 await _reply(send, 200, b'{"status":"ok"}')
             case _:
@@ -86,13 +95,17 @@ class GatewayApp:
     def _request(self, scope: Scope, receive: Receive, spoken: Spoken | None = None) -> Request:
         return Request(scope, receive, self._settings.max_body_bytes, spoken)
 
-    def _caller(self, scope: Scope, rollout_id: str, attempt_id: str, who: str) -> tuple[AttemptLog, tuple[str, str]]:
+    def _caller(
+        self, scope: Scope, rollout_id: str, attempt_id: str, who: str
+    ) -> tuple[AttemptLog, tuple[str, str]]:
         _authorize(scope, self._key)
         log = self._attempts.get(rollout_id, attempt_id)
         role, branch = parted(who)
         if role not in log.roles:
             known = ", ".join(sorted(log.roles))
-            raise Refusal("unknown_role", f"the attempt has no role {role!r}; its roles are {known}")
+            raise Refusal(
+                "unknown_role", f"the attempt has no role {role!r}; its roles are {known}"
+            )
         return log, (role, branch)
 
     async def _control(self, path: list[str], request: Request) -> bytes:
@@ -102,7 +115,9 @@ class GatewayApp:
             case ["PUT", "upstreams", role]:
                 return orjson.dumps(_set_upstreams(self._pools.own(role), await request.json()))
             case ["PUT", "attempts", rollout_id, attempt_id]:
-                return orjson.dumps(self._open_attempt(rollout_id, attempt_id, await request.json()))
+                return orjson.dumps(
+                    self._open_attempt(rollout_id, attempt_id, await request.json())
+                )
             case ["DELETE", "attempts", rollout_id, attempt_id]:
                 log = self._attempts.get(rollout_id, attempt_id)
                 log.close()
@@ -115,17 +130,29 @@ class GatewayApp:
                 return orjson.dumps(self._stats())
         raise Refusal("not_found", f"no control route {' '.join(path)}")
 
-    def _open_attempt(self, rollout_id: str, attempt_id: str, asked: dict[str, Any]) -> dict[str, Any]:
-        sampling, timeout_s, roles = asked.get("sampling"), asked.get("timeout_s"), asked.get("roles")
+    def _open_attempt(
+        self, rollout_id: str, attempt_id: str, asked: dict[str, Any]
+    ) -> dict[str, Any]:
+        sampling, timeout_s, roles = (
+            asked.get("sampling"),
+            asked.get("timeout_s"),
+            asked.get("roles"),
+        )
         if not isinstance(sampling, dict):
             raise Refusal("bad_request", "sampling must be an object")
         if reserved := RESERVED & sampling.keys():
             raise Refusal("bad_request", f"sampling may not contain {', '.join(sorted(reserved))}")
         if not isinstance(timeout_s, int | float) or isinstance(timeout_s, bool) or timeout_s <= 0:
             raise Refusal("bad_request", "timeout_s must be a number above 0")
-        if not isinstance(roles, list) or not roles or not all(isinstance(role, str) for role in roles):
+        if (
+            not isinstance(roles, list)
+            or not roles
+            or not all(isinstance(role, str) for role in roles)
+        ):
             raise Refusal("bad_request", "roles must be a list of names")
-        self._attempts.open(AttemptLog(rollout_id, attempt_id, sampling, timeout_s, frozenset(roles)))
+        self._attempts.open(
+            AttemptLog(rollout_id, attempt_id, sampling, timeout_s, frozenset(roles))
+        )
         return {"rollout_id": rollout_id, "attempt_id": attempt_id}
 
     def _stats(self) -> dict[str, Any]:
@@ -147,11 +174,15 @@ def _set_upstreams(pool: UpstreamPool, asked: dict[str, Any]) -> dict[str, Any]:
         upstreams = [(str(row["base_url"]), row.get("api_key")) for row in asked["upstreams"]]
         model, token_ids = asked["model"], asked["token_ids"]
     except (KeyError, TypeError, AttributeError) as error:
-        raise Refusal("bad_request", "needs upstreams (base_url, api_key), model, token_ids") from error
+        raise Refusal(
+            "bad_request", "needs upstreams (base_url, api_key), model, token_ids"
+        ) from error
     if not isinstance(model, str) or not isinstance(token_ids, bool):
         raise Refusal("bad_request", "model must be text and token_ids true or false")
     if bad := [url for url, _ in upstreams if not url.startswith(("http://", "https://"))]:
-        raise Refusal("bad_request", f"base_url must begin with http:// or https://, not {bad[0]!r}")
+        raise Refusal(
+            "bad_request", f"base_url must begin with http:// or https://, not {bad[0]!r}"
+        )
     pool.replace(upstreams, model, token_ids)
     return {"upstreams": len(upstreams)}
 

@@ -38,7 +38,12 @@ class AttemptLog:
     """One open attempt: its forced sampling, its deadline and its records."""
 
     def __init__(
-        self, rollout_id: str, attempt_id: str, sampling: Mapping[str, Any], timeout_s: float, roles: frozenset[str]
+        self,
+        rollout_id: str,
+        attempt_id: str,
+        sampling: Mapping[str, Any],
+        timeout_s: float,
+        roles: frozenset[str],
     ) -> None:
         self.rollout_id = rollout_id
         self.attempt_id = attempt_id
@@ -225,7 +230,9 @@ class Attempts:
         self._sweep()
         key = (log.rollout_id, log.attempt_id)
         if key in self._open or key in self._closed:
-            raise Refusal("attempt_exists", f"attempt {log.attempt_id!r} of {log.rollout_id!r} exists")
+            raise Refusal(
+                "attempt_exists", f"attempt {log.attempt_id!r} of {log.rollout_id!r} exists"
+            )
         self._open[key] = log
 
     def get(self, rollout_id: str, attempt_id: str) -> AttemptLog:

@@ -47,7 +47,9 @@ def checked_url(endpoint: str) -> str:
     try:
         parts = urlsplit(endpoint)
         whole = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-        whole = whole and not parts.query and not parts.fragment and not any(map(str.isspace, endpoint))
+        whole = (
+            whole and not parts.query and not parts.fragment and not any(map(str.isspace, endpoint))
+        )
     except ValueError:  # a port that is no number, half an IPv6 address
         whole = False
     if not whole:
@@ -66,7 +68,10 @@ class GatewayControl:
 
     def __init__(self, base_url: str, control_key: str, *, timeout_s: float = 30.0) -> None:
         self.base_url = base_url.rstrip("/")
-        self._headers = {"authorization": f"Bearer {control_key}", "content-type": "application/json"}
+        self._headers = {
+            "authorization": f"Bearer {control_key}",
+            "content-type": "application/json",
+        }
         self._timeout_s = timeout_s
         self._session: aiohttp.ClientSession | None = None
 
@@ -90,12 +95,16 @@ class GatewayControl:
         path = "upstreams" if role is None else f"upstreams/{quote(role, safe='')}"
         await self._send("PUT", path, {"upstreams": rows, "model": model, "token_ids": token_ids})
 
-    async def point(self, endpoint: Endpoint | None = None, roles: Mapping[str, Endpoint] | None = None) -> None:
+    async def point(
+        self, endpoint: Endpoint | None = None, roles: Mapping[str, Endpoint] | None = None
+    ) -> None:
         """Send calls to one endpoint, and those of roles that are named to their own."""
         for role, one in ((None, endpoint), *(roles or {}).items()):
             if one is not None:
                 upstream = {"base_url": one.base_url, "api_key": one.api_key}
-                await self.set_upstreams([upstream], model=one.model, token_ids=one.token_ids, role=role)
+                await self.set_upstreams(
+                    [upstream], model=one.model, token_ids=one.token_ids, role=role
+                )
 
     async def open_attempt(
         self,
@@ -110,10 +119,15 @@ class GatewayControl:
         asked = {"sampling": dict(sampling), "timeout_s": timeout_s, "roles": list(roles)}
         await self._send("PUT", _attempt(rollout_id, attempt_id), asked)
 
-    async def close_attempt(self, rollout_id: str, attempt_id: str) -> tuple[list[Transition], list[CallFailure]]:
+    async def close_attempt(
+        self, rollout_id: str, attempt_id: str
+    ) -> tuple[list[Transition], list[CallFailure]]:
         """Close an attempt: calls under way are cancelled, later ones refused. Its records, in order."""
         answer = await self._send("DELETE", _attempt(rollout_id, attempt_id))
-        return ([_transition(row) for row in answer["transitions"]], [CallFailure(**row) for row in answer["failures"]])
+        return (
+            [_transition(row) for row in answer["transitions"]],
+            [CallFailure(**row) for row in answer["failures"]],
+        )
 
     async def stats(self) -> dict[str, Any]:
         """Counts of calls, failures by code, the queue and the upstreams."""
@@ -133,11 +147,16 @@ class GatewayControl:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         await self.aclose()
 
-    async def _send(self, method: str, path: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:
+    async def _send(
+        self, method: str, path: str, body: Mapping[str, object] | None = None
+    ) -> dict[str, Any]:
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=self._timeout_s)
             self._session = aiohttp.ClientSession(headers=self._headers, timeout=timeout)
@@ -148,7 +167,9 @@ class GatewayControl:
             async with self._session.request(method, URL(url, encoded=True), data=data) as response:
                 answer: dict[str, Any] = orjson.loads(await response.read())
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise EndpointError(f"the gateway at {self.base_url} does not answer: {error!r}") from error
+            raise EndpointError(
+                f"the gateway at {self.base_url} does not answer: {error!r}"
+            ) from error
         if response.status != 200:
             raise RuntimeError(f"the gateway refused {method} {path}: {answer['error']['message']}")
         return answer

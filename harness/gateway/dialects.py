@@ -101,7 +101,9 @@ class Spoken:
         except KeyError as error:
             raise Refusal("bad_request", f"the body lacks {error}, or a part of it does") from error
         except (TypeError, AttributeError) as error:
-            raise Refusal("bad_request", f"a field of the body has a value of the wrong type: {error}") from error
+            raise Refusal(
+                "bad_request", f"a field of the body has a value of the wrong type: {error}"
+            ) from error
 
     def answered(self, completion: Given) -> tuple[bytes, bool]:
         """The body of the answer, and whether it is a stream of events."""
@@ -110,7 +112,10 @@ class Spoken:
         if not self._body.get("stream"):
             return orjson.dumps(reply), False
         events = self._dialect.events(reply)
-        return b"".join(b"event: %s\ndata: %s\n\n" % (name.encode(), orjson.dumps(data)) for name, data in events), True
+        return b"".join(
+            b"event: %s\ndata: %s\n\n" % (name.encode(), orjson.dumps(data))
+            for name, data in events
+        ), True
 
     def refused(self, body: bytes) -> bytes:
         """The body of an error, which is not JSON where an upstream did not answer so."""

@@ -42,7 +42,8 @@ import orjson
 from harness.records import Cause
 
 TOO_LONG = re.compile(
-    rb"context_length_exceeded|maximum context length|prompt is too long|available context size", re.I
+    rb"context_length_exceeded|maximum context length|prompt is too long|available context size",
+    re.I,
 )
 """How OpenAI and vLLM, Anthropic, and llama.cpp say that a prompt does not fit."""
 
@@ -91,7 +92,9 @@ class Refusal(Exception):
         self.code = code
         self.status, self.cause = KNOWN[code]
         self.upstream_status = upstream_status
-        self.body = orjson.dumps({"error": {"message": message, "type": "gateway_error", "code": code, "param": None}})
+        self.body = orjson.dumps(
+            {"error": {"message": message, "type": "gateway_error", "code": code, "param": None}}
+        )
         self.headers: list[tuple[bytes, bytes]] = [(b"content-type", b"application/json")]
 
     @property
@@ -112,7 +115,9 @@ class UpstreamStatus(Refusal):
         blames_request: Whether the status says that something is wrong with the request.
     """
 
-    def __init__(self, status: int, body: bytes, content_type: str, retry_after: str | None) -> None:
+    def __init__(
+        self, status: int, body: bytes, content_type: str, retry_after: str | None
+    ) -> None:
         Exception.__init__(self, f"{status} {body[:500].decode(errors='replace')}".strip())
         too_long = status == 400 and TOO_LONG.search(body)
         self.code = "prompt_too_long" if too_long else "upstream_status"

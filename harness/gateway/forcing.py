@@ -29,7 +29,12 @@ ALIASES = {"max_completion_tokens": "max_tokens"}
 _SHOWN = frozenset({"logprobs", "top_logprobs", "return_token_ids"})
 
 # Asking for what holds anyway is not a wish that was refused.
-_NEUTRAL: Mapping[str, Any] = {"n": 1, "frequency_penalty": 0, "presence_penalty": 0, "store": False}
+_NEUTRAL: Mapping[str, Any] = {
+    "n": 1,
+    "frequency_penalty": 0,
+    "presence_penalty": 0,
+    "store": False,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +57,12 @@ class ForcedRequest:
 
 
 def force(
-    asked: Mapping[str, object], sampling: Mapping[str, object], model: str, *, token_ids: bool, told: str | None = None
+    asked: Mapping[str, object],
+    sampling: Mapping[str, object],
+    model: str,
+    *,
+    token_ids: bool,
+    told: str | None = None,
 ) -> ForcedRequest:
     """Apply the run's model and sampling to an agent's request.
 
@@ -64,9 +74,15 @@ def force(
             OpenAI server does not know.
         told: The name that agents were told, where it is another: asking for that one is no wish of theirs.
     """
-    wishes = {name: value for name, value in asked.items() if value is not None and name not in _SHOWN}
+    wishes = {
+        name: value for name, value in asked.items() if value is not None and name not in _SHOWN
+    }
     granted = {ALIASES.get(name, name): value for name, value in sampling.items()}
-    body = {"model": model, **{name: value for name, value in wishes.items() if name in PASSED}, **sampling}
+    body = {
+        "model": model,
+        **{name: value for name, value in wishes.items() if name in PASSED},
+        **sampling,
+    }
     overridden = {
         ALIASES.get(name, name): value
         for name, value in wishes.items()
@@ -84,12 +100,20 @@ def force(
     elif shows_token_ids:
         overridden["return_token_ids"] = asked["return_token_ids"]
         shows_token_ids = False
-    return ForcedRequest(body, overridden, bool(asked.get("stream")), shows_logprobs, shows_token_ids)
+    return ForcedRequest(
+        body, overridden, bool(asked.get("stream")), shows_logprobs, shows_token_ids
+    )
 
 
-def _holds(name: str, value: object, granted: Mapping[str, object], models: tuple[object, ...]) -> bool:
+def _holds(
+    name: str, value: object, granted: Mapping[str, object], models: tuple[object, ...]
+) -> bool:
     """Whether what is asked for is so anyway."""
     if name == "model":
         return value in models
     canonical = ALIASES.get(name, name)
-    return value == granted[canonical] if canonical in granted else value in (_NEUTRAL.get(name), [], {})
+    return (
+        value == granted[canonical]
+        if canonical in granted
+        else value in (_NEUTRAL.get(name), [], {})
+    )

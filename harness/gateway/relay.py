@@ -15,7 +15,15 @@ import aiohttp
 import orjson
 from starlette.types import Send
 
-from harness.gateway.answers import SeenIds, StreamedAnswer, aborted, event_data, hide, read_answer, split_events
+from harness.gateway.answers import (
+    SeenIds,
+    StreamedAnswer,
+    aborted,
+    event_data,
+    hide,
+    read_answer,
+    split_events,
+)
 from harness.gateway.attempts import AttemptLog, Call
 from harness.gateway.dialects import Spoken
 from harness.gateway.failures import Refusal, UpstreamStatus, deadline_passed
@@ -51,7 +59,9 @@ class Relay:
             # Shorter than the 5 s after which uvicorn, and so vLLM, closes an idle connection: a request
             # sent on a connection that is just being closed fails, and it must not be sent twice.
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=3.0),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._settings.connect_timeout_s),
+            timeout=aiohttp.ClientTimeout(
+                total=None, sock_connect=self._settings.connect_timeout_s
+            ),
             auto_decompress=True,
             trust_env=False,
         )
@@ -61,13 +71,19 @@ class Relay:
         if self._session is not None:
             await self._session.close()
 
-    async def serve(self, log: AttemptLog, by: tuple[str, str], request: Request, send: Send) -> None:
+    async def serve(
+        self, log: AttemptLog, by: tuple[str, str], request: Request, send: Send
+    ) -> None:
         """Serve one call of a role and its branch: read, forced upstream, its answer recorded and handed back."""
         call = log.begin(*by)
         answering = _Answering(send, request.spoken)
         if len(log.calls) > (most := self._settings.calls_at_once):
             self.outcomes["too_many_calls"] += 1
-            await self._refuse(call, Refusal("too_many_calls", f"the attempt has {most} calls under way"), answering)
+            await self._refuse(
+                call,
+                Refusal("too_many_calls", f"the attempt has {most} calls under way"),
+                answering,
+            )
             return
         try:
             await self._limited(call, request, answering)
@@ -82,7 +98,9 @@ class Relay:
             await self._refuse(call, call.aborted_by, answering)
         except Exception as error:  # a bug of the gateway: typed and recorded like everything else
             logger.exception("a call of %s", call.who)
-            await self._refuse(call, Refusal("gateway_error", f"{type(error).__name__}: {error}"), answering)
+            await self._refuse(
+                call, Refusal("gateway_error", f"{type(error).__name__}: {error}"), answering
+            )
         finally:
             self.outcomes[call.outcome] += 1
 
@@ -113,7 +131,9 @@ class Relay:
         pool, upstream = await self._pools.acquire(call.role, call.log.rollout_id)
         try:
             token_ids = pool.token_ids
-            request = force(asked, call.sampling, pool.model, token_ids=token_ids, told=self._pools.policy.model)
+            request = force(
+                asked, call.sampling, pool.model, token_ids=token_ids, told=self._pools.policy.model
+            )
             call.model, call.overridden = pool.model, request.overridden
             answered = False
             while not answered:
@@ -146,7 +166,11 @@ class Relay:
                 async with self._post(call, upstream, replace(request, body=asked)):
                     self._takes.add(ours)
             except Refusal as refusal:
-                logger.info("%s does not answer a request of the run's own: %s", upstream.base_url, refusal.detail)
+                logger.info(
+                    "%s does not answer a request of the run's own: %s",
+                    upstream.base_url,
+                    refusal.detail,
+                )
         return ours in self._takes
 
     @asynccontextmanager
@@ -180,7 +204,9 @@ class Relay:
             raise Refusal("connect_timeout", message) from error
         except aiohttp.ClientConnectorError as error:
             upstream.mark_down()
-            raise Refusal("upstream_unreachable", f"no connection to {upstream.base_url}: {error}") from error
+            raise Refusal(
+                "upstream_unreachable", f"no connection to {upstream.base_url}: {error}"
+            ) from error
         except aiohttp.ClientPayloadError as error:
             message = f"{upstream.base_url} broke off its answer: {error}"
             raise Refusal("upstream_dropped", message, upstream_status=200) from error
@@ -205,7 +231,11 @@ class Relay:
             return False
         answer = read_answer(completion, token_ids=token_ids)
         if token_ids and not (request.shows_logprobs and request.shows_token_ids):
-            hide(completion, token_ids=not request.shows_token_ids, logprobs=not request.shows_logprobs)
+            hide(
+                completion,
+                token_ids=not request.shows_token_ids,
+                logprobs=not request.shows_logprobs,
+            )
             raw = _written(completion)
         self._seen.claim(answer.response_id)
         call.succeed(answer)
@@ -241,13 +271,19 @@ class Relay:
                     continue
                 chunk = _parse(data)
                 if aborted(chunk):  # part of it has gone out, so it cannot begin again
-                    raise Refusal("upstream_aborted", "the upstream cut the answer off", upstream_status=200)
+                    raise Refusal(
+                        "upstream_aborted", "the upstream cut the answer off", upstream_status=200
+                    )
                 streamed.feed(chunk)
                 if not claimed and streamed.response_id is not None:
                     self._seen.claim(streamed.response_id)
                     claimed = True
                 if hides:
-                    hide(chunk, token_ids=not request.shows_token_ids, logprobs=not request.shows_logprobs)
+                    hide(
+                        chunk,
+                        token_ids=not request.shows_token_ids,
+                        logprobs=not request.shows_logprobs,
+                    )
                     event = b"data: " + _written(chunk) + b"\n\n"
                 out.append(event)
             if out:
@@ -260,7 +296,9 @@ class Relay:
         if call.outcome:
             return
         if not streamed.finished:
-            raise Refusal("upstream_dropped", "the stream ended before its answer", upstream_status=200)
+            raise Refusal(
+                "upstream_dropped", "the stream ended before its answer", upstream_status=200
+            )
         call.succeed(streamed.answer())
 
     async def _refuse(self, call: Call, refusal: Refusal, answering: _Answering) -> None:
@@ -288,7 +326,9 @@ class _Answering:
     async def whole(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
         self._begun = "whole"
         length = (b"content-length", str(len(body)).encode())
-        await self._send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
+        await self._send(
+            {"type": "http.response.start", "status": status, "headers": [*headers, length]}
+        )
         await self._send({"type": "http.response.body", "body": body})
 
     async def part(self, body: bytes) -> None:
@@ -324,7 +364,9 @@ def _parse(raw: bytes) -> dict[str, Any]:
     try:
         value = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
-        raise Refusal("bad_answer", f"the answer is not JSON: {error}", upstream_status=200) from error
+        raise Refusal(
+            "bad_answer", f"the answer is not JSON: {error}", upstream_status=200
+        ) from error
     if not isinstance(value, dict):
         raise Refusal("bad_answer", "the answer is not a JSON object", upstream_status=200)
     return value
@@ -334,4 +376,6 @@ def _written(answer: dict[str, Any]) -> bytes:
     try:
         return orjson.dumps(answer)
     except orjson.JSONEncodeError as error:  # it reads deeper nesting than it writes
-        raise Refusal("bad_answer", f"the answer cannot be passed on: {error}", upstream_status=200) from error
+        raise Refusal(
+            "bad_answer", f"the answer cannot be passed on: {error}", upstream_status=200
+        ) from error

@@ -22,7 +22,9 @@ class Request:
         spoken: The dialect of a call that is no chat completion.
     """
 
-    def __init__(self, scope: Scope, receive: Receive, max_bytes: int, spoken: Spoken | None = None) -> None:
+    def __init__(
+        self, scope: Scope, receive: Receive, max_bytes: int, spoken: Spoken | None = None
+    ) -> None:
         self.spoken = spoken
         self._scope = scope
         self._receive = receive
@@ -38,7 +40,9 @@ class Request:
         if self.spoken is not None:
             asked = self.spoken.asked(asked)
         messages = asked.get("messages")
-        if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        if not isinstance(messages, list) or not all(
+            isinstance(message, dict) for message in messages
+        ):
             raise Refusal("bad_request", "messages must be a list of objects")
         return asked
 

@@ -45,7 +45,11 @@ class GatewayServer:
     @property
     def pid(self) -> int | None:
         """The process's id, or None when it does not run."""
-        return self._process.pid if self._process is not None and self._process.poll() is None else None
+        return (
+            self._process.pid
+            if self._process is not None and self._process.poll() is None
+            else None
+        )
 
     @property
     def ended(self) -> str | None:
@@ -79,9 +83,13 @@ class GatewayServer:
         if not line:
             status = process.wait(5) if ready else None
             self.stop()
-            reason = f"ended with status {status}" if ready else f"was not ready within {timeout_s:g} s"
+            reason = (
+                f"ended with status {status}" if ready else f"was not ready within {timeout_s:g} s"
+            )
             where = f"{self._settings.host}:{self._settings.port}"
-            raise EnvironmentProblem(f"the gateway on {where} {reason}; see its message above, or choose another port")
+            raise EnvironmentProblem(
+                f"the gateway on {where} {reason}; see its message above, or choose another port"
+            )
         self._port = int(json.loads(line)["port"])
         log.info("gateway %d listens on %s", process.pid, self.base_url)
         return self
@@ -115,6 +123,9 @@ class GatewayServer:
         return self.start()
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.stop()

@@ -53,7 +53,9 @@ class UpstreamPool:
         self._homes: dict[str, Upstream] = {}
         self._waiting: deque[tuple[str, asyncio.Future[Upstream]]] = deque()
 
-    def replace(self, upstreams: Iterable[tuple[str, str | None]], model: str, token_ids: bool) -> None:
+    def replace(
+        self, upstreams: Iterable[tuple[str, str | None]], model: str, token_ids: bool
+    ) -> None:
         """Set the upstreams. Calls under way end where they are; waiting and new ones use the new set."""
         known = {upstream.base_url: upstream for upstream in self._upstreams}
         fresh = []
@@ -122,7 +124,9 @@ class UpstreamPool:
 
     def _choose(self, rollout_id: str) -> Upstream | None:
         now = time.monotonic()
-        up = [upstream for upstream in self._upstreams if upstream.down_until <= now] or self._upstreams
+        up = [
+            upstream for upstream in self._upstreams if upstream.down_until <= now
+        ] or self._upstreams
         home = self._homes.get(rollout_id)
         if home is not None and home in up and home.in_flight < self._concurrency:
             return home
@@ -182,7 +186,10 @@ class Pools:
             Refusal: `no_upstream` or `queue_full`.
         """
         if sum(pool.under_way + pool.queued for pool in self._all()) >= self._most:
-            raise Refusal("queue_full", f"{self._most} calls are all that this process has file descriptors for")
+            raise Refusal(
+                "queue_full",
+                f"{self._most} calls are all that this process has file descriptors for",
+            )
         pool = self.of(role)
         return pool, await pool.acquire(rollout_id)
 

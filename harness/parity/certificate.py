@@ -35,7 +35,18 @@ if TYPE_CHECKING:
 
     from harness.parity.comparison import Deviation, Similarity
 
-CLIENTS = ("openai", "httpx", "httpcore", "h11", "anyio", "aiohttp", "litellm", "requests", "urllib3", "anthropic")
+CLIENTS = (
+    "openai",
+    "httpx",
+    "httpcore",
+    "h11",
+    "anyio",
+    "aiohttp",
+    "litellm",
+    "requests",
+    "urllib3",
+    "anthropic",
+)
 """Libraries that make or send requests; a fingerprint names the versions of those that an agent can reach."""
 
 
@@ -50,10 +61,14 @@ def fingerprint(agent_name: str) -> Fingerprint:
     if python == sys.executable:
         return _fingerprint(spec)
     command = [python, "-m", "harness.parity.certificate", agent_name]
-    done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", timeout=60, check=False)
+    done = subprocess.run(
+        command, capture_output=True, encoding="utf-8", errors="replace", timeout=60, check=False
+    )
     if done.returncode:
         said = last_line(done.stderr, "no message")
-        raise PluginError(f"the environment of agent {agent_name!r} is broken: {said}. Sync it again")
+        raise PluginError(
+            f"the environment of agent {agent_name!r} is broken: {said}. Sync it again"
+        )
     found: Fingerprint = json.loads(done.stdout)
     return found
 
@@ -67,7 +82,9 @@ def certificate_for(agent_name: str, current: Fingerprint | None = None) -> Cert
 def certificate_of(agent_name: str, fingerprint_digest: str) -> Certificate | None:
     """The certificate of an agent as it was when it had this fingerprint, whenever it was made; else None."""
     try:
-        found: Certificate = json.loads(_path(agent_name, fingerprint_digest).read_text(encoding="utf-8"))
+        found: Certificate = json.loads(
+            _path(agent_name, fingerprint_digest).read_text(encoding="utf-8")
+        )
     except (OSError, ValueError):
         return None
     whole = isinstance(found, dict) and fault(found, Certificate) is None
@@ -95,7 +112,9 @@ def write_certificate(agent_name: str, result: Similarity | Deviation) -> Certif
         "fingerprint": current,
         "scenarios": _scenarios(agent_name),
         "accepted": list(result.accepted) if isinstance(result, Similarity) else [],
-        "deviation": None if isinstance(result, Similarity) else json.loads(json.dumps(asdict(result))),
+        "deviation": None
+        if isinstance(result, Similarity)
+        else json.loads(json.dumps(asdict(result))),
         "made": now(),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -133,9 +152,13 @@ def _requirements(spec: AgentSpec) -> dict[str, str]:
 
     owner = registry().owner("agent", spec.name)
     plugin = [state.distribution for state in registry().states if state.name == owner]
-    packages = Path(sysconfig.get_path("purelib"))  # Ray brings a psutil of its own in there, which no agent imports
+    packages = Path(
+        sysconfig.get_path("purelib")
+    )  # Ray brings a psutil of its own in there, which no agent imports
     homes = [one for one in sys.path if packages not in Path(one).parents]
-    open_ = [Requirement(name) for name in ("openai", "httpx", "aiohttp", *spec.frameworks, *plugin)]
+    open_ = [
+        Requirement(name) for name in ("openai", "httpx", "aiohttp", *spec.frameworks, *plugin)
+    ]
     seen: set[tuple[str, frozenset[str]]] = set()
     versions: dict[str, str] = {}
     while open_:
@@ -148,7 +171,11 @@ def _requirements(spec: AgentSpec) -> dict[str, str]:
         if about is None:  # of another platform, or left out on purpose
             continue
         versions[name] = about["Version"]
-        open_ += [one for one in map(Requirement, about.get_all("Requires-Dist", [])) if _asked_for(one, extras)]
+        open_ += [
+            one
+            for one in map(Requirement, about.get_all("Requires-Dist", []))
+            if _asked_for(one, extras)
+        ]
     return versions
 
 
@@ -163,8 +190,17 @@ def _source_hash(module: str) -> str:
     found = importlib.util.find_spec(module if package == "harness" else package)
     if found is None:
         return "missing"
-    folders = [] if package == "harness" else [Path(one) for one in found.submodule_search_locations or ()]
-    files = [(folder, file) for folder in folders for file in sorted(folder.rglob("*")) if _is_source(file)]
+    folders = (
+        []
+        if package == "harness"
+        else [Path(one) for one in found.submodule_search_locations or ()]
+    )
+    files = [
+        (folder, file)
+        for folder in folders
+        for file in sorted(folder.rglob("*"))
+        if _is_source(file)
+    ]
     if not folders and found.origin is not None:
         files = [(Path(found.origin).parent, Path(found.origin))]
     hashed = hashlib.sha256()
@@ -174,7 +210,11 @@ def _source_hash(module: str) -> str:
 
 
 def _is_source(file: Path) -> bool:
-    made = "__pycache__" in file.parts or file.name in ("py.typed", ".DS_Store") or file.name.endswith("~")
+    made = (
+        "__pycache__" in file.parts
+        or file.name in ("py.typed", ".DS_Store")
+        or file.name.endswith("~")
+    )
     return not made and file.is_file()
 
 

@@ -74,7 +74,9 @@ class Deviation:
     changed_together: tuple[str, ...]
 
 
-def compare(agent: str, recordings: Sequence[Recording], reference: Sequence[Recording]) -> Similarity:
+def compare(
+    agent: str, recordings: Sequence[Recording], reference: Sequence[Recording]
+) -> Similarity:
     """Compare a strict agent's recordings with the reference's, scenario by scenario.
 
     What other rollouts do must not show, so the reference is always what the reference does alone. A scenario that
@@ -90,7 +92,9 @@ def compare(agent: str, recordings: Sequence[Recording], reference: Sequence[Rec
             told.add(recording.scenario)
             mismatches += found
     failed = tuple(dict.fromkeys(mismatch.scenario for mismatch in mismatches))
-    compared = sum(min(len(one.calls), len(expected[name].calls)) for name, one in _alone(recordings).items())
+    compared = sum(
+        min(len(one.calls), len(expected[name].calls)) for name, one in _alone(recordings).items()
+    )
     return Similarity(agent, tuple(mismatches), failed, tuple(sorted(accepted)), compared)
 
 
@@ -98,21 +102,35 @@ def changed_together(recordings: Sequence[Recording]) -> list[Mismatch]:
     """How an agent differs from itself when it plays all scenarios at once."""
     expected = _alone(recordings)
     together = [recording for recording in recordings if recording.play == "together"]
-    return [found for mine in together for found in _differences(mine, expected[mine.scenario], set())]
+    return [
+        found for mine in together for found in _differences(mine, expected[mine.scenario], set())
+    ]
 
 
-def measure(agent: str, recordings: Sequence[Recording], reference: Sequence[Recording]) -> Deviation:
+def measure(
+    agent: str, recordings: Sequence[Recording], reference: Sequence[Recording]
+) -> Deviation:
     """Measure an idiomatic agent against the reference."""
     expected = _alone(reference)
     pairs = [(recording, expected[name]) for name, recording in _alone(recordings).items()]
     known = {name for _, base in pairs for call in base.calls for name in call.params}
     injected = {
-        name for mine, _ in pairs for call in mine.calls for name in _canonical(call, set())[1] if name not in known
+        name
+        for mine, _ in pairs
+        for call in mine.calls
+        for name in _canonical(call, set())[1]
+        if name not in known
     }
     return Deviation(
         agent=agent,
-        calls=(sum(len(mine.calls) for mine, _ in pairs), sum(len(base.calls) for _, base in pairs)),
-        prompt_chars=(sum(mine.prompt_chars for mine, _ in pairs), sum(base.prompt_chars for _, base in pairs)),
+        calls=(
+            sum(len(mine.calls) for mine, _ in pairs),
+            sum(len(base.calls) for _, base in pairs),
+        ),
+        prompt_chars=(
+            sum(mine.prompt_chars for mine, _ in pairs),
+            sum(base.prompt_chars for _, base in pairs),
+        ),
         roles=tuple(sorted({call.role for mine, _ in pairs for call in mine.calls})),
         injected=tuple(sorted(injected)),
         same_answer=(
@@ -125,7 +143,9 @@ def measure(agent: str, recordings: Sequence[Recording], reference: Sequence[Rec
             for mine, base in pairs
             if mine.outcome != base.outcome
         ),
-        changed_together=tuple(dict.fromkeys(found.scenario for found in changed_together(recordings))),
+        changed_together=tuple(
+            dict.fromkeys(found.scenario for found in changed_together(recordings))
+        ),
     )
 
 
@@ -150,9 +170,15 @@ def _differences(mine: Recording, base: Recording, accepted: set[str]) -> list[M
             differ(f"{where} {place}", expected, got)
     if mine.executed != base.executed:
         pairs = zip(mine.executed, base.executed, strict=False)
-        first = next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(mine.executed), len(base.executed)))
+        first = next(
+            (n for n, (a, b) in enumerate(pairs) if a != b),
+            min(len(mine.executed), len(base.executed)),
+        )
         at = slice(first, first + 1)
-        differ(f"tool call {first}", *(rows[at] or "no call" for rows in (base.executed, mine.executed)))
+        differ(
+            f"tool call {first}",
+            *(rows[at] or "no call" for rows in (base.executed, mine.executed)),
+        )
     if mine.outcome != base.outcome:
         differ("outcome", base.outcome, f"{mine.outcome} ({mine.detail})")
     elif mine.answer != base.answer:
@@ -160,7 +186,9 @@ def _differences(mine: Recording, base: Recording, accepted: set[str]) -> list[M
     return found
 
 
-def _otherwise(call: RecordedCall, base: RecordedCall, accepted: set[str]) -> Iterator[tuple[str, object, object]]:
+def _otherwise(
+    call: RecordedCall, base: RecordedCall, accepted: set[str]
+) -> Iterator[tuple[str, object, object]]:
     """Where one call's request is not the other's: the place, what is expected there, what was sent."""
     messages, params = _canonical(call, accepted)
     base_messages, base_params = _canonical(base, set())
@@ -175,7 +203,9 @@ def _otherwise(call: RecordedCall, base: RecordedCall, accepted: set[str]) -> It
             yield name, base_params.get(name, "not sent"), params.get(name, "not sent")
 
 
-def _canonical(call: RecordedCall, accepted: set[str]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def _canonical(
+    call: RecordedCall, accepted: set[str]
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Messages and parameters with the accepted differences taken back; those met are added to `accepted`."""
     params = dict(call.params)
     if "max_completion_tokens" in params and "max_tokens" not in params:

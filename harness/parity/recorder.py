@@ -87,7 +87,10 @@ class Recording:
 
 
 async def record(
-    agent: Agent, program: str, scenarios: Sequence[Scenario] | None = None, plays: Sequence[str] = PLAYS
+    agent: Agent,
+    program: str,
+    scenarios: Sequence[Scenario] | None = None,
+    plays: Sequence[str] = PLAYS,
 ) -> list[Recording]:
     """Run one agent over its program's scenarios, one after the other and then all at once.
 
@@ -125,7 +128,9 @@ async def record(
                     request = staged_request(program, scenario, Path(folder), timeout_s=timeout_s)
                     cast.prepare(scenario, how)
                     name, number, key = _rollout_id(scenario, how), str(attempt), gateway.key
-                    done = await run_attempt(agent, request, name, number, tapped, key, "scripted", http_client)
+                    done = await run_attempt(
+                        agent, request, name, number, tapped, key, "scripted", http_client
+                    )
                     found = _recording(scenario, how, done, in_order(tap.of(name, number)))
                     late = scenario.hangs and found.outcome == "timeout"
                     return await play(scenario, how, 2) if late and attempt == 1 else found
@@ -138,7 +143,9 @@ async def record(
 
 
 async def _together(
-    scenarios: Sequence[Scenario], cast: _Cast, play: Callable[[Scenario, str], Awaitable[Recording]]
+    scenarios: Sequence[Scenario],
+    cast: _Cast,
+    play: Callable[[Scenario, str], Awaitable[Recording]],
 ) -> list[Recording]:
     """Play all scenarios at once.
 
@@ -146,7 +153,9 @@ async def _together(
     deadline falls amid the others' calls.
     """
     hanging = [scenario for scenario in scenarios if scenario.hangs]
-    begun = {scenario.name: asyncio.ensure_future(play(scenario, "together")) for scenario in hanging}
+    begun = {
+        scenario.name: asyncio.ensure_future(play(scenario, "together")) for scenario in hanging
+    }
     if hanging:
         await asyncio.to_thread(cast.hung.wait, max(scenario.timeout_s for scenario in hanging))
     for scenario in scenarios:
@@ -190,7 +199,9 @@ def _rollout_id(scenario: Scenario, play: str) -> str:
     return f"parity-{scenario.name}-{play}"
 
 
-def staged_request(program: str, scenario: Scenario, folder: Path, **changes: Any) -> RolloutRequest:
+def staged_request(
+    program: str, scenario: Scenario, folder: Path, **changes: Any
+) -> RolloutRequest:
     """The request of a scenario; files that it needs go to `folder`."""
     of = plugins.program(program)
     task, problem = of.stage(scenario, folder)
@@ -210,7 +221,9 @@ def staged_request(program: str, scenario: Scenario, folder: Path, **changes: An
     return RolloutRequest(**{**settings, **changes})
 
 
-def _recording(scenario: Scenario, play: str, attempt: Attempt, calls: Sequence[SentCall]) -> Recording:
+def _recording(
+    scenario: Scenario, play: str, attempt: Attempt, calls: Sequence[SentCall]
+) -> Recording:
     bodies = [call.body or {} for call in calls]
     return Recording(
         scenario=scenario.name,
@@ -228,7 +241,9 @@ def _recording(scenario: Scenario, play: str, attempt: Attempt, calls: Sequence[
         outcome=attempt.outcome,
         detail=attempt.detail,
         prompt_chars=sum(
-            len(str(message.get("content") or "")) for body in bodies for message in body.get("messages", [])
+            len(str(message.get("content") or ""))
+            for body in bodies
+            for message in body.get("messages", [])
         ),
         leaks=[f"call {index}" for index, call in enumerate(calls) if CANARY.encode() in call.raw],
     )
@@ -237,11 +252,15 @@ def _recording(scenario: Scenario, play: str, attempt: Attempt, calls: Sequence[
 def _said(call: ToolCall) -> str:
     """A tool call in one text: its arguments, with the name where there is no such tool."""
     return (
-        f"{call.tool} {json.dumps(call.arguments)}" if call.fault == "unknown_tool" else arguments_text(call.arguments)
+        f"{call.tool} {json.dumps(call.arguments)}"
+        if call.fault == "unknown_tool"
+        else arguments_text(call.arguments)
     )
 
 
-def record_in_process(agent_name: str, scenarios: Sequence[str] = (), timeout_s: float = 600.0) -> list[Recording]:
+def record_in_process(
+    agent_name: str, scenarios: Sequence[str] = (), timeout_s: float = 600.0
+) -> list[Recording]:
     """Record an agent in a process of its own, with its plugin's interpreter.
 
     Args:
@@ -254,15 +273,32 @@ def record_in_process(agent_name: str, scenarios: Sequence[str] = (), timeout_s:
     python = python_for(plugins.registry().owner("agent", agent_name))
     with tempfile.TemporaryDirectory(prefix="harness-parity-") as folder:
         out = Path(folder) / "recording.json"
-        command = [python, "-m", "harness.parity.recorder", agent_name, *scenarios, "--out", str(out)]
+        command = [
+            python,
+            "-m",
+            "harness.parity.recorder",
+            agent_name,
+            *scenarios,
+            "--out",
+            str(out),
+        ]
         try:
             done = subprocess.run(
-                command, capture_output=True, encoding="utf-8", errors="replace", timeout=timeout_s, check=False
+                command,
+                capture_output=True,
+                encoding="utf-8",
+                errors="replace",
+                timeout=timeout_s,
+                check=False,
             )
         except subprocess.TimeoutExpired as error:
-            raise PluginError(f"agent {agent_name!r} did not get through the scenarios in {timeout_s:g} s") from error
+            raise PluginError(
+                f"agent {agent_name!r} did not get through the scenarios in {timeout_s:g} s"
+            ) from error
         if done.returncode or not out.is_file():
-            reason = last_line(done.stderr, "no message").removeprefix("harness.errors.PluginError: ")
+            reason = last_line(done.stderr, "no message").removeprefix(
+                "harness.errors.PluginError: "
+            )
             raise PluginError(f"agent {agent_name!r} could not be recorded: {reason}")
         return [Recording.parse(row) for row in json.loads(out.read_text(encoding="utf-8"))]
 

@@ -69,7 +69,9 @@ class Tap:
     async def __aenter__(self) -> Self:
         app = web.Application(client_max_size=2**30)
         app.router.add_route("*", "/{path:.*}", self._relay)
-        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
+        self._runner = web.AppRunner(
+            app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1
+        )
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
         self.base_url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
@@ -77,7 +79,10 @@ class Tap:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         assert self._session is not None and self._runner is not None
         await self._session.close()
@@ -99,12 +104,16 @@ class Tap:
             spoken = dialects().get("/".join(parts[6:]))
             if spoken or parts[6:] == ["chat", "completions"]:
                 call.attempt, call.role = (parts[2], parts[3]), parts[4]
-            if spoken and call.body is not None:  # compared by what it says, as the gateway takes it
+            if (
+                spoken and call.body is not None
+            ):  # compared by what it says, as the gateway takes it
                 with suppress(Refusal):  # the gateway's to say
                     call.body = Spoken(spoken, self._written).asked(call.body)
         self.calls.append(call)
         headers = {
-            name: value for name, value in request.headers.items() if name.lower() not in ("host", "content-length")
+            name: value
+            for name, value in request.headers.items()
+            if name.lower() not in ("host", "content-length")
         }
         url = URL(self._gateway.base_url + request.raw_path, encoded=True)
         async with self._session.request(request.method, url, data=raw, headers=headers) as answer:
@@ -113,7 +122,8 @@ class Tap:
             kept = {
                 name: value
                 for name, value in answer.headers.items()
-                if name.lower() not in ("content-length", "transfer-encoding", "connection", "date", "server")
+                if name.lower()
+                not in ("content-length", "transfer-encoding", "connection", "date", "server")
             }
             return web.Response(body=body, status=answer.status, headers=kept)
 
@@ -129,10 +139,16 @@ class _TappedControl(GatewayControl):
         self, rollout_id: str, attempt_id: str, *, sampling: Mapping[str, object], **rest: Any
     ) -> None:
         # Tells the scripted model whose call it answers; agents never see it.
-        await super().open_attempt(rollout_id, attempt_id, sampling={**sampling, "user": rollout_id}, **rest)
+        await super().open_attempt(
+            rollout_id, attempt_id, sampling={**sampling, "user": rollout_id}, **rest
+        )
 
     def agent_url(self, rollout_id: str, attempt_id: str, role: str) -> str:
-        return super().agent_url(rollout_id, attempt_id, role).replace(self._real_url, self._tap_url, 1)
+        return (
+            super()
+            .agent_url(rollout_id, attempt_id, role)
+            .replace(self._real_url, self._tap_url, 1)
+        )
 
 
 def _parse(raw: bytes) -> dict[str, Any] | None:

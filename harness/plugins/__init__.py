@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from harness.environments import Environment
 from harness.errors import ConfigError, PluginError, nearest
-from harness.hookspecs import AgentSpec, EnvironmentSpec, ProgramSpec, RewardSpec, Spec, TaskSetSpec, TrainerSpec
+from harness.hookspecs import (
+    AgentSpec,
+    EnvironmentSpec,
+    ProgramSpec,
+    RewardSpec,
+    Spec,
+    TaskSetSpec,
+    TrainerSpec,
+)
 from harness.plugins.discovery import GROUP, Registry
 from harness.plugins.discovery import KINDS as KINDS
 
@@ -115,7 +123,9 @@ def environment(name: str) -> Environment:
     made = load(spec)()
     if not isinstance(made, Environment):
         kind = type(made).__name__
-        raise PluginError(f"environment {name!r}: {spec.target} must be one: write `class {kind}(harness.Environment)`")
+        raise PluginError(
+            f"environment {name!r}: {spec.target} must be one: write `class {kind}(harness.Environment)`"
+        )
     return made
 
 
@@ -162,7 +172,9 @@ def load(spec: Spec) -> Any:
     except (ImportError, AttributeError) as error:
         missing = getattr(error, "name", None)
         advice = (
-            f" Install it with: pip install {missing}" if isinstance(error, ModuleNotFoundError) and missing else ""
+            f" Install it with: pip install {missing}"
+            if isinstance(error, ModuleNotFoundError) and missing
+            else ""
         )
         raise PluginError(f"{spec.name!r} failed to import: {error}.{advice}") from error
 
@@ -228,7 +240,9 @@ def reward_version(spec: RewardSpec) -> str:
     target = load(spec)
     version = getattr(target, "version", None)
     if not isinstance(version, str) or not re.fullmatch(rf"{spec.name}/\S+", version):
-        raise PluginError(f"reward {spec.name!r} must state its version as '{spec.name}/1', but has {version!r}")
+        raise PluginError(
+            f"reward {spec.name!r} must state its version as '{spec.name}/1', but has {version!r}"
+        )
     if not inspect.iscoroutinefunction(getattr(target, "score", None)):
         raise PluginError(
             f"reward {spec.name!r} must have `async def score(self, task, attempt)`, but {spec.target} has none. "
@@ -237,7 +251,9 @@ def reward_version(spec: RewardSpec) -> str:
     return version
 
 
-def reward_identity(spec: RewardSpec, options: Mapping[str, object], section: str) -> dict[str, Any]:
+def reward_identity(
+    spec: RewardSpec, options: Mapping[str, object], section: str
+) -> dict[str, Any]:
     """What of a reward's options decides its verdicts: all of them, or what its class makes of them; nothing is built.
 
     Raises:
@@ -284,18 +300,26 @@ def checked_options(spec: Spec, options: Mapping[str, object], section: str) -> 
 
     target = load(spec)
     parameters = inspect.signature(target).parameters.values()
-    named = {one.name: one for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
+    named = {
+        one.name: one
+        for one in parameters
+        if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
+    }
     there = f"Its options: {', '.join(named) or 'none'}"
     open_ended = any(one.kind is one.VAR_KEYWORD for one in parameters)
     for name in options:
         if name not in named and not open_ended:
             hint = nearest(name, named, ".")
-            raise ConfigError(f"{section}.{name}: {spec.name!r} has no option of that name{hint} {there}")
+            raise ConfigError(
+                f"{section}.{name}: {spec.name!r} has no option of that name{hint} {there}"
+            )
     for name, one in named.items():
         if one.default is one.empty and name not in options:
             raise ConfigError(f"{section}.{name}: {spec.name!r} needs this option. {there}")
     try:
-        hints = get_type_hints(target.__init__ if inspect.isclass(target) else target, include_extras=True)
+        hints = get_type_hints(
+            target.__init__ if inspect.isclass(target) else target, include_extras=True
+        )
     except (NameError, TypeError, AttributeError):
         hints = {}  # names that only type checkers see: left to the plugin
     fitting = dict(options)

@@ -80,9 +80,13 @@ class Registry:
         self.states: list[PluginState] = []
         for point in sorted(found, key=lambda point: point.name):
             distribution = point.dist.name if point.dist else "?"
-            self._add(point.name, distribution, point.dist.version if point.dist else "?", point.load)
+            self._add(
+                point.name, distribution, point.dist.version if point.dist else "?", point.load
+            )
 
-    def _add(self, name: str, distribution: str, dist_version: str, load: Callable[[], Any]) -> None:
+    def _add(
+        self, name: str, distribution: str, dist_version: str, load: Callable[[], Any]
+    ) -> None:
         try:
             self._register(name, load())
             problem = None
@@ -101,7 +105,9 @@ class Registry:
             )
         taken = name if self._manager.has_plugin(name) else self._manager.get_name(module)
         if taken is not None:
-            raise PluginError(f"is the same as plugin {taken!r}, by name or by module. Uninstall one of them")
+            raise PluginError(
+                f"is the same as plugin {taken!r}, by name or by module. Uninstall one of them"
+            )
         try:
             self._manager.register(module, name)
             self._check_hooks(module)
@@ -122,18 +128,28 @@ class Registry:
             callers = self._manager.get_hookcallers(module) or ()
             unknown = next(caller.name for caller in callers if not caller.has_spec())
             hint = "".join(f"; meant {close}?" for close in get_close_matches(unknown, known, 1))
-            raise PluginError(f"has no hook of that name: {unknown}{hint or '.'} Hooks: {', '.join(known)}") from error
+            raise PluginError(
+                f"has no hook of that name: {unknown}{hint or '.'} Hooks: {', '.join(known)}"
+            ) from error
         for hook in known:
             if hasattr(module, hook) and self._manager.parse_hookimpl_opts(module, hook) is None:
-                raise PluginError(f"has {hook} without @hookimpl, so it is never called. Put @hookimpl above it")
+                raise PluginError(
+                    f"has {hook} without @hookimpl, so it is never called. Put @hookimpl above it"
+                )
 
     def _offers(self, module: ModuleType) -> list[tuple[str, Spec]]:
         offers: dict[tuple[str, str], Spec] = {}
         for kind, (hook, of) in KINDS.items():
             for implementation in getattr(self._manager.hook, hook).get_hookimpls():
-                for spec in _returned(hook, implementation.function, of) if implementation.plugin is module else ():
+                for spec in (
+                    _returned(hook, implementation.function, of)
+                    if implementation.plugin is module
+                    else ()
+                ):
                     if (kind, spec.name) in offers:
-                        raise PluginError(f"offers {kind} {spec.name!r} twice in {hook}. Rename one of them")
+                        raise PluginError(
+                            f"offers {kind} {spec.name!r} twice in {hook}. Rename one of them"
+                        )
                     owner = self._owners.get((kind, spec.name))
                     if owner is not None:
                         raise PluginError(
@@ -164,10 +180,18 @@ class Registry:
                 raise PluginError(f"plugin {state.name!r} {state.problem}")
         names = ", ".join(sorted(self._kinds[kind])) or "none"
         hint = nearest(name, self._kinds[kind], f". Installed: {names}.")
-        broken = "".join(f" Plugin {state.name!r} {state.problem}" for state in self.states if state.problem)
+        broken = "".join(
+            f" Plugin {state.name!r} {state.problem}" for state in self.states if state.problem
+        )
         of_ours = "cpu" if kind == "trainer" else "plugins"
-        extra = f" To install what comes with harness: {how_to_install(of_ours)}" if names == "none" else ""
-        raise PluginError(f"no {kind} called {name!r}{hint} `harness plugins` lists all.{broken}{extra}")
+        extra = (
+            f" To install what comes with harness: {how_to_install(of_ours)}"
+            if names == "none"
+            else ""
+        )
+        raise PluginError(
+            f"no {kind} called {name!r}{hint} `harness plugins` lists all.{broken}{extra}"
+        )
 
 
 def _returned(hook: str, function: Callable[..., object], of: type[Spec]) -> list[Spec]:
@@ -177,12 +201,18 @@ def _returned(hook: str, function: Callable[..., object], of: type[Spec]) -> lis
         came = function()
         specs = list(came) if isinstance(came, Iterable) and not isinstance(came, str) else None
     except (Exception, SystemExit) as error:
-        raise PluginError(f"failed: {wanted}, but raised {type(error).__name__}: {error}") from error
+        raise PluginError(
+            f"failed: {wanted}, but raised {type(error).__name__}: {error}"
+        ) from error
     if specs is None:
-        raise PluginError(f"failed: {wanted}, but returned {type(came).__name__} {reprlib.repr(came)}")
+        raise PluginError(
+            f"failed: {wanted}, but returned {type(came).__name__} {reprlib.repr(came)}"
+        )
     for spec in specs:
         if not isinstance(spec, of):
-            raise PluginError(f"failed: {wanted}, but returned one with {type(spec).__name__} {reprlib.repr(spec)}")
+            raise PluginError(
+                f"failed: {wanted}, but returned one with {type(spec).__name__} {reprlib.repr(spec)}"
+            )
         if fault := _fault(spec):
             raise PluginError(f"failed: {wanted}, but {fault}")
     return specs
@@ -198,7 +228,9 @@ def _fault(spec: Spec) -> str | None:
         return f"the summary of {spec.name!r} is {spec.summary!r}, not one line of text"
     for field in ("roles", "frameworks", "splits", "devices", "parts"):
         names = getattr(spec, field, ("-",))
-        words = isinstance(names, tuple) and all(type(one) is str and re.fullmatch(r"[\w.-]+", one) for one in names)
+        words = isinstance(names, tuple) and all(
+            type(one) is str and re.fullmatch(r"[\w.-]+", one) for one in names
+        )
         named = names or field in ("frameworks", "parts") or getattr(spec, "program", "")
         if not (words and named) or len(set(names)) < len(names):
             return f"{field} of {spec.name!r} is {names!r}, not a tuple of different names"
@@ -213,16 +245,18 @@ def _fault_of_its_kind(spec: Spec) -> str | None:
     ):
         return f"the range of {spec.name!r} is {spec.low!r} to {spec.high!r}, not from a number to a greater one"
     if isinstance(spec, TrainerSpec) and (unknown := set(spec.devices) - set(DEVICES)):
-        return (
-            f"devices of {spec.name!r} has {', '.join(map(repr, sorted(unknown)))}. Use some of: {', '.join(DEVICES)}"
-        )
+        return f"devices of {spec.name!r} has {', '.join(map(repr, sorted(unknown)))}. Use some of: {', '.join(DEVICES)}"
     if isinstance(spec, TaskSetSpec) and spec.eval_split not in ("", *spec.splits):
         return f"eval_split of {spec.name!r} is {spec.eval_split!r}, which is none of its splits"
-    if isinstance(spec, TaskSetSpec) and not (isinstance(spec.reserved, tuple) and {*spec.reserved} <= {*spec.splits}):
+    if isinstance(spec, TaskSetSpec) and not (
+        isinstance(spec.reserved, tuple) and {*spec.reserved} <= {*spec.splits}
+    ):
         return f"reserved of {spec.name!r} is {spec.reserved!r}, not a tuple of some of its splits"
     if isinstance(spec, TaskSetSpec) and not (
         isinstance(spec.presets, tuple)
-        and all(isinstance(one, tuple) and len(one) == 2 and one[0] in DEVICES for one in spec.presets)
+        and all(
+            isinstance(one, tuple) and len(one) == 2 and one[0] in DEVICES for one in spec.presets
+        )
     ):
         return f"presets of {spec.name!r} is {spec.presets!r}, not a tuple of pairs of device and preset"
     for kind, field in ((AgentSpec, "program"), (TaskSetSpec, "environment")):

@@ -34,7 +34,9 @@ def resolve(name_or_path: str) -> str:
     path = Path(name_or_path).expanduser()
     if path.exists():
         if not (path / "config.json").is_file():
-            raise ConfigError(f"policy.path: {path} has no config.json, as the folder of a policy has")
+            raise ConfigError(
+                f"policy.path: {path} has no config.json, as the folder of a policy has"
+            )
         return str(path)
     if path.is_absolute() or name_or_path.startswith(".") or name_or_path.count("/") > 1:
         raise ConfigError(f"policy.path: there is no folder {path} (from {Path.cwd()}). Correct it")
@@ -56,7 +58,9 @@ def fetched(policy: PolicyConfig) -> str:
     if not Path(found).exists():
         return _whole(_downloaded(found, policy.revision))
     if policy.revision is not None:
-        raise ConfigError(f"policy.revision: {policy.path} is no id on Hugging Face, and has no {policy.revision!r}")
+        raise ConfigError(
+            f"policy.revision: {policy.path} is no id on Hugging Face, and has no {policy.revision!r}"
+        )
     return _whole(found)
 
 
@@ -78,9 +82,15 @@ def _downloaded(name: str, revision: str | None) -> str:
     get = partial(snapshot_download, name, revision=revision, ignore_patterns=_TWICE)
     try:
         found = get(allow_patterns=_LOADED)
-        return found if any(Path(found).glob("*.safetensors")) else get(allow_patterns=[*_LOADED, "*.bin"])
+        return (
+            found
+            if any(Path(found).glob("*.safetensors"))
+            else get(allow_patterns=[*_LOADED, "*.bin"])
+        )
     except errors.RevisionNotFoundError as error:
-        raise ConfigError(f"policy.revision: {name} has no branch, tag or commit {revision!r}") from error
+        raise ConfigError(
+            f"policy.revision: {name} has no branch, tag or commit {revision!r}"
+        ) from error
     except errors.GatedRepoError as error:
         raise ConfigError(
             f"policy.path: {name} is gated. Accept its terms on https://huggingface.co/{name}, then set HF_TOKEN"
@@ -90,8 +100,15 @@ def _downloaded(name: str, revision: str | None) -> str:
             f"policy.path: {name!r} is neither a folder nor one of {', '.join(by_name())}, and huggingface.co has none "
             f"of that name that HF_TOKEN may see{nearest(name, by_name())}"
         ) from error
-    except (errors.LocalEntryNotFoundError, errors.HfHubHTTPError, httpx.HTTPError, ConnectionError) as error:
-        with suppress(errors.LocalEntryNotFoundError):  # what other programs downloaded has no list of its files
+    except (
+        errors.LocalEntryNotFoundError,
+        errors.HfHubHTTPError,
+        httpx.HTTPError,
+        ConnectionError,
+    ) as error:
+        with suppress(
+            errors.LocalEntryNotFoundError
+        ):  # what other programs downloaded has no list of its files
             return get(local_files_only=True)
         said = str(error.__cause__ or error).partition("\n")[0]
         raise EnvironmentProblem(
@@ -133,7 +150,9 @@ def about(model: str) -> Mapping[str, Any]:
             from huggingface_hub import hf_hub_download, try_to_load_from_cache
 
             cached = try_to_load_from_cache(model, "config.json")
-            file = Path(cached if isinstance(cached, str) else hf_hub_download(model, "config.json"))
+            file = Path(
+                cached if isinstance(cached, str) else hf_hub_download(model, "config.json")
+            )
         return read_json(file, "")
     return {}
 

@@ -95,7 +95,15 @@ class Named:
     @property
     def state(self) -> str:
         """`bundled`, `cached`, `to fetch` or `to make`."""
-        return "bundled" if self.bundled else "cached" if self.there else "to fetch" if self.package else "to make"
+        return (
+            "bundled"
+            if self.bundled
+            else "cached"
+            if self.there
+            else "to fetch"
+            if self.package
+            else "to make"
+        )
 
     @property
     def how(self) -> str:
@@ -124,8 +132,12 @@ def known() -> dict[str, Named]:
     for name in (point.value for point in entry_points(group=GROUP)):
         try:
             found |= _catalogue(name) | found  # whose names are taken
-        except Exception as error:  # whatever a package does when it is looked for, and whatever its file holds
-            sys.stderr.write(f"no policy of {name!r} is known: {last_line(str(error), type(error).__name__)}\n")
+        except (
+            Exception
+        ) as error:  # whatever a package does when it is looked for, and whatever its file holds
+            sys.stderr.write(
+                f"no policy of {name!r} is known: {last_line(str(error), type(error).__name__)}\n"
+            )
     return found
 
 
@@ -133,7 +145,9 @@ def _catalogue(package: str) -> dict[str, Named]:
     if (spec := find_spec(package)) is None or spec.origin is None:
         raise FileNotFoundError(f"there is no package {package!r}")
     home = Path(spec.origin).parent
-    listed = TypeAdapter(list[Named]).validate_python(parse_yaml((home / "catalogue.yaml").read_bytes()))
+    listed = TypeAdapter(list[Named]).validate_python(
+        parse_yaml((home / "catalogue.yaml").read_bytes())
+    )
     return {one.name: replace(one, bundled=one.bundled and home / one.bundled) for one in listed}
 
 
@@ -170,7 +184,17 @@ def _own() -> Iterator[Named]:
     for name in sorted(filter(PLAIN.fullmatch, there)):
         try:
             manifest = read_json(cached_dir(name) / MANIFEST, "")
-            said = "converted here from " + manifest["source"]["file"] if "source" in manifest else "made here"
-            yield Named(name, said, manifest["licence"], manifest.get("training", manifest)["parameters"])
-        except (UserError, KeyError, TypeError):  # not by `harness policy fetch`, but a policy all the same
+            said = (
+                "converted here from " + manifest["source"]["file"]
+                if "source" in manifest
+                else "made here"
+            )
+            yield Named(
+                name, said, manifest["licence"], manifest.get("training", manifest)["parameters"]
+            )
+        except (
+            UserError,
+            KeyError,
+            TypeError,
+        ):  # not by `harness policy fetch`, but a policy all the same
             yield Named(name, "made here", "not stated", None)

@@ -31,7 +31,9 @@ def checkpoint_dir(folder: RunFolder, step: int | None = None) -> tuple[int, Pat
 def checkpoint_model(folder: RunFolder, step: int | None = None) -> Path:
     """A Hugging Face folder of a checkpoint, made on first use and kept beside it."""
     _, checkpoint = checkpoint_dir(folder, step)
-    target = checkpoint / "hf" if checkpoint.is_dir() else checkpoint.with_name(f"{checkpoint.stem}-hf")
+    target = (
+        checkpoint / "hf" if checkpoint.is_dir() else checkpoint.with_name(f"{checkpoint.stem}-hf")
+    )
     made = target / "config.json"
     if not made.is_file():
         with held(target.parent):  # evaluations of one checkpoint may begin at once

@@ -86,7 +86,9 @@ def answerers(config: Config, began_with: Mapping[str, str] | None = None) -> di
         try:
             found[name] = _policy(role, (began_with or {}).get(name, ""))
         except UserError as error:
-            raise type(error)(f"roles.{name}: {str(error).removeprefix('policy.path: ')}") from error
+            raise type(error)(
+                f"roles.{name}: {str(error).removeprefix('policy.path: ')}"
+            ) from error
         room = config.sampling.max_prompt_tokens + config.sampling.max_response_tokens
         if room > (most := longest(found[name].folder) or room):
             raise ConfigError(
@@ -97,7 +99,9 @@ def answerers(config: Config, began_with: Mapping[str, str] | None = None) -> di
 
 
 @contextmanager
-def answering(found: Mapping[str, Answerer], config: Config, logs: Path) -> Iterator[dict[str, Endpoint]]:
+def answering(
+    found: Mapping[str, Answerer], config: Config, logs: Path
+) -> Iterator[dict[str, Endpoint]]:
     """Where each role is answered as long as this lasts. Use it in the main thread.
 
     Each policy has a process of its own on the processors, which ends with the block, and with this process.
@@ -111,7 +115,9 @@ def answering(found: Mapping[str, Answerer], config: Config, logs: Path) -> Iter
         for name, one in found.items():
             if one.endpoint is None and one.folder not in made:
                 key = secrets.token_urlsafe(24)
-                url = stack.enter_context(server("cpu")(one.folder, "cpu", room, logs / f"policy-{name}.log", key=key))
+                url = stack.enter_context(
+                    server("cpu")(one.folder, "cpu", room, logs / f"policy-{name}.log", key=key)
+                )
                 made[one.folder] = Endpoint(url, one.folder, key, token_ids=True)
         yield {name: one.endpoint or made[one.folder] for name, one in found.items()}
 

@@ -57,12 +57,16 @@ def server(device: str) -> Server:
     """
     found = sorted(entry_points(group=GROUP, name=device), key=lambda point: point.value)
     if not found:
-        raise EnvironmentProblem(f"no plugin here serves a policy on {device}. Install one: {how_to_install('cpu')}")
+        raise EnvironmentProblem(
+            f"no plugin here serves a policy on {device}. Install one: {how_to_install('cpu')}"
+        )
     if len(found) > 1:
         told = " and ".join(point.value for point in found)
         raise PluginError(f"{told} both serve policies on {device}. Uninstall one of their plugins")
     try:
         made: Server = found[0].load()
     except (ImportError, AttributeError) as error:
-        raise PluginError(f"{found[0].value}, which serves policies on {device}, failed to import: {error}") from error
+        raise PluginError(
+            f"{found[0].value}, which serves policies on {device}, failed to import: {error}"
+        ) from error
     return made

@@ -22,7 +22,9 @@ def told(settings: Settings | None, **options: Any) -> list[Setting]:
     named = {key.replace("__", "."): value for key, value in options.items() if value is not None}
     given: Iterable[object] = settings.items() if isinstance(settings, Mapping) else settings or ()
     if isinstance(settings, str):
-        raise UserError(f"settings is a mapping or a list, got {settings!r}. Example: settings={{'train.steps': 20}}")
+        raise UserError(
+            f"settings is a mapping or a list, got {settings!r}. Example: settings={{'train.steps': 20}}"
+        )
     return [*((key, plain(value)) for key, value in named.items()), *map(_pair, given)]
 
 
@@ -56,7 +58,12 @@ def named_store(store: str | None) -> str | None:
     Raises:
         UserError: `AGL_MANAGED_STORE=0` asks for one, and nothing says where it is.
     """
-    if store is not None or os.environ.get("AGL_MANAGED_STORE", "").strip().lower() not in ("0", "false", "no", "off"):
+    if store is not None or os.environ.get("AGL_MANAGED_STORE", "").strip().lower() not in (
+        "0",
+        "false",
+        "no",
+        "off",
+    ):
         return store.rstrip("/") if store else None
     host, port = os.environ.get("AGL_SERVER_HOST"), os.environ.get("AGL_SERVER_PORT")
     if not host and not port:
@@ -74,7 +81,9 @@ def default_preset(task: str | None, device: str) -> str:
     return own.get(device, "cpu" if device == "cpu" else "gpu")
 
 
-def named_endpoint(endpoint: str | None, model: str | None, api_key_env: str) -> tuple[str, str, str | None]:
+def named_endpoint(
+    endpoint: str | None, model: str | None, api_key_env: str
+) -> tuple[str, str, str | None]:
     """URL, model and key: as options say, else as `OPENAI_BASE_URL` (or `OPENAI_API_BASE`) and `MODEL` do.
 
     Raises:

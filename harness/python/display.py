@@ -30,7 +30,13 @@ class TrainingDisplay:
     """
 
     def __init__(
-        self, console: Console, title: str, last_start: str = "", advice: str = "", *, panel: bool = True
+        self,
+        console: Console,
+        title: str,
+        last_start: str = "",
+        advice: str = "",
+        *,
+        panel: bool = True,
     ) -> None:
         from rich.live import Live
 
@@ -54,7 +60,10 @@ class TrainingDisplay:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if self._live is not None:
             self._live.stop()
@@ -69,7 +78,9 @@ class TrainingDisplay:
         if progress.remark != self._remark:
             self._remark = progress.remark
             if progress.remark:
-                self._console.print(f"{progress.remark}{self._advice}.", markup=False, soft_wrap=True)
+                self._console.print(
+                    f"{progress.remark}{self._advice}.", markup=False, soft_wrap=True
+                )
         if self._live is not None:
             from rich.panel import Panel
             from rich.text import Text
@@ -82,7 +93,9 @@ class TrainingDisplay:
         )
         if waits and (progress.phase != self._phase or time.monotonic() - self._said >= EVERY_S):
             self._said = time.monotonic()
-            self._console.print(f"{self._doing(progress)}  {duration(time.monotonic() - self._began)}")
+            self._console.print(
+                f"{self._doing(progress)}  {duration(time.monotonic() - self._began)}"
+            )
         self._phase = progress.phase
         seen = (progress.step, len(progress.val_curve))
         if seen != self._last and (progress.step or progress.val_curve):
@@ -92,7 +105,11 @@ class TrainingDisplay:
     def _line(self, progress: Progress) -> str:
         reward = "-" if progress.reward is None else f"{progress.reward:.3f}"
         last = max(progress.val_curve, default=None)
-        val = "" if last is None else f"  val({last}) {mean(progress.val_curve[last], progress.graded)}"
+        val = (
+            ""
+            if last is None
+            else f"  val({last}) {mean(progress.val_curve[last], progress.graded)}"
+        )
         mixed = "" if progress.mixed is None else f"  mixed groups {percent(progress.mixed)}"
         return (
             f"step {progress.step}/{progress.total_steps}  reward {reward}{mixed}{val}  "
@@ -102,11 +119,16 @@ class TrainingDisplay:
 
     def _body(self, progress: Progress) -> str:
         curve = "  ".join(
-            f"{step}: {mean(value, progress.graded)}" for step, value in sorted(progress.val_curve.items())
+            f"{step}: {mean(value, progress.graded)}"
+            for step, value in sorted(progress.val_curve.items())
         )
         elapsed = duration(time.monotonic() - self._began)
         return "\n".join(
-            (f"{self._doing(progress)}   elapsed {elapsed}", self._line(progress), f"validation  {curve or 'not yet'}")
+            (
+                f"{self._doing(progress)}   elapsed {elapsed}",
+                self._line(progress),
+                f"validation  {curve or 'not yet'}",
+            )
         )
 
     def _doing(self, progress: Progress) -> str:
@@ -118,7 +140,9 @@ class TrainingDisplay:
     def _failures(progress: Progress) -> str:
         if not progress.failures:
             return ""
-        return "  failed: " + ", ".join(f"{name} {count}" for name, count in sorted(progress.failures.items()))
+        return "  failed: " + ", ".join(
+            f"{name} {count}" for name, count in sorted(progress.failures.items())
+        )
 
 
 @contextmanager
@@ -138,10 +162,21 @@ def counted(console: Console, what: str) -> Iterator[Callable[[int, int], None]]
 
         yield line
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
     from rich.progress import Progress as Bars
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
     with Bars(*columns, TimeRemainingColumn(), console=console) as bars:
         bar = bars.add_task(what, total=None)
         yield lambda done, total: bars.update(bar, completed=done, total=total)

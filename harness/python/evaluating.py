@@ -92,7 +92,11 @@ def evaluate(
         KeyboardInterrupt: It was interrupted.
     """
     given = without(locals(), "progress")
-    return Wanted(**given).asked().carry_out(PlainConsole(stderr=True, force_jupyter=False, quiet=not progress))
+    return (
+        Wanted(**given)
+        .asked()
+        .carry_out(PlainConsole(stderr=True, force_jupyter=False, quiet=not progress))
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,9 +154,15 @@ class Wanted:
 
         named = task_set_spec(self.task).eval_split if self.task is not None else ""
         split = self.split if self.split is not None else named or None
-        options: dict[str, object] = {"task__name": self.task, "task__val_split": split, "task__val_limit": self.limit}
+        options: dict[str, object] = {
+            "task__name": self.task,
+            "task__val_split": split,
+            "task__val_limit": self.limit,
+        }
         options |= {"eval__samples": self.samples, "eval__temperature": self.temperature}
-        overrides = told(self.settings) + told({}, **options, rollout__store=named_store(self.store))
+        overrides = told(self.settings) + told(
+            {}, **options, rollout__store=named_store(self.store)
+        )
         if trained is not None:
             if self.endpoint is not None or self.model is not None:
                 raise UserError("give either a run or --endpoint/--model, not both")
@@ -166,7 +176,9 @@ class Wanted:
             )
         preset = self.preset
         if preset is None and self.config is None:
-            preset = default_preset(self.task, resolve_device("auto")) if self._served else "endpoint"
+            preset = (
+                default_preset(self.task, resolve_device("auto")) if self._served else "endpoint"
+            )
         return load_config(preset, path(self.config), overrides, agent=self.agent)
 
 
@@ -220,7 +232,10 @@ class Evaluation:
         parent: Parent | None = None
         # The folder comes once all is there that can be asked for wrongly: an error leaves no empty run behind.
         if not self.served:
-            policy, endpoint = "", Endpoint(*named_endpoint(self.endpoint, self.model, self.api_key_env))
+            policy, endpoint = (
+                "",
+                Endpoint(*named_endpoint(self.endpoint, self.model, self.api_key_env)),
+            )
             folder = RunFolder.create(self.runs_dir, label)
             work.enter_context(folder.dropped_without_record())
         else:
@@ -238,8 +253,13 @@ class Evaluation:
             url = work.enter_context(server(device)(policy, device, length, log, parser))
             endpoint = Endpoint(url, policy, None, token_ids=True)
             if self.trained is not None:
-                parent = {"run": self.trained.id, "step": checkpoint_dir(self.trained, self.step)[0]}
+                parent = {
+                    "run": self.trained.id,
+                    "step": checkpoint_dir(self.trained, self.step)[0],
+                }
         say_what_is_awaited(console, config, folder)
-        with counted(console, f"{config.agent} on {config.task.name}/{config.task.val_split}") as show:
+        with counted(
+            console, f"{config.agent} on {config.task.name}/{config.task.val_split}"
+        ) as show:
             evaluate(config, folder, endpoint, show, policy, parent, self.answers)
         return LoadedRun.read(folder)

@@ -80,14 +80,20 @@ class LoadedRun:
     @cached_property
     def episodes(self) -> pd.DataFrame:
         """One row a rollout, by step, phase and task; no reward where it is unscored."""
-        return self._run.episodes.to_pandas().sort_values([*_ORDER, "task_id"], kind="stable", ignore_index=True)
+        return self._run.episodes.to_pandas().sort_values(
+            [*_ORDER, "task_id"], kind="stable", ignore_index=True
+        )
 
     @cached_property
     def roles(self) -> pd.DataFrame:
         """One row a step, phase and role: what it did, as sums and as figures of a rollout or a call."""
         from harness.compare.by_role import roles_table
 
-        return roles_table(self._run, *_ORDER).to_pandas().sort_values(_ORDER, kind="stable", ignore_index=True)
+        return (
+            roles_table(self._run, *_ORDER)
+            .to_pandas()
+            .sort_values(_ORDER, kind="stable", ignore_index=True)
+        )
 
     @cached_property
     def calls(self) -> pd.DataFrame:
@@ -116,8 +122,14 @@ class LoadedRun:
         from harness.compare.formats import html_tables
 
         told = {"reason": reason} if (reason := self.record.get("reason")) else {}
-        rows = [[name, str(value)] for name, value in {**told, **summaries.facts(self._run)}.items()]
-        return printable(html_tables([Table("run", _title(self._run), ["", ""], rows), *summaries.by_role(self._run)]))
+        rows = [
+            [name, str(value)] for name, value in {**told, **summaries.facts(self._run)}.items()
+        ]
+        return printable(
+            html_tables(
+                [Table("run", _title(self._run), ["", ""], rows), *summaries.by_role(self._run)]
+            )
+        )
 
 
 def _title(run: Run) -> str:

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Any
 from harness.monitor import so_far, steps_of
 from harness.records import AGENT_OUTCOMES
 from harness.results.readings import FILE
-from harness.wording import answered_by, duration, failed_itself, mean, measured, percent, spoilt, unread, with_cores
+from harness.wording import (
+    answered_by,
+    duration,
+    failed_itself,
+    mean,
+    measured,
+    percent,
+    spoilt,
+    unread,
+    with_cores,
+)
 
 if TYPE_CHECKING:
     from harness.compare.columns import Table
@@ -23,11 +33,17 @@ def facts(one: Run) -> dict[str, Any]:
     from harness.compare.numbers import number, points
 
     figures, progress, record = measure(one), one.progress, one.record
-    parent, study, chosen, merged = record.get("parent"), record.get("study"), chosen_tokens(one), dialogues(one)
+    parent, study, chosen, merged = (
+        record.get("parent"),
+        record.get("study"),
+        chosen_tokens(one),
+        dialogues(one),
+    )
     curve = [f"{step}: {mean(value, one.graded)}" for step, value in figures["val_curve"].items()]
     curve += [f"{progress.validating}: {so_far(progress)}"] if so_far(progress) else []
     trained = (
-        f"{role} {of['transitions']} calls {of['tokens']} tokens" for role, of in figures["trained_by_role"].items()
+        f"{role} {of['transitions']} calls {of['tokens']} tokens"
+        for role, of in figures["trained_by_role"].items()
     )
     told = {
         "agent": f"{record['agent']}, trains {record['agent_match']!r}, seed {record['seed']}",
@@ -38,14 +54,20 @@ def facts(one: Run) -> dict[str, Any]:
         "unscored": figures["unscored"],
         "calls per rollout": number(figures["transitions_per_rollout"], 2),
         "rewritten / helped / hurt": f"{figures['rewritten']} / {figures['helped']} / {figures['hurt']}",
-        "failures": ", ".join(f"{name} {count}" for name, count in figures["failures"].items()) or "none",
+        "failures": ", ".join(f"{name} {count}" for name, count in figures["failures"].items())
+        or "none",
         "steps": f"{steps_of(progress)}, {number(figures['step_s'], 1)} s each",
-        "share of a step": ", ".join(f"{part} {points(share)} %" for part, share in figures["shares"].items()) or "-",
+        "share of a step": ", ".join(
+            f"{part} {points(share)} %" for part, share in figures["shares"].items()
+        )
+        or "-",
         "framework per call": f"{number(figures['overhead_ms_per_call'], 2)} ms, waiting for the processor included",
         "trained": ", ".join(trained) or "-",
         "calls in an earlier's row": merged
         and f"{points(merged[0])} %, which saves {points(merged[1])} % of the tokens",
-        "of them with a gradient": None if chosen is None else f"{chosen} tokens, of the chosen rollouts",
+        "of them with a gradient": None
+        if chosen is None
+        else f"{chosen} tokens, of the chosen rollouts",
         "time": duration(figures["wall_s"]),
         "left": None if progress.remaining_s is None else f"about {duration(progress.remaining_s)}",
         "code": record["commit"]["hash"] if record["commit"] else "no checkout",
@@ -86,7 +108,9 @@ def overview(run: Run) -> dict[str, Any]:
         "steps_total": record["identity"]["steps"],
         "validating": None if progress.validating is None else validating,
         "left_s": progress.remaining_s,
-        "accuracy_initial": result.get("val_accuracy_initial", curve.get(0) if run.trained else None),
+        "accuracy_initial": result.get(
+            "val_accuracy_initial", curve.get(0) if run.trained else None
+        ),
         "accuracy_final": result.get("accuracy", result.get("val_accuracy_final")),
         "graded": result.get("graded", progress.graded),
         "wall_s": result.get("wall_s"),
@@ -101,7 +125,9 @@ def _study(study: Study, launch: Launch) -> str:
 
 def summary(folder: RunFolder, record: Mapping[str, object]) -> str:
     """The lines that end a run's command."""
-    return "\n".join((_of_training if record["kind"] == "train" else _of_evaluation)(folder, record))
+    return "\n".join(
+        (_of_training if record["kind"] == "train" else _of_evaluation)(folder, record)
+    )
 
 
 def _of_training(folder: RunFolder, record: Mapping[str, Any]) -> Iterator[str]:
@@ -109,13 +135,17 @@ def _of_training(folder: RunFolder, record: Mapping[str, Any]) -> Iterator[str]:
 
     result = record["result"]
     graded = result.get("graded", False)
-    curve = "  ".join(f"{step}: {mean(value, graded)}" for step, value in result["val_curve"].items())
+    curve = "  ".join(
+        f"{step}: {mean(value, graded)}" for step, value in result["val_curve"].items()
+    )
     steps = f"{result['steps']} step{'' if result['steps'] == 1 else 's'}"
     yield f"{record['agent']}: {record['status']} after {steps}, {duration(result['wall_s'])}"
     if said := answered_by(record.get("roles", {})):
         yield said
     if result["val_accuracy_final"] is not None:
-        first, last = (mean(result[f"val_accuracy_{when}"], graded) for when in ("initial", "final"))
+        first, last = (
+            mean(result[f"val_accuracy_{when}"], graded) for when in ("initial", "final")
+        )
         yield f"validation {measured(graded)} {first} -> {last}   (by step: {curve}){spoilt(result)}"
     if result.get("agent_failed"):
         yield f"of the last validation {failed_itself(result, graded)}"
@@ -127,7 +157,11 @@ def _of_training(folder: RunFolder, record: Mapping[str, Any]) -> Iterator[str]:
         yield f"groups {which}, which training learns from: {percent(result['signal'])}"
     if result["rollout_probs_diff_max"] is not None:
         yield f"rollout against trainer, largest probability difference: {result['rollout_probs_diff_max']:.1e}"
-    if record.get("parity") is None and not is_reference(record["agent"]) and agent_spec(record["agent"]).strict:
+    if (
+        record.get("parity") is None
+        and not is_reference(record["agent"])
+        and agent_spec(record["agent"]).strict
+    ):
         yield (
             f"no parity certificate: `harness parity {record['agent']}` makes one, for this run too; without it "
             "`harness compare` cannot compare the run with another agent's"
@@ -141,7 +175,11 @@ def _of_evaluation(folder: RunFolder, record: Mapping[str, Any]) -> Iterator[str
     graded = result.get("graded", False)
     name = measured(graded)
     several = result.get("samples")
-    asked = f"{result['tasks'] * several['samples']} rollouts" if several else f"{result['tasks']} tasks"
+    asked = (
+        f"{result['tasks'] * several['samples']} rollouts"
+        if several
+        else f"{result['tasks']} tasks"
+    )
     yield (
         f"{record['agent']}: {name} {mean(result['accuracy'], graded)} "
         f"(95 % interval {mean(low, graded)} to {mean(high, graded)}) on {result['scored']} scored of "
@@ -164,7 +202,9 @@ def _of_evaluation(folder: RunFolder, record: Mapping[str, Any]) -> Iterator[str
     if said := unread(result["unread_calls"], result["scored"] + result["unscored"]):
         yield said
     if result["unscored"]:
-        ended = ((name, count) for name, count in sorted(result["outcomes"].items()) if name != "ok")
+        ended = (
+            (name, count) for name, count in sorted(result["outcomes"].items()) if name != "ok"
+        )
         rest = ", ".join(f"{name} {count}" for name, count in ended if name not in AGENT_OUTCOMES)
         low, high = result["bounds"]
         yield (
@@ -173,7 +213,9 @@ def _of_evaluation(folder: RunFolder, record: Mapping[str, Any]) -> Iterator[str
         )
     if reading := record.get("reading"):
         before = (
-            f"not the first one: {', '.join(reading['earlier'])} read it" if reading["earlier"] else "the first one"
+            f"not the first one: {', '.join(reading['earlier'])} read it"
+            if reading["earlier"]
+            else "the first one"
         )
         yield (
             f"{reading['split']!r} is for one reading at the end; of {reading['agent']} with this policy this is "

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any
 from harness import timeline
 from harness.config import Config, Setting, cache_dir, load_config, resolve_device
 from harness.errors import RunFailed, UserError
-from harness.python.asking import PathLike, Settings, default_preset, key_of, named_store, path, told, without
+from harness.python.asking import (
+    PathLike,
+    Settings,
+    default_preset,
+    key_of,
+    named_store,
+    path,
+    told,
+    without,
+)
 from harness.python.console import PlainConsole
 from harness.python.display import TrainingDisplay
 from harness.python.loaded import LoadedRun
@@ -83,7 +92,10 @@ def train(
     return (
         Wanted(**given)
         .asked()
-        .carry_out(PlainConsole(stderr=True, force_jupyter=False, quiet=not progress), on_progress=on_progress)
+        .carry_out(
+            PlainConsole(stderr=True, force_jupyter=False, quiet=not progress),
+            on_progress=on_progress,
+        )
     )
 
 
@@ -122,15 +134,24 @@ class Wanted:
     def _new(self, store: str | None) -> Training:
         if self.ci and self.ci_fast:
             raise UserError("--ci is twenty steps and --ci-fast is one: give one of them")
-        overrides = _ci(fast=self.ci_fast) if self.ci or self.ci_fast else []  # first: what is asked for by name counts
+        overrides = (
+            _ci(fast=self.ci_fast) if self.ci or self.ci_fast else []
+        )  # first: what is asked for by name counts
         placed = {"rollout__runners": self.n_runners, "rollout__store": store}
         overrides += told(self.settings, task__name=self.task, policy__path=self.model, **placed)
         overrides += told({}, train__steps=self.steps)
-        preset, named = self.preset, {"agent": self.agent, "agent_match": self.agent_match, "seed": self.seed}
+        preset, named = (
+            self.preset,
+            {"agent": self.agent, "agent_match": self.agent_match, "seed": self.seed},
+        )
         if preset is None and self.config is None:
-            device = load_config(None, None, [item for item in overrides if key_of(item) == "device"]).device
+            device = load_config(
+                None, None, [item for item in overrides if key_of(item) == "device"]
+            ).device
             preset = default_preset(self.task, resolve_device(device))
-        return Training(load_config(preset, path(self.config), overrides, **named), Path(self.runs_dir))
+        return Training(
+            load_config(preset, path(self.config), overrides, **named), Path(self.runs_dir)
+        )
 
     def _resumed(self, resume: Path, store: str | None) -> Training:
         from harness.run.data import RESUMABLE, same_run
@@ -139,10 +160,16 @@ class Wanted:
         before = folder.read()
         kind, result = before["kind"], before["result"]
         if kind != "train":
-            raise UserError(f"{resume} is of kind {kind!r}, not a training: start it again with `harness {kind}`")
+            raise UserError(
+                f"{resume} is of kind {kind!r}, not a training: start it again with `harness {kind}`"
+            )
         settings = told(self.settings, rollout__store=store)
         named = (self.agent, self.preset, self.config, self.task, self.model, self.n_runners)
-        if any(one is not None for one in (*named, self.agent_match, self.seed)) or self.ci or self.ci_fast:
+        if (
+            any(one is not None for one in (*named, self.agent_match, self.seed))
+            or self.ci
+            or self.ci_fast
+        ):
             raise UserError(
                 f"--resume takes the run's own configuration; only --set of {', '.join(RESUMABLE)} may change it"
             )
@@ -151,7 +178,11 @@ class Wanted:
             resolved.train.steps = self.steps
         same_run(folder.config(), resolved)
         finished = ""
-        if before["status"] == "finished" and result and result["steps"] >= (resolved.train.steps or 0):
+        if (
+            before["status"] == "finished"
+            and result
+            and result["steps"] >= (resolved.train.steps or 0)
+        ):
             done = result["steps"]
             finished = f"{resume} finished after its {done} steps; --steps {2 * done} goes on"
         return Training(resolved, folder.path.parent, folder, finished)
@@ -203,7 +234,12 @@ class Training:
         return LoadedRun.read(folder)
 
     def _fit(
-        self, folder: RunFolder, data: Data, console: Console, panel: bool, on_progress: Callable[[Progress], None]
+        self,
+        folder: RunFolder,
+        data: Data,
+        console: Console,
+        panel: bool,
+        on_progress: Callable[[Progress], None],
     ) -> None:
         config = self.config
         agent = f"{config.agent} on {config.task.name}, {resolve_device(config.device)}"
@@ -244,7 +280,9 @@ def say_what_is_awaited(console: Console, config: Config, folder: RunFolder) -> 
         elsewhere().awaited(store, console.print)
     if config.rollout.runners == 0:
         where = f"--store {store}` or `harness runner " if store else ""
-        console.print(f"rollout.runners is 0: waits for `harness runner {where}--join {folder.path}`")
+        console.print(
+            f"rollout.runners is 0: waits for `harness runner {where}--join {folder.path}`"
+        )
 
 
 def _advice(config: Config) -> str:
@@ -258,7 +296,10 @@ def _starts() -> tuple[Path, dict[str, float]]:
     """Seconds that starts took on this machine, by what was started, and the file they are kept in."""
     file = cache_dir() / "starts.json"
     try:
-        return file, {str(key): float(value) for key, value in json.loads(file.read_text(encoding="utf-8")).items()}
+        return file, {
+            str(key): float(value)
+            for key, value in json.loads(file.read_text(encoding="utf-8")).items()
+        }
     except (OSError, ValueError, TypeError, AttributeError):
         return file, {}
 
@@ -297,5 +338,11 @@ def _kept(config: Config, folder: RunFolder) -> str:
 
 def _ci(*, fast: bool) -> list[Setting]:
     if fast:
-        return ["train.steps=1", "train.batch_size=4", "task.val_limit=8", "train.val_every=0", "train.save_every=0"]
+        return [
+            "train.steps=1",
+            "train.batch_size=4",
+            "task.val_limit=8",
+            "train.val_every=0",
+            "train.save_every=0",
+        ]
     return ["train.steps=20", "train.val_every=10"]

@@ -27,7 +27,10 @@ _ARROW: dict[Any, str] = {
 def columns(part: type) -> dict[str, str]:
     """Name and Arrow type of every column of a table whose rows are of this type."""
     kinds = {name: kind for name, (kind, _, _) in described(part).items()}
-    return {name: _ARROW[get_args(kind)[0] if get_origin(kind) in _UNIONS else kind] for name, kind in kinds.items()}
+    return {
+        name: _ARROW[get_args(kind)[0] if get_origin(kind) in _UNIONS else kind]
+        for name, kind in kinds.items()
+    }
 
 
 @cache

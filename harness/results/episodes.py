@@ -38,7 +38,11 @@ class _Kept:
             return text
         self.cut.append(column)
         room = [TALK_CHARS]
-        kept = [{key: _beginning(value, room) for key, value in one.items()} for one in whole if room[0] > 0]
+        kept = [
+            {key: _beginning(value, room) for key, value in one.items()}
+            for one in whole
+            if room[0] > 0
+        ]
         return json.dumps(kept, ensure_ascii=False)
 
 
@@ -50,7 +54,11 @@ def _beginning(value: object, room: list[int]) -> Any:
         return kept
     room[0] -= 2
     if isinstance(value, Mapping):
-        return {_beginning(key, room): _beginning(one, room) for key, one in value.items() if room[0] > 0}
+        return {
+            _beginning(key, room): _beginning(one, room)
+            for key, one in value.items()
+            if room[0] > 0
+        }
     if isinstance(value, list | tuple):
         return [_beginning(one, room) for one in value if room[0] > 0]
     return value
@@ -123,7 +131,9 @@ def episode_row(
     }
 
 
-def roles(attempt: Attempt, reward: Verdict, paid: Mapping[int, float]) -> Iterator[Mapping[str, object]]:
+def roles(
+    attempt: Attempt, reward: Verdict, paid: Mapping[int, float]
+) -> Iterator[Mapping[str, object]]:
     """What each role of an attempt did, in the order of first calls.
 
     Args:
@@ -134,7 +144,10 @@ def roles(attempt: Attempt, reward: Verdict, paid: Mapping[int, float]) -> Itera
         `prompt_tokens` and `response_tokens` of all, None where the endpoint did not say; how many were `trained`, and
         the sum of what they were `paid`; the `reward`'s own value of the role, None where it gives none.
     """
-    everyone = [*(call.role for call in attempt.transitions), *(call.role for call in attempt.failures)]
+    everyone = [
+        *(call.role for call in attempt.transitions),
+        *(call.role for call in attempt.failures),
+    ]
     for role in dict.fromkeys(everyone):
         calls = [call for call in attempt.transitions if call.role == role]
         given = [paid[call.index] for call in calls if call.index in paid]
@@ -156,7 +169,9 @@ def _sum(counts: Sequence[int | None]) -> int | None:
     return sum(known) if len(known) == len(counts) else None
 
 
-def transition_rows(attempt: Attempt, *, phase: str, step: int, paid: Mapping[int, float]) -> Iterable[Call]:
+def transition_rows(
+    attempt: Attempt, *, phase: str, step: int, paid: Mapping[int, float]
+) -> Iterable[Call]:
     """The rows of an attempt's calls.
 
     Args:

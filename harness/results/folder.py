@@ -81,7 +81,9 @@ class RunFolder:
         """
         folder = cls(path.absolute())
         if not (folder.path / "run.json").is_file():
-            raise UserError(f"{path} is not a run folder: it has no run.json. `harness runs list` shows those found")
+            raise UserError(
+                f"{path} is not a run folder: it has no run.json. `harness runs list` shows those found"
+            )
         return folder
 
     def read(self) -> RunRecord:
@@ -105,7 +107,9 @@ class RunFolder:
 
     def write(self, record: RunRecord) -> None:
         """Replace `run.json` in one step, so that a crash leaves the old or the new one."""
-        replace_text(self.path / "run.json", json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+        replace_text(
+            self.path / "run.json", json.dumps(record, indent=2, ensure_ascii=False) + "\n"
+        )
 
     def update(self, **changes: Any) -> None:
         """Change some top-level keys of `run.json`."""
@@ -156,7 +160,8 @@ class RunFolder:
 
         text = "# The resolved configuration of this run; `harness train --config THIS` runs it again.\n"
         replace_text(
-            self.path / "config.yaml", text + yaml.safe_dump(config.dump(), sort_keys=False, allow_unicode=True)
+            self.path / "config.yaml",
+            text + yaml.safe_dump(config.dump(), sort_keys=False, allow_unicode=True),
         )
 
     def write_mixed(self, tasks: Iterable[str]) -> None:
@@ -198,7 +203,10 @@ class RunFolder:
         Raises:
             UserError: Another process does, or the folder cannot be written.
         """
-        with held(self.path, f"{self.path} is still running in another process: wait for its end, or stop it"):
+        with held(
+            self.path,
+            f"{self.path} is still running in another process: wait for its end, or stop it",
+        ):
             yield
 
     def drop_after(self, step: int, *, validation: bool = False) -> None:
@@ -292,7 +300,9 @@ def endings() -> list[signal.Signals]:
 @contextmanager
 def undisturbed() -> Iterator[None]:
     """Ctrl-C, SIGTERM and SIGHUP are ignored meanwhile: what ends is written down whole."""
-    if threading.current_thread() is not threading.main_thread():  # only there may Python's handlers change
+    if (
+        threading.current_thread() is not threading.main_thread()
+    ):  # only there may Python's handlers change
         yield
         return
     before = {number: signal.signal(number, signal.SIG_IGN) for number in endings()}
@@ -317,9 +327,13 @@ def read_json(path: Path, advice: str) -> dict[str, Any]:
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}. {advice}") from error
     except ValueError as error:  # no JSON, or no text at all
-        raise UserError(f"{path} is damaged, not JSON that can be read ({error}). {advice}") from error
+        raise UserError(
+            f"{path} is damaged, not JSON that can be read ({error}). {advice}"
+        ) from error
     if not isinstance(data, dict):
-        raise UserError(f"{path} is damaged: it holds a {type(data).__name__}, not an object. {advice}")
+        raise UserError(
+            f"{path} is damaged: it holds a {type(data).__name__}, not an object. {advice}"
+        )
     return data
 
 
@@ -330,7 +344,9 @@ def _row(line: bytes, path: Path, number: int) -> dict[str, Any]:
             return row
     except ValueError:
         pass
-    raise UserError(f"line {number} of {path} is damaged, not a row. Restore the file, or take the line out")
+    raise UserError(
+        f"line {number} of {path} is damaged, not a row. Restore the file, or take the line out"
+    )
 
 
 def now() -> str:

@@ -47,7 +47,9 @@ def write_down(folder: RunFolder, record: RunRecord) -> Reading:
             fcntl.flock(file, fcntl.LOCK_EX)
             file.seek(0)
             known = [_read(path, number, line) for number, line in enumerate(file, 1)]
-            reading["earlier"] = [one["run"] for one in known if all(one[key] == reading[key] for key in _COMPARED)]  # type: ignore[literal-required]
+            reading["earlier"] = [
+                one["run"] for one in known if all(one[key] == reading[key] for key in _COMPARED)
+            ]  # type: ignore[literal-required]
             file.write(json.dumps(reading, ensure_ascii=False) + "\n")
     except OSError as error:
         raise UserError(
@@ -63,7 +65,9 @@ def _read(path: Path, number: int, line: str) -> Reading:
     except ValueError:
         found = None
     if not isinstance(found, dict) or fault(found, Reading):
-        raise UserError(f"{path}, line {number} is no reading of a reserved split: restore the file, or move it away")
+        raise UserError(
+            f"{path}, line {number} is no reading of a reserved split: restore the file, or move it away"
+        )
     return found  # type: ignore[return-value]
 
 

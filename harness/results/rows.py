@@ -26,7 +26,8 @@ class Episode(TypedDict):
     answer: Annotated[str | None, "null where there is none"]
     reward: Annotated[float | None, "the verdict, null when unscored"]
     used_reward: Annotated[
-        float | None, "what training was given; differs in the shuffled control and for `failed_rollouts`"
+        float | None,
+        "what training was given; differs in the shuffled control and for `failed_rollouts`",
     ]
     reward_reason: Annotated[str, "why this value, or why none"]
     reward_flags: Annotated[list[str], "documented deviations met while scoring"]
@@ -34,15 +35,19 @@ class Episode(TypedDict):
     reward_parts: Annotated[str | None, "JSON: named parts of the value; null where there are none"]
     reward_by_role: Annotated[str | None, "JSON: values by role; null where there are none"]
     meaning: Annotated[
-        str | None, "hash of what the answer comes to, for a vote; null where a task has one rollout, or it has no vote"
+        str | None,
+        "hash of what the answer comes to, for a vote; null where a task has one rollout, or it has no vote",
     ]
     first_answer: Annotated[
-        str | None, "what the agent would have answered without a revision; null where the program has no drafts"
+        str | None,
+        "what the agent would have answered without a revision; null where the program has no drafts",
     ]
     first_reward: Annotated[float | None, "the verdict on it"]
     calls: Annotated[int, "calls of the model, failed ones included"]
     failed_calls: Annotated[int, "of them, without an answer"]
-    unread_calls: Annotated[int, "calls whose reply holds a tool call that the server did not read as one"]
+    unread_calls: Annotated[
+        int, "calls whose reply holds a tool call that the server did not read as one"
+    ]
     rewrites: Annotated[int, "calls whose reply replaced an earlier answer"]
     transitions: Annotated[int, "calls with an answer"]
     trained_transitions: Annotated[int, "of them, given to the trainer"]
@@ -51,9 +56,14 @@ class Episode(TypedDict):
     response_tokens: Annotated[int, "of all calls"]
     overridden_calls: Annotated[int, "calls that asked for sampling which the run did not grant"]
     call_roles: Annotated[list[str], "roles in order of the calls"]
-    by_role: Annotated[str | None, "JSON: what each role did, by `harness.results.episodes.roles`; null in older runs"]
+    by_role: Annotated[
+        str | None,
+        "JSON: what each role did, by `harness.results.episodes.roles`; null in older runs",
+    ]
     tool_calls: Annotated[str, "JSON: tool, arguments, text, ok, times and fault of each"]
-    cut: Annotated[list[str] | None, "columns of which only the beginning is kept; null in older runs"]
+    cut: Annotated[
+        list[str] | None, "columns of which only the beginning is kept; null in older runs"
+    ]
     started_s: Annotated[float, "Unix time"]
     elapsed_s: Annotated[float, "seconds of the attempt"]
 
@@ -72,11 +82,17 @@ class Call(TypedDict):
     response_id: Annotated[str, "of the engine; belongs to one rollout only"]
     messages: Annotated[str, "JSON: the prompt's messages as sent"]
     response_text: Annotated[str, "the reply"]
-    cut: Annotated[list[str] | None, "columns of which only the beginning is kept; null in older runs"]
+    cut: Annotated[
+        list[str] | None, "columns of which only the beginning is kept; null in older runs"
+    ]
     finish_reason: Annotated[str | None, "`stop`, `length` or `tool_calls`"]
-    prompt_ids: Annotated[Sequence[int] | None, "token ids of the prompt, by the engine; null where it reports none"]
+    prompt_ids: Annotated[
+        Sequence[int] | None, "token ids of the prompt, by the engine; null where it reports none"
+    ]
     response_ids: Annotated[Sequence[int] | None, "token ids of the reply, by the engine"]
-    logprobs: Annotated[Sequence[float] | None, "log-probability of each under the sampling distribution"]
+    logprobs: Annotated[
+        Sequence[float] | None, "log-probability of each under the sampling distribution"
+    ]
     started_s: Annotated[float, "Unix time at which the gateway received the call"]
     latency_s: Annotated[float, "seconds until the answer was whole"]
     gateway_s: Annotated[float, "of them, in the gateway itself, queueing included"]

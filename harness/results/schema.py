@@ -25,7 +25,9 @@ class Commit(TypedDict):
 
     hash: Annotated[str, "of the commit, 40 hex digits"]
     dirty: Annotated[bool, "whether files had changes that the commit does not have"]
-    changes: NotRequired[Annotated[str, "of those, a hash of what decides a run; empty where nothing does"]]
+    changes: NotRequired[
+        Annotated[str, "of those, a hash of what decides a run; empty where nothing does"]
+    ]
 
 
 class Launch(TypedDict):
@@ -39,7 +41,9 @@ class Launch(TypedDict):
     status: NotRequired[Annotated[str, "how it ended: `finished`, `failed`, `interrupted`"]]
     reason: NotRequired[Annotated[str, "why it ended early, in a line"]]
     wall_s: NotRequired[Annotated[float, "seconds from its start to its end"]]
-    data_changed: NotRequired[Annotated[list[str], "files of the task set that changed while it ran"]]
+    data_changed: NotRequired[
+        Annotated[list[str], "files of the task set that changed while it ran"]
+    ]
 
 
 class Study(TypedDict):
@@ -81,7 +85,9 @@ class Sampling(TypedDict):
     temperature: Annotated[float, "0 decodes greedily"]
     top_p: Annotated[float, "share of the probability that is sampled from"]
     max_tokens: Annotated[int, "tokens of one reply at most"]
-    chat_template_kwargs: NotRequired[Annotated[dict[str, Any], "what the chat template was told, where it was"]]
+    chat_template_kwargs: NotRequired[
+        Annotated[dict[str, Any], "what the chat template was told, where it was"]
+    ]
 
 
 Group = Literal["task set", "policy", "sampling", "training", "rollout", "reward", "agent"]
@@ -102,8 +108,16 @@ class Key(NamedTuple):
 
 
 _LENGTH = ("task", "train.batch_size", "train.steps", "train.epochs")
-_AGENT, _TASKS, _ORDER = Key("agent"), Key("task set", ("task",)), Key("task set", _LENGTH, by_seed=True)
-_REWARD, _POLICY, _SAMPLING = Key("reward", ("reward",)), Key("policy", ("policy",)), Key("sampling", ("sampling",))
+_AGENT, _TASKS, _ORDER = (
+    Key("agent"),
+    Key("task set", ("task",)),
+    Key("task set", _LENGTH, by_seed=True),
+)
+_REWARD, _POLICY, _SAMPLING = (
+    Key("reward", ("reward",)),
+    Key("policy", ("policy",)),
+    Key("sampling", ("sampling",)),
+)
 
 
 class Identity(TypedDict):
@@ -112,20 +126,34 @@ class Identity(TypedDict):
     program: Annotated[str, "what the agent does; older runs: the only one there was", _AGENT]
     prompts: Annotated[str, "hash of the program's texts", _AGENT]
     task_set: Annotated[
-        dict[str, Any], "what the task set says of itself: name, licence, counts, hashes, options", _TASKS
+        dict[str, Any],
+        "what the task set says of itself: name, licence, counts, hashes, options",
+        _TASKS,
     ]
     train_tasks: Annotated[str, "hash of the ids of training, sorted; may follow the seed", _ORDER]
     val_tasks: Annotated[str, "hash of the ids of validation", _TASKS]
     data_order: Annotated[str, "hash of the ids of training in order; follows the seed", _ORDER]
     reward: Annotated[str, "name and version", _REWARD]
-    reward_options: Annotated[dict[str, Any], "as configured, or what of them decides a verdict", _REWARD]
-    reward_range: NotRequired[Annotated[list[float], "lowest and highest value; 0 and 1 where missing", _REWARD]]
-    reward_shuffled: Annotated[bool, "whether this is the control in which nothing can be learned", _REWARD]
+    reward_options: Annotated[
+        dict[str, Any], "as configured, or what of them decides a verdict", _REWARD
+    ]
+    reward_range: NotRequired[
+        Annotated[list[float], "lowest and highest value; 0 and 1 where missing", _REWARD]
+    ]
+    reward_shuffled: Annotated[
+        bool, "whether this is the control in which nothing can be learned", _REWARD
+    ]
     reward_inverted: NotRequired[
-        Annotated[float, "share of training rollouts trained with the opposite verdict; none where missing", _REWARD]
+        Annotated[
+            float,
+            "share of training rollouts trained with the opposite verdict; none where missing",
+            _REWARD,
+        ]
     ]
     model: Annotated[
-        str, "of the first policy: hash of its weights and tokenizer, or `ID@COMMIT` on Hugging Face", _POLICY
+        str,
+        "of the first policy: hash of its weights and tokenizer, or `ID@COMMIT` on Hugging Face",
+        _POLICY,
     ]
     role_models: NotRequired[
         Annotated[
@@ -135,25 +163,49 @@ class Identity(TypedDict):
         ]
     ]
     sampling_train: Annotated[Sampling, "of training", _SAMPLING]
-    sampling_val: Annotated[Sampling, "of validation", Key("sampling", ("sampling", "eval.temperature"))]
+    sampling_val: Annotated[
+        Sampling, "of validation", Key("sampling", ("sampling", "eval.temperature"))
+    ]
     samples: NotRequired[
-        Annotated[int, "rollouts of a task in an evaluation; 1 where missing", Key("sampling", ("eval.samples",))]
+        Annotated[
+            int,
+            "rollouts of a task in an evaluation; 1 where missing",
+            Key("sampling", ("eval.samples",)),
+        ]
     ]
     max_prompt_tokens: Annotated[int, "tokens of one prompt at most", _SAMPLING]
-    tools: NotRequired[Annotated[str, "hash of the tools that the policy is told of, where it calls any", _AGENT]]
-    max_turns: Annotated[int, "answers that an agent may write, or rounds of tool calls", Key("agent", ("max_turns",))]
+    tools: NotRequired[
+        Annotated[str, "hash of the tools that the policy is told of, where it calls any", _AGENT]
+    ]
+    max_turns: Annotated[
+        int,
+        "answers that an agent may write, or rounds of tool calls",
+        Key("agent", ("max_turns",)),
+    ]
     sandbox: Annotated[dict[str, Any], "limits of one tool call", Key("rollout", ("sandbox",))]
-    group_size: Annotated[int, "rollouts of a task in a step", Key("training", ("rollout.group_size",))]
-    rollout_timeout_s: Annotated[float, "deadline of one attempt", Key("rollout", ("rollout.timeout_s",))]
+    group_size: Annotated[
+        int, "rollouts of a task in a step", Key("training", ("rollout.group_size",))
+    ]
+    rollout_timeout_s: Annotated[
+        float, "deadline of one attempt", Key("rollout", ("rollout.timeout_s",))
+    ]
     rollout_retries: Annotated[
-        int, "further attempts after a failure of the infrastructure", Key("rollout", ("rollout.retries",))
+        int,
+        "further attempts after a failure of the infrastructure",
+        Key("rollout", ("rollout.retries",)),
     ]
     train: Annotated[
-        dict[str, Any], "the section `train` without what cannot change what is learned", Key("training", ("train",))
+        dict[str, Any],
+        "the section `train` without what cannot change what is learned",
+        Key("training", ("train",)),
     ]
     steps: Annotated[int, "training steps in all", Key("training", _LENGTH)]
-    deterministic: NotRequired[Annotated[bool, "as configured; older runs: not", Key("training", ("deterministic",))]]
-    verl: Annotated[dict[str, Any], "the trainer's own settings, as configured", Key("training", ("verl",))]
+    deterministic: NotRequired[
+        Annotated[bool, "as configured; older runs: not", Key("training", ("deterministic",))]
+    ]
+    verl: Annotated[
+        dict[str, Any], "the trainer's own settings, as configured", Key("training", ("verl",))
+    ]
 
 
 class Measured(TypedDict):
@@ -168,7 +220,9 @@ class Samples(TypedDict):
 
     samples: Annotated[int, "asked for of every task"]
     tasks: Annotated[int, "with a scored sample: all others are in no mean"]
-    short: Annotated[int, "of them, with fewer scored samples than asked for: those that there are, are used"]
+    short: Annotated[
+        int, "of them, with fewer scored samples than asked for: those that there are, are used"
+    ]
     measures: Annotated[
         dict[str, Measured],
         "`best_K`: the best of K (pass@K); `worst_K`: the worst (pass^K); `agreed`: self-consistency",
@@ -185,8 +239,12 @@ class Accuracy(TypedDict):
 class Scores(TypedDict):
     """What the rows of a run come to; a training has the first part, an evaluation the second."""
 
-    val_accuracy_initial: NotRequired[Annotated[float | None, "mean validation reward before the first step"]]
-    val_accuracy_final: NotRequired[Annotated[float | None, "mean validation reward after the last validated step"]]
+    val_accuracy_initial: NotRequired[
+        Annotated[float | None, "mean validation reward before the first step"]
+    ]
+    val_accuracy_final: NotRequired[
+        Annotated[float | None, "mean validation reward after the last validated step"]
+    ]
     val_curve: NotRequired[Annotated[dict[str, float], "mean validation reward by step"]]
     steps: NotRequired[Annotated[int, "steps that were trained"]]
     signal: NotRequired[
@@ -195,12 +253,20 @@ class Scores(TypedDict):
             "share of groups of training rollouts that teach: rewards differ, or of `rejection` the best is trained",
         ]
     ]
-    no_signal: NotRequired[Annotated[str, "why no group of any step did, as sentences; empty where one did"]]
+    no_signal: NotRequired[
+        Annotated[str, "why no group of any step did, as sentences; empty where one did"]
+    ]
     step_s_median: NotRequired[Annotated[float | None, "seconds of a step, the median"]]
     rollout_probs_diff_max: NotRequired[
-        Annotated[float | None, "largest difference of a token's probability between rollout and trainer"]
+        Annotated[
+            float | None, "largest difference of a token's probability between rollout and trainer"
+        ]
     ]
-    graded: NotRequired[Annotated[bool, "whether means are no accuracy: as the reward says, or a value was not 0 or 1"]]
+    graded: NotRequired[
+        Annotated[
+            bool, "whether means are no accuracy: as the reward says, or a value was not 0 or 1"
+        ]
+    ]
     accuracy: NotRequired[Annotated[float | None, "mean reward of scored rollouts"]]
     interval_95: NotRequired[Annotated[list[float] | None, "95 % interval of it"]]
     tasks: NotRequired[Annotated[int, "tasks asked"]]
@@ -208,13 +274,22 @@ class Scores(TypedDict):
     unscored: NotRequired[Annotated[int, "rollouts without"]]
     samples: NotRequired[Annotated[Samples, "where a task had several rollouts"]]
     agent_failed: NotRequired[Annotated[int, "failed by the agent itself, scored 0"]]
-    agent_failure: NotRequired[Annotated[str, "why most often, as a sentence; empty where it never failed"]]
-    unread_calls: NotRequired[Annotated[int, "rollouts with a tool call that the server did not read as one"]]
-    bounds: NotRequired[Annotated[list[float] | None, "accuracy if all unscored were wrong, and if all were right"]]
+    agent_failure: NotRequired[
+        Annotated[str, "why most often, as a sentence; empty where it never failed"]
+    ]
+    unread_calls: NotRequired[
+        Annotated[int, "rollouts with a tool call that the server did not read as one"]
+    ]
+    bounds: NotRequired[
+        Annotated[list[float] | None, "accuracy if all unscored were wrong, and if all were right"]
+    ]
     outcomes: NotRequired[Annotated[dict[str, int], "how attempts ended"]]
     by_difficulty: NotRequired[Annotated[dict[str, Accuracy], "accuracy by difficulty"]]
     reward_cost: NotRequired[
-        Annotated[dict[str, int], "of a reward that asks a model: calls, failed calls, answers from its cache, tokens"]
+        Annotated[
+            dict[str, int],
+            "of a reward that asks a model: calls, failed calls, answers from its cache, tokens",
+        ]
     ]
     reward_flags: NotRequired[Annotated[dict[str, int], "documented deviations met while scoring"]]
     empty_golds: NotRequired[Annotated[int, "golds that gave nothing"]]
@@ -224,7 +299,9 @@ class Result(Scores):
     """What came of a run."""
 
     wall_s: Annotated[float, "seconds of all launches together"]
-    data_changed: NotRequired[Annotated[list[str], "files of the task set that changed while it ran: not compared"]]
+    data_changed: NotRequired[
+        Annotated[list[str], "files of the task set that changed while it ran: not compared"]
+    ]
 
 
 class Fingerprint(TypedDict):
@@ -238,7 +315,9 @@ class Fingerprint(TypedDict):
     agent_source: NotRequired[Annotated[str, "hash of the source of the agent's package"]]
     frameworks: Annotated[dict[str, str], "versions of the agent's frameworks"]
     clients: NotRequired[Annotated[dict[str, str], "versions of the libraries that send requests"]]
-    requirements: NotRequired[Annotated[str, "hash of the versions of all that the agent can send a request through"]]
+    requirements: NotRequired[
+        Annotated[str, "hash of the versions of all that the agent can send a request through"]
+    ]
 
 
 class Certificate(TypedDict):
@@ -251,7 +330,9 @@ class Certificate(TypedDict):
     fingerprint: Annotated[Fingerprint, "of the agent, when it was compared"]
     scenarios: Annotated[int, "scripted episodes that were played"]
     accepted: Annotated[list[str], "accepted differences on the wire that were met"]
-    deviation: Annotated[dict[str, Any] | None, "of an idiomatic agent: how far it is from the reference"]
+    deviation: Annotated[
+        dict[str, Any] | None, "of an idiomatic agent: how far it is from the reference"
+    ]
     made: Annotated[str, "UTC, ISO 8601"]
 
 
@@ -275,7 +356,8 @@ class Reading(TypedDict):
     max_turns: Annotated[int, "as in `identity`"]
     trained: Annotated[str, "the policy's training and step; empty where it is not known"]
     earlier: Annotated[
-        list[str], "evaluations that read the split before with task set, agent, policy and turns the same"
+        list[str],
+        "evaluations that read the split before with task set, agent, policy and turns the same",
     ]
 
 
@@ -290,23 +372,33 @@ class RunRecord(TypedDict):
     agent: Annotated[str, "its name"]
     agent_match: Annotated[str, "expression that chose the trained roles"]
     seed: Annotated[int, "the run's"]
-    roles: NotRequired[Annotated[dict[str, str], "what answered roles that the policy did not, by role, in words"]]
+    roles: NotRequired[
+        Annotated[dict[str, str], "what answered roles that the policy did not, by role, in words"]
+    ]
     launches: Annotated[list[Launch], "every start of it"]
     study: NotRequired[Annotated[Study | None, "None where it is of none"]]
     parent: NotRequired[Annotated[Parent | None, "of an evaluation: where its policy was trained"]]
     reading: NotRequired[Annotated[Reading, "of an evaluation on a reserved split"]]
     harness_version: Annotated[str, "of this package"]
     commit: Annotated[Commit | None, "the code of the last launch"]
-    versions: Annotated[dict[str, str | None], "of Python and of the libraries that decide what is computed"]
+    versions: Annotated[
+        dict[str, str | None], "of Python and of the libraries that decide what is computed"
+    ]
     frameworks: Annotated[dict[str, str], "versions of the agent's frameworks"]
     hardware: Annotated[Hardware, "the machine"]
     device: Annotated[str, "`cpu`, `cuda` or `npu`"]
     tasks: Annotated[Counts, "how many"]
-    graded: NotRequired[Annotated[bool, "whether the reward says that it gives values other than 0 and 1"]]
+    graded: NotRequired[
+        Annotated[bool, "whether the reward says that it gives values other than 0 and 1"]
+    ]
     identity: Annotated[Identity, "what must be equal where runs are compared"]
     parity: Annotated[Certificate | None, "that the agent does what its reference does"]
-    agent_fingerprint: NotRequired[Annotated[str, "hash of all that a certificate depends on: one made later is found"]]
-    agent_source: NotRequired[Annotated[str, "hash of the source of the agent's package; no run goes on with another"]]
+    agent_fingerprint: NotRequired[
+        Annotated[str, "hash of all that a certificate depends on: one made later is found"]
+    ]
+    agent_source: NotRequired[
+        Annotated[str, "hash of the source of the agent's package; no run goes on with another"]
+    ]
     agent_distribution: Annotated[Distribution | None, "where the agent comes from"]
     config: Annotated[dict[str, Any], "the resolved configuration, which runs again as it stands"]
     result: Annotated[Result | None, "None until the run ends"]

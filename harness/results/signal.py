@@ -11,7 +11,11 @@ from harness.wording import most_often
 
 def least_to_train(train: Mapping[str, Any]) -> float | None:
     """From which reward on a rollout is trained, in runs whose section `train` chooses the best; None: all are."""
-    return float(train.get("rejection_threshold", 0)) if train.get("algorithm") == "rejection" else None
+    return (
+        float(train.get("rejection_threshold", 0))
+        if train.get("algorithm") == "rejection"
+        else None
+    )
 
 
 def teaches(rewards: Collection[float], least: float | None = None) -> bool:
@@ -58,7 +62,9 @@ def share_mixed(counted: Collection[tuple[int, int]]) -> float | None:
     return sum(mixed for _, mixed in counted) / groups if groups else None
 
 
-def why_flat(paid: Iterable[tuple[float | None, str]], span: tuple[float, float], least: float | None = None) -> str:
+def why_flat(
+    paid: Iterable[tuple[float | None, str]], span: tuple[float, float], least: float | None = None
+) -> str:
     """Why no group of a training teaches, as sentences.
 
     Args:

@@ -88,7 +88,9 @@ def steps_table(steps: Sequence[Mapping[str, float]]) -> pa.Table:
 
 def _table(rows: Sequence[Mapping[str, object]], kinds: Mapping[str, str]) -> pa.Table:
     schema = pa.schema([(name, _TYPES[kind]) for name, kind in kinds.items()])
-    return pa.Table.from_pylist([{name: row.get(name) for name in kinds} for row in rows], schema=schema)
+    return pa.Table.from_pylist(
+        [{name: row.get(name) for name in kinds} for row in rows], schema=schema
+    )
 
 
 def step_rows(logged: Sequence[LoggedStep], episodes: Sequence[Episode]) -> list[dict[str, float]]:
@@ -96,7 +98,13 @@ def step_rows(logged: Sequence[LoggedStep], episodes: Sequence[Episode]) -> list
     rows: dict[int, dict[str, float]] = {}
     for entry in logged:
         row = rows.setdefault(entry["step"], {"step": entry["step"]})
-        row.update({name: float(value) for name, value in entry["data"].items() if isinstance(value, int | float)})
+        row.update(
+            {
+                name: float(value)
+                for name, value in entry["data"].items()
+                if isinstance(value, int | float)
+            }
+        )
     groups: dict[tuple[int, str], list[Episode]] = defaultdict(list)
     for episode in episodes:
         groups[(episode["step"], episode["phase"])].append(episode)
@@ -119,7 +127,8 @@ def rollout_figures(group: Sequence[Episode]) -> dict[str, float]:
         "rollouts": float(count),
         "scored": float(len(rewards)),
         "transitions_per_rollout": sum(episode["transitions"] for episode in group) / count,
-        "trained_transitions_per_rollout": sum(episode["trained_transitions"] for episode in group) / count,
+        "trained_transitions_per_rollout": sum(episode["trained_transitions"] for episode in group)
+        / count,
         "prompt_tokens_per_rollout": sum(episode["prompt_tokens"] for episode in group) / count,
         "response_tokens_per_rollout": sum(episode["response_tokens"] for episode in group) / count,
         "unread_calls": float(sum(episode.get("unread_calls") or 0 for episode in group)),
@@ -128,10 +137,16 @@ def rollout_figures(group: Sequence[Episode]) -> dict[str, float]:
     if rewards:
         figures["reward"] = sum(rewards) / len(rewards)
         rewritten = [(one["first_reward"], one["reward"]) for one in group if one["rewrites"]]
-        pairs = [(before, after) for before, after in rewritten if before is not None and after is not None]
+        pairs = [
+            (before, after)
+            for before, after in rewritten
+            if before is not None and after is not None
+        ]
         figures["rewritten"] = float(len(pairs))
         figures["rewrites_helped"] = float(sum(after > before for before, after in pairs))
         figures["rewrites_hurt"] = float(sum(after < before for before, after in pairs))
     for outcome in {episode["outcome"] for episode in group}:
-        figures[f"outcome/{outcome}"] = float(sum(episode["outcome"] == outcome for episode in group))
+        figures[f"outcome/{outcome}"] = float(
+            sum(episode["outcome"] == outcome for episode in group)
+        )
     return figures

@@ -57,16 +57,24 @@ class RolloutClient:
                     return attempt
             finally:
                 self._forget(rollout_id)
-            logger.warning("the store does not know rollout %s any more: it is enqueued again", rollout_id)
-        raise RunFailed(f"the store lost a rollout {LOST_TRIES} times: see why it is started anew so often")
+            logger.warning(
+                "the store does not know rollout %s any more: it is enqueued again", rollout_id
+            )
+        raise RunFailed(
+            f"the store lost a rollout {LOST_TRIES} times: see why it is started anew so often"
+        )
 
     async def _read(self, rollout_id: str, started: float) -> Attempt | None:
         """The last attempt of a rollout that has ended; None where the store lost it, as one that was started anew."""
         spans = await self._store.query_spans(rollout_id, attempt_id="latest")
         attempt = from_spans(list(spans))
         if attempt is not None:
-            if attempt.rollout_id != rollout_id or any(call.rollout_id != rollout_id for call in attempt.transitions):
-                raise AssertionError(f"spans of rollout {attempt.rollout_id} came back for {rollout_id}")
+            if attempt.rollout_id != rollout_id or any(
+                call.rollout_id != rollout_id for call in attempt.transitions
+            ):
+                raise AssertionError(
+                    f"spans of rollout {attempt.rollout_id} came back for {rollout_id}"
+                )
             return attempt
         if (latest := await self._store.get_latest_attempt(rollout_id)) is None:
             return None
@@ -137,7 +145,9 @@ class RolloutClient:
     async def _poll(self) -> None:
         while self._waiting:
             try:
-                done = await self._store.wait_for_rollouts(rollout_ids=list(self._waiting), timeout=0)
+                done = await self._store.wait_for_rollouts(
+                    rollout_ids=list(self._waiting), timeout=0
+                )
             except Exception as error:
                 for waiter in self._waiting.values():
                     if not waiter.done():

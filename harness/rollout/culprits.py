@@ -39,7 +39,9 @@ STATUS = 70
 Settle = Callable[[UnderWay, Outcome, str], Coroutine[Any, Any, None]]
 
 
-async def settle(store: LightningStore, control: GatewayControl, one: UnderWay, outcome: Outcome, detail: str) -> None:
+async def settle(
+    store: LightningStore, control: GatewayControl, one: UnderWay, outcome: Outcome, detail: str
+) -> None:
     """End a rollout for good, with what the gateway recorded of it."""
     from harness.rollout.spans import to_spans
 
@@ -70,7 +72,9 @@ class Culprits:
     def __init__(self, loop: asyncio.AbstractEventLoop, settle: Settle) -> None:
         self._loop = loop
         self._settle = settle
-        self._owners: weakref.WeakKeyDictionary[asyncio.Task[Any], UnderWay] = weakref.WeakKeyDictionary()
+        self._owners: weakref.WeakKeyDictionary[asyncio.Task[Any], UnderWay] = (
+            weakref.WeakKeyDictionary()
+        )
         self._turned = time.monotonic()
         self._once = threading.Lock()
         self._really_exit: Callable[[int], Any] = os._exit
@@ -84,12 +88,18 @@ class Culprits:
         threading.Thread(target=self._look, name="culprits", daemon=True).start()
         here = os.getpid()
 
-        def ends(real: Callable[..., object], told: str, fatal: Callable[..., bool]) -> Callable[..., Any]:
+        def ends(
+            real: Callable[..., object], told: str, fatal: Callable[..., bool]
+        ) -> Callable[..., Any]:
             def instead(*arguments: Any) -> Any:
                 if os.getpid() == here and fatal(*arguments):
-                    one = UNDER_WAY.get(None) or UnderWay.only()  # for which this thread acts, or the only one
+                    one = (
+                        UNDER_WAY.get(None) or UnderWay.only()
+                    )  # for which this thread acts, or the only one
                     if one is not None:
-                        self._bring_down(one, "agent_error", f"the agent ended its process: {told}{arguments}")
+                        self._bring_down(
+                            one, "agent_error", f"the agent ended its process: {told}{arguments}"
+                        )
                 return real(*arguments)
 
             return instead
@@ -103,7 +113,9 @@ class Culprits:
         os.killpg = ends(os.killpg, "os.killpg", lambda group, number: at_us(group) and number != 0)
         signal.raise_signal = ends(signal.raise_signal, "signal.raise_signal", lambda _: True)
 
-    def _make(self, loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
+    def _make(
+        self, loop: asyncio.AbstractEventLoop, work: Any, **options: Any
+    ) -> asyncio.Task[Any]:
         task = asyncio.Task(work, loop=loop, **options)
         context: contextvars.Context | None = options.get("context")
         one = UNDER_WAY.get(None) if context is None else context.get(UNDER_WAY)
@@ -127,7 +139,9 @@ class Culprits:
         while not self._loop.is_closed():
             time.sleep(LOOK_S)
             now = time.monotonic()
-            task = asyncio.current_task(self._loop) if now - self._turned > LOOK_S + LATE_S else None
+            task = (
+                asyncio.current_task(self._loop) if now - self._turned > LOOK_S + LATE_S else None
+            )
             one = self._owners.get(task) if task is not None else None
             if one is not None and now > one.ends + LATE_S:
                 told = f"no answer within {one.timeout_s:g} s: the agent kept its worker's event loop from turning"
@@ -138,7 +152,9 @@ class Culprits:
         with self._once:  # whoever comes second waits for the end
             sys.stderr.write(f"harness: rollout {one.rollout_id}: {detail}\n")
             sys.stderr.flush()
-            work = threading.Thread(target=lambda: asyncio.run(self._settle(one, outcome, detail)), daemon=True)
+            work = threading.Thread(
+                target=lambda: asyncio.run(self._settle(one, outcome, detail)), daemon=True
+            )
             work.start()
             work.join(SETTLE_S)
             self._really_exit(STATUS)

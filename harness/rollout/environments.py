@@ -48,11 +48,22 @@ def sync(plugin_name: str, requirements: Sequence[str]) -> str:
     if uv:
         _run([uv, "venv", "--quiet", "--python", sys.executable, str(folder / "venv")], plugin_name)
         overrides = str(Path(harness.__file__).with_name("overrides.txt"))
-        install = [uv, "pip", "install", "--quiet", "--overrides", overrides, "--python", str(python)]
+        install = [
+            uv,
+            "pip",
+            "install",
+            "--quiet",
+            "--overrides",
+            overrides,
+            "--python",
+            str(python),
+        ]
     else:
         _run([sys.executable, "-m", "venv", str(folder / "venv")], plugin_name)
         install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    arguments = [part for item in requirements for part in (["-e", item] if Path(item).is_dir() else [item])]
+    arguments = [
+        part for item in requirements for part in (["-e", item] if Path(item).is_dir() else [item])
+    ]
     _run([*install, *arguments], plugin_name)
     _run([str(python), "-c", "import harness.rollout.worker"], plugin_name)
     record = {"plugin": plugin_name, "python": str(python), "requirements": list(requirements)}
@@ -73,7 +84,11 @@ def _folder(plugin_name: str) -> Path:
 
 
 def _run(command: list[str], plugin_name: str) -> None:
-    done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", check=False)
+    done = subprocess.run(
+        command, capture_output=True, encoding="utf-8", errors="replace", check=False
+    )
     if done.returncode:
         reason = last_line(done.stderr or done.stdout, f"status {done.returncode}")
-        raise EnvironmentProblem(f"no environment for plugin {plugin_name!r}: {' '.join(command[:4])} failed: {reason}")
+        raise EnvironmentProblem(
+            f"no environment for plugin {plugin_name!r}: {' '.join(command[:4])} failed: {reason}"
+        )

@@ -91,7 +91,9 @@ async def run_attempt(
         await toolbox.open(f"{rollout_id}/{attempt_id}")
         ended.began_s = clock.now()
         if not toolbox.fault:
-            one = UnderWay(rollout_id, attempt_id, request.timeout_s, ended.began_s, toolbox.tool_calls)
+            one = UnderWay(
+                rollout_id, attempt_id, request.timeout_s, ended.began_s, toolbox.tool_calls
+            )
             await _play(agent, toolbox, one, control, ended)
     finally:
         broken = toolbox.fault
@@ -131,11 +133,17 @@ class _Ended:
     failures: list[CallFailure] = field(default_factory=list)
 
 
-async def _play(agent: Agent, toolbox: HostToolbox, one: UnderWay, control: GatewayControl, ended: _Ended) -> None:
+async def _play(
+    agent: Agent, toolbox: HostToolbox, one: UnderWay, control: GatewayControl, ended: _Ended
+) -> None:
     """Have the agent answer, until its deadline, with the attempt open at the gateway."""
     request = toolbox.request
     await control.open_attempt(
-        one.rollout_id, one.attempt_id, sampling=request.sampling, timeout_s=request.timeout_s, roles=agent.roles
+        one.rollout_id,
+        one.attempt_id,
+        sampling=request.sampling,
+        timeout_s=request.timeout_s,
+        roles=agent.roles,
     )
 
     async def solved() -> str:
@@ -152,19 +160,29 @@ async def _play(agent: Agent, toolbox: HostToolbox, one: UnderWay, control: Gate
     except Raised as error:
         ended.problem = ("agent_error", str(error)[:500])
     finally:
-        ended.transitions, ended.failures = await asyncio.shield(control.close_attempt(one.rollout_id, one.attempt_id))
+        ended.transitions, ended.failures = await asyncio.shield(
+            control.close_attempt(one.rollout_id, one.attempt_id)
+        )
 
 
 def _judge(request: RolloutRequest, ended: _Ended) -> tuple[Outcome, str]:
     """The outcome. What the agent itself brought about says nothing of the endpoint, and excuses nothing."""
     problem, transitions, failures = ended.problem, ended.transitions, ended.failures
-    since = [failure for failure in failures if not any(_got_over(failure, call) for call in transitions)]
+    since = [
+        failure for failure in failures if not any(_got_over(failure, call) for call in transitions)
+    ]
     excused = [failure for failure in since if failure.cause != "agent"]
     last = max(excused or since, key=lambda failure: failure.index, default=None)
-    detail = "" if last is None else f"{last.role}: {last.status or 'no answer'}: {last.detail}"[:500]
+    detail = (
+        "" if last is None else f"{last.role}: {last.status or 'no answer'}: {last.detail}"[:500]
+    )
     # At the deadline the gateway may cut the call off a moment before the host's own timer fires.
-    if (problem is not None and problem[0] == "timeout") or any(failure.cause == "deadline" for failure in excused):
-        return _late(request, ended.began_s, transitions, failures), detail if excused or not problem else problem[1]
+    if (problem is not None and problem[0] == "timeout") or any(
+        failure.cause == "deadline" for failure in excused
+    ):
+        return _late(
+            request, ended.began_s, transitions, failures
+        ), detail if excused or not problem else problem[1]
     if excused:
         return "endpoint_error", detail
     if last is not None and last.code == "prompt_too_long":
@@ -182,10 +200,16 @@ def _got_over(failure: CallFailure, call: Transition) -> bool:
 
 
 def _late(
-    request: RolloutRequest, started_s: float, transitions: list[Transition], failures: list[CallFailure]
+    request: RolloutRequest,
+    started_s: float,
+    transitions: list[Transition],
+    failures: list[CallFailure],
 ) -> Outcome:
     """Who used up the time: the endpoint where half of it since the first call went into as few calls as turns take."""
-    waited: list[Transition | CallFailure] = [*transitions, *(one for one in failures if one.cause != "agent")]
+    waited: list[Transition | CallFailure] = [
+        *transitions,
+        *(one for one in failures if one.cause != "agent"),
+    ]
     calls = [(call.started_s, call.latency_s) for call in waited]
     if not calls or len(calls) > program(request.program).most_calls(request.max_turns):
         return "timeout"

@@ -76,7 +76,9 @@ class Invitation:
         """
         invitation = cls(**data)
         if invitation.version != harness.__version__:
-            raise ConfigError(f"{source} is of harness {invitation.version}, this is {harness.__version__}")
+            raise ConfigError(
+                f"{source} is of harness {invitation.version}, this is {harness.__version__}"
+            )
         return invitation
 
     def settings(self, number: int, heartbeat: Path) -> WorkerSettings:

@@ -11,7 +11,10 @@ import warnings
 from types import ModuleType
 
 _PROXY = "agentlightning.llm_proxy"
-_INSTRUMENTATION = ("agentlightning.instrumentation.litellm", "agentlightning.instrumentation.agentops_langchain")
+_INSTRUMENTATION = (
+    "agentlightning.instrumentation.litellm",
+    "agentlightning.instrumentation.agentops_langchain",
+)
 """Neither is asked for; the second loads LangChain."""
 
 
@@ -19,14 +22,18 @@ class LLMProxy:
     """Stands where agentlightning names its own; it cannot be made."""
 
     def __init__(self, *_: object, **__: object) -> None:
-        raise RuntimeError(f"{_PROXY} is not loaded in processes of `harness`: an agent's calls go through the gateway")
+        raise RuntimeError(
+            f"{_PROXY} is not loaded in processes of `harness`: an agent's calls go through the gateway"
+        )
 
 
 def without_litellm() -> None:
     """Have agentlightning, where it is not loaded yet, found without LiteLLM. LiteLLM itself stays importable."""
     if "agentlightning" in sys.modules:
         return
-    warnings.filterwarnings("ignore", "agentlightning.reward is deprecated", UserWarning)  # it imports that itself
+    warnings.filterwarnings(
+        "ignore", "agentlightning.reward is deprecated", UserWarning
+    )  # it imports that itself
     module = ModuleType(_PROXY, "LiteLLM's proxy is left out.")
     module.__dict__.update(LLMProxy=LLMProxy, __all__=["LLMProxy"])
     sys.modules[_PROXY] = module

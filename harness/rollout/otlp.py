@@ -26,7 +26,11 @@ def _processor() -> BatchSpanProcessor | None:
     """What sends spans; None where no collector is named."""
     of = os.environ.get
     named = of("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or of("OTEL_EXPORTER_OTLP_ENDPOINT")
-    if not named or of("OTEL_SDK_DISABLED", "").lower() == "true" or of("OTEL_TRACES_EXPORTER") == "none":
+    if (
+        not named
+        or of("OTEL_SDK_DISABLED", "").lower() == "true"
+        or of("OTEL_TRACES_EXPORTER") == "none"
+    ):
         return None
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
@@ -45,9 +49,13 @@ def exported(spans: Sequence[Span]) -> None:
     from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags
 
     def context(attempt: str, part: str = "") -> SpanContext:
-        trace, span = (hashlib.sha256(text.encode()).digest() for text in (attempt, f"{attempt}/{part}"))
+        trace, span = (
+            hashlib.sha256(text.encode()).digest() for text in (attempt, f"{attempt}/{part}")
+        )
         sampled = TraceFlags(TraceFlags.SAMPLED)
-        return SpanContext(int.from_bytes(trace[:16], "big"), int.from_bytes(span[:8], "big"), False, sampled)
+        return SpanContext(
+            int.from_bytes(trace[:16], "big"), int.from_bytes(span[:8], "big"), False, sampled
+        )
 
     resource = Resource.create({"service.name": os.environ.get("OTEL_SERVICE_NAME", "harness")})
     for one in spans:

@@ -37,10 +37,14 @@ def plain_state(left: object) -> Mapping[str, JSON] | None:
     if left is None:
         return None
     if not isinstance(left, Mapping):
-        raise TypeError(f"left {type(left).__name__} behind, not a mapping from names to plain data")
+        raise TypeError(
+            f"left {type(left).__name__} behind, not a mapping from names to plain data"
+        )
     text = json.dumps(dict(left), allow_nan=False)
     if len(text) > STATE_BYTES:
-        raise ValueError(f"left a state of {len(text):,} bytes behind, which is more than {STATE_BYTES:,}")
+        raise ValueError(
+            f"left a state of {len(text):,} bytes behind, which is more than {STATE_BYTES:,}"
+        )
     state: dict[str, JSON] = _storable_in(json.loads(text))
     return state
 

@@ -102,7 +102,9 @@ class WorkerPool:
         heartbeat.unlink(missing_ok=True)  # of a launch that was killed
         log = (self._log_dir / f"runner-{number}.log").open("ab")
         environment = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
-        environment.pop("HARNESS_STORE_KEY", None)  # it is told what it needs; frameworks read their environment
+        environment.pop(
+            "HARNESS_STORE_KEY", None
+        )  # it is told what it needs; frameworks read their environment
         process = subprocess.Popen(
             [self._python, "-m", "harness.rollout.worker"],
             stdin=subprocess.PIPE,
@@ -197,10 +199,15 @@ def _shorten(log: Path) -> None:
         end = file.read(part)
     os.truncate(log, part)
     with log.open("ab") as file:
-        file.write(f"\nharness: part of this log is left out here: it passed {LOG_BYTES // 2**20} MiB\n".encode() + end)
+        file.write(
+            f"\nharness: part of this log is left out here: it passed {LOG_BYTES // 2**20} MiB\n".encode()
+            + end
+        )
 
 
-async def _settle_lost(store: LightningStore, control: GatewayControl, worker_id: str, reason: str) -> bool:
+async def _settle_lost(
+    store: LightningStore, control: GatewayControl, worker_id: str, reason: str
+) -> bool:
     """Settle the one rollout that a worker had under way as its agent's failure; False where there is not one."""
     lost = await _under_way(store, worker_id)
     if len(lost) != 1:

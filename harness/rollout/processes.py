@@ -61,7 +61,9 @@ def _mark_of(process: psutil.Process) -> str | None:
     # psutil reads to the first gap, and a process that gave itself a title, as Ray's do, has one at the very beginning.
     variables = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
     start = f"{RUN_MARK}=".encode()
-    return next((os.fsdecode(one[len(start) :]) for one in variables if one.startswith(start)), None)
+    return next(
+        (os.fsdecode(one[len(start) :]) for one in variables if one.startswith(start)), None
+    )
 
 
 def mark_place() -> int:
@@ -118,7 +120,9 @@ def no_orphans() -> Iterator[None]:
     try:
         yield
     finally:
-        while left := [child for child in psutil.Process().children() if child not in before and _apart(child)]:
+        while left := [
+            child for child in psutil.Process().children() if child not in before and _apart(child)
+        ]:
             for process in left:  # what these leave behind is ours by the next look
                 _signal(process, signal.SIGKILL)
             psutil.wait_procs(left, timeout=1.0)

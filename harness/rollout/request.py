@@ -91,7 +91,9 @@ def sampling_of(config: Config, phase: Phase, temperature: float = 0.0) -> dict[
         "temperature": temperature if phase == "val" else config.sampling.temperature,
         "top_p": 1.0 if greedy else config.sampling.top_p,
         "max_tokens": config.sampling.max_response_tokens,
-        **({"chat_template_kwargs": told} if (told := config.sampling.chat_template_kwargs) else {}),
+        **(
+            {"chat_template_kwargs": told} if (told := config.sampling.chat_template_kwargs) else {}
+        ),
     }
 
 

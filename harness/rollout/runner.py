@@ -68,10 +68,14 @@ class PluginAgent(agl.LitAgent[Input]):
     def is_async(self) -> bool:
         return True
 
-    async def training_rollout_async(self, task: Input, resources: NamedResources, rollout: Rollout) -> None:
+    async def training_rollout_async(
+        self, task: Input, resources: NamedResources, rollout: Rollout
+    ) -> None:
         await self._run(task, resources, rollout)
 
-    async def validation_rollout_async(self, task: Input, resources: NamedResources, rollout: Rollout) -> None:
+    async def validation_rollout_async(
+        self, task: Input, resources: NamedResources, rollout: Rollout
+    ) -> None:
         await self._run(task, resources, rollout)
 
     async def _run(self, task: Input, resources: NamedResources, rollout: Rollout) -> None:
@@ -107,7 +111,9 @@ class PluginAgent(agl.LitAgent[Input]):
             earlier = await store.query_attempts(rollout.rollout_id)
             # Those that were lost with their worker do not count: it was not their fault.
             if sum(one.status == "failed" for one in earlier) < request.retries:
-                raise RolloutError(f"{attempt.outcome}: {attempt.detail}")  # the store queues it again
+                raise RolloutError(
+                    f"{attempt.outcome}: {attempt.detail}"
+                )  # the store queues it again
 
 
 class ConcurrentRunner(agl.LitAgentRunner[Input]):
@@ -136,7 +142,9 @@ class ConcurrentRunner(agl.LitAgentRunner[Input]):
                     running.add(task)
                     task.add_done_callback(running.discard)
                 if not free:
-                    await asyncio.wait(running, timeout=IDLE_POLL_S, return_when=asyncio.FIRST_COMPLETED)
+                    await asyncio.wait(
+                        running, timeout=IDLE_POLL_S, return_when=asyncio.FIRST_COMPLETED
+                    )
                 elif not taken:
                     await asyncio.sleep(IDLE_POLL_S)
         finally:

@@ -20,7 +20,15 @@ from harness.deadlines import DeadlinePassed, Raised, within
 from harness.gateway.answers import SeenIds
 from harness.gateway.client import GatewayControl
 from harness.gateway.failures import Refusal
-from harness.plugins import environment, environment_of, make_task_set, program, program_of, roles_of, trained_by
+from harness.plugins import (
+    environment,
+    environment_of,
+    make_task_set,
+    program,
+    program_of,
+    roles_of,
+    trained_by,
+)
 from harness.programs import Turn
 from harness.records import Attempt, Task, Transition, Verdict
 from harness.results.episodes import episode_row, transition_rows
@@ -125,7 +133,9 @@ class Session:
         self._client = RolloutClient(store)
         self._control = control
         self._episodes = RowLog(folder, "episodes")
-        self._transitions = RowLog(folder, "transitions") if self.config.rollout.keep_transitions else None
+        self._transitions = (
+            RowLog(folder, "transitions") if self.config.rollout.keep_transitions else None
+        )
         self._matches = re.compile(trained_by(self.config.agent, self.config.agent_match))
         self._responses = SeenIds(REMEMBERED)
         self._shuffles = defaultdict[str, RewardShuffle](lambda: RewardShuffle(self.config.seed))
@@ -147,8 +157,12 @@ class Session:
         """
         task = self._tasks[phase][task_id]
         context, temperature = self._task_set.context(task), self._validation.temperature
-        request = RolloutRequest.build(task, context, self.config, phase, step, session, temperature)
-        attempt = await self._client.run(request, {"step": step, "task": task.id, "session": session})
+        request = RolloutRequest.build(
+            task, context, self.config, phase, step, session, temperature
+        )
+        attempt = await self._client.run(
+            request, {"step": step, "task": task.id, "session": session}
+        )
         self._check(attempt)
         turns = self._program.turns(attempt)
         first = turns[0].answer if turns else None
@@ -168,7 +182,11 @@ class Session:
             self._shuffles[""].note(step, used)
         kind_of = dict(zip((call.index for call in calls), of, strict=True))
         values = {kind_of[index]: value for index, value in paid.items()}
-        paid = {call.index: paid[call.index] for call in calls if call.index in paid and self._fits(call)}
+        paid = {
+            call.index: paid[call.index]
+            for call in calls
+            if call.index in paid and self._fits(call)
+        }
 
         row = episode_row(
             task,
@@ -205,7 +223,9 @@ class Session:
 
     def _last(self, calls: Sequence[Transition]) -> list[Transition]:
         """The policy's last transition, where there is one."""
-        return [call for call in calls if call.response_ids and call.role not in self.config.roles][-1:]
+        return [call for call in calls if call.response_ids and call.role not in self.config.roles][
+            -1:
+        ]
 
     async def _meaning(self, task: Task, attempt: Attempt) -> str | None:
         """A hash of what the answer comes to, where several are drawn for a task; None where it has no vote."""
@@ -213,10 +233,16 @@ class Session:
         if self._validation.samples == 1 or attempt.outcome != "ok" or answer is None:
             return None
         try:
-            found = await within(self.config.reward.timeout_s, lambda: self._environment.meaning(task, answer))
+            found = await within(
+                self.config.reward.timeout_s, lambda: self._environment.meaning(task, answer)
+            )
         except (DeadlinePassed, Raised):
             return None
-        return None if found is None else hashlib.sha256(found.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        return (
+            None
+            if found is None
+            else hashlib.sha256(found.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        )
 
     def _paid(
         self,
@@ -248,7 +274,11 @@ class Session:
             return None
         if inverts(self.config.seed, self.config.reward.inverted, step, who):
             value = self._scorer.of_a_check(value, False)
-        return self._shuffles[of].draw(step, f"{who}/{of}", value) if self.config.reward.shuffle else value
+        return (
+            self._shuffles[of].draw(step, f"{who}/{of}", value)
+            if self.config.reward.shuffle
+            else value
+        )
 
     def _fits(self, call: Transition) -> bool:
         limits = self.config.sampling

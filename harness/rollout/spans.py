@@ -33,8 +33,14 @@ def to_spans(attempt: Attempt) -> list[Span]:
     """The spans of an attempt, in the order of its calls; the attempt's own span comes last."""
     from agentlightning.types import Span, TraceStatus
 
-    def span(sequence: int, name: str, attributes: dict[str, Any], start: float, end: float, error: str) -> Span:
-        status = TraceStatus(status_code="ERROR", description=error) if error else TraceStatus(status_code="OK")
+    def span(
+        sequence: int, name: str, attributes: dict[str, Any], start: float, end: float, error: str
+    ) -> Span:
+        status = (
+            TraceStatus(status_code="ERROR", description=error)
+            if error
+            else TraceStatus(status_code="OK")
+        )
         return Span.from_attributes(
             attributes=attributes,
             rollout_id=attempt.rollout_id,
@@ -63,9 +69,21 @@ def to_spans(attempt: Attempt) -> list[Span]:
         end = call.started_s + call.latency_s
         spans.append(span(len(spans) + 1, CALL_SPAN, attributes, call.started_s, end, ""))
     for failure in attempt.failures:
-        attributes = {"harness.role": failure.role, "http.response.status_code": failure.status or 0}
+        attributes = {
+            "harness.role": failure.role,
+            "http.response.status_code": failure.status or 0,
+        }
         end = failure.started_s + failure.latency_s
-        spans.append(span(len(spans) + 1, CALL_SPAN, attributes, failure.started_s, end, failure.detail or "failed"))
+        spans.append(
+            span(
+                len(spans) + 1,
+                CALL_SPAN,
+                attributes,
+                failure.started_s,
+                end,
+                failure.detail or "failed",
+            )
+        )
     whole = {key: value for key, value in asdict(attempt).items() if key != "transitions"}
     attributes = {
         "harness.outcome": attempt.outcome,

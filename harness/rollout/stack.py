@@ -57,7 +57,12 @@ class RolloutWork(agl.Algorithm):
     """
 
     def __init__(
-        self, config: Config, model: str, log_dir: Path, mark: str, roles: Mapping[str, Endpoint] | None = None
+        self,
+        config: Config,
+        model: str,
+        log_dir: Path,
+        mark: str,
+        roles: Mapping[str, Endpoint] | None = None,
     ) -> None:
         super().__init__()
         self.roles = dict(roles or {})
@@ -71,7 +76,9 @@ class RolloutWork(agl.Algorithm):
         self.log_dir = log_dir
         self.mark = mark
         self.store_url = self.store_key = ""
-        self.gateway = GatewayServer(config.rollout.host, upstream_concurrency=1024, queue_size=4096)
+        self.gateway = GatewayServer(
+            config.rollout.host, upstream_concurrency=1024, queue_size=4096
+        )
         self.pool: WorkerPool | None = None
         self._interrupted = False
         self._over = False
@@ -93,7 +100,9 @@ class RolloutWork(agl.Algorithm):
         trainer = agl.Trainer(
             algorithm=self,
             tracer=GatewayTracer(),
-            store=elsewhere()(away, self.log_dir.parent.name) if away else RunStore(thread_safe=True),
+            store=elsewhere()(away, self.log_dir.parent.name)
+            if away
+            else RunStore(thread_safe=True),
             # We start the store's server ourselves: on a free loopback port, and without its log on our stdout.
             strategy=agl.ClientServerExecutionStrategy(role="algorithm", managed_store=False),
         )
@@ -124,7 +133,9 @@ class RolloutWork(agl.Algorithm):
                 this.cancel()
 
         loop = asyncio.get_running_loop()
-        main = threading.current_thread() is threading.main_thread()  # only there are signals handled
+        main = (
+            threading.current_thread() is threading.main_thread()
+        )  # only there are signals handled
         before = {number: signal.getsignal(number) for number in endings()} if main else {}
         for number in before:
             loop.add_signal_handler(number, interrupt)
@@ -173,7 +184,9 @@ class RolloutWork(agl.Algorithm):
         watched = watch_joined(store) if isinstance(store, StoreServer) else store.keep()
         async with self.gateway.control() as control:
             await control.point(roles=self.roles)
-            await first(self.work(store), self.pool.watch(store, control), watched, self._watch_gateway())
+            await first(
+                self.work(store), self.pool.watch(store, control), watched, self._watch_gateway()
+            )
 
     async def _stop(self, store: StoreServer | StoreElsewhere) -> None:
         """End the services, those first that use the others."""

@@ -28,7 +28,11 @@ import aiohttp
 from agentlightning.store import collection_based
 from agentlightning.store import utils as health
 from agentlightning.store.base import UNSET, LightningStore, Unset, is_finished
-from agentlightning.store.client_server import API_V1_AGL_PREFIX, LightningStoreClient, LightningStoreServer
+from agentlightning.store.client_server import (
+    API_V1_AGL_PREFIX,
+    LightningStoreClient,
+    LightningStoreServer,
+)
 from agentlightning.store.memory import InMemoryLightningStore
 from agentlightning.types import (
     Attempt,
@@ -56,7 +60,9 @@ POLL_S = 0.5
 
 logger = logging.getLogger(__name__)
 
-vars(collection_based)["time"] = vars(health)["time"] = SimpleNamespace(time=clock.now, perf_counter=time.perf_counter)
+vars(collection_based)["time"] = vars(health)["time"] = SimpleNamespace(
+    time=clock.now, perf_counter=time.perf_counter
+)
 
 
 class RunStore(InMemoryLightningStore):
@@ -81,18 +87,29 @@ class RunStore(InMemoryLightningStore):
         async with self._taking:
             waiting = await self.collections.rollout_queue.size()
             limit = self.shares.share(worker_id, running, free, waiting)
-            taken: Sequence[AttemptedRollout] = await self.dequeue_many_rollouts(limit=limit, worker_id=worker_id)
+            taken: Sequence[AttemptedRollout] = await self.dequeue_many_rollouts(
+                limit=limit, worker_id=worker_id
+            )
         return taken
 
-    async def wait_for_rollouts(self, *, rollout_ids: list[str], timeout: float | None = None) -> list[Rollout]:
+    async def wait_for_rollouts(
+        self, *, rollout_ids: list[str], timeout: float | None = None
+    ) -> list[Rollout]:
         """As agentlightning's; rollouts that are not known here, or no longer, are there as `cancelled`.
 
         Where it is not to wait, it looks once. agentlightning starts a task for each: five times the work.
         """
-        await super().wait_for_rollouts(rollout_ids=[] if timeout == 0 else rollout_ids, timeout=timeout)
+        await super().wait_for_rollouts(
+            rollout_ids=[] if timeout == 0 else rollout_ids, timeout=timeout
+        )
         async with self.collections.atomic(mode="r", snapshot=False, labels=["rollouts"]) as kept:
-            had = {one: await kept.rollouts.get({"rollout_id": {"exact": one}}) for one in rollout_ids}
-        now = [it or Rollout(rollout_id=one, input=None, start_time=0.0, status="cancelled") for one, it in had.items()]
+            had = {
+                one: await kept.rollouts.get({"rollout_id": {"exact": one}}) for one in rollout_ids
+            }
+        now = [
+            it or Rollout(rollout_id=one, input=None, start_time=0.0, status="cancelled")
+            for one, it in had.items()
+        ]
         return [one for one in now if is_finished(one)]
 
     async def forget(self, rollout_ids: Sequence[str]) -> None:
@@ -104,12 +121,18 @@ class RunStore(InMemoryLightningStore):
                 rollout = await kept.rollouts.get({"rollout_id": {"exact": rollout_id}})
                 if rollout is None or not is_finished(rollout):
                     continue
-                await kept.attempts.delete(await self._unlocked_query_attempts_for_rollout(kept, rollout_id))
+                await kept.attempts.delete(
+                    await self._unlocked_query_attempts_for_rollout(kept, rollout_id)
+                )
                 kept.attempts._items.pop(rollout_id, None)  # the empty mapping that is left
                 await kept.rollouts.delete([rollout])
                 await kept.span_sequence_ids.pop(rollout_id)
                 await self._evict_spans_for_rollout(kept, rollout_id)
-                for known in (self._start_time_by_rollout, self._completion_events, self._span_bytes_by_rollout):
+                for known in (
+                    self._start_time_by_rollout,
+                    self._completion_events,
+                    self._span_bytes_by_rollout,
+                ):
                     known.pop(rollout_id, None)
                 self._evicted_rollout_span_sets.discard(rollout_id)
 
@@ -172,7 +195,9 @@ def quiet() -> None:
 
 def gone(url: str) -> RunFailed:
     """That a store has been away for too long."""
-    return RunFailed(f"the store at {url} has not answered for {AWAY_S:g} s: start it again, then --resume a training")
+    return RunFailed(
+        f"the store at {url} has not answered for {AWAY_S:g} s: start it again, then --resume a training"
+    )
 
 
 class StoreClient(LightningStoreClient):
@@ -212,12 +237,18 @@ class StoreClient(LightningStoreClient):
 
     async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
         """Store all spans or none, in one request. Returns what it was given."""
-        await self._request_json("post", SPANS, json=[span.model_dump(mode="json") for span in spans])
+        await self._request_json(
+            "post", SPANS, json=[span.model_dump(mode="json") for span in spans]
+        )
         exported(spans)
         return spans
 
     async def update_attempt(
-        self, rollout_id: str, attempt_id: str, status: AttemptStatus | Unset = UNSET, **more: object
+        self,
+        rollout_id: str,
+        attempt_id: str,
+        status: AttemptStatus | Unset = UNSET,
+        **more: object,
     ) -> Attempt:
         """As agentlightning's; what fails because its runner stops is handed on, and uses up no retry."""
         if self.stopping and status == "failed":

@@ -25,6 +25,10 @@ def elsewhere() -> type[StoreElsewhere]:
         try:
             found: type[StoreElsewhere] = point.load()
         except (ImportError, AttributeError) as error:
-            raise PluginError(f"{point.value}, which rollout.store needs, failed to import: {error}") from error
+            raise PluginError(
+                f"{point.value}, which rollout.store needs, failed to import: {error}"
+            ) from error
         return found
-    raise EnvironmentProblem(f"rollout.store needs the plugin harness-apart. Install it: {how_to_install('plugins')}")
+    raise EnvironmentProblem(
+        f"rollout.store needs the plugin harness-apart. Install it: {how_to_install('plugins')}"
+    )

@@ -87,7 +87,9 @@ class HostToolbox:
         except (DeadlinePassed, Raised, ValueError, TypeError, RecursionError) as error:
             self._note(error, f"did not close its session within {CLOSE_S:g} s")
 
-    async def _noted(self, limit_s: float, work: Callable[[], Coroutine[None, None, None]], late: str) -> None:
+    async def _noted(
+        self, limit_s: float, work: Callable[[], Coroutine[None, None, None]], late: str
+    ) -> None:
         try:
             await within(limit_s, work)
         except (DeadlinePassed, Raised) as error:
@@ -95,9 +97,13 @@ class HostToolbox:
 
     def _note(self, error: Exception, late: str) -> None:
         """Keep the first fault of the environment, in a line."""
-        told: BaseException = error.__cause__ if isinstance(error.__cause__, EnvironmentFault) else error
+        told: BaseException = (
+            error.__cause__ if isinstance(error.__cause__, EnvironmentFault) else error
+        )
         said = late if isinstance(error, DeadlinePassed) else " ".join(str(told).split())
-        self.fault = self.fault or storable(f"environment {self.request.environment!r}: {said}"[:500])
+        self.fault = self.fault or storable(
+            f"environment {self.request.environment!r}: {said}"[:500]
+        )
 
     @property
     def max_turns(self) -> int:
@@ -110,7 +116,11 @@ class HostToolbox:
         return LLM(self.url(role), self.key, self.model, sampling, self.request.timeout_s)
 
     def part(
-        self, tools: Sequence[Tool], own: Mapping[str, Carrier] | None = None, *, at_once: bool = False
+        self,
+        tools: Sequence[Tool],
+        own: Mapping[str, Carrier] | None = None,
+        *,
+        at_once: bool = False,
     ) -> Toolbox:
         return _Part(self, "", tools, own or {}).branched(at_once)
 
@@ -137,7 +147,9 @@ class HostToolbox:
         given, seen, fault = await self._called(tool, arguments, tools, own)
         elapsed_s = time.monotonic() - began
         ok = seen.ok and not fault
-        self.tool_calls.append(ToolCall(tool, given, seen.text, ok, started_s, elapsed_s, fault, branch))
+        self.tool_calls.append(
+            ToolCall(tool, given, seen.text, ok, started_s, elapsed_s, fault, branch)
+        )
         return seen.text
 
     async def _called(
@@ -147,7 +159,11 @@ class HostToolbox:
         found = next((one for one in tools if one.name == tool), None)
         if found is None:
             names = ", ".join(one.name for one in tools) or "none"
-            return given, Observation(f"There is no tool {tool!r}. Tools: {names}.", False), "unknown_tool"
+            return (
+                given,
+                Observation(f"There is no tool {tool!r}. Tools: {names}.", False),
+                "unknown_tool",
+            )
         wrong = wrong or misfit(given, found)
         if wrong:
             return given, Observation(f"The arguments of {tool} {wrong}.", False), "bad_arguments"
@@ -166,9 +182,17 @@ class HostToolbox:
                 self.broken.set_result(None)
             raise
         except TimeoutError:
-            return given, Observation(f"{tool} gave no result within {limit_s:g} s.", False), "timeout"
+            return (
+                given,
+                Observation(f"{tool} gave no result within {limit_s:g} s.", False),
+                "timeout",
+            )
         except Exception as error:
-            return given, Observation(storable(f"{tool} failed: {type(error).__name__}: {error}"), False), "failed"
+            return (
+                given,
+                Observation(storable(f"{tool} failed: {type(error).__name__}: {error}"), False),
+                "failed",
+            )
 
 
 @dataclass
@@ -195,7 +219,11 @@ class _Part:
         return self.whole.llm(caller(role, self.branch))
 
     def part(
-        self, tools: Sequence[Tool], own: Mapping[str, Carrier] | None = None, *, at_once: bool = False
+        self,
+        tools: Sequence[Tool],
+        own: Mapping[str, Carrier] | None = None,
+        *,
+        at_once: bool = False,
     ) -> Toolbox:
         return _Part(self.whole, self.branch, tools, own or {}).branched(at_once)
 

@@ -44,17 +44,23 @@ def main() -> None:
     from harness.rollout.processes import die_with_parent
 
     die_with_parent()
-    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # for frameworks that bring LiteLLM: it downloads
+    os.environ.setdefault(
+        "LITELLM_LOCAL_MODEL_COST_MAP", "True"
+    )  # for frameworks that bring LiteLLM: it downloads
     settings = WorkerSettings(**json.loads(sys.stdin.readline()))
     level = os.environ.get("HARNESS_LOG_LEVEL", "WARNING")
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("harness.deadlines").setLevel(logging.INFO)  # where an agent raised: no record has it
+    logging.getLogger("harness.deadlines").setLevel(
+        logging.INFO
+    )  # where an agent raised: no record has it
 
     from harness.plugins import agent_spec, load
 
     timeline.born(f"runner {settings.worker_id}")
     with timeline.span(f"imports of {settings.agent}"):
-        agent = load(agent_spec(settings.agent))()  # first: what cannot be loaded should say so at once
+        agent = load(
+            agent_spec(settings.agent)
+        )()  # first: what cannot be loaded should say so at once
 
     with timeline.span("imports of harness and agentlightning"):
         from harness.gateway.client import GatewayControl
@@ -113,7 +119,11 @@ def keep_running(main: Coroutine[Any, Any, None]) -> None:
         while not task.done():
             try:
                 loop.run_until_complete(task)
-            except (SystemExit, KeyboardInterrupt, RuntimeError) as error:  # the last: the loop was stopped
+            except (
+                SystemExit,
+                KeyboardInterrupt,
+                RuntimeError,
+            ) as error:  # the last: the loop was stopped
                 if task.done() or loop.is_closed():
                     raise
                 logger.warning("a task of an agent raised %s: %s", type(error).__name__, error)

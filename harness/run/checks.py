@@ -63,7 +63,9 @@ def check(config: Config, *, trains: bool = True, reads_reserved: bool = False) 
     try:
         matched = [role for role in spec.roles if re.search(pattern, role)]
     except re.error as error:
-        raise ConfigError(f"agent_match {pattern!r} is not a regular expression: {error}") from error
+        raise ConfigError(
+            f"agent_match {pattern!r} is not a regular expression: {error}"
+        ) from error
     if trains and not matched:
         raise ConfigError(
             f"agent_match {pattern!r} matches none of the roles of {spec.name}: {', '.join(spec.roles)}. "

@@ -52,7 +52,9 @@ def load_tasks(config: Config, task_set: TaskSet, split: str) -> Sequence[Task]:
 
 def refusals(config: Config, tasks: Sequence[Task]) -> dict[str, str]:
     """Why the reward can judge no answer to a task, by the ids of such tasks."""
-    refuses = getattr(make_reward(config), "refuses", None)  # foreign rewards may be older than the method
+    refuses = getattr(
+        make_reward(config), "refuses", None
+    )  # foreign rewards may be older than the method
     return {task.id: reason for task in tasks if (reason := refuses(task))} if refuses else {}
 
 
@@ -81,7 +83,10 @@ def load_data(config: Config, before: RunFolder | None = None) -> Data:
         UserError: They, or what judges answers, are not what that run began with.
     """
     task_set = make_task_set(config)
-    train, val = (load_tasks(config, task_set, split) for split in (config.task.train_split, config.task.val_split))
+    train, val = (
+        load_tasks(config, task_set, split)
+        for split in (config.task.train_split, config.task.val_split)
+    )
     train = trained_on(train, config)
     if before is not None:
         same_parts(before, config, task_set)
@@ -89,7 +94,9 @@ def load_data(config: Config, before: RunFolder | None = None) -> Data:
 
 
 def _answers(config: Config, before: RunFolder | None) -> dict[str, Answerer]:
-    return answerers(config, before.read()["identity"].get("role_models") if before is not None else None)
+    return answerers(
+        config, before.read()["identity"].get("role_models") if before is not None else None
+    )
 
 
 def first_policy(config: Config, before: RunFolder | None = None) -> str:
@@ -99,7 +106,9 @@ def first_policy(config: Config, before: RunFolder | None = None) -> str:
         ConfigError, EnvironmentProblem: As `policies.fetched`; in a cluster, a revision that only this machine has.
     """
     policy = config.policy
-    if config.nodes > 1 or config.ray_address is not None:  # other machines may not have the folder: they download it
+    if (
+        config.nodes > 1 or config.ray_address is not None
+    ):  # other machines may not have the folder: they download it
         found = resolve(policy.path)
         if policy.revision is not None and model_hash(found) == found:
             raise ConfigError(
@@ -107,7 +116,9 @@ def first_policy(config: Config, before: RunFolder | None = None) -> str:
                 "to a folder that all of them have, and name that"
             )
         return found
-    name, _, commit = before.read()["identity"]["model"].partition("@") if before is not None else ("", "", "")
+    name, _, commit = (
+        before.read()["identity"]["model"].partition("@") if before is not None else ("", "", "")
+    )
     began_with = {"revision": commit} if commit and name == policy.path else {}
     return fetched(policy.model_copy(update=began_with))
 
@@ -139,7 +150,9 @@ def same_parts(folder: RunFolder, config: Config, task_set: TaskSet) -> None:
 
     record = folder.read()
     began = record["identity"]
-    reward = reward_identity(reward_spec(config.reward.name), config.reward.options, "reward.options")
+    reward = reward_identity(
+        reward_spec(config.reward.name), config.reward.options, "reward.options"
+    )
     model = model_hash(first_policy(config, folder))
     parts: list[tuple[str, Mapping[str, object], Mapping[str, object], str]] = [
         ("the data are not those", began["task_set"], task_set.describe() if began["task_set"] else {}, "the data"),
@@ -149,7 +162,14 @@ def same_parts(folder: RunFolder, config: Config, task_set: TaskSet) -> None:
     ]  # fmt: skip
     if "agent_source" in record:  # older runs did not say
         now_is = {"agent_source": fingerprint(config.agent).get("agent_source")}
-        parts.append(("the agent is not the one", {"agent_source": record["agent_source"]}, now_is, "its source"))
+        parts.append(
+            (
+                "the agent is not the one",
+                {"agent_source": record["agent_source"]},
+                now_is,
+                "its source",
+            )
+        )
     for what, before, now, them in parts:
         if changed := _changed(flatten(before), flatten(json.loads(json.dumps(dict(now))))):
             raise UserError(

@@ -74,11 +74,16 @@ class StartedRun:
         if self.folder.free_bytes() >= LEAST_BYTES:
             return ""
         path = self.folder.path
-        return f"No space left on the disk of {path}: make room, then `harness train --resume {path}`"
+        return (
+            f"No space left on the disk of {path}: make room, then `harness train --resume {path}`"
+        )
 
     @cached_property
     def _monitor(self) -> Monitor:
-        rollouts = {"train": self.config.train.batch_size * self.config.rollout.group_size, "val": len(self.val)}
+        rollouts = {
+            "train": self.config.train.batch_size * self.config.rollout.group_size,
+            "val": len(self.val),
+        }
         limit = self.config.rollout.max_failed_share
         of_reward = graded(reward_of(self.config))
         least = least_to_train(self.config.train.model_dump())
@@ -129,7 +134,9 @@ def train(
         checkpoints = trainer.checkpoints(folder) if resume else {}
         if checkpoints:
             run.done = max(checkpoints)
-            run.validate_first = validation_due(config.train, run.steps, run.done) and not validated(run, run.done)
+            run.validate_first = validation_due(
+                config.train, run.steps, run.done
+            ) and not validated(run, run.done)
         needed = trainer.prepare(run)
 
         def set_aside() -> None:
@@ -146,14 +153,18 @@ def train(
                     trainer.fit(run)
 
 
-def _end(run: StartedRun, status: str, reason: str, wall_s: float, result: Callable[[RunRecord], Scores]) -> str:
+def _end(
+    run: StartedRun, status: str, reason: str, wall_s: float, result: Callable[[RunRecord], Scores]
+) -> str:
     """Write how a run ended, and its tables; why the tables could not be written, empty where they were."""
     folder = run.folder
     started = folder.read()
     scores = result(started)
     if paid := spent(folder.reward):
         scores["reward_cost"] = paid
-    return conclude(folder, closed(started, status, reason, wall_s, scores, changed_data(run.task_set)))
+    return conclude(
+        folder, closed(started, status, reason, wall_s, scores, changed_data(run.task_set))
+    )
 
 
 @contextmanager
@@ -230,6 +241,10 @@ def validation_due(train: TrainConfig, steps: int, step: int) -> bool:
 
 def validated(run: StartedRun, step: int) -> bool:
     """Whether the validation after a step ended, and well enough: trainers save a checkpoint before it."""
-    rows = [row for row in run.folder.rows("episodes") if row["phase"] == "val" and row["step"] == step]
+    rows = [
+        row for row in run.folder.rows("episodes") if row["phase"] == "val" and row["step"] == step
+    ]
     failed = sum(row["reward"] is None for row in rows)
-    return len(rows) >= len(run.val) and failed <= run.config.rollout.max_failed_share * len(run.val)
+    return len(rows) >= len(run.val) and failed <= run.config.rollout.max_failed_share * len(
+        run.val
+    )

@@ -35,7 +35,15 @@ from harness.provenance import available_cores, commit, hardware, library_versio
 from harness.records import AGENT_OUTCOMES, Task
 from harness.results.folder import RunFolder, now
 from harness.results.rows import Episode
-from harness.results.schema import SCHEMA_VERSION, Identity, Launch, Result, RunRecord, Sampling, Scores
+from harness.results.schema import (
+    SCHEMA_VERSION,
+    Identity,
+    Launch,
+    Result,
+    RunRecord,
+    Sampling,
+    Scores,
+)
 from harness.results.signal import least_to_train, mixed_groups, share_mixed, why_flat
 from harness.results.tables import step_rows
 from harness.rollout.request import sampling_of
@@ -96,7 +104,9 @@ def run_record(
         "parity": certificate_for(config.agent, current),
         "agent_fingerprint": digest(current),
         "agent_source": current.get("agent_source", ""),
-        "agent_distribution": {"name": plugin.distribution, "version": plugin.version} if plugin else None,
+        "agent_distribution": {"name": plugin.distribution, "version": plugin.version}
+        if plugin
+        else None,
         "config": config.dump(),
         "result": None,
     }
@@ -126,7 +136,9 @@ def identity(
         "val_tasks": order_hash(val),
         "data_order": order_hash(train),
         "reward": reward_version(reward_spec(config.reward.name)),
-        "reward_options": reward_identity(reward_spec(config.reward.name), data["reward"]["options"], "reward.options"),
+        "reward_options": reward_identity(
+            reward_spec(config.reward.name), data["reward"]["options"], "reward.options"
+        ),
         "reward_shuffled": config.reward.shuffle,
         "model": model_hash(model_path),
         "sampling_train": cast(Sampling, sampling_of(config, "train")),
@@ -139,7 +151,9 @@ def identity(
         "rollout_retries": config.rollout.retries,
         "train": {key: value for key, value in data["train"].items() if key not in _NOT_IDENTITY}
         | ({"packed": True} if config.packs(device) else {})
-        | ({"merged": True} if config.merges(program(program_of(config.agent)).calls_tools) else {}),
+        | (
+            {"merged": True} if config.merges(program(program_of(config.agent)).calls_tools) else {}
+        ),
         "steps": len(train) // config.train.batch_size,
         "deterministic": config.deterministic,
         "verl": {name: value for name, value in data["verl"].items() if name not in _MEMORY_ONLY},
@@ -154,20 +168,30 @@ def identity(
     if answers:
         found["role_models"] = role_models(answers)
     if program(program_of(config.agent)).calls_tools:
-        found["tools"] = tools_hash(environment(environment_of(config.task.name)), [*train, *val], data["sandbox"])
+        found["tools"] = tools_hash(
+            environment(environment_of(config.task.name)), [*train, *val], data["sandbox"]
+        )
     return found
 
 
 def role_models(answers: Mapping[str, Answerer]) -> dict[str, str]:
     """What each role's answers come from: a policy's hash or commit, an endpoint's model and URL."""
-    return {role: model_hash(one.folder) if one.folder else one.name for role, one in answers.items()}
+    return {
+        role: model_hash(one.folder) if one.folder else one.name for role, one in answers.items()
+    }
 
 
-def tools_hash(environment: Environment, tasks: Sequence[Task], limits: Mapping[str, object]) -> str:
+def tools_hash(
+    environment: Environment, tasks: Sequence[Task], limits: Mapping[str, object]
+) -> str:
     """Hash of the tools that a model is told of, byte for byte; where tasks have their own, of those of all."""
-    payloads = (environment.payload(task, limits) for task in {task.id: task for task in tasks}.values())
+    payloads = (
+        environment.payload(task, limits) for task in {task.id: task for task in tasks}.values()
+    )
     offered = map(environment.tools_for, payloads)
-    return digest({"tools": sorted({json.dumps([tool.definition for tool in tools]) for tools in offered})})
+    return digest(
+        {"tools": sorted({json.dumps([tool.definition for tool in tools]) for tools in offered})}
+    )
 
 
 def graded(reward: RewardSpec) -> bool:
@@ -204,7 +228,12 @@ def changed_data(task_set: TaskSet) -> list[str]:
 
 
 def closed(
-    record: RunRecord, status: str, reason: str, wall_s: float, scores: Scores, data_changed: Sequence[str] = ()
+    record: RunRecord,
+    status: str,
+    reason: str,
+    wall_s: float,
+    scores: Scores,
+    data_changed: Sequence[str] = (),
 ) -> RunRecord:
     """The record at a run's end: its last launch closed, and what is known of all launches as its `result`.
 
@@ -243,11 +272,21 @@ def training_result(folder: RunFolder, record: RunRecord, checkpointed: int = 0)
     episodes = list(folder.rows("episodes"))
     rows = step_rows(list(folder.rows("steps")), episodes)
     whole = record["tasks"]["val"]  # a validation that was cut off is no measurement
-    curve = {row["step"]: row["val/reward"] for row in rows if "val/reward" in row and row["val/rollouts"] >= whole}
-    last = [row for row in episodes if row["phase"] == "val" and row["step"] == max(curve, default=None)]
+    curve = {
+        row["step"]: row["val/reward"]
+        for row in rows
+        if "val/reward" in row and row["val/rollouts"] >= whole
+    }
+    last = [
+        row for row in episodes if row["phase"] == "val" and row["step"] == max(curve, default=None)
+    ]
     failed, why = agent_failures(last)
     step_s = {row["step"]: row["step_s"] for row in rows if "step_s" in row}
-    gaps = [row["rollout_probs_diff"] for row in rows if row["step"] in step_s and "rollout_probs_diff" in row]
+    gaps = [
+        row["rollout_probs_diff"]
+        for row in rows
+        if row["step"] in step_s and "rollout_probs_diff" in row
+    ]
     signal, flat = _signal(record, episodes)
     return {
         "graded": record["graded"] or is_graded(row["reward"] for row in episodes),
@@ -272,7 +311,9 @@ def _signal(record: RunRecord, episodes: Sequence[Episode]) -> tuple[float | Non
         return None, ""
     rows = [row for row in episodes if row["phase"] == "train"]
     least = least_to_train(identity["train"])
-    counted = mixed_groups(((row["step"], row["task_id"], row.get("used_reward")) for row in rows), least)
+    counted = mixed_groups(
+        ((row["step"], row["task_id"], row.get("used_reward")) for row in rows), least
+    )
     share, (low, high) = share_mixed(counted.values()), identity.get("reward_range", [0.0, 1.0])
     paid = [(row.get("used_reward"), row["reward_reason"]) for row in rows]
     return share, why_flat(paid, (low, high), least) if share == 0 else ""

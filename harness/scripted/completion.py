@@ -65,7 +65,9 @@ class ScriptedCompletion:
             "created": int(time.time()),
             "model": model,
         }
-        self._with_ids = token_ids and bool(body.get("return_token_ids")) and "token_ids" not in reply.without
+        self._with_ids = (
+            token_ids and bool(body.get("return_token_ids")) and "token_ids" not in reply.without
+        )
         self._with_logprobs = bool(body.get("logprobs")) and "logprobs" not in reply.without
         self._prompt_ids = prompt_token_ids(body["messages"])
 
@@ -76,14 +78,28 @@ class ScriptedCompletion:
         message: Part = {"role": "assistant", "content": reply.text}
         if reply.tool_calls is not None:
             message["tool_calls"] = reply.tool_calls
-        choice = {"index": 0, "message": message, "finish_reason": reply.finish_reason} | self._tokens(ids, 0)
-        whole = {**self._head, "object": "chat.completion", "choices": [choice], "usage": self._usage(ids)}
+        choice = {
+            "index": 0,
+            "message": message,
+            "finish_reason": reply.finish_reason,
+        } | self._tokens(ids, 0)
+        whole = {
+            **self._head,
+            "object": "chat.completion",
+            "choices": [choice],
+            "usage": self._usage(ids),
+        }
         return self._with_prompt(whole)
 
     def chunks(self) -> Iterator[Part]:
         """The answer of a request with `stream`: role, words, end, and the usage if asked for."""
         reply = self._reply
-        role = {"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
+        role = {
+            "index": 0,
+            "delta": {"role": "assistant", "content": ""},
+            "logprobs": None,
+            "finish_reason": None,
+        }
         yield self._with_prompt(self._chunk([role]))
         at = 0
         for word in reply.text.split(" ") if reply.text else ():
@@ -93,9 +109,18 @@ class ScriptedCompletion:
             yield self._chunk([choice | self._tokens(ids, at)])
             at += len(ids)
         calls = reply.tool_calls
-        delta = {} if calls is None else {"tool_calls": [{"index": at, **call} for at, call in enumerate(calls)]}
+        delta = (
+            {}
+            if calls is None
+            else {"tool_calls": [{"index": at, **call} for at, call in enumerate(calls)]}
+        )
         ids = [END] if reply.finish_reason == "stop" else []
-        yield self._chunk([{"index": 0, "delta": delta, "finish_reason": reply.finish_reason} | self._tokens(ids, at)])
+        yield self._chunk(
+            [
+                {"index": 0, "delta": delta, "finish_reason": reply.finish_reason}
+                | self._tokens(ids, at)
+            ]
+        )
         if (self._body.get("stream_options") or {}).get("include_usage"):
             usage = self._usage(response_token_ids(reply.text, reply.finish_reason))
             yield self._chunk([]) | {"usage": usage}
@@ -121,7 +146,11 @@ class ScriptedCompletion:
 
     def _usage(self, ids: Sequence[int]) -> dict[str, int]:
         prompt = len(self._prompt_ids)
-        return {"prompt_tokens": prompt, "completion_tokens": len(ids), "total_tokens": prompt + len(ids)}
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": len(ids),
+            "total_tokens": prompt + len(ids),
+        }
 
 
 def prompt_token_ids(messages: Sequence[Mapping[str, Any]]) -> list[int]:

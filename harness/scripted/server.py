@@ -72,7 +72,9 @@ class ReceivedRequest:
     @property
     def params(self) -> dict[str, Any]:
         """Everything but messages, model and stream."""
-        return {name: self.body[name] for name in self.body.keys() - {"messages", "model", "stream"}}
+        return {
+            name: self.body[name] for name in self.body.keys() - {"messages", "model", "stream"}
+        }
 
 
 Script = Callable[[ReceivedRequest], Reply | str] | Sequence[Reply | str]
@@ -154,14 +156,19 @@ class ScriptedServer:
         """
         with self._arrived:
             if not self._arrived.wait_for(lambda: len(self.requests) >= count, timeout_s):
-                raise TimeoutError(f"{len(self.requests)} of {count} requests within {timeout_s:g} s")
+                raise TimeoutError(
+                    f"{len(self.requests)} of {count} requests within {timeout_s:g} s"
+                )
             return list(self.requests)
 
     def __enter__(self) -> Self:
         return self.start()
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.stop()
 
@@ -170,7 +177,9 @@ class ScriptedServer:
         app = web.Application(client_max_size=2**30)
         app.router.add_get("/v1/models", self._models)
         app.router.add_post("/v1/chat/completions", self._complete)
-        runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
+        runner = web.AppRunner(
+            app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1
+        )
         await runner.setup()
         try:
             site = web.TCPSite(runner, self._host, self._port, backlog=2048)
@@ -195,7 +204,12 @@ class ScriptedServer:
             ready.set()
 
     async def _models(self, request: web.Request) -> web.Response:
-        return _json({"object": "list", "data": [{"id": self.model, "object": "model", "owned_by": "script"}]})
+        return _json(
+            {
+                "object": "list",
+                "data": [{"id": self.model, "object": "model", "owned_by": "script"}],
+            }
+        )
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         raw = await request.read()
@@ -209,7 +223,9 @@ class ScriptedServer:
         with self._arrived:
             turn = self._turns[conversation]
             self._turns[conversation] += 1
-            received = ReceivedRequest(next(self._numbers), turn, conversation, request.path, headers, raw, body)
+            received = ReceivedRequest(
+                next(self._numbers), turn, conversation, request.path, headers, raw, body
+            )
             if self._remember:
                 self.requests.append(received)
             self._arrived.notify_all()
@@ -222,7 +238,9 @@ class ScriptedServer:
     async def _answer(self, request: web.Request, received: ReceivedRequest) -> web.StreamResponse:
         body = received.body
         if not self._token_ids and (unknown := body.keys() - KNOWN_FIELDS):
-            return _error(400, f"Unrecognized request argument supplied: {', '.join(sorted(unknown))}")
+            return _error(
+                400, f"Unrecognized request argument supplied: {', '.join(sorted(unknown))}"
+            )
         if body.get("model") != self.model:
             return _error(404, f"The model {body.get('model')!r} does not exist.")
         reply = self._next(received)
@@ -245,8 +263,12 @@ class ScriptedServer:
             return _drop(request, response)
         return web.Response(body=whole, content_type="application/json", headers=reply.headers)
 
-    async def _stream(self, request: web.Request, completion: ScriptedCompletion, reply: Reply) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"content-type": "text/event-stream", **reply.headers})
+    async def _stream(
+        self, request: web.Request, completion: ScriptedCompletion, reply: Reply
+    ) -> web.StreamResponse:
+        response = web.StreamResponse(
+            headers={"content-type": "text/event-stream", **reply.headers}
+        )
         await response.prepare(request)
         chunks = list(completion.chunks())
         for number, chunk in enumerate(chunks):
@@ -269,8 +291,12 @@ class ScriptedServer:
         return Reply(reply) if isinstance(reply, str) else reply
 
 
-def _json(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
-    return web.Response(body=orjson.dumps(value), status=status, content_type="application/json", headers=headers)
+def _json(
+    value: object, status: int = 200, headers: Mapping[str, str] | None = None
+) -> web.Response:
+    return web.Response(
+        body=orjson.dumps(value), status=status, content_type="application/json", headers=headers
+    )
 
 
 def _error(status: int, message: str, headers: Mapping[str, str] | None = None) -> web.Response:
@@ -287,11 +313,19 @@ def _drop(request: web.Request, response: web.StreamResponse | None = None) -> w
 def main(arguments: Sequence[str] | None = None) -> None:
     """Serve until killed; writes `{"port": N}` to stdout once it listens."""
     parser = argparse.ArgumentParser(prog="python -m harness.scripted.server", description=__doc__)
-    parser.add_argument("--reply", default="```sql\nSELECT 1\n```", help="what the model always says")
+    parser.add_argument(
+        "--reply", default="```sql\nSELECT 1\n```", help="what the model always says"
+    )
     parser.add_argument("--delay-s", type=float, default=0.0, help="time before each answer")
-    parser.add_argument("--script", metavar="MODULE:NAME", help="a script to import instead of --reply")
-    parser.add_argument("--plain", action="store_true", help="know nothing of token ids, refuse unknown fields")
-    parser.add_argument("--forget", action="store_true", help="keep no record of requests, for long benchmarks")
+    parser.add_argument(
+        "--script", metavar="MODULE:NAME", help="a script to import instead of --reply"
+    )
+    parser.add_argument(
+        "--plain", action="store_true", help="know nothing of token ids, refuse unknown fields"
+    )
+    parser.add_argument(
+        "--forget", action="store_true", help="keep no record of requests, for long benchmarks"
+    )
     parser.add_argument("--model", default="scripted")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0)

@@ -61,8 +61,14 @@ print(json.dumps(changed))
 @cache
 def _loaded_afresh(plugin: str) -> dict[str, list[str]]:
     """By agent of a plugin: what differs in the environment once it and those before it are loaded in a new process."""
-    agents = [spec.name for spec in registry().specs("agent") if registry().owner("agent", spec.name) == plugin]
-    done = subprocess.run([sys.executable, "-c", LOADING, *agents], capture_output=True, text=True, check=False)
+    agents = [
+        spec.name
+        for spec in registry().specs("agent")
+        if registry().owner("agent", spec.name) == plugin
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", LOADING, *agents], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     changed: dict[str, list[str]] = json.loads(done.stdout.splitlines()[-1])
     return changed
@@ -105,7 +111,14 @@ class AgentContract(Contract):
         known = {one.name: one for one in program(program_of(self.agent)).scenarios}
         return next(known[name] for name in names if name in known)
 
-    def play(self, scenario: Scenario, gateway: GatewayServer, folder: Path, play: Any, script: Any = None) -> None:
+    def play(
+        self,
+        scenario: Scenario,
+        gateway: GatewayServer,
+        folder: Path,
+        play: Any,
+        script: Any = None,
+    ) -> None:
         """Run one coroutine on a stage of its own."""
 
         async def run() -> None:
@@ -120,7 +133,9 @@ class AgentContract(Contract):
     def test_loading_leaves_the_environment_alone(self) -> None:
         assert not _loaded_afresh(registry().owner("agent", self.agent))[self.agent]
 
-    def test_solves_the_scripted_episode(self, loaded: Agent, gateway: GatewayServer, tmp_path: Path) -> None:
+    def test_solves_the_scripted_episode(
+        self, loaded: Agent, gateway: GatewayServer, tmp_path: Path
+    ) -> None:
         scenario = self.scenario("wrong_then_fixed", "several_rounds")
 
         async def play(stage: Stage) -> None:
@@ -133,7 +148,9 @@ class AgentContract(Contract):
             assert attempt.answer == attempt.answer.strip()
             assert dict(os.environ) == before
             calls = stage.tap.calls
-            assert calls and all(parted(call.role)[0] in loaded.roles for call in calls), [call.path for call in calls]
+            assert calls and all(parted(call.role)[0] in loaded.roles for call in calls), [
+                call.path for call in calls
+            ]
             for call in calls:
                 assert call.body is not None
                 sent = dict(call.body)
@@ -152,13 +169,17 @@ class AgentContract(Contract):
             attempt = await stage.attempt(loaded, "verbatim", stage.request())
             assert attempt.tool_calls, "nothing was executed"
             sent = [
-                str(message.get("content")) for call in stage.tap.calls for message in (call.body or {})["messages"]
+                str(message.get("content"))
+                for call in stage.tap.calls
+                for message in (call.body or {})["messages"]
             ]
             assert any(attempt.tool_calls[0].text in text for text in sent)
 
         self.play(self.scenario("long_result"), gateway, tmp_path, play)
 
-    def test_respects_max_turns(self, loaded: Agent, gateway: GatewayServer, tmp_path: Path) -> None:
+    def test_respects_max_turns(
+        self, loaded: Agent, gateway: GatewayServer, tmp_path: Path
+    ) -> None:
         async def play(stage: Stage) -> None:
             attempt = await stage.attempt(loaded, "turns", stage.request(max_turns=2))
             assert attempt.outcome == "ok", attempt.detail
@@ -166,22 +187,33 @@ class AgentContract(Contract):
 
         self.play(self.scenario("never_approved", "call_after_the_limit"), gateway, tmp_path, play)
 
-    def test_leaves_tools_out_where_there_are_none(self, loaded: Agent, gateway: GatewayServer, tmp_path: Path) -> None:
+    def test_leaves_tools_out_where_there_are_none(
+        self, loaded: Agent, gateway: GatewayServer, tmp_path: Path
+    ) -> None:
         """Servers refuse an empty list of tools, and a choice among none."""
-        found = next((one for one in program(program_of(self.agent)).scenarios if one.name == "no_tools"), None)
+        found = next(
+            (one for one in program(program_of(self.agent)).scenarios if one.name == "no_tools"),
+            None,
+        )
         if found is None:
             pytest.skip("its program has no scenario `no_tools`")
 
         async def play(stage: Stage) -> None:
             request = stage.request()
-            assert not HostToolbox(request, lambda _: "", "", "", stage.http_client).tools, "there are some"
+            assert not HostToolbox(request, lambda _: "", "", "", stage.http_client).tools, (
+                "there are some"
+            )
             await stage.attempt(loaded, "no_tools", request)
             sent = [dict(call.body or {}) for call in stage.tap.calls]
-            assert sent and not any(key in body for body in sent for key in ("tools", "tool_choice")), sent
+            assert sent and not any(
+                key in body for body in sent for key in ("tools", "tool_choice")
+            ), sent
 
         self.play(found, gateway, tmp_path, play)
 
-    @pytest.mark.parametrize("name", ["server_error", "rate_limited", "refused", "broken_connection"])
+    @pytest.mark.parametrize(
+        "name", ["server_error", "rate_limited", "refused", "broken_connection"]
+    )
     def test_an_error_of_the_server_surfaces(
         self, loaded: Agent, gateway: GatewayServer, tmp_path: Path, name: str
     ) -> None:
@@ -191,26 +223,38 @@ class AgentContract(Contract):
             expected = "agent_error" if name == "refused" else "endpoint_error"
             assert attempt.outcome == expected, (attempt.outcome, attempt.detail)
             assert attempt.answer is None
-            assert len(attempt.failures) == 1, "the host repeats a failed call: set the client's retries to 0"
+            assert len(attempt.failures) == 1, (
+                "the host repeats a failed call: set the client's retries to 0"
+            )
 
         self.play(self.scenario(name), gateway, tmp_path, play)
 
-    def test_a_model_that_never_answers_is_the_endpoints_failure(self, recordings: Sequence[Recording]) -> None:
+    def test_a_model_that_never_answers_is_the_endpoints_failure(
+        self, recordings: Sequence[Recording]
+    ) -> None:
         never = [one for one in recordings if one.scenario == "timeout"]
         assert {one.outcome: one.detail for one in never}.keys() == {"endpoint_error"}, never
 
-    def test_concurrent_rollouts_stay_apart(self, loaded: Agent, gateway: GatewayServer, tmp_path: Path) -> None:
+    def test_concurrent_rollouts_stay_apart(
+        self, loaded: Agent, gateway: GatewayServer, tmp_path: Path
+    ) -> None:
         scenario = self.scenario("wrong_then_fixed", "several_rounds")
         scripts: dict[str, Any] = {}
 
         def script(request: Any) -> Reply:
             number = request.body["user"][-1]  # the rollout's
-            reply = scripts.setdefault(number, program(program_of(self.agent)).script(scenario))(request)
-            return Reply(reply.text.replace("count(*)", number), tool_calls=reply.tool_calls, delay_s=0.05)
+            reply = scripts.setdefault(number, program(program_of(self.agent)).script(scenario))(
+                request
+            )
+            return Reply(
+                reply.text.replace("count(*)", number), tool_calls=reply.tool_calls, delay_s=0.05
+            )
 
         async def play(stage: Stage) -> None:
             async def one(number: str) -> Attempt:
-                return await stage.attempt(loaded, f"apart-{number}", stage.request(f"Who is singer number {number}?"))
+                return await stage.attempt(
+                    loaded, f"apart-{number}", stage.request(f"Who is singer number {number}?")
+                )
 
             attempts = dict(zip("1234", await asyncio.gather(*map(one, "1234")), strict=True))
             for number, attempt in attempts.items():
@@ -219,7 +263,9 @@ class AgentContract(Contract):
                 assert f"singer number {number}" in str(attempt.transitions[0].messages)
                 for call in attempt.transitions:
                     assert not any(
-                        f"singer number {other}" in str(call.messages) for other in "1234" if other != number
+                        f"singer number {other}" in str(call.messages)
+                        for other in "1234"
+                        if other != number
                     )
 
         self.play(scenario, gateway, tmp_path, play, script)
@@ -233,7 +279,9 @@ class AgentContract(Contract):
     ) -> None:
         async def play(stage: Stage) -> None:
             request = stage.request()
-            await stage.control.open_attempt("cancel", "1", sampling=SAMPLING, timeout_s=30.0, roles=loaded.roles)
+            await stage.control.open_attempt(
+                "cancel", "1", sampling=SAMPLING, timeout_s=30.0, roles=loaded.roles
+            )
             toolbox = HostToolbox(
                 request=request,
                 url=lambda role: str(stage.control.agent_url("cancel", "1", role)),

@@ -34,7 +34,14 @@ from harness.environments import Environment
 from harness.errors import ConfigError, TaskSetError
 from harness.hookspecs import RewardSpec, TaskSetSpec
 from harness.parity.recorder import LIMITS
-from harness.plugins import environment, environment_of, make, reward_spec, reward_version, task_set_spec
+from harness.plugins import (
+    environment,
+    environment_of,
+    make,
+    reward_spec,
+    reward_version,
+    task_set_spec,
+)
 from harness.records import JSON, Attempt, Task, Verdict
 from harness.scoring import Scorer
 from harness.tasks import TaskSet
@@ -60,7 +67,10 @@ class Asked:
         """The verdict on one answer; one without a value has a reason."""
         attempt = self._attempt("contract", answer)
         verdict = self._runner.run(self._scorer.score(task, attempt))
-        assert verdict.value is not None or verdict.reason.strip(), (answer, "unscored without a reason")
+        assert verdict.value is not None or verdict.reason.strip(), (
+            answer,
+            "unscored without a reason",
+        )
         return verdict
 
     def score_at_once(self, cases: Sequence[tuple[Task, str]]) -> list[Verdict]:
@@ -69,7 +79,10 @@ class Asked:
         async def all_of_them() -> list[Verdict]:
             attempts = [self._attempt(f"{n}", answer) for n, (_, answer) in enumerate(cases)]
             return await asyncio.gather(
-                *(self._scorer.score(task, one) for (task, _), one in zip(cases, attempts, strict=True))
+                *(
+                    self._scorer.score(task, one)
+                    for (task, _), one in zip(cases, attempts, strict=True)
+                )
             )
 
         return self._runner.run(all_of_them())
@@ -83,9 +96,15 @@ class Contract:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        changed = [name for name in vars(cls) if name.startswith("test_") and hasattr(super(cls, cls), name)]
+        changed = [
+            name
+            for name in vars(cls)
+            if name.startswith("test_") and hasattr(super(cls, cls), name)
+        ]
         if changed:
-            raise TypeError(f"{cls.__name__} overrides {', '.join(changed)}; the contract is the same for every part")
+            raise TypeError(
+                f"{cls.__name__} overrides {', '.join(changed)}; the contract is the same for every part"
+            )
 
 
 class TaskSetContract(Contract):
@@ -118,13 +137,17 @@ class TaskSetContract(Contract):
         """The tasks of every declared split."""
         return {split: made.load(split) for split in spec.splits}
 
-    def test_every_declared_split_has_tasks(self, spec: TaskSetSpec, loaded: Mapping[str, Sequence[Task]]) -> None:
+    def test_every_declared_split_has_tasks(
+        self, spec: TaskSetSpec, loaded: Mapping[str, Sequence[Task]]
+    ) -> None:
         for split, tasks in loaded.items():
             assert len(tasks), f"split {split!r} is empty"
             for task in tasks:
                 assert isinstance(task, Task), f"split {split!r} has {task!r}, no Task"
                 said = (task.task_set, task.split)
-                assert said == (spec.name, split), f"{task.id} of {spec.name}/{split} says that it is of {said}"
+                assert said == (spec.name, split), (
+                    f"{task.id} of {spec.name}/{split} says that it is of {said}"
+                )
                 for field in ("id", "question", "gold"):
                     assert getattr(task, field).strip(), f"{field} of {task.id!r} is empty"
 
@@ -134,16 +157,26 @@ class TaskSetContract(Contract):
         assert "no_such_split" in str(refused.value) and "\n" not in str(refused.value)
 
     def test_ids_are_unique_and_a_second_load_is_the_same(
-        self, spec: TaskSetSpec, options: Mapping[str, Any], made: TaskSet, loaded: Mapping[str, Sequence[Task]]
+        self,
+        spec: TaskSetSpec,
+        options: Mapping[str, Any],
+        made: TaskSet,
+        loaded: Mapping[str, Sequence[Task]],
     ) -> None:
         other = _task_set(spec, options)  # as another process of the same run has one
         for split, tasks in loaded.items():
             ids = [task.id for task in tasks]
             assert len(set(ids)) == len(ids), f"split {split!r} has an id twice"
-            assert list(made.load(split)) == list(tasks), f"split {split!r} is another when loaded again"
-            assert list(other.load(split)) == list(tasks), f"split {split!r} is another in another process"
+            assert list(made.load(split)) == list(tasks), (
+                f"split {split!r} is another when loaded again"
+            )
+            assert list(other.load(split)) == list(tasks), (
+                f"split {split!r} is another in another process"
+            )
 
-    def test_gold_is_not_in_the_problem(self, made: TaskSet, loaded: Mapping[str, Sequence[Task]]) -> None:
+    def test_gold_is_not_in_the_problem(
+        self, made: TaskSet, loaded: Mapping[str, Sequence[Task]]
+    ) -> None:
         for task in _different(loaded):
             gold = task.gold.strip()
             if len(gold) < SHORT_GOLD:
@@ -157,26 +190,42 @@ class TaskSetContract(Contract):
         check_payloads(environment(environment_of(spec.name)), _different(loaded))
 
     def test_context_is_text_and_the_same_again(
-        self, spec: TaskSetSpec, options: Mapping[str, Any], made: TaskSet, loaded: Mapping[str, Sequence[Task]]
+        self,
+        spec: TaskSetSpec,
+        options: Mapping[str, Any],
+        made: TaskSet,
+        loaded: Mapping[str, Sequence[Task]],
     ) -> None:
         other = _task_set(spec, options)
         for task in {task.cluster or task.id: task for task in _different(loaded)}.values():
             context = dict(made.context(task))
-            empty = [name for name, text in context.items() if not isinstance(text, str) or not text.strip()]
+            empty = [
+                name
+                for name, text in context.items()
+                if not isinstance(text, str) or not text.strip()
+            ]
             assert not empty, f"{task.id} has no {', '.join(empty)} text"
-            assert dict(other.context(task)) == context, f"the context of {task.id} is another in another process"
+            assert dict(other.context(task)) == context, (
+                f"the context of {task.id} is another in another process"
+            )
 
     def test_describes_itself_as_json_and_the_same_again(
         self, spec: TaskSetSpec, options: Mapping[str, Any], made: TaskSet
     ) -> None:
         described = dict(made.describe())
         assert described, "describes nothing"
-        assert json.loads(json.dumps(described, allow_nan=False)) == described, "is another when read back from JSON"
+        assert json.loads(json.dumps(described, allow_nan=False)) == described, (
+            "is another when read back from JSON"
+        )
         other = dict(_task_set(spec, options).describe())
-        changed = sorted(key for key in {*described, *other} if described.get(key) != other.get(key))
+        changed = sorted(
+            key for key in {*described, *other} if described.get(key) != other.get(key)
+        )
         assert not changed, f"describes other {', '.join(changed)} in another process"
 
-    def test_an_unknown_option_is_refused(self, spec: TaskSetSpec, options: Mapping[str, Any]) -> None:
+    def test_an_unknown_option_is_refused(
+        self, spec: TaskSetSpec, options: Mapping[str, Any]
+    ) -> None:
         with pytest.raises(ConfigError, match="no_such_option"):
             _task_set(spec, {**options, **UNKNOWN})
 
@@ -227,11 +276,15 @@ class RewardContract(Contract):
         with asked(spec, options, cls.left) as reward:
             yield reward
 
-    def test_gold_scores_the_most(self, spec: RewardSpec, made: Asked, tasks: Sequence[Task]) -> None:
+    def test_gold_scores_the_most(
+        self, spec: RewardSpec, made: Asked, tasks: Sequence[Task]
+    ) -> None:
         for task in tasks:
             verdict = made.score(task, task.gold)
             given = f"{task.gold!r} got {verdict.value} ({verdict.reason})"
-            assert verdict.value == spec.high, f"gold must be given the spec's high, {spec.high:g}: {given}"
+            assert verdict.value == spec.high, (
+                f"gold must be given the spec's high, {spec.high:g}: {given}"
+            )
 
     def test_a_broken_answer_does_not_raise_nor_score_the_most(
         self, spec: RewardSpec, made: Asked, tasks: Sequence[Task]
@@ -255,21 +308,34 @@ class RewardContract(Contract):
     ) -> None:
         with asked(spec, options, self.left) as other:  # as another process of the same run has one
             for task, answer in _cases(tasks):
-                first, again, elsewhere = (_said(one.score(task, answer)) for one in (made, made, other))
+                first, again, elsewhere = (
+                    _said(one.score(task, answer)) for one in (made, made, other)
+                )
                 assert first == again, f"{answer!r} scores {first}, and then {again}"
-                assert first == elsewhere, f"{answer!r} scores {first}, and {elsewhere} in another process"
+                assert first == elsewhere, (
+                    f"{answer!r} scores {first}, and {elsewhere} in another process"
+                )
 
-    def test_attempts_at_once_score_what_each_scores_alone(self, made: Asked, tasks: Sequence[Task]) -> None:
+    def test_attempts_at_once_score_what_each_scores_alone(
+        self, made: Asked, tasks: Sequence[Task]
+    ) -> None:
         cases = _cases(tasks) * 3
         for (task, answer), verdict in zip(cases, made.score_at_once(cases), strict=True):
             alone = _said(made.score(task, answer))
-            assert _said(verdict) == alone, f"{answer!r} scores {alone} alone and {_said(verdict)} among others"
+            assert _said(verdict) == alone, (
+                f"{answer!r} scores {alone} alone and {_said(verdict)} among others"
+            )
 
     def test_the_class_states_the_version(self, spec: RewardSpec) -> None:
         assert reward_version(spec).startswith(f"{spec.name}/")
 
-    def test_an_unknown_option_is_refused(self, spec: RewardSpec, options: Mapping[str, Any]) -> None:
-        with pytest.raises(ConfigError, match="no_such_option"), asked(spec, {**options, **UNKNOWN}):
+    def test_an_unknown_option_is_refused(
+        self, spec: RewardSpec, options: Mapping[str, Any]
+    ) -> None:
+        with (
+            pytest.raises(ConfigError, match="no_such_option"),
+            asked(spec, {**options, **UNKNOWN}),
+        ):
             pass
 
 
@@ -279,14 +345,22 @@ def check_payloads(where: Environment, tasks: Sequence[Task]) -> None:
         payload = where.payload(task, LIMITS)
         sent = json.dumps(payload)
         assert json.loads(sent) == payload, f"what a runner gets of {task.id} is no plain JSON"
-        assert len(task.gold) < SHORT_GOLD or task.gold not in sent, f"{task.id} sends its gold along"
+        assert len(task.gold) < SHORT_GOLD or task.gold not in sent, (
+            f"{task.id} sends its gold along"
+        )
         where.check(payload)
 
 
 def _files(task: Task) -> dict[Path, bytes]:
     """The files that a task's data name, and those of their kind beside them."""
-    named = [Path(value) for value in task.data.values() if isinstance(value, str) and Path(value).is_file()]
-    return {file: file.read_bytes() for path in named for file in path.parent.glob(f"*{path.suffix}")}
+    named = [
+        Path(value)
+        for value in task.data.values()
+        if isinstance(value, str) and Path(value).is_file()
+    ]
+    return {
+        file: file.read_bytes() for path in named for file in path.parent.glob(f"*{path.suffix}")
+    }
 
 
 def _task_set(spec: TaskSetSpec, options: Mapping[str, Any]) -> TaskSet:
@@ -295,9 +369,15 @@ def _task_set(spec: TaskSetSpec, options: Mapping[str, Any]) -> TaskSet:
 
 
 @contextmanager
-def asked(spec: RewardSpec, options: Mapping[str, Any], left: Left = lambda answer: None) -> Iterator[Asked]:
+def asked(
+    spec: RewardSpec, options: Mapping[str, Any], left: Left = lambda answer: None
+) -> Iterator[Asked]:
     """A reward with its options and an event loop of its own."""
-    scorer = Scorer(Config.model_validate({"reward": {"name": spec.name, "options": dict(options), "concurrency": 4}}))
+    scorer = Scorer(
+        Config.model_validate(
+            {"reward": {"name": spec.name, "options": dict(options), "concurrency": 4}}
+        )
+    )
     with asyncio.Runner() as runner:
         yield Asked(scorer, runner, left)
 

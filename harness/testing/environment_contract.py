@@ -61,33 +61,49 @@ class EnvironmentContract(Contract):
         assert cls.environment, "set `environment` to the environment's name"
         return plugins.environment(cls.environment)
 
-    def test_tools_are_fit_for_a_chat_completion_request(self, made: Environment, tasks: Sequence[Task]) -> None:
+    def test_tools_are_fit_for_a_chat_completion_request(
+        self, made: Environment, tasks: Sequence[Task]
+    ) -> None:
         from jsonschema import Draft202012Validator
 
         offered = made.tools_for(made.payload(tasks[0], LIMITS))
-        assert bool(offered) == bool(self.calls), "set `calls` to some that go well, and to none where it has no tools"
+        assert bool(offered) == bool(self.calls), (
+            "set `calls` to some that go well, and to none where it has no tools"
+        )
         names = [tool.name for tool in offered]
         assert len(set(names)) == len(names), names
         for tool in offered:
             assert re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", tool.name), tool.name
             assert tool.description.strip(), f"{tool.name} says nothing of itself"
-            assert tool.parameters.get("type") == "object", f"the arguments of {tool.name} are no object"
+            assert tool.parameters.get("type") == "object", (
+                f"the arguments of {tool.name} are no object"
+            )
             Draft202012Validator.check_schema(dict(tool.parameters))
             assert json.loads(json.dumps(tool.definition)) == tool.definition, tool.name
 
-    def test_a_payload_is_plain_json_without_gold_and_fits_here(self, made: Environment, tasks: Sequence[Task]) -> None:
+    def test_a_payload_is_plain_json_without_gold_and_fits_here(
+        self, made: Environment, tasks: Sequence[Task]
+    ) -> None:
         check_payloads(made, tasks)
 
-    def test_another_process_sends_the_same_payload(self, made: Environment, tasks: Sequence[Task]) -> None:
-        other = plugins.load(plugins.registry().spec("environment", self.environment, EnvironmentSpec))()
-        assert [other.payload(task, LIMITS) for task in tasks] == [made.payload(task, LIMITS) for task in tasks]
+    def test_another_process_sends_the_same_payload(
+        self, made: Environment, tasks: Sequence[Task]
+    ) -> None:
+        other = plugins.load(
+            plugins.registry().spec("environment", self.environment, EnvironmentSpec)
+        )()
+        assert [other.payload(task, LIMITS) for task in tasks] == [
+            made.payload(task, LIMITS) for task in tasks
+        ]
 
     def test_an_answer_means_the_same_again(self, made: Environment, tasks: Sequence[Task]) -> None:
         for answer in (tasks[0].gold, "", "no answer", "\ud800"):
             first, again = (asyncio.run(made.meaning(tasks[0], answer)) for _ in range(2))
             assert first == again and isinstance(first, str | None), answer
 
-    def test_calls_go_well_alone_and_at_once(self, made: Environment, tasks: Sequence[Task]) -> None:
+    def test_calls_go_well_alone_and_at_once(
+        self, made: Environment, tasks: Sequence[Task]
+    ) -> None:
         known = {tool.name for tool in made.tools_for(made.payload(tasks[0], LIMITS))}
         assert {tool for tool, _ in self.calls} == known, (
             f"`calls` leaves out {known - {tool for tool, _ in self.calls}}"
@@ -95,24 +111,38 @@ class EnvironmentContract(Contract):
 
         async def play() -> tuple[list[ToolCall], list[list[ToolCall]]]:
             alone = await _played(self._toolbox(made, tasks[0]), self.calls)
-            return alone, await asyncio.gather(*(_played(self._toolbox(made, tasks[0]), self.calls) for _ in range(4)))
+            return alone, await asyncio.gather(
+                *(_played(self._toolbox(made, tasks[0]), self.calls) for _ in range(4))
+            )
 
         alone, together = asyncio.run(play())
         for call in alone:
             assert call.ok and not call.fault and call.text.strip(), call
         for other in together:
-            assert [call.text for call in other] == [call.text for call in alone], "calls at once go otherwise"
+            assert [call.text for call in other] == [call.text for call in alone], (
+                "calls at once go otherwise"
+            )
 
-    def test_what_a_model_gets_wrong_is_told_and_typed(self, made: Environment, tasks: Sequence[Task]) -> None:
+    def test_what_a_model_gets_wrong_is_told_and_typed(
+        self, made: Environment, tasks: Sequence[Task]
+    ) -> None:
         offered = made.tools_for(made.payload(tasks[0], LIMITS))
         wrong: list[tuple[str, Any]] = [("no_such_tool", {})]
         wrong += [(tool.name, text) for tool in offered for text in NOT_JSON]
-        wrong += [(tool.name, {"no_such_argument": 1}) for tool in offered if tool.parameters.get("required")]
+        wrong += [
+            (tool.name, {"no_such_argument": 1})
+            for tool in offered
+            if tool.parameters.get("required")
+        ]
         for call in asyncio.run(_played(self._toolbox(made, tasks[0]), wrong)):
-            assert call.fault == ("unknown_tool" if call.tool == "no_such_tool" else "bad_arguments"), call
+            assert call.fault == (
+                "unknown_tool" if call.tool == "no_such_tool" else "bad_arguments"
+            ), call
             assert not call.ok and call.text.strip(), call
 
-    def test_no_attempt_sees_what_another_one_changed(self, made: Environment, tasks: Sequence[Task]) -> None:
+    def test_no_attempt_sees_what_another_one_changed(
+        self, made: Environment, tasks: Sequence[Task]
+    ) -> None:
         async def play() -> list[tuple[list[str], Mapping[str, JSON] | None]]:
             alone, changes, other = (self._toolbox(made, tasks[0]) for _ in range(3))
             first = await _left(alone, self.calls)
@@ -126,9 +156,13 @@ class EnvironmentContract(Contract):
         alone, other, changes, later = asyncio.run(play())
         assert other == alone, "a session that was open meanwhile sees the change"
         assert later == alone, "a session that was opened later sees the change"
-        assert (changes != alone) == (self.changing is not None), f"what it changes shows: {changes != alone}"
+        assert (changes != alone) == (self.changing is not None), (
+            f"what it changes shows: {changes != alone}"
+        )
 
-    def test_a_session_closes_in_time_also_amid_a_call(self, made: Environment, tasks: Sequence[Task]) -> None:
+    def test_a_session_closes_in_time_also_amid_a_call(
+        self, made: Environment, tasks: Sequence[Task]
+    ) -> None:
         async def play() -> tuple[float, HostToolbox, list[ToolCall]]:
             box = self._toolbox(made, tasks[0])
             await box.open("contract/closing")
@@ -138,7 +172,11 @@ class EnvironmentContract(Contract):
             await asyncio.wait({call})
             began = time.monotonic()
             await box.close()
-            return time.monotonic() - began, box, await _played(self._toolbox(made, tasks[0]), self.calls)
+            return (
+                time.monotonic() - began,
+                box,
+                await _played(self._toolbox(made, tasks[0]), self.calls),
+            )
 
         took_s, box, after = asyncio.run(play())
         assert took_s < CLOSE_S and not box.fault, box.fault
@@ -160,7 +198,9 @@ class EnvironmentContract(Contract):
         return HostToolbox(request, lambda role: "", "", "", None)  # type: ignore[arg-type]
 
 
-async def _played(box: HostToolbox, calls: Sequence[tuple[str, Mapping[str, Any] | str]]) -> list[ToolCall]:
+async def _played(
+    box: HostToolbox, calls: Sequence[tuple[str, Mapping[str, Any] | str]]
+) -> list[ToolCall]:
     """The host's record of calls in a session of their own, one after the other."""
     await _left(box, calls)
     return box.tool_calls

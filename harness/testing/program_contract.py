@@ -75,7 +75,9 @@ class ProgramContract(Contract):
             f"made = program({self.program!r})\n"
             "print(made.prompts_hash, made.scenarios_hash)"
         )
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        )
         assert done.stdout.split() == [made.prompts_hash, made.scenarios_hash]
 
     def test_turns_are_of_all_calls_or_there_are_no_drafts(self, made: Program) -> None:
@@ -87,19 +89,33 @@ class ProgramContract(Contract):
         for call, turn in zip(calls, turns, strict=False):
             assert (turn.approved is not None) == (call.role in made.checkers), (call.role, turn)
 
-    def test_scenarios_have_names_of_their_own_and_those_that_agents_need(self, made: Program) -> None:
+    def test_scenarios_have_names_of_their_own_and_those_that_agents_need(
+        self, made: Program
+    ) -> None:
         names = [one.name for one in made.scenarios]
         assert len(set(names)) == len(names), names
         missing = [" or ".join(group) for group in NEEDED if not set(group) & set(names)]
         assert not missing, f"no scenario {', '.join(missing)}, which the contract of agents plays"
 
-    def test_the_reference_gets_through_them_and_sees_no_gold(self, made: Program, recordings: list[Recording]) -> None:
-        fails = {one.name for one in made.scenarios if any(r.status != 200 or r.hang or r.drop for r in one.replies)}
+    def test_the_reference_gets_through_them_and_sees_no_gold(
+        self, made: Program, recordings: list[Recording]
+    ) -> None:
+        fails = {
+            one.name
+            for one in made.scenarios
+            if any(r.status != 200 or r.hang or r.drop for r in one.replies)
+        }
         for one in recordings:
-            assert (one.outcome == "ok") == (one.scenario not in fails), (one.label, one.outcome, one.detail)
+            assert (one.outcome == "ok") == (one.scenario not in fails), (
+                one.label,
+                one.outcome,
+                one.detail,
+            )
             assert not one.leaks, (one.label, one.leaks)
             assert all(parted(call.role)[0] in made.roles for call in one.calls), one.label
 
-    def test_the_reference_does_the_same_when_all_are_played_at_once(self, recordings: list[Recording]) -> None:
+    def test_the_reference_does_the_same_when_all_are_played_at_once(
+        self, recordings: list[Recording]
+    ) -> None:
         found = changed_together(recordings)
         assert not found, "\n".join(map(str, found))

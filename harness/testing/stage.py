@@ -45,12 +45,25 @@ class Stage:
     folder: Path
 
     def request(self, question: str | None = None, **changes: Any) -> RolloutRequest:
-        request = staged_request(self.program, self.scenario, self.folder, **{"timeout_s": 30.0, **changes})
-        return request if question is None else replace(request, problem=replace(request.problem, question=question))
+        request = staged_request(
+            self.program, self.scenario, self.folder, **{"timeout_s": 30.0, **changes}
+        )
+        return (
+            request
+            if question is None
+            else replace(request, problem=replace(request.problem, question=question))
+        )
 
     async def attempt(self, agent: Agent, rollout_id: str, request: RolloutRequest) -> Attempt:
         return await run_attempt(
-            agent, request, rollout_id, "1", self.control, self.gateway.key, "scripted", self.http_client
+            agent,
+            request,
+            rollout_id,
+            "1",
+            self.control,
+            self.gateway.key,
+            "scripted",
+            self.http_client,
         )
 
 
@@ -73,7 +86,9 @@ async def staged(
 @contextlib.contextmanager
 def no_other_sockets(stage: Stage) -> Iterator[None]:
     """Fails on what any thread sends neither to the tap, nor to the gateway, nor to the scripted model."""
-    ours = {int(url.split(":")[2].split("/")[0]) for url in (stage.tap.base_url, stage.gateway.base_url)}
+    ours = {
+        int(url.split(":")[2].split("/")[0]) for url in (stage.tap.base_url, stage.gateway.base_url)
+    }
     ours.add(int(stage.server.base_url.split(":")[2].split("/")[0]))
     strangers: dict[str, None] = {}
     active = True
@@ -83,10 +98,16 @@ def no_other_sockets(stage: Stage) -> Iterator[None]:
             return
         if event in ("socket.connect", "socket.sendto"):
             where = arguments[1]
-            if isinstance(where, tuple) and (where[0] not in ("127.0.0.1", "::1") or where[1] not in ours):
+            if isinstance(where, tuple) and (
+                where[0] not in ("127.0.0.1", "::1") or where[1] not in ours
+            ):
                 strangers[f"{where[0]}:{where[1]}"] = None
         elif event in ("socket.getaddrinfo", "socket.gethostbyname"):
-            name = arguments[0].decode(errors="replace") if isinstance(arguments[0], bytes) else arguments[0]
+            name = (
+                arguments[0].decode(errors="replace")
+                if isinstance(arguments[0], bytes)
+                else arguments[0]
+            )
             if name not in ("127.0.0.1", "localhost", "::1", None):
                 strangers[str(name)] = None
 

@@ -97,7 +97,11 @@ class TrainerContract(Contract):
 
     def test_a_run_ends_with_every_step_logged_once(self, whole: RunFolder) -> None:
         record = whole.read()
-        assert record["status"] == "finished" and record["result"] and record["result"]["steps"] == STEPS
+        assert (
+            record["status"] == "finished"
+            and record["result"]
+            and record["result"]["steps"] == STEPS
+        )
         assert record["identity"]["train"]["trainer"] == self.trainer
         assert _trained(whole) == [1, 2]
 
@@ -119,7 +123,9 @@ class TrainerContract(Contract):
         weights = AutoModelForCausalLM.from_pretrained(folder).state_dict()
         trained = made.policy(whole, checkpoint_dir(whole)[1]).state_dict()
         assert weights.keys() == trained.keys()
-        assert all(weights[name].allclose(trained[name].to(weights[name].dtype)) for name in weights)
+        assert all(
+            weights[name].allclose(trained[name].to(weights[name].dtype)) for name in weights
+        )
         assert AutoTokenizer.from_pretrained(folder)("a").input_ids
 
     def test_what_did_not_end_well_is_unscored(self, whole: RunFolder) -> None:
@@ -128,13 +134,22 @@ class TrainerContract(Contract):
 
     def test_a_resumed_run_did_everything_once(self, resumed: RunFolder) -> None:
         record = resumed.read()
-        assert record["status"] == "finished" and record["result"] and record["result"]["steps"] == STEPS
+        assert (
+            record["status"] == "finished"
+            and record["result"]
+            and record["result"]["steps"] == STEPS
+        )
         assert len(record["launches"]) == 2
         assert _trained(resumed) == [1, 2]
         assert set(Counter(_rollout(row) for row in resumed.rows("episodes")).values()) <= {1}
 
-    def test_a_resumed_run_is_the_run_that_nothing_stopped(self, whole: RunFolder, resumed: RunFolder) -> None:
-        answers, again = ({_rollout(row): row["answer"] for row in one.rows("episodes")} for one in (whole, resumed))
+    def test_a_resumed_run_is_the_run_that_nothing_stopped(
+        self, whole: RunFolder, resumed: RunFolder
+    ) -> None:
+        answers, again = (
+            {_rollout(row): row["answer"] for row in one.rows("episodes")}
+            for one in (whole, resumed)
+        )
         assert answers == again
 
 

@@ -100,7 +100,11 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     arguments.wrong = WRONG if arguments.wrong is None else arguments.wrong
     arguments.habits = not arguments.base if arguments.habits is None else arguments.habits
     if arguments.name is None:
-        arguments.name = f"{arguments.on}-{Path(arguments.base).name.lower()}" if arguments.base else defaults["name"]
+        arguments.name = (
+            f"{arguments.on}-{Path(arguments.base).name.lower()}"
+            if arguments.base
+            else defaults["name"]
+        )
     if not PLAIN.fullmatch(arguments.name):
         raise ConfigError(
             f"--name {arguments.name!r}: a policy's name has letters, digits, dots, underscores and hyphens, and "
@@ -110,34 +114,73 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     known = find(arguments.name)
     if arguments.out == cached_dir(arguments.name) and known is not None and known.bundled:
         raise ConfigError(f"{arguments.name} is shipped: name another --name, or an --out")
-    if arguments.out.exists() and (any(arguments.out.iterdir()) if arguments.out.is_dir() else True):
-        raise ConfigError(f"{arguments.out} is there already: remove it, or name another --name or --out")
+    if arguments.out.exists() and (
+        any(arguments.out.iterdir()) if arguments.out.is_dir() else True
+    ):
+        raise ConfigError(
+            f"{arguments.out} is there already: remove it, or name another --name or --out"
+        )
     return arguments
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        "python -m recipes.finetune", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        "python -m recipes.finetune",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add("--on", required=True, help=f"a course ({', '.join(COURSES)}); with --agents a task set")
-    add("--base", help="pre-trained weights: a name, a folder or an id on Hugging Face; by default from nothing")
-    add("--agents", type=lambda text: text.split(","), help="whose requests are learned, as `harness plugins` has them")
+    add(
+        "--base",
+        help="pre-trained weights: a name, a folder or an id on Hugging Face; by default from nothing",
+    )
+    add(
+        "--agents",
+        type=lambda text: text.split(","),
+        help="whose requests are learned, as `harness plugins` has them",
+    )
     add("--preset", help="with --agents: the preset of the run that the policy is for")
-    add("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the task set, as in a run")
+    add(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a setting of the task set, as in a run",
+    )
     add("--split", help="with --agents: whose questions are learned")
     add("--held-out", help="with --agents: whose questions are measured")
-    add("--wrong", type=share, help=f"with --agents: share of questions also played with a wrong draft ({WRONG})")
-    add("--habits", action=argparse.BooleanOptionalAction, help="bad habits on purpose; by default only from nothing")
-    add("--slips", type=share, help="with --on pocket_split: share of inviting questions that get a slip (0.5)")
-    add("--transcripts", type=Path, help="played transcripts: read from this file, or kept in it where it is not there")
+    add(
+        "--wrong",
+        type=share,
+        help=f"with --agents: share of questions also played with a wrong draft ({WRONG})",
+    )
+    add(
+        "--habits",
+        action=argparse.BooleanOptionalAction,
+        help="bad habits on purpose; by default only from nothing",
+    )
+    add(
+        "--slips",
+        type=share,
+        help="with --on pocket_split: share of inviting questions that get a slip (0.5)",
+    )
+    add(
+        "--transcripts",
+        type=Path,
+        help="played transcripts: read from this file, or kept in it where it is not there",
+    )
     add("--until", type=share, help="the held-out share that is enough")
     add("--name", help="what the policy is called; by default from --on and --base")
     add("--out", type=Path, help="its folder; by default where `policy.path` finds its name")
     add("--device", choices=("cpu", "cuda"), default="cpu")
     length = parser.add_mutually_exclusive_group()
-    length.add_argument("--minutes", type=positive, help="training time; the learning rate follows the clock")
-    length.add_argument("--steps", type=whole, help="optimizer steps: as many on any machine, which minutes are not")
+    length.add_argument(
+        "--minutes", type=positive, help="training time; the learning rate follows the clock"
+    )
+    length.add_argument(
+        "--steps", type=whole, help="optimizer steps: as many on any machine, which minutes are not"
+    )
     add("--seed", type=int, default=1)
     add("--learning-rate", type=positive)
     add("--batch-tokens", type=whole)
@@ -159,12 +202,20 @@ def _check(arguments: argparse.Namespace, own: bool) -> None:
     if arguments.slips is not None and arguments.on != "pocket_split":
         raise ConfigError(f"--slips {arguments.slips}: only --on pocket_split has slips")
     for name in OF_AGENTS:
-        if own and name not in READ.get(arguments.on, ()) and getattr(arguments, name) not in (None, []):
-            raise ConfigError(f"--{name.replace('_', '-')}: the course {arguments.on!r} has no use for it")
+        if (
+            own
+            and name not in READ.get(arguments.on, ())
+            and getattr(arguments, name) not in (None, [])
+        ):
+            raise ConfigError(
+                f"--{name.replace('_', '-')}: the course {arguments.on!r} has no use for it"
+            )
     if arguments.agents and len({*arguments.agents}) < len(arguments.agents):
         raise ConfigError(f"--agents {','.join(arguments.agents)}: one is named twice")
     if arguments.transcripts and not arguments.transcripts.absolute().parent.is_dir():
-        raise ConfigError(f"--transcripts {arguments.transcripts}: there is no folder {arguments.transcripts.parent}")
+        raise ConfigError(
+            f"--transcripts {arguments.transcripts}: there is no folder {arguments.transcripts.parent}"
+        )
 
 
 def whole(text: str) -> int:
@@ -209,11 +260,15 @@ def _finetune(arguments: argparse.Namespace, command: str, work: Path) -> dict[s
     out: Path = arguments.out
     base = Path(fetched(PolicyConfig(path=arguments.base))) if arguments.base else None
     policy = load(str(base), arguments.device) if base else None
-    with importlib.import_module(arguments.course).course(arguments, policy and policy.tokenizer) as course:
+    with importlib.import_module(arguments.course).course(
+        arguments, policy and policy.tokenizer
+    ) as course:
         log.info("the course is ready, %.0f s", time.perf_counter() - started)
         if policy is None:
             tokenizer = course.small.tokenizer()
-            policy = Policy(from_nothing(tokenizer, *course.small.architecture).to(arguments.device), tokenizer)
+            policy = Policy(
+                from_nothing(tokenizer, *course.small.architecture).to(arguments.device), tokenizer
+            )
         else:
             _write_alike(policy.tokenizer, course, str(base))
         policy.tokenizer.save_pretrained(work)
@@ -222,7 +277,9 @@ def _finetune(arguments: argparse.Namespace, command: str, work: Path) -> dict[s
         log.info("%.2f M parameters, %d tokens", parameters / 1e6, len(policy.tokenizer))
 
         def shares(most: int | None) -> dict[str, float]:
-            return {name: round(measure(policy, most), 4) for name, measure in course.held_out.items()}
+            return {
+                name: round(measure(policy, most), 4) for name, measure in course.held_out.items()
+            }
 
         def enough() -> bool:
             found = shares(some)
@@ -246,11 +303,18 @@ def _finetune(arguments: argparse.Namespace, command: str, work: Path) -> dict[s
     file = base / "manifest.json" if base else None
     known = json.loads(file.read_text(encoding="utf-8")) if file and file.is_file() else {}
     pedigree = (
-        {"policy": arguments.base, "revision": revision_of(base), "sha256": known.get("sha256", {})} if base else None
+        {"policy": arguments.base, "revision": revision_of(base), "sha256": known.get("sha256", {})}
+        if base
+        else None
     )
     progress |= {"base": pedigree, "parameters": parameters, **course.about}
     licence = known.get("licence", "not stated") if base else "Apache-2.0"
-    about = {"policy": arguments.name, "licence": licence, "command": command, "prompts": course.prompts}
+    about = {
+        "policy": arguments.name,
+        "licence": licence,
+        "command": command,
+        "prompts": course.prompts,
+    }
     manifest = _write_manifest(work, about, arguments, progress, measured)
     if out.exists():
         out.rmdir()
@@ -265,7 +329,9 @@ def _write_alike(tokenizer: Any, course: Course, base: str) -> None:
         return
     ids = tokenizer.convert_tokens_to_ids([START, END])
     if tokenizer.unk_token_id in ids or None in ids or tokenizer.eos_token != END:
-        raise ConfigError(f"{base}: its chat template is not ChatML, which this course is written in: name --agents")
+        raise ConfigError(
+            f"{base}: its chat template is not ChatML, which this course is written in: name --agents"
+        )
     told = [{"role": role, "content": f"a {role}"} for role in ("system", "user", "assistant")]
     own, theirs = (
         tokenizer.apply_chat_template(told, chat_template=template, tokenize=False)
@@ -276,7 +342,11 @@ def _write_alike(tokenizer: Any, course: Course, base: str) -> None:
 
 
 def _write_manifest(
-    out: Path, about: dict[str, Any], arguments: argparse.Namespace, progress: dict[str, Any], measured: dict[str, Any]
+    out: Path,
+    about: dict[str, Any],
+    arguments: argparse.Namespace,
+    progress: dict[str, Any],
+    measured: dict[str, Any],
 ) -> dict[str, Any]:
     """`manifest.json`: hashes of the files, and all that is needed to make them again."""
     import tokenizers
@@ -286,7 +356,11 @@ def _write_manifest(
     files = sorted(path for path in out.iterdir() if path.is_file())
     manifest = {
         **about,
-        "settings": {k: str(v) if isinstance(v, Path) else v for k, v in vars(arguments).items() if k != "out"},
+        "settings": {
+            k: str(v) if isinstance(v, Path) else v
+            for k, v in vars(arguments).items()
+            if k != "out"
+        },
         "seed": arguments.seed,
         "training": progress,
         "measured": measured,
@@ -297,7 +371,9 @@ def _write_manifest(
             "transformers": transformers.__version__,
             "tokenizers": tokenizers.__version__,
         },
-        "hardware": torch.cuda.get_device_name() if arguments.device == "cuda" else platform.machine(),
+        "hardware": torch.cuda.get_device_name()
+        if arguments.device == "cuda"
+        else platform.machine(),
         "sha256": {path.name: file_hash(path) for path in files},
     }
     (out / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n")
@@ -311,7 +387,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         logging.getLogger(noisy).setLevel(logging.ERROR)
     given = list(sys.argv[1:] if argv is None else argv)
     try:
-        manifest = finetune(parse_arguments(given), shlex.join(["python", "-m", "recipes.finetune", *given]))
+        manifest = finetune(
+            parse_arguments(given), shlex.join(["python", "-m", "recipes.finetune", *given])
+        )
     except UserError as error:
         sys.stderr.write(f"{error}\n")
         return 2

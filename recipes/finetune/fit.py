@@ -23,7 +23,11 @@ PACKED = "recipes_packed"
 
 
 def fit(
-    model: Any, tokenizer_file: Path, source: Source, arguments: argparse.Namespace, enough: Callable[[], bool]
+    model: Any,
+    tokenizer_file: Path,
+    source: Source,
+    arguments: argparse.Namespace,
+    enough: Callable[[], bool],
 ) -> dict[str, Any]:
     """Train a model on a source of conversations; returns what was done.
 
@@ -40,7 +44,9 @@ def fit(
         _rest(model)
 
 
-def _fit(model: Any, stream: Stream, arguments: argparse.Namespace, enough: Callable[[], bool]) -> dict[str, Any]:
+def _fit(
+    model: Any, stream: Stream, arguments: argparse.Namespace, enough: Callable[[], bool]
+) -> dict[str, Any]:
     import torch
 
     device = arguments.device
@@ -66,7 +72,11 @@ def _fit(model: Any, stream: Stream, arguments: argparse.Namespace, enough: Call
         for group in (groups[-1], *again):
             for batch in group.batches(rng, arguments.batch_tokens, device):
                 elapsed = time.perf_counter() - begun - paused
-                done = step / arguments.steps if arguments.steps else elapsed / (60 * arguments.minutes)
+                done = (
+                    step / arguments.steps
+                    if arguments.steps
+                    else elapsed / (60 * arguments.minutes)
+                )
                 if done >= 1 or ended:
                     break
                 for settings in optimizer.param_groups:
@@ -126,7 +136,9 @@ def _attention(module: Any, *states: Any, **more: Any) -> Any:
 
 def schedule(done: float, step: int) -> float:
     """Share of the peak learning rate: 300 steps of warm-up, then a cosine down to 2 %."""
-    return min(1.0, (step + 1) / 300) * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(done, 1.0))))
+    return min(1.0, (step + 1) / 300) * (
+        0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
+    )
 
 
 def loss_of(model: Any, batch: Batch) -> Any:

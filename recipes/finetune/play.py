@@ -107,7 +107,10 @@ def collect(jobs: Mapping[str, Sequence[Job]], keep: Path | None = None) -> list
     """
     if keep is not None and keep.exists():
         return read(keep, hash_of(jobs))
-    with tempfile.TemporaryDirectory(prefix="transcripts-") as folder, ThreadPoolExecutor(len(jobs)) as pool:
+    with (
+        tempfile.TemporaryDirectory(prefix="transcripts-") as folder,
+        ThreadPoolExecutor(len(jobs)) as pool,
+    ):
         lists = list(pool.map(lambda name: _in_process(name, jobs[name], Path(folder)), jobs))
     by_task: dict[str, list[Transcript]] = defaultdict(list)
     for found in lists:
@@ -115,7 +118,9 @@ def collect(jobs: Mapping[str, Sequence[Job]], keep: Path | None = None) -> list
             by_task[one.task].append(one)
     short = [task for task, found in by_task.items() if len(found) != len(jobs)]
     if short:
-        raise PluginError(f"not every agent played task {short[0]}: {len(by_task[short[0]])} of {len(jobs)} did")
+        raise PluginError(
+            f"not every agent played task {short[0]}: {len(by_task[short[0]])} of {len(jobs)} did"
+        )
     ordered = [one for found in by_task.values() for one in found]
     if keep is not None:
         write(ordered, keep, hash_of(jobs))
@@ -156,7 +161,9 @@ def _in_process(name: str, jobs: Sequence[Job], folder: Path) -> list[Transcript
     asked, out = folder / f"{name}.pickle", folder / f"{name}.jsonl"
     asked.write_bytes(pickle.dumps(jobs))
     command = [python, "-m", "recipes.finetune.play", name, str(asked), str(out)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2]
+    )
     if done.returncode:
         raise PluginError(f"agent {name!r} could not play: {last_line(done.stderr, 'no message')}")
     return read(out)
@@ -191,7 +198,9 @@ async def play(name: str, jobs: Sequence[Job]) -> list[Transcript]:
                         agent, job.request, task, "1", control, gateway.key, server.model, client
                     )
                 if attempt.outcome != "ok":
-                    raise PluginError(f"agent {name!r} failed on {task}: {attempt.outcome}: {attempt.detail}")
+                    raise PluginError(
+                        f"agent {name!r} failed on {task}: {attempt.outcome}: {attempt.detail}"
+                    )
                 calls = [
                     Call(
                         transition.role,
@@ -204,7 +213,9 @@ async def play(name: str, jobs: Sequence[Job]) -> list[Transcript]:
                     for body, reply in (teacher.said(task, transition.messages),)
                 ]
                 executed = [(dict(call.arguments), call.text) for call in attempt.tool_calls]
-                return Transcript(name, task, dict(job.noted), calls, executed, attempt.answer or "")
+                return Transcript(
+                    name, task, dict(job.noted), calls, executed, attempt.answer or ""
+                )
 
             return list(await asyncio.gather(*map(one, jobs)))
 
@@ -230,11 +241,15 @@ class _Teacher:
             job.request.problem.task_id: job.replies
             if callable(job.replies)
             else plugins.program(job.request.program).script(
-                Scenario("lesson", "a question of a course", job.replies, job.request.problem.question)
+                Scenario(
+                    "lesson", "a question of a course", job.replies, job.request.problem.question
+                )
             )
             for job in jobs
         }
-        self._heard: dict[tuple[str, str], list[tuple[Mapping[str, Any], Reply]]] = defaultdict(list)
+        self._heard: dict[tuple[str, str], list[tuple[Mapping[str, Any], Reply]]] = defaultdict(
+            list
+        )
 
     def __call__(self, request: Any) -> Reply:
         rollout = request.body["user"]
@@ -243,7 +258,9 @@ class _Teacher:
             self._heard[rollout, _key(request.body["messages"])].append((request.body, reply))
         return reply
 
-    def said(self, rollout: str, messages: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], Reply]:
+    def said(
+        self, rollout: str, messages: Sequence[Mapping[str, Any]]
+    ) -> tuple[Mapping[str, Any], Reply]:
         """The request with these messages, and its reply; of several alike the first that is left."""
         return self._heard[rollout, _key(messages)].pop(0)
 
@@ -254,7 +271,10 @@ def _key(messages: Sequence[Mapping[str, Any]]) -> str:
 
 def write(transcripts: Sequence[Transcript], out: Path, played: str = "") -> None:
     """As JSON lines, after one with the hash of the jobs."""
-    lines = (json.dumps(line, ensure_ascii=False) for line in ({"played": played}, *map(asdict, transcripts)))
+    lines = (
+        json.dumps(line, ensure_ascii=False)
+        for line in ({"played": played}, *map(asdict, transcripts))
+    )
     out.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
@@ -268,9 +288,13 @@ def read(file: Path, played: str | None = None) -> list[Transcript]:
         head, *lines = map(json.loads, file.read_text(encoding="utf-8").rstrip("\n").split("\n"))
         of, transcripts = head["played"], [Transcript.parse(line) for line in lines]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{file} holds no transcripts that a recipe kept: name another file") from error
+        raise ConfigError(
+            f"{file} holds no transcripts that a recipe kept: name another file"
+        ) from error
     if played not in (None, of):
-        raise ConfigError(f"{file} was played with other questions, agents or settings: remove it, or name another")
+        raise ConfigError(
+            f"{file} was played with other questions, agents or settings: remove it, or name another"
+        )
     return transcripts
 
 

@@ -22,7 +22,8 @@ class Policy:
         """One reply to each prompt, which has messages; greedy at temperature 0."""
         render = self.tokenizer.apply_chat_template
         return self.go_on(
-            [render(p.messages, tokenize=False, add_generation_prompt=True) for p in prompts], temperature
+            [render(p.messages, tokenize=False, add_generation_prompt=True) for p in prompts],
+            temperature,
         )
 
     def go_on(self, texts: Sequence[str], temperature: float = 0.0) -> list[str]:
@@ -35,7 +36,10 @@ class Policy:
         for first in range(0, len(order), self.batch):
             rows = order[first : first + self.batch]
             inputs = self.tokenizer(
-                [texts[i] for i in rows], return_tensors="pt", padding=True, add_special_tokens=False
+                [texts[i] for i in rows],
+                return_tensors="pt",
+                padding=True,
+                add_special_tokens=False,
             ).to(self.model.device)
             sampling: dict[str, Any] = {"do_sample": False}
             if temperature:
@@ -59,12 +63,20 @@ def load(folder: str, device: str = "cpu") -> Policy:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa")
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="sdpa"
+    )
     return Policy(model.to(device).eval(), AutoTokenizer.from_pretrained(folder))
 
 
 def from_nothing(
-    tokenizer: Any, width: int, inner: int, layers: int, heads: int, key_heads: int, vocabulary: int | None = None
+    tokenizer: Any,
+    width: int,
+    inner: int,
+    layers: int,
+    heads: int,
+    key_heads: int,
+    vocabulary: int | None = None,
 ) -> Any:
     """A Qwen2 model with random weights, tied embeddings and, by default, as many tokens as its tokenizer has."""
     from transformers import Qwen2Config, Qwen2ForCausalLM
@@ -93,4 +105,8 @@ def share(values: Sequence[float]) -> float:
 
 def spread(whole: Sequence[T], most: int | None) -> Sequence[T]:
     """So many of a list, evenly over all of it."""
-    return whole if most is None or most >= len(whole) else [whole[i * len(whole) // most] for i in range(most)]
+    return (
+        whole
+        if most is None or most >= len(whole)
+        else [whole[i * len(whole) // most] for i in range(most)]
+    )

@@ -99,7 +99,9 @@ def make_block(source: Source, number: int) -> Block:
 class Stream:
     """Blocks in a fixed order from worker processes, gathered into groups."""
 
-    def __init__(self, source: Source, tokenizer_file: str, workers: int, blocks_per_group: int) -> None:
+    def __init__(
+        self, source: Source, tokenizer_file: str, workers: int, blocks_per_group: int
+    ) -> None:
         self.digest = hashlib.sha256()
         self.blocks = 0
         self._per_group = blocks_per_group
@@ -163,7 +165,9 @@ class Group:
 
         lengths = torch.tensor([n for b in blocks for n in b.lengths])
         raw = bytearray(b"".join(b.tokens for b in blocks))
-        tokens = torch.frombuffer(raw, dtype=torch.uint16 if len(raw) == 2 * int(lengths.sum()) else torch.uint32)
+        tokens = torch.frombuffer(
+            raw, dtype=torch.uint16 if len(raw) == 2 * int(lengths.sum()) else torch.uint32
+        )
         learnt = torch.frombuffer(bytearray(b"".join(b.learnt for b in blocks)), dtype=torch.bool)
         starts = torch.cumsum(lengths, 0) - lengths
         return cls(tokens.to(torch.int64), learnt, starts, lengths)

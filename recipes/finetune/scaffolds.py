@@ -102,7 +102,9 @@ class Lesson:
         drafts = [self.wrong.sql, self.question.sql] if self.wrong else [self.question.sql]
         if plugins.program(program).calls_tools:
             name, argument = tool
-            calls = (calling((name, json.dumps({argument: sql}, ensure_ascii=False))) for sql in drafts)
+            calls = (
+                calling((name, json.dumps({argument: sql}, ensure_ascii=False))) for sql in drafts
+            )
             return (*calls, Reply(in_words(self.task) or self.question.sql))
         approved = (Reply(block(self.question.sql)), Reply(f"{PRAISE}\n{APPROVED}"))
         if self.wrong is None:
@@ -127,7 +129,9 @@ def lessons(
     for task, question in prepared(tasks, arguments.workers):
         rng = Random(f"lesson/{arguments.seed}/{task.id}")
         if teacher and task.id not in held:
-            found.append(Lesson(task, question, said=teacher(task, contexts[task.id]["schema"], rng)))
+            found.append(
+                Lesson(task, question, said=teacher(task, contexts[task.id]["schema"], rng))
+            )
             continue
         found.append(Lesson(task, question))
         if question.wrong and max_turns > 1 and rng.random() < arguments.wrong:
@@ -135,7 +139,9 @@ def lessons(
     return found
 
 
-def jobs(agent: str, told: Sequence[Lesson], config: Config, contexts: Mapping[str, Mapping[str, str]]) -> list[Job]:
+def jobs(
+    agent: str, told: Sequence[Lesson], config: Config, contexts: Mapping[str, Mapping[str, str]]
+) -> list[Job]:
     """The lessons as rollouts of an agent."""
     config = config.model_copy(update={"agent": agent})
     (tool,) = plugins.environment(plugins.environment_of(config.task.name)).tools
@@ -174,12 +180,22 @@ class Row:
         change = {old: other for old, other in told if old}
         change |= {_escaped(old): _escaped(other) for old, other in change.items()}
         pattern = re.compile("|".join(map(re.escape, sorted(change, key=len, reverse=True))))
-        return Row(tuple((pattern.sub(lambda found: change[found[0]], text), learnt) for text, learnt in self.parts))
+        return Row(
+            tuple(
+                (pattern.sub(lambda found: change[found[0]], text), learnt)
+                for text, learnt in self.parts
+            )
+        )
 
 
 def _texts(question: Question) -> list[str]:
     """All of a question that stands in a conversation."""
-    return [question.text, question.sql, question.shown, *(t for w in question.wrong for t in (w.sql, w.shown))]
+    return [
+        question.text,
+        question.sql,
+        question.shown,
+        *(t for w in question.wrong for t in (w.sql, w.shown)),
+    ]
 
 
 def _escaped(text: str) -> str:
@@ -215,7 +231,9 @@ def _read(file: str) -> list[Question]:
     return found
 
 
-def rows_of(transcript: Transcript, render: Render, end: str, lesson: Lesson, schema: str) -> list[Row]:
+def rows_of(
+    transcript: Transcript, render: Render, end: str, lesson: Lesson, schema: str
+) -> list[Row]:
     """The rows of one transcript in which something is learnt.
 
     Args:
@@ -227,10 +245,15 @@ def rows_of(transcript: Transcript, render: Render, end: str, lesson: Lesson, sc
     """
     rows: list[list[tuple[str, bool]]] = []
     for call in transcript.calls:
-        prompt, said = prompt_of(call, render), _rendered([*call.messages, call.reply], call, render)
+        prompt, said = (
+            prompt_of(call, render),
+            _rendered([*call.messages, call.reply], call, render),
+        )
         reply, found, _ = said.removeprefix(prompt).rpartition(end)
         if not said.startswith(prompt) or not found:
-            raise ConfigError("the base's chat template does not show a reply after its prompt, ended: name another")
+            raise ConfigError(
+                "the base's chat template does not show a reply after its prompt, ended: name another"
+            )
         learnt = lesson.wrong is None or query_in(call.reply) != lesson.wrong.sql
         before = ["".join(text for text, _ in row) for row in rows]
         if (on := gone_on(prompt, before)) == len(rows):
@@ -258,7 +281,9 @@ def prompt_of(call: Any, render: Render) -> str:
 
 
 def _rendered(messages: Sequence[Mapping[str, Any]], call: Any, render: Render, **more: Any) -> str:
-    return render(for_template(messages), tools=call.tools or None, tokenize=False, **call.template, **more)
+    return render(
+        for_template(messages), tools=call.tools or None, tokenize=False, **call.template, **more
+    )
 
 
 def query_in(reply: Mapping[str, Any]) -> str:
@@ -307,10 +332,15 @@ def asked_by(transcript: Transcript, render: Render, lesson: Lesson) -> Iterator
 
 def _answered(policy: Policy, asked: Sequence[Asked], longest: int) -> list[bool]:
     policy.max_new_tokens = longest
-    return [one.right(reply) for one, reply in zip(asked, policy.go_on([one.prompt for one in asked]), strict=True)]
+    return [
+        one.right(reply)
+        for one, reply in zip(asked, policy.go_on([one.prompt for one in asked]), strict=True)
+    ]
 
 
-def _splits(task_set: TaskSet, arguments: argparse.Namespace, folder: Path) -> tuple[Sequence[Task], Sequence[Task]]:
+def _splits(
+    task_set: TaskSet, arguments: argparse.Namespace, folder: Path
+) -> tuple[Sequence[Task], Sequence[Task]]:
     """Questions to learn and questions that are held out.
 
     Args:
@@ -320,17 +350,26 @@ def _splits(task_set: TaskSet, arguments: argparse.Namespace, folder: Path) -> t
         ConfigError: There are none, or some are both.
     """
     found = []
-    for asked_for, split in (("split", arguments.split or "train"), ("held-out", arguments.held_out or "val")):
+    for asked_for, split in (
+        ("split", arguments.split or "train"),
+        ("held-out", arguments.held_out or "val"),
+    ):
         if asked_for == "split" and _random(arguments):
             chosen = random_tasks(folder, arguments.seed, arguments.limit)
         else:
-            chosen = spread([task for task in task_set.load(split) if has_query(task)], arguments.limit)
+            chosen = spread(
+                [task for task in task_set.load(split) if has_query(task)], arguments.limit
+            )
         if not chosen:
-            raise ConfigError(f"--{asked_for} {split}: no question of {arguments.on!r} there has a gold query to teach")
+            raise ConfigError(
+                f"--{asked_for} {split}: no question of {arguments.on!r} there has a gold query to teach"
+            )
         found.append(chosen)
     learned_on, held_out = found
     if both := {task.id for task in held_out} & {task.id for task in learned_on}:
-        raise ConfigError(f"--held-out: {len(both)} questions are learned as well, {min(both)!r} for one")
+        raise ConfigError(
+            f"--held-out: {len(both)} questions are learned as well, {min(both)!r} for one"
+        )
     return learned_on, held_out
 
 
@@ -353,7 +392,11 @@ def fixed(transcripts: Sequence[Sequence[Row]]) -> list[str]:
             if learnt and text.startswith("<tool_call>"):
                 calls.append(text)
         often.update(asked)
-    lines = [line for line, times in often.items() if len(line) >= SHORT and 20 * times >= len(transcripts)]
+    lines = [
+        line
+        for line, times in often.items()
+        if len(line) >= SHORT and 20 * times >= len(transcripts)
+    ]
     begun, quote, _ = os.path.commonprefix(calls).rpartition('"')  # noqa: RUF071 - of texts
     return sorted(line for line in lines if line not in said) + [begun + quote] * bool(calls)
 
@@ -368,7 +411,10 @@ def course(arguments: argparse.Namespace, tokenizer: Any) -> Iterator[Course]:
         ConfigError: The agents, the task set and the base do not fit.
     """
     config = load_config(
-        arguments.preset, overrides=arguments.set, agent=arguments.agents[0], task={"name": arguments.on}
+        arguments.preset,
+        overrides=arguments.set,
+        agent=arguments.agents[0],
+        task={"name": arguments.on},
     )
     for agent in arguments.agents:
         plugins.check_fit(plugins.agent_spec(agent).name, arguments.on)
@@ -382,13 +428,16 @@ def course(arguments: argparse.Namespace, tokenizer: Any) -> Iterator[Course]:
         yield _course(arguments, tokenizer, config, task_set, Path(temporary))
 
 
-def _course(arguments: argparse.Namespace, tokenizer: Any, config: Config, task_set: TaskSet, folder: Path) -> Course:
+def _course(
+    arguments: argparse.Namespace, tokenizer: Any, config: Config, task_set: TaskSet, folder: Path
+) -> Course:
     learned_on, held_out = _splits(task_set, arguments, folder)
     held, tasks = {task.id for task in held_out}, [*learned_on, *held_out]
     contexts = {task.id: task_set.context(task) for task in tasks}
     told = {one.id: one for one in lessons(tasks, arguments, config.max_turns, contexts, held)}
     played = collect(
-        {agent: jobs(agent, list(told.values()), config, contexts) for agent in arguments.agents}, arguments.transcripts
+        {agent: jobs(agent, list(told.values()), config, contexts) for agent in arguments.agents},
+        arguments.transcripts,
     )
     render, end, template = _rendering(tokenizer, played)
     rows: list[list[Row]] = []
@@ -400,7 +449,9 @@ def _course(arguments: argparse.Namespace, tokenizer: Any, config: Config, task_
             asked[one.agent] += asked_by(one, render, lesson)
             continue
         context = contexts[lesson.task.id]
-        plain = bool(lesson.said) or len(context) > 1 or context["schema"].lstrip().startswith("CREATE")
+        plain = (
+            bool(lesson.said) or len(context) > 1 or context["schema"].lstrip().startswith("CREATE")
+        )
         rows.append(rows_of(one, render, end, lesson, "" if plain else context["schema"]))
         of[one.agent].append(rows[-1])
     learned = [one for one in told.values() if one.task.id not in held]
@@ -416,17 +467,25 @@ def _course(arguments: argparse.Namespace, tokenizer: Any, config: Config, task_
             later = [one for one in whole if one.kind != "draft"]
             verdicts = list(zip(later, _answered(policy, later, longest), strict=True))
             kinds = dict.fromkeys(one.kind for one in later)
-            found[agent] = {kind: share([right for one, right in verdicts if one.kind == kind]) for kind in kinds}
+            found[agent] = {
+                kind: share([right for one, right in verdicts if one.kind == kind])
+                for kind in kinds
+            }
         return {"after_the_draft": found}
 
     files = [folder / f"{name}.pickle" for name in ("rows", "questions")]
     for file, content in zip(files, (rows, [one.question for one in learned]), strict=True):
         file.write_bytes(pickle.dumps(content))
     source: Source = ScaffoldRows(arguments.seed, *map(str, files))
-    small = Small(spider.ARCHITECTURE, lambda: train(texts, spider.VOCABULARY, chat_template=CHAT_TEMPLATE))
+    small = Small(
+        spider.ARCHITECTURE, lambda: train(texts, spider.VOCABULARY, chat_template=CHAT_TEMPLATE)
+    )
     if _random(arguments):
         source = BesideMade(ProbeExamples(arguments.seed), source)
-        whole = {**dict.fromkeys(phrases()), **dict.fromkeys(text for of_one in of.values() for text in fixed(of_one))}
+        whole = {
+            **dict.fromkeys(phrases()),
+            **dict.fromkeys(text for of_one in of.values() for text in fixed(of_one)),
+        }
         small = Small(SEVERAL_AGENTS, lambda: train(texts, VOCABULARY, list(whole), CHAT_TEMPLATE))
     texts = (text_of(row) for index in range(TOKENIZER_INDICES) for row in source(index))
     counts = {"transcripts": len(rows), "agents": arguments.agents}

@@ -33,7 +33,14 @@ from recipes.finetune.play import Job, collect
 from recipes.finetune.policy import Policy, share, spread
 from recipes.finetune.rows import text_of
 from recipes.medical.generate import bundled
-from recipes.medical.samples import CHAT_TEMPLATE, Dialogue, MedicalExamples, said, system_text, tool_text
+from recipes.medical.samples import (
+    CHAT_TEMPLATE,
+    Dialogue,
+    MedicalExamples,
+    said,
+    system_text,
+    tool_text,
+)
 from recipes.medical.teacher import SLIP_SHARE, TOOL, lesson
 from recipes.medical.world import SCHEMA
 from recipes.pocket_sql.tokenizer import END, START, train
@@ -53,7 +60,9 @@ def course(arguments: argparse.Namespace, tokenizer: Any) -> Iterator[Course]:
     slips = SLIP_SHARE if arguments.habits else 0.0
     agents = arguments.agents or plugins.agents_of(PROGRAM)
     if others := [name for name in agents if plugins.program_of(name) != PROGRAM]:
-        raise ConfigError(f"--agents: {others[0]!r} is no agent of {PROGRAM}, which --on medical is about")
+        raise ConfigError(
+            f"--agents: {others[0]!r} is no agent of {PROGRAM}, which --on medical is about"
+        )
     jobs = {name: lessons(name, slips, arguments.seed, arguments.limit) for name in agents}
     transcripts = collect(jobs, arguments.transcripts)
     if not arguments.habits:
@@ -117,20 +126,41 @@ class Play:
         asked = PROMPTS.user(replace(box.request.problem, question="\0")).rstrip("\0")
         call = said({"tool_calls": [{"function": {"name": TOOL, "arguments": {"sql": "@"}}}]})
         tools = sorted({tool_text(tool) for one in dialogues for tool in one.tools})
-        found = [*tools, *(line for text in (system, asked) for line in text.splitlines() if len(line) > 3)]
-        found += [*call.split("@"), "<tool_response>\n", "\n</tool_response>", "system\n", "user\n", "assistant\n"]
+        found = [
+            *tools,
+            *(line for text in (system, asked) for line in text.splitlines() if len(line) > 3),
+        ]
         found += [
-            *("SELECT ", "FROM drugs_info WHERE ", "FROM disease WHERE ", " ORDER BY ", " LIMIT 1", "COUNT(*) "),
+            *call.split("@"),
+            "<tool_response>\n",
+            "\n</tool_response>",
+            "system\n",
+            "user\n",
+            "assistant\n",
+        ]
+        found += [
+            *(
+                "SELECT ",
+                "FROM drugs_info WHERE ",
+                "FROM disease WHERE ",
+                " ORDER BY ",
+                " LIMIT 1",
+                "COUNT(*) ",
+            ),
             "FROM drugs_info AS a JOIN disease AS b ON a.disease_id = b.disease_id WHERE ",
         ]
         found += sorted(set(re.findall(r"[a-z]+_[a-z]+", SCHEMA)))
         return list(dict.fromkeys(found))
 
-    def rewards(self, policy: Policy, temperature: float = 0.0, some: int | None = None) -> list[float]:
+    def rewards(
+        self, policy: Policy, temperature: float = 0.0, some: int | None = None
+    ) -> list[float]:
         """The preset's reward of every task, or of so many spread over all."""
         return asyncio.run(self._rewards(policy, spread(self.tasks, some), temperature))
 
-    async def _rewards(self, policy: Policy, tasks: Sequence[Task], temperature: float) -> list[float]:
+    async def _rewards(
+        self, policy: Policy, tasks: Sequence[Task], temperature: float
+    ) -> list[float]:
         policy.max_new_tokens = MAX_NEW_TOKENS
         boxes = {task.id: self.toolbox(task) for task in tasks}
         told = {name: self._begun(box) for name, box in boxes.items()}
@@ -141,21 +171,27 @@ class Play:
             asked = [name for name in told if name not in answers]
             if not asked:
                 break
-            for name, reply in zip(asked, policy.go_on([told[n] for n in asked], temperature), strict=True):
+            for name, reply in zip(
+                asked, policy.go_on([told[n] for n in asked], temperature), strict=True
+            ):
                 words, calls = read_calls(reply, [turn])
                 if not calls or turn == self.config.max_turns:
                     answers[name] = words.strip()
                     continue
                 told[name] += f"{reply}{END}\n"
                 for call in calls:
-                    text = await boxes[name].call(call["function"]["name"], call["function"]["arguments"])
+                    text = await boxes[name].call(
+                        call["function"]["name"], call["function"]["arguments"]
+                    )
                     told[name] += f"{START}user\n<tool_response>\n{text}\n</tool_response>{END}\n"
                 told[name] += f"{START}assistant\n"
         values = []
         for task in tasks:
             await boxes[task.id].close()
             calls_made = tuple(boxes[task.id].tool_calls)
-            attempt = Attempt(task.id, "1", "ok", "", answers[task.id], (), (), calls_made, 0.0, 0.0)
+            attempt = Attempt(
+                task.id, "1", "ok", "", answers[task.id], (), (), calls_made, 0.0, 0.0
+            )
             verdict = await self._reward.score(task, attempt)
             values.append(verdict.value or 0.0)
         return values

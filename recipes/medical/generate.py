@@ -35,7 +35,8 @@ def bundled() -> tuple[World, dict[str, list[tuple[str, Item]]]]:
     world = build_world(rng, SIZES)
     drawn = {split: list(items_of(world, world.parts[split], rng, PER)) for split in SPLITS}
     return world, {
-        split: [(f"{split}-{number:04d}", item) for number, item in enumerate(items)] for split, items in drawn.items()
+        split: [(f"{split}-{number:04d}", item) for number, item in enumerate(items)]
+        for split, items in drawn.items()
     }
 
 
@@ -65,7 +66,9 @@ def generate() -> dict[str, bytes]:
     files = {"database.json": (json.dumps(database, indent=0, ensure_ascii=False) + "\n").encode()}
     for split, items in questions.items():
         sink = io.BytesIO()
-        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows_of(items)), sink, compression="zstd")
+        pyarrow.parquet.write_table(
+            pyarrow.Table.from_pylist(rows_of(items)), sink, compression="zstd"
+        )
         files[f"{split}.parquet"] = sink.getvalue()
     manifest = {
         "seed": SEED,
@@ -77,14 +80,20 @@ def generate() -> dict[str, bytes]:
             for split, items in questions.items()
         },
         "pyarrow": pyarrow.__version__,
-        "sha256": {name: hashlib.sha256(content).hexdigest() for name, content in sorted(files.items())},
+        "sha256": {
+            name: hashlib.sha256(content).hexdigest() for name, content in sorted(files.items())
+        },
     }
     return files | {"manifest.json": (json.dumps(manifest, indent=2) + "\n").encode()}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="only say whether the bundled files are what this writes")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="only say whether the bundled files are what this writes",
+    )
     arguments = parser.parse_args()
     files = generate()
     if not arguments.check:
@@ -92,7 +101,9 @@ def main() -> int:
         for name, content in files.items():
             (DATA / name).write_bytes(content)
     changed = [name for name, content in files.items() if (DATA / name).read_bytes() != content]
-    sys.stdout.write(f"differs: {', '.join(changed)}\n" if changed else files["manifest.json"].decode())
+    sys.stdout.write(
+        f"differs: {', '.join(changed)}\n" if changed else files["manifest.json"].decode()
+    )
     return 1 if changed else 0
 
 

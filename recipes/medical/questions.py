@@ -111,7 +111,12 @@ def _about_drug(drug: Row, rng: Random) -> Iterator[_Draft]:
         (f"{asked},{more.replace('{e}', '')}?", f"{asked}?另外{more.replace('{e}', '它')}?"),
         f"SELECT {second}, {third} FROM drugs_info WHERE name = '{name}'",
         f"{{e}}{said},{also.replace('{0}', '{1}')}。",
-        {"second_column_lost": (f"SELECT {second} FROM drugs_info WHERE name = '{name}'", f"{{e}}{said}。")},
+        {
+            "second_column_lost": (
+                f"SELECT {second} FROM drugs_info WHERE name = '{name}'",
+                f"{{e}}{said}。",
+            )
+        },
     )
     for column in rng.sample(sorted(_OF_ITS_DISEASE), 2):
         asked, said = _OF_ITS_DISEASE[column]
@@ -170,10 +175,18 @@ def _about_disease(disease: Row, rng: Random) -> Iterator[_Draft]:
     yield _Draft(
         "count_with_bound",
         "hard",
-        (f"治{{e}}的药里每天至少用{times}次的有几种?", f"有几种治{{e}}的药每天要用{times}次或更多?"),
+        (
+            f"治{{e}}的药里每天至少用{times}次的有几种?",
+            f"有几种治{{e}}的药每天要用{times}次或更多?",
+        ),
         f"SELECT COUNT(*) {of} AND a.times_daily >= {times}",
         "这样治{e}的药有{0}种。",
-        {"strict_bound": (f"SELECT COUNT(*) {of} AND a.times_daily > {times}", "这样治{e}的药有{0}种。")},
+        {
+            "strict_bound": (
+                f"SELECT COUNT(*) {of} AND a.times_daily > {times}",
+                "这样治{e}的药有{0}种。",
+            )
+        },
     )
     yield _Draft(
         "average_of",
@@ -188,7 +201,11 @@ def _about_disease(disease: Row, rng: Random) -> Iterator[_Draft]:
 def _about_maker(maker: str, rng: Random) -> Iterator[_Draft]:
     of = f"FROM drugs_info WHERE maker = '{maker}'"
     yield _list(
-        "made_by", "easy", ("{e}生产哪些药?", "哪些药是{e}生产的?"), f"SELECT name {of}", "{e}生产的药有{all}。"
+        "made_by",
+        "easy",
+        ("{e}生产哪些药?", "哪些药是{e}生产的?"),
+        f"SELECT name {of}",
+        "{e}生产的药有{all}。",
     )
     sale = rng.choice(POOLS["sale"])
     say = f"{{e}}{sale}的药有{{0}}种。"
@@ -271,8 +288,12 @@ def _finished(world: World, draft: _Draft, name: str, rng: Random) -> Item | Non
         said = _said(say, name, world.rows(sql)) if world.rows(sql) else answer
         if any(fact not in said for fact in facts):
             slips[slip] = (sql, said)
-    broken = draft.sql.replace("drugs_info", "drugs") if "drugs_info" in draft.sql else draft.sql[:-1]
-    return Item(draft.kind, draft.difficulty, name, question, draft.sql, answer, facts, broken, slips)
+    broken = (
+        draft.sql.replace("drugs_info", "drugs") if "drugs_info" in draft.sql else draft.sql[:-1]
+    )
+    return Item(
+        draft.kind, draft.difficulty, name, question, draft.sql, answer, facts, broken, slips
+    )
 
 
 def _said(say: str, name: str, rows: list[tuple[Any, ...]]) -> str:

@@ -113,7 +113,11 @@ class Dialogue:
                 told = "\n"
             else:
                 text = str(message["content"])
-                shown = f"<tool_response>\n{text}\n</tool_response>" if message["role"] == "tool" else text
+                shown = (
+                    f"<tool_response>\n{text}\n</tool_response>"
+                    if message["role"] == "tool"
+                    else text
+                )
                 told += f"{START}user\n{shown}{END}\n"
         return found
 
@@ -147,7 +151,9 @@ def varied(dialogue: Dialogue, rng: Random) -> Dialogue:
         numbers: dict[str, str] = {}
         for old in _NUMBER.findall("\n".join(rows)):
             numbers.setdefault(old, _other(old, rng))
-        result["content"] = "\n".join([header, *(_NUMBER.sub(lambda m: numbers[m[0]], row) for row in rows)])
+        result["content"] = "\n".join(
+            [header, *(_NUMBER.sub(lambda m: numbers[m[0]], row) for row in rows)]
+        )
         answer["content"] = _NUMBER.sub(lambda m: numbers.get(m[0], m[0]), answer["content"])
     return Dialogue(dialogue.tools, messages)
 

@@ -46,7 +46,9 @@ def lesson(item: Item, rng: Random, slip_share: float = 0.0) -> Lesson:
     replies = []
     mended = rng.random() < MEND_SHARE
     if mended:
-        replies.append(_query(item.broken, rng.choice(_BESIDE) if rng.random() < WORDS_SHARE else ""))
+        replies.append(
+            _query(item.broken, rng.choice(_BESIDE) if rng.random() < WORDS_SHARE else "")
+        )
     beside = _MENDS if mended else _BESIDE
     replies.append(_query(sql, rng.choice(beside) if rng.random() < WORDS_SHARE else ""))
     replies.append(Reply(rng.choice(_OPENINGS) + answer))

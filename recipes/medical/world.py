@@ -58,7 +58,14 @@ POOLS = {
     "category": ("定影类", "止鸣类", "清泡类", "暖鳞类", "安梦类", "收光类"),
     "form": ("片剂", "露剂", "贴剂", "喷剂", "香囊", "糖浆"),
     "sale": ("凭方售", "自由售"),
-    "side_effect": ("会做蓝色的梦", "走路像企鹅", "忍不住数数", "说话会押韵", "见风就想笑", "怕别人挠痒"),
+    "side_effect": (
+        "会做蓝色的梦",
+        "走路像企鹅",
+        "忍不住数数",
+        "说话会押韵",
+        "见风就想笑",
+        "怕别人挠痒",
+    ),
     "storage": ("放在月光下", "放进冰窖", "装进瓷罐", "锁进木匣", "埋在沙里"),
 }
 
@@ -93,7 +100,9 @@ class World:
             ("drugs_info", [row for part in self.parts.values() for row in part.drugs]),
         ):
             for row in sorted(rows, key=lambda row: int(next(iter(row.values())))):
-                values = ", ".join(f"'{value}'" if isinstance(value, str) else str(value) for value in row.values())
+                values = ", ".join(
+                    f"'{value}'" if isinstance(value, str) else str(value) for value in row.values()
+                )
                 yield f"INSERT INTO {table} VALUES ({values});\n"
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
@@ -103,7 +112,9 @@ class World:
         self.connection.close()
 
 
-def build_world(rng: Random, sizes: Mapping[str, tuple[int, int]], refused: Collection[str] = ()) -> World:
+def build_world(
+    rng: Random, sizes: Mapping[str, tuple[int, int]], refused: Collection[str] = ()
+) -> World:
     """A random database.
 
     Args:
@@ -131,12 +142,19 @@ def build_world(rng: Random, sizes: Mapping[str, tuple[int, int]], refused: Coll
             for _ in range(rng.choice((2, 3, 4, 4, 5, 5, 6))):
                 drugs += 1
                 found.append(_drug(rng, drugs, name(3, DRUGS), diseases, rng.choice(makers)))
-        parts[part] = Part(found, treated, [maker for maker in makers if any(row["maker"] == maker for row in found)])
+        parts[part] = Part(
+            found,
+            treated,
+            [maker for maker in makers if any(row["maker"] == maker for row in found)],
+        )
     return World(parts)
 
 
 def _disease(rng: Random, number: int, name: str) -> Row:
-    drawn = {column: rng.choice(POOLS[column]) for column in ("department", "body_part", "symptom", "contagious")}
+    drawn = {
+        column: rng.choice(POOLS[column])
+        for column in ("department", "body_part", "symptom", "contagious")
+    }
     return {"disease_id": number, "name": name, **drawn, "course_days": rng.randint(2, 90)}
 
 

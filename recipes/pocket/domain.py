@@ -112,7 +112,9 @@ class Domain:
                 lines.append(f"  {column.name} {column.sql_type}{key}")
             for column in table.parents:
                 target = self.table(column.ref)
-                lines.append(f"  FOREIGN KEY ({column.name}) REFERENCES {target.name}({target.pk.name})")
+                lines.append(
+                    f"  FOREIGN KEY ({column.name}) REFERENCES {target.name}({target.pk.name})"
+                )
             statements.append(f"CREATE TABLE {table.name} (\n" + ",\n".join(lines) + "\n)")
         return statements
 
@@ -182,7 +184,9 @@ def insert_statements(domain: Domain, rows: Stored) -> list[str]:
     """One INSERT statement a table."""
     statements = []
     for table in domain.tables:
-        lines = ",\n".join("  (" + ", ".join(literal(v) for v in row) + ")" for row in rows[table.name])
+        lines = ",\n".join(
+            "  (" + ", ".join(literal(v) for v in row) + ")" for row in rows[table.name]
+        )
         statements.append(f"INSERT INTO {table.name} VALUES\n{lines}")
     return statements
 

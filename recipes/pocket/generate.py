@@ -72,7 +72,9 @@ def files_of(
         "seed": seed,
         "licence": "Apache-2.0",
         "counts": {split: dict(sorted(counter.items())) for split, counter in counts.items()},
-        "sha256": {name: hashlib.sha256(text.encode()).hexdigest() for name, text in sorted(files.items())},
+        "sha256": {
+            name: hashlib.sha256(text.encode()).hexdigest() for name, text in sorted(files.items())
+        },
     }
     files["manifest.json"] = json.dumps(manifest, indent=2) + "\n"
     return files
@@ -81,14 +83,20 @@ def files_of(
 def main(generate: Callable[[], dict[str, str]], folder: Path, description: str | None) -> int:
     """The command: writes the bundled files, or says whether they are what would be written."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--check", action="store_true", help="only say whether the bundled files are what this writes")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="only say whether the bundled files are what this writes",
+    )
     arguments = parser.parse_args()
     files = generate()
     if not arguments.check:
         folder.mkdir(exist_ok=True)
         for name, text in files.items():
             (folder / name).write_text(text, encoding="utf-8")
-    changed = [name for name, text in files.items() if (folder / name).read_text(encoding="utf-8") != text]
+    changed = [
+        name for name, text in files.items() if (folder / name).read_text(encoding="utf-8") != text
+    ]
     sys.stdout.write(f"differs: {', '.join(changed)}\n" if changed else files["manifest.json"])
     return 1 if changed else 0
 

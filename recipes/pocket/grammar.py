@@ -101,7 +101,11 @@ def filter_bound(world: World, rng: Random) -> Item | None:
         columns = picks(rng, table)
         question, head = request(rng, columns, noun), ", ".join(c.name for c in columns)
     gold = f"SELECT {head} FROM {table.name} WHERE {found.sql}"
-    mistakes = {"strict_bound": f"SELECT {head} FROM {table.name} WHERE {found.slip}"} if found.slip else {}
+    mistakes = (
+        {"strict_bound": f"SELECT {head} FROM {table.name} WHERE {found.slip}"}
+        if found.slip
+        else {}
+    )
     return Item("filter_bound", "easy", question, gold, mistakes)
 
 
@@ -111,7 +115,9 @@ def count_where(world: World, rng: Random) -> Item | None:
     if found is None:
         return None
     question = rng.choice(COUNTS).format(n=whose(rng, table, found.words))
-    return Item("count_where", "easy", question, f"SELECT COUNT(*) FROM {table.name} WHERE {found.sql}")
+    return Item(
+        "count_where", "easy", question, f"SELECT COUNT(*) FROM {table.name} WHERE {found.sql}"
+    )
 
 
 def aggregate(world: World, rng: Random) -> Item | None:
@@ -129,7 +135,9 @@ def aggregate(world: World, rng: Random) -> Item | None:
         if found is None:
             return None
         noun, where = whose(rng, table, found.words), f" WHERE {found.sql}"
-    question = rng.choice(("What is the {w} {c} of {n}?", "Find the {w} {c} of {n}.", "Give the {w} {c} of {n}."))
+    question = rng.choice(
+        ("What is the {w} {c} of {n}?", "Find the {w} {c} of {n}.", "Give the {w} {c} of {n}.")
+    )
     question = question.format(w=word, c=column.phrase, n=noun)
     gold = f"SELECT {function}({column.name}) FROM {table.name}{where}"
     mistakes = {"count_for_total": gold.replace("SUM(", "COUNT(")} if total else {}
@@ -183,13 +191,25 @@ def sort(world: World, rng: Random) -> Item | None:
     shown = picks(rng, table)
     down = rng.random() < 0.7
     words = rng.choice(
-        ("in descending order of {c}", "sorted by {c} from highest to lowest", "ordered by {c} descending")
+        (
+            "in descending order of {c}",
+            "sorted by {c} from highest to lowest",
+            "ordered by {c} descending",
+        )
         if down
-        else ("in ascending order of {c}", "sorted by {c} from lowest to highest", "ordered by {c} ascending")
+        else (
+            "in ascending order of {c}",
+            "sorted by {c} from lowest to highest",
+            "ordered by {c} ascending",
+        )
     ).format(c=column.phrase)
     head = ", ".join(c.name for c in shown)
     question = rng.choice(
-        ("List the {h} of all {p} {w}.", "Show the {h} of all {p} {w}.", "Give the {h} of the {p} {w}.")
+        (
+            "List the {h} of all {p} {w}.",
+            "Show the {h} of all {p} {w}.",
+            "Give the {h} of the {p} {w}.",
+        )
     )
     question = question.format(h=listing([c.phrase for c in shown]), p=table.plural, w=words)
     rising = f"SELECT {head} FROM {table.name} ORDER BY {column.name}"
@@ -223,7 +243,9 @@ def first_one(world: World, rng: Random) -> Item | None:
     level = "hard" if where else "medium"
     if not most:
         return Item("first_one", level, question, low)
-    return Item("first_one", level, question, low.replace(" LIMIT", " DESC LIMIT"), {"descending_lost": low})
+    return Item(
+        "first_one", level, question, low.replace(" LIMIT", " DESC LIMIT"), {"descending_lost": low}
+    )
 
 
 def first_few(world: World, rng: Random) -> Item | None:
@@ -241,7 +263,13 @@ def first_few(world: World, rng: Random) -> Item | None:
     noun = f"the {number} {table.plural} with the {words[not most]} {column.phrase}"
     whole = f"SELECT {', '.join(c.name for c in shown)} FROM {table.name} ORDER BY {column.name}"
     whole += " DESC" if most else ""
-    return Item("first_few", "medium", request(rng, shown, noun), f"{whole} LIMIT {count}", {"limit_lost": whole})
+    return Item(
+        "first_few",
+        "medium",
+        request(rng, shown, noun),
+        f"{whole} LIMIT {count}",
+        {"limit_lost": whole},
+    )
 
 
 def group_count(world: World, rng: Random) -> Item | None:

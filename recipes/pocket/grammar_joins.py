@@ -67,7 +67,9 @@ def pairs(world: World, rng: Random) -> Item | None:
             f"For each {child.singular}, give its {left.phrase} and the {right.phrase} of its {parent.singular}.",
         )
     )
-    return Item("pairs", "medium", question, f"SELECT T1.{left.name}, T2.{right.name} FROM {joined(link)}")
+    return Item(
+        "pairs", "medium", question, f"SELECT T1.{left.name}, T2.{right.name} FROM {joined(link)}"
+    )
 
 
 def children_of(world: World, rng: Random) -> Item | None:
@@ -84,7 +86,9 @@ def children_of(world: World, rng: Random) -> Item | None:
         question = request(rng, shown, f"the {noun}" if rng.random() < 0.5 else noun)
         head = ", ".join(f"T1.{c.name}" for c in shown)
     short = f"SELECT {head} FROM {joined(link)}"
-    return Item("children_of", "medium", question, f"{short} WHERE {where}", {"join_without_filter": short})
+    return Item(
+        "children_of", "medium", question, f"{short} WHERE {where}", {"join_without_filter": short}
+    )
 
 
 def aggregate_of(world: World, rng: Random) -> Item | None:
@@ -99,7 +103,9 @@ def aggregate_of(world: World, rng: Random) -> Item | None:
     question = rng.choice(("What is the {w} {c} of the {n}?", "Find the {w} {c} of {n}."))
     question = question.format(w=word, c=column.phrase, n=noun)
     short = f"SELECT {function}(T1.{column.name}) FROM {joined(link)}"
-    return Item("aggregate_of", "hard", question, f"{short} WHERE {where}", {"join_without_filter": short})
+    return Item(
+        "aggregate_of", "hard", question, f"{short} WHERE {where}", {"join_without_filter": short}
+    )
 
 
 def parent_of(world: World, rng: Random) -> Item | None:
@@ -127,7 +133,9 @@ def count_children(world: World, rng: Random) -> Item | None:
             f"Show the {parent.label.phrase} of each {parent.singular} with {child.plural} and how many it has.",
         )
     )
-    gold = f"SELECT T2.{parent.label.name}, COUNT(*) FROM {joined(link)} GROUP BY T2.{parent.pk.name}"
+    gold = (
+        f"SELECT T2.{parent.label.name}, COUNT(*) FROM {joined(link)} GROUP BY T2.{parent.pk.name}"
+    )
     return Item("count_children", "medium", question, gold)
 
 
@@ -144,7 +152,13 @@ def most_children(world: World, rng: Random) -> Item | None:
         )
     )
     low = f"SELECT T2.{shown.name} FROM {joined(link)} GROUP BY T2.{parent.pk.name} ORDER BY COUNT(*) LIMIT 1"
-    return Item("most_children", "hard", question, low.replace(" LIMIT", " DESC LIMIT"), {"descending_lost": low})
+    return Item(
+        "most_children",
+        "hard",
+        question,
+        low.replace(" LIMIT", " DESC LIMIT"),
+        {"descending_lost": low},
+    )
 
 
 def having_children(world: World, rng: Random) -> Item | None:
@@ -169,7 +183,9 @@ def having_children(world: World, rng: Random) -> Item | None:
         scope, where, level = f"{scope} whose {found.words}", f" WHERE {found.sql}", "extra"
     head = f"SELECT T2.{shown[0].name} FROM {joined(link)}{where} GROUP BY T2.{parent.pk.name} HAVING COUNT(*)"
     mistakes = {"strict_bound": f"{head} > {size}"} if loose else {}
-    return Item("having_children", level, request(rng, shown, scope), f"{head} {operator} {size}", mistakes)
+    return Item(
+        "having_children", level, request(rng, shown, scope), f"{head} {operator} {size}", mistakes
+    )
 
 
 def childless(world: World, rng: Random) -> Item | None:
@@ -184,7 +200,9 @@ def childless(world: World, rng: Random) -> Item | None:
     inner = f"IN (SELECT {key.name} FROM {child.name})"
     gold = f"{head} NOT {inner}" if without else f"{head} {inner}"
     mistakes = {"negation_lost": f"{head} {inner}"} if without else {}
-    return Item("childless", "hard", request(rng, shown, f"the {parent.plural} {words}"), gold, mistakes)
+    return Item(
+        "childless", "hard", request(rng, shown, f"the {parent.plural} {words}"), gold, mistakes
+    )
 
 
 def both_kinds(world: World, rng: Random) -> Item | None:
@@ -258,4 +276,6 @@ def two_parents(world: World, rng: Random) -> Item | None:
             f"its {middle.singular}'s {upper.singular}.",
         )
     )
-    return Item("two_parents", "extra", question, f"SELECT T1.{shown.name}, T3.{column.name} FROM {tables}")
+    return Item(
+        "two_parents", "extra", question, f"SELECT T1.{shown.name}, T3.{column.name} FROM {tables}"
+    )

@@ -105,10 +105,14 @@ def compares(world: World, rng: Random, table: Table, operators: str = "> < >= <
     value = ordered[rng.randrange(2, len(ordered) - 2)]
     words = rng.choice((YEARS if column.kind == "year" else COMPARISONS)[operator]).format(v=value)
     slip = f"{prefix}{column.name} {operator[0]} {value}" if len(operator) == 2 else ""
-    return Condition(f"{column.phrase} is {words}", f"{prefix}{column.name} {operator} {value}", slip)
+    return Condition(
+        f"{column.phrase} is {words}", f"{prefix}{column.name} {operator} {value}", slip
+    )
 
 
-def condition(world: World, rng: Random, table: Table, prefix: str = "", bounds: bool = True) -> Condition | None:
+def condition(
+    world: World, rng: Random, table: Table, prefix: str = "", bounds: bool = True
+) -> Condition | None:
     """Any single condition; without `bounds` none that a slip in the bound could change."""
     if rng.random() < 0.5:
         return equals(world, rng, table, prefix)

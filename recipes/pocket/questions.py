@@ -48,7 +48,9 @@ _FUNCTIONS = [template for template, _ in TEMPLATES]
 _WEIGHTS = [weight for _, weight in TEMPLATES]
 
 
-def draw(world: World, rng: Random, template: Template | None = None, tries: int = 12) -> Item | None:
+def draw(
+    world: World, rng: Random, template: Template | None = None, tries: int = 12
+) -> Item | None:
     """One sound question, of the mix or of one template; None when the world does not lend itself to it."""
     chosen = template or rng.choices(_FUNCTIONS, _WEIGHTS)[0]
     for _ in range(tries):

@@ -7,7 +7,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
-from recipes.pocket.domain import Column, Domain, Rows, Stored, Table, Value, fill, insert_statements
+from recipes.pocket.domain import (
+    Column,
+    Domain,
+    Rows,
+    Stored,
+    Table,
+    Value,
+    fill,
+    insert_statements,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +48,9 @@ class World:
         self.domain = domain
         self.rows = rows
         self.connection = sqlite3.connect(":memory:")
-        self.script = ";\n".join((*domain.ddl(), *insert_statements(domain, stored or rows))) + ";\n"
+        self.script = (
+            ";\n".join((*domain.ddl(), *insert_statements(domain, stored or rows))) + ";\n"
+        )
         self.connection.executescript(self.script)
 
     def close(self) -> None:
@@ -83,7 +94,9 @@ class World:
         return len(set(keys[:places])) == len(keys[:places])
 
 
-def same_rows(got: Iterable[tuple[Value, ...]], gold: Iterable[tuple[Value, ...]], ordered: bool) -> bool:
+def same_rows(
+    got: Iterable[tuple[Value, ...]], gold: Iterable[tuple[Value, ...]], ordered: bool
+) -> bool:
     """Whether two results hold the same rows; columns may be permuted, order counts if `ordered`."""
     got, gold = list(got), list(gold)
     if len(got) != len(gold):

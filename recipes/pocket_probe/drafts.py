@@ -10,7 +10,9 @@ from recipes.pocket_probe.questions import Condition, Measure, Plan, Schema, Wri
 from recipes.pocket_probe.storage import PRIORS, Form, Kind, condition
 from recipes.pocket_probe.world import ProbeWorld
 
-MOST_PROBABLE: dict[Kind, str] = {kind: max(shares, key=shares.__getitem__) for kind, shares in PRIORS.items()}
+MOST_PROBABLE: dict[Kind, str] = {
+    kind: max(shares, key=shares.__getitem__) for kind, shares in PRIORS.items()
+}
 MOST_PROBABLE["key"] = "small letters"
 """Made capitals, keys in small letters are right, and those that are as their codes. Bare ones need a mark that only a
 look shows."""
@@ -26,7 +28,9 @@ LISTED: dict[Kind, tuple[str, ...]] = {
 def most_probable(plan: Plan) -> dict[tuple[str, str], Form]:
     """The likeliest form of everything that a plan names. Both columns of a noun are as likely."""
     schema = plan.schema
-    forms = {(noun.table, noun.part.noun): Form(MOST_PROBABLE[noun.part.kind]) for noun in plan.nouns}
+    forms = {
+        (noun.table, noun.part.noun): Form(MOST_PROBABLE[noun.part.kind]) for noun in plan.nouns
+    }
     return forms | {(schema.child, schema.key): Form(MOST_PROBABLE["key"])}
 
 
@@ -35,7 +39,9 @@ class Hedge(Writer):
 
     def where(self, noun: Condition, prefix: str = "") -> str:
         styles = LISTED.get(noun.part.kind) or (MOST_PROBABLE[noun.part.kind],)
-        return condition(noun.part.kind, styles, prefix + self.column(noun), noun.operator, noun.value)
+        return condition(
+            noun.part.kind, styles, prefix + self.column(noun), noun.operator, noun.value
+        )
 
     def key(self, schema: Schema, prefix: str = "") -> str:
         return f"SUBSTR(TRIM({prefix}{schema.key}), -2)"
@@ -135,10 +141,15 @@ class _Listing(Writer):
     def where(self, noun: Condition, prefix: str = "") -> str:
         if noun is not self._noun:
             return super().where(noun, prefix)
-        return condition(noun.part.kind, self._styles, self.column(noun, prefix), noun.operator, noun.value)
+        return condition(
+            noun.part.kind, self._styles, self.column(noun, prefix), noun.operator, noun.value
+        )
 
 
-COLLIDING: dict[Kind, tuple[str, ...]] = {"date": ("day first", "month first"), "rank": ("from one", "from zero")}
+COLLIDING: dict[Kind, tuple[str, ...]] = {
+    "date": ("day first", "month first"),
+    "rank": ("from one", "from zero"),
+}
 """Forms of which one has another value where the other has the one that is asked for."""
 
 
@@ -178,4 +189,8 @@ def sound(world: ProbeWorld, plan: Plan) -> bool:
     if not gold or (len(gold) == 1 and gold[0] in ((None,), (0,))):
         return False
     ordered = "ORDER BY" in sql
-    return all(not same_rows(world.fetch(other), gold, ordered) for other in wrong(plan, right) if other != sql)
+    return all(
+        not same_rows(world.fetch(other), gold, ordered)
+        for other in wrong(plan, right)
+        if other != sql
+    )

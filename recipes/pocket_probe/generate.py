@@ -41,7 +41,9 @@ def words_of(parent: str, child: str) -> Words:
 
 def values() -> tuple[str, ...]:
     """Words that a column of words may hold: long enough to be abbreviated."""
-    return tuple(word.capitalize() for word in vocabulary()["values"] if len(word) > 3 and word.isalpha())
+    return tuple(
+        word.capitalize() for word in vocabulary()["values"] if len(word) > 3 and word.isalpha()
+    )
 
 
 def draw_unique(world: ProbeWorld, rng: Random, count: int) -> Iterator[tuple[str, Plan]]:

@@ -22,7 +22,14 @@ from harness_sql.sqlite.environment import database_of
 from harness_sql.sqlite.evaluator import evaluate
 from harness_sql.sqlite.sandbox import execute
 from harness_sql.tasks.pocket_probe import PocketProbeTasks
-from recipes.pocket_probe.drafts import MOST_PROBABLE, chance, decoding, draft, hedged, most_probable
+from recipes.pocket_probe.drafts import (
+    MOST_PROBABLE,
+    chance,
+    decoding,
+    draft,
+    hedged,
+    most_probable,
+)
 from recipes.pocket_probe.questions import Plan, Schema, Writer, read
 from recipes.pocket_probe.storage import Form, seen, seen_key
 from recipes.pocket_sql.samples import block
@@ -33,7 +40,10 @@ BLANKS = (("NULL", ""), ("NULL", "0"))
 
 def look(plan: Plan) -> str:
     """A query whose first rows show how everything is stored that the plan names; rows of two tables side by side."""
-    schema, prefixes = plan.schema, {plan.schema.child: "T1.", plan.schema.parent: "T2."} if plan.linked else {}
+    schema, prefixes = (
+        plan.schema,
+        {plan.schema.child: "T1.", plan.schema.parent: "T2."} if plan.linked else {},
+    )
     columns = [f"T1.{schema.key}", "T2.code"] if plan.linked else []
     for noun in plan.nouns:
         columns += [prefixes.get(noun.table, "") + column for column in noun.part.columns]
@@ -46,7 +56,10 @@ def look(plan: Plan) -> str:
 def understood(plan: Plan, result: str) -> dict[tuple[str, str], Form]:
     """The forms that the result of a look shows."""
     head, *lines = result.splitlines()
-    names, rows = head.split(" | "), [line.split(" | ") for line in lines if not line.startswith("(only ")]
+    names, rows = (
+        head.split(" | "),
+        [line.split(" | ") for line in lines if not line.startswith("(only ")],
+    )
     cells = {name: column for name, *column in zip(names, *rows, strict=True)}
     forms = most_probable(plan)
     schema = plan.schema
@@ -55,7 +68,9 @@ def understood(plan: Plan, result: str) -> dict[tuple[str, str], Form]:
         forms[schema.child, schema.key] = seen_key(keys, cells["code"])
     for noun in plan.nouns:
         blanks = BLANKS[noun.part.kind == "amount"]
-        filled = [[cell for cell in cells[column] if cell not in blanks] for column in noun.part.columns]
+        filled = [
+            [cell for cell in cells[column] if cell not in blanks] for column in noun.part.columns
+        ]
         kept = max(filled, key=len)
         style = seen(noun.part.kind, kept) or MOST_PROBABLE[noun.part.kind]
         forms[noun.table, noun.part.noun] = Form(style, filled.index(kept))
@@ -106,7 +121,9 @@ class _Toolbox:
     def llm(self, role: str) -> _Toolbox:
         return self
 
-    async def complete(self, http_client: object, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    async def complete(
+        self, http_client: object, messages: Sequence[Mapping[str, Any]]
+    ) -> dict[str, Any]:
         return {"content": self._policy.reply(messages)}
 
     async def execute(self, sql: str) -> str:
@@ -135,8 +152,17 @@ def ceilings(tasks: PocketProbeTasks, split: str) -> dict[str, dict[str, float]]
     for task in tasks.load(split):
         plan = read(task.question, Schema(tasks.schema(task)))
         drafts = (right(task, draft(plan)), right(task, hedged(plan)), right(task, decoding(plan)))
-        row = (*drafts, chance(plan), chance(plan, listing=True), right(task, answer(tasks, task, Looker())))
-        for name in ("all", *(plan.traps() or ("none",)), f"only {'+'.join(plan.traps()) or 'none'}"):
+        row = (
+            *drafts,
+            chance(plan),
+            chance(plan, listing=True),
+            right(task, answer(tasks, task, Looker())),
+        )
+        for name in (
+            "all",
+            *(plan.traps() or ("none",)),
+            f"only {'+'.join(plan.traps()) or 'none'}",
+        ):
             rows.setdefault(name, []).append(row)
     names = ("draft", "listing", "decoding", "expected", "expected_listing", "looks")
     return {
@@ -147,14 +173,18 @@ def ceilings(tasks: PocketProbeTasks, split: str) -> dict[str, dict[str, float]]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--split", action="append", choices=PocketProbeTasks.splits)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         tasks = PocketProbeTasks(cache_dir=folder)
         for split in arguments.split or PocketProbeTasks.splits:
             for trap, row in ceilings(tasks, split).items():
-                told = "  ".join(f"{name} {value:.3f}" for name, value in row.items() if name != "questions")
+                told = "  ".join(
+                    f"{name} {value:.3f}" for name, value in row.items() if name != "questions"
+                )
                 sys.stdout.write(f"{split:5} {trap:28} {row['questions']:5}  {told}\n")
     return 0
 

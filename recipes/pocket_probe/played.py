@@ -47,7 +47,11 @@ def random_tasks(folder: Path, seed: int, most: int | None = None) -> Sequence[T
     counts = {SPLIT: Counter(databases=len(scripts), questions=len(rows))}
     for name, text in files_of(seed, {SPLIT: rows}, scripts, counts).items():
         (folder / name).write_text(text, encoding="utf-8")
-    random = type("RandomTasks", (GeneratedTasks,), {"name": "pocket_probe", "splits": (SPLIT,), "data": folder})
+    random = type(
+        "RandomTasks",
+        (GeneratedTasks,),
+        {"name": "pocket_probe", "splits": (SPLIT,), "data": folder},
+    )
     return list(random(cache_dir=str(folder)).load(SPLIT))[:most]
 
 

@@ -14,12 +14,28 @@ from random import Random
 from string import Formatter
 
 from recipes.pocket.domain import literal, pluralize
-from recipes.pocket_probe.storage import FACTORS, MONTHS, ORDINALS, Form, Kind, Meaning, condition, joined_key
+from recipes.pocket_probe.storage import (
+    FACTORS,
+    MONTHS,
+    ORDINALS,
+    Form,
+    Kind,
+    Meaning,
+    condition,
+    joined_key,
+)
 from recipes.pocket_probe.templates import FUNCTIONS, TEMPLATES
 from recipes.pocket_probe.world import NOUNS, UNITS, Part, ProbeWorld
 
 KINDS: dict[str, Kind] = {noun: kind for kind, nouns in NOUNS.items() for noun in nouns}
-SHARES: dict[Kind, float] = {"count": 0.07, "amount": 1, "date": 6, "rank": 4, "word": 4, "country": 4}
+SHARES: dict[Kind, float] = {
+    "count": 0.07,
+    "amount": 1,
+    "date": 6,
+    "rank": 4,
+    "word": 4,
+    "country": 4,
+}
 """How often a noun of a kind is tried; more often where few questions are sound."""
 OPERATORS = {"above": ">", "below": "<"}
 
@@ -159,7 +175,9 @@ class Writer:
 
     def where(self, noun: Condition, prefix: str = "") -> str:
         style = self.forms[noun.table, noun.part.noun].style
-        return condition(noun.part.kind, (style,), self.column(noun, prefix), noun.operator, noun.value)
+        return condition(
+            noun.part.kind, (style,), self.column(noun, prefix), noun.operator, noun.value
+        )
 
     def number(self, noun: Measure, prefix: str = "", function: str = "") -> str:
         """A number in its unit."""
@@ -192,7 +210,10 @@ class Writer:
             if isinstance(found, Condition):
                 parts[place] = self.where(found, prefix)
             elif isinstance(found, Measure):
-                parts |= {"column": self.column(found, prefix), "number": self.number(found, prefix)}
+                parts |= {
+                    "column": self.column(found, prefix),
+                    "number": self.number(found, prefix),
+                }
                 if place in ("m", "n") and "a" in plan.meant:
                     parts["number"] = self.number(found, prefix, FUNCTIONS[str(plan.meant["a"])])
             elif place == "t":
@@ -243,7 +264,9 @@ def _read(question: str, kind: str, pattern: str, schema: Schema) -> Plan | None
     if matched is None:
         return None
     said = matched.groupdict()
-    tables = {name for name in schema.columns if {said.get("t"), said.get("ts")} & {name, pluralize(name)}}
+    tables = {
+        name for name in schema.columns if {said.get("t"), said.get("ts")} & {name, pluralize(name)}
+    }
     if "{p" in pattern:
         parents = {schema.parent, pluralize(schema.parent), None}
         if tables != {schema.child} or not {said.get("p"), said.get("ps")} <= parents:
@@ -276,7 +299,9 @@ def _condition(words: str, table: str, schema: Schema) -> Condition:
         return Condition(table, part, OPERATORS[said["operator"]], int(said["bound"]))
     if said["month"]:
         return Condition(table, part, "=", (int(said["year"]), MONTHS.index(said["month"]) + 1, 0))
-    return Condition(table, part, "=", ORDINALS.index(said["ordinal"]) + 1 if said["ordinal"] else said["word"])
+    return Condition(
+        table, part, "=", ORDINALS.index(said["ordinal"]) + 1 if said["ordinal"] else said["word"]
+    )
 
 
 def any_kind(rng: Random) -> str:
@@ -299,7 +324,10 @@ def ask(world: ProbeWorld, schema: Schema, rng: Random, kind: str) -> tuple[str,
     if len(set(nouns)) < len(nouns):
         return None
     plan = Plan(kind, meant, schema)
-    words = {place: value.words() if isinstance(value, Condition) else _noun(value) for place, value in meant.items()}
+    words = {
+        place: value.words() if isinstance(value, Condition) else _noun(value)
+        for place, value in meant.items()
+    }
     words |= {"ts": pluralize(table), "p": schema.parent, "ps": pluralize(schema.parent)}
     words |= {"l": schema.label(table), "pl": schema.label(schema.parent)}
     words["u"] = UNITS.get(words.get("m", words.get("pm", "")), "")
@@ -310,14 +338,22 @@ def _noun(value: Meant) -> str:
     return value if isinstance(value, str) else value.part.noun
 
 
-def _drawn(world: ProbeWorld, schema: Schema, rng: Random, place: str, table: str, kind: str) -> Meant | None:
+def _drawn(
+    world: ProbeWorld, schema: Schema, rng: Random, place: str, table: str, kind: str
+) -> Meant | None:
     if place == "a":
         return rng.choice(("highest", "lowest") if kind == "extreme" else tuple(FUNCTIONS))
     if place in ("x", "px"):
         return str(rng.choice(world.meanings[table, schema.label(table)]))
     kinds: tuple[Kind, ...] = ("amount", "date", "rank", "word", "country", "count")
     if place in ("m", "pm", "n"):
-        kinds = ("count",) if place == "n" else ("amount", "count") if kind == "extreme" else ("amount",)
+        kinds = (
+            ("count",)
+            if place == "n"
+            else ("amount", "count")
+            if kind == "extreme"
+            else ("amount",)
+        )
     parts = [part for part in world.parts[table] if part.kind in kinds]
     if not parts:
         return None
@@ -329,4 +365,6 @@ def _drawn(world: ProbeWorld, schema: Schema, rng: Random, place: str, table: st
         bound = sorted(int(str(value)) for value in values)[rng.randrange(2, len(values) - 2)]
         return Condition(table, part, rng.choice((">", "<")), bound)
     value = rng.choice(values)
-    return Condition(table, part, "=", (value[0], value[1], 0) if isinstance(value, tuple) else value)
+    return Condition(
+        table, part, "=", (value[0], value[1], 0) if isinstance(value, tuple) else value
+    )

@@ -60,7 +60,11 @@ def world_of(seed: int, index: int) -> tuple[ProbeWorld, Random]:
     tables: list[str] = []
     while len(tables) < 2:
         name = invented(rng) if rng.random() < 0.35 else rng.choice(words["nouns"])
-        if name not in bundled_tables() and not name.endswith("s") and not any(name in t or t in name for t in tables):
+        if (
+            name not in bundled_tables()
+            and not name.endswith("s")
+            and not any(name in t or t in name for t in tables)
+        ):
             tables.append(name)
     labels = ((words["firsts"], words["lasts"]), (words["adjectives"], words["things"]))
     return build("world", Words((tables[0], tables[1]), labels, values()), rng, drawn(rng)), rng
@@ -81,9 +85,13 @@ def conversation(world: ProbeWorld, rng: Random, question: str, plan: Plan) -> I
     problem = Problem("", question, {"schema": world.domain.schema_text()})
     gold = Writer(world.forms).query(plan)
     before: tuple[str, str, str] | None = None
-    for turn in turns(plan, rng, gold, partial(shown, world), lambda sql: differs(world, sql, gold)):
+    for turn in turns(
+        plan, rng, gold, partial(shown, world), lambda sql: differs(world, sql, gold)
+    ):
         sql, result, verdict = turn
-        yield Example(PROMPTS.rewrite(problem, *before) if before else PROMPTS.write(problem), block(sql))
+        yield Example(
+            PROMPTS.rewrite(problem, *before) if before else PROMPTS.write(problem), block(sql)
+        )
         if verdict:
             yield Example(PROMPTS.check(problem, sql, result), verdict)
         before = turn
@@ -110,9 +118,19 @@ def turns(
         else:
             empty = result == "no rows" or result.splitlines()[1:] in (["0"], ["NULL"])
             fails = wrong(sql)
-            rejected = not known and rng.random() < (EMPTY_SHARE if fails and empty else BLIND_SHARE)
-            remark = ("The result is empty." if empty else "How values are stored is not known.") if rejected else ""
-        yield sql, result, f"{remark}\n{REJECTED}" if remark else f"It answers the question.\n{APPROVED}"
+            rejected = not known and rng.random() < (
+                EMPTY_SHARE if fails and empty else BLIND_SHARE
+            )
+            remark = (
+                ("The result is empty." if empty else "How values are stored is not known.")
+                if rejected
+                else ""
+            )
+        yield (
+            sql,
+            result,
+            f"{remark}\n{REJECTED}" if remark else f"It answers the question.\n{APPROVED}",
+        )
         if not remark:
             return
         careful = rng.random() < REPAIR_SHARE
@@ -172,7 +190,11 @@ def reached(seed: int, worlds: int, group: int = 8) -> dict[str, float]:
                 continue
             gold, answers = Writer(world.forms).query(asked[1]), []
             for _ in range(group):
-                calls = [call for call in conversation(world, rng, *asked) if call.prompt.role != "check_query"]
+                calls = [
+                    call
+                    for call in conversation(world, rng, *asked)
+                    if call.prompt.role != "check_query"
+                ]
                 first, last = (PROMPTS.parse_sql(call.reply) for call in (calls[0], calls[-1]))
                 drafts.append(not differs(world, first, gold))
                 answers.append(not differs(world, last, gold))

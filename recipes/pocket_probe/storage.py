@@ -65,13 +65,18 @@ def stored(kind: Kind, style: str, value: Meaning, mark: str = "") -> Value:
     """A value as the database has it."""
     if isinstance(value, tuple):
         year, month, day = value
-        orders = {"year first": f"{year}-{month:02}-{day:02}", "day first": f"{day:02}/{month:02}/{year}"}
+        orders = {
+            "year first": f"{year}-{month:02}-{day:02}",
+            "day first": f"{day:02}/{month:02}/{year}",
+        }
         return orders.get(style, f"{month:02}/{day:02}/{year}")
     if isinstance(value, int):
         if kind == "amount":
             return value * FACTORS[style]
         if kind == "rank":
-            return {"from one": str(value), "from zero": str(value - 1)}.get(style, "ABCD"[value - 1])
+            return {"from one": str(value), "from zero": str(value - 1)}.get(
+                style, "ABCD"[value - 1]
+            )
         return value
     if style == "small letters":
         return value.lower()
@@ -89,7 +94,9 @@ def condition(kind: Kind, styles: Sequence[str], column: str, operator: str, val
     if isinstance(value, tuple):
         year, month, _ = value
         patterns = {"year first": f"{year}-{month:02}-%", "day first": f"%/{month:02}/{year}"}
-        likes = [f"{column} LIKE '{patterns.get(style, f'{month:02}/%/{year}')}'" for style in styles]
+        likes = [
+            f"{column} LIKE '{patterns.get(style, f'{month:02}/%/{year}')}'" for style in styles
+        ]
         return likes[0] if len(likes) == 1 else f"({' OR '.join(likes)})"
     found = list(dict.fromkeys(literal(stored(kind, style, value)) for style in styles))
     if len(found) == 1 or kind in ("amount", "count"):
@@ -99,7 +106,11 @@ def condition(kind: Kind, styles: Sequence[str], column: str, operator: str, val
 
 def joined_key(form: Form, column: str) -> str:
     """SQL that makes the referred code of a foreign key."""
-    whole = {"small letters": f"UPPER({column})", "spaces": f"TRIM({column})", "bare": f"'{form.mark}' || {column}"}
+    whole = {
+        "small letters": f"UPPER({column})",
+        "spaces": f"TRIM({column})",
+        "bare": f"'{form.mark}' || {column}",
+    }
     return whole.get(form.style, column)
 
 
@@ -107,7 +118,9 @@ def seen(kind: Kind, cells: Sequence[str]) -> str | None:
     """The form that shown cells of a column are in; None where they do not tell."""
     if kind == "amount":
         least = min(float(cell) for cell in cells)
-        return next((style for style, factor in FACTORS.items() if LEAST <= least / factor <= SMALL), None)
+        return next(
+            (style for style, factor in FACTORS.items() if LEAST <= least / factor <= SMALL), None
+        )
     if kind == "date":
         if any("-" in cell for cell in cells):
             return "year first"

@@ -33,7 +33,11 @@ class Template:
     def places(self) -> tuple[str, ...]:
         """The places that are drawn, in order."""
         names = [name for _, name, _, _ in Formatter().parse(self.patterns[0]) if name]
-        return tuple(dict.fromkeys(name for name in names if name not in ("t", "ts", "p", "ps", "l", "pl", "u")))
+        return tuple(
+            dict.fromkeys(
+                name for name in names if name not in ("t", "ts", "p", "ps", "l", "pl", "u")
+            )
+        )
 
 
 TEMPLATES: dict[str, Template] = {

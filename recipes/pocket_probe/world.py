@@ -11,7 +11,18 @@ from random import Random
 
 from recipes.pocket.domain import Column, Domain, Stored, Table, Value
 from recipes.pocket.world import World
-from recipes.pocket_probe.storage import COUNTRIES, LEAST, MOST, ORDINALS, PRIORS, SMALL, Form, Kind, Meaning, stored
+from recipes.pocket_probe.storage import (
+    COUNTRIES,
+    LEAST,
+    MOST,
+    ORDINALS,
+    PRIORS,
+    SMALL,
+    Form,
+    Kind,
+    Meaning,
+    stored,
+)
 
 UNITS = {
     "price": "euros", "fee": "euros", "rent": "euros", "cost": "euros", "deposit": "euros", "weight": "kilograms",
@@ -20,7 +31,14 @@ UNITS = {
 }  # fmt: skip
 NOUNS: dict[Kind, tuple[str, ...]] = {
     "amount": tuple(UNITS),
-    "date": ("opening date", "delivery date", "purchase date", "inspection date", "launch date", "closing date"),
+    "date": (
+        "opening date",
+        "delivery date",
+        "purchase date",
+        "inspection date",
+        "launch date",
+        "closing date",
+    ),
     "rank": ("stage", "tier", "phase", "priority", "rank", "zone"),
     "word": ("colour", "material", "style", "finish", "season", "origin"),
     "country": ("country", "homeland", "destination"),
@@ -115,7 +133,10 @@ def build(db_id: str, words: Words, rng: Random, draw: Draw) -> ProbeWorld:
     """A database of two linked tables: what it means, and how that is stored."""
     parent, child = words.tables
     upper = _parts(rng, ("amount", "word"), frozenset())
-    parts = {parent: upper, child: _parts(rng, ("amount", "date", "word"), frozenset(part.noun for part in upper))}
+    parts = {
+        parent: upper,
+        child: _parts(rng, ("amount", "date", "word"), frozenset(part.noun for part in upper)),
+    }
     key, mark = f"{parent}_code", "".join(rng.sample("BDFGHJKLMNPQRSTVWXZ", 2)) + "-"
     forms = {(child, key): Form(draw("key", PRIORS["key"]), mark=mark)}
     meanings: dict[tuple[str, str], Sequence[Meaning]] = {}
@@ -126,7 +147,9 @@ def build(db_id: str, words: Words, rng: Random, draw: Draw) -> ProbeWorld:
         count = rng.randint(8, 10) if name == parent else rng.randint(18, 22)
         label = rng.choice(("name", "title"))
         meanings[name, label] = _labels(rng, words, count)
-        blocks: list[dict[Column, Sequence[Value | None]]] = [{Column(label, "label"): _texts(meanings[name, label])}]
+        blocks: list[dict[Column, Sequence[Value | None]]] = [
+            {Column(label, "label"): _texts(meanings[name, label])}
+        ]
         for part in parts[name]:
             side = int(draw("side", {"0": 0.5, "1": 0.5})) if len(part.columns) > 1 else 0
             form = forms[name, part.noun] = Form(draw(part.kind, PRIORS[part.kind]), side)
@@ -135,7 +158,9 @@ def build(db_id: str, words: Words, rng: Random, draw: Draw) -> ProbeWorld:
             kept = {column: live if place == side else _abandoned(rng, part.kind, live)
                     for place, column in enumerate(part.columns)}  # fmt: skip
             declared = TYPES.get(part.kind, "TEXT")
-            blocks.append({Column(column, "cat", declared=declared): cells for column, cells in kept.items()})
+            blocks.append(
+                {Column(column, "cat", declared=declared): cells for column, cells in kept.items()}
+            )
         rng.shuffle(blocks)
         if name == parent:
             codes = sorted(f"{mark}{number}" for number in rng.sample(range(10, 99), count))
@@ -184,7 +209,9 @@ def _meanings(rng: Random, kind: Kind, count: int, values: Sequence[str]) -> lis
     if kind == "count":
         return [*rng.sample(range(1, 100), count)]
     if kind == "rank":
-        return _led(rng, [1, len(ORDINALS)], [rng.randint(1, len(ORDINALS)) for _ in range(count - 2)])
+        return _led(
+            rng, [1, len(ORDINALS)], [rng.randint(1, len(ORDINALS)) for _ in range(count - 2)]
+        )
     if kind == "date":
         # Days are often numbers of these months, so that day and month can be mistaken for each other.
         years, months = rng.sample(range(2015, 2025), 2), rng.sample(range(1, 13), 4)
@@ -222,7 +249,9 @@ def _abandoned(rng: Random, kind: Kind, live: Sequence[Value]) -> list[Value | N
 def _references(rng: Random, codes: Sequence[str], count: int, form: Form) -> list[Value | None]:
     """Foreign keys as they are stored, two of them NULL; one or two codes are not referred to."""
     used = rng.sample(codes, len(codes) - rng.randint(1, 2))
-    keys: list[Value | None] = [stored("key", form.style, code, form.mark) for code in rng.choices(used, k=count)]
+    keys: list[Value | None] = [
+        stored("key", form.style, code, form.mark) for code in rng.choices(used, k=count)
+    ]
     for place in rng.sample(range(HEAD, count), 2):
         keys[place] = None
     return keys

@@ -43,7 +43,10 @@ def course(arguments: argparse.Namespace, tokenizer: Any) -> Iterator[Course]:
 
     def tokenizer_of() -> Any:
         return train(
-            [text for one in source(0) for text, _ in one.pieces()], BYTES + len(phrases()), phrases(), CHAT_TEMPLATE
+            [text for one in source(0) for text, _ in one.pieces()],
+            BYTES + len(phrases()),
+            phrases(),
+            CHAT_TEMPLATE,
         )
 
     yield Course(
@@ -56,12 +59,16 @@ def course(arguments: argparse.Namespace, tokenizer: Any) -> Iterator[Course]:
         WITHOUT_TOOLS.hash,
         Small(ARCHITECTURE, tokenizer_of),
         {"hasty": source.hasty},
-        lambda policy: {"sampled": {dataset: share(rewards(policy, dataset, None, 1.0)) for dataset in DATASETS}},
+        lambda policy: {
+            "sampled": {dataset: share(rewards(policy, dataset, None, 1.0)) for dataset in DATASETS}
+        },
         CHAT_TEMPLATE,
     )
 
 
-def rewards(policy: Policy, dataset: str, most: int | None, temperature: float = 0.0) -> list[float]:
+def rewards(
+    policy: Policy, dataset: str, most: int | None, temperature: float = 0.0
+) -> list[float]:
     """What the data set's own rule gives for validation, or for so many questions spread over it."""
     policy.max_new_tokens = MAX_NEW_TOKENS
     made = puzzles(dataset, 0, "{}", VAL_SEED, HELD_OUT)
@@ -75,13 +82,25 @@ def rewards(policy: Policy, dataset: str, most: int | None, temperature: float =
 
 def prompted(question: str) -> str:
     """What the policy is prompted with."""
-    *told, (reply, _) = Dialogue((), [*asked(question), {"role": "assistant", "content": ""}]).pieces()
+    *told, (reply, _) = Dialogue(
+        (), [*asked(question), {"role": "assistant", "content": ""}]
+    ).pieces()
     assert reply == END
     return "".join(text for text, _ in told)
 
 
 def phrases() -> list[str]:
     """Texts that are one token each: what every conversation has, and what every question of a kind has."""
-    found = [*SYSTEM_WITHOUT_TOOLS.splitlines(), f"Form:\n{FORM}\n\n", "Question: ", "system\n", "user\n"]
-    found += ["assistant\n", "Spell this word backward (example: sun -> nus): ", 'How many times does the letter "']
+    found = [
+        *SYSTEM_WITHOUT_TOOLS.splitlines(),
+        f"Form:\n{FORM}\n\n",
+        "Question: ",
+        "system\n",
+        "user\n",
+    ]
+    found += [
+        "assistant\n",
+        "Spell this word backward (example: sun -> nus): ",
+        'How many times does the letter "',
+    ]
     return [*found, '" appear in the text: "', '"?', "<answer>", "</answer>"]

@@ -68,7 +68,9 @@ def said(dataset: str, entry: Mapping[str, Any], hasty: float, rng: Random) -> s
     told, answer = entry["metadata"], str(entry["answer"])
     size = told["word_len"] if dataset == "spell_backward" else told["span_length"]
     if rng.random() < hasty * HASTY[size <= SHORT[dataset]]:
-        return f"<answer>{answer if rng.random() < LUCKY else guessed(dataset, answer, rng)}</answer>"
+        return (
+            f"<answer>{answer if rng.random() < LUCKY else guessed(dataset, answer, rng)}</answer>"
+        )
     if dataset == "spell_backward":
         work = spelt(told["word"])
     else:
@@ -106,4 +108,6 @@ class PuzzleExamples:
                 entry = made[number]
                 reply = said(dataset, entry, self.hasty if index >= WORKED else 0.0, rng)
                 if entry["question"] not in kept(dataset):
-                    yield Dialogue((), [*asked(entry["question"]), {"role": "assistant", "content": reply}])
+                    yield Dialogue(
+                        (), [*asked(entry["question"]), {"role": "assistant", "content": reply}]
+                    )

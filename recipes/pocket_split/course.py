@@ -62,7 +62,12 @@ def course(arguments: argparse.Namespace, tokenizer: Any) -> Iterator[Course]:
         learned, about["transcripts"] = played(arguments, made, turns)
         file.write_bytes(pickle.dumps(learned))
         tools = sorted({tool_text(tool) for one in learned for tool in one.tools})
-        yield _course(PlayedExamples(made, str(file)), turns, about | {"agents": arguments.agents}, phrases(tools))
+        yield _course(
+            PlayedExamples(made, str(file)),
+            turns,
+            about | {"agents": arguments.agents},
+            phrases(tools),
+        )
 
 
 def played(
@@ -88,7 +93,9 @@ def played(
         if one.task.startswith("train"):
             learned += conversations(one)
         else:
-            turns.setdefault(one.agent, []).extend(turn for told in conversations(one) for turn in asked_and_said(told))
+            turns.setdefault(one.agent, []).extend(
+                turn for told in conversations(one) for turn in asked_and_said(told)
+            )
     return learned, len(transcripts)
 
 
@@ -104,15 +111,22 @@ def _course(
         policy.max_new_tokens = MAX_NEW_TOKENS
         chosen = spread(turns[member], most and max(1, most // len(turns)))
         replies = policy.go_on([prompt for prompt, _ in chosen])
-        return share([reply.strip() == said for reply, (_, said) in zip(replies, chosen, strict=True)])
+        return share(
+            [reply.strip() == said for reply, (_, said) in zip(replies, chosen, strict=True)]
+        )
 
     def tokenizer_of() -> Any:
-        texts = [text_of(dialogue) for index in range(TOKENIZER_INDICES) for dialogue in source(index)]
+        texts = [
+            text_of(dialogue) for index in range(TOKENIZER_INDICES) for dialogue in source(index)
+        ]
         return train(texts, VOCABULARY, whole, CHAT_TEMPLATE)
 
     return Course(
         source,
-        {member: lambda policy, most, member=member: right(member, policy, most) for member in turns},  # type: ignore[misc]
+        {
+            member: lambda policy, most, member=member: right(member, policy, most)
+            for member in turns
+        },  # type: ignore[misc]
         tuple(turns),
         TeamProgram.prompts_hash,
         Small(ARCHITECTURE, tokenizer_of),
@@ -124,7 +138,11 @@ def _course(
 def member_of(dialogue: Dialogue) -> str:
     """Whose conversation it is."""
     prompts = TeamProgram.prompts
-    names = {prompts.planner.system: "planner", prompts.worker.system: "worker", prompts.critic.system: "critic"}
+    names = {
+        prompts.planner.system: "planner",
+        prompts.worker.system: "worker",
+        prompts.critic.system: "critic",
+    }
     return names.get(dialogue.messages[0]["content"], "alone")
 
 
@@ -149,15 +167,45 @@ def phrases(tools: Sequence[str] = ()) -> list[str]:
         handoffs = [one.tool for one in members.prompts.handoffs]
         found += [tool_text(tool.definition) for tool in (*members.tools, *handoffs)]
     systems = [one.system for one in (prompts.planner, prompts.worker, prompts.critic, PROMPTS)]
-    found += [line for text in (*systems, system_text("", [])) for line in text.splitlines() if len(line) > 3]
+    found += [
+        line
+        for text in (*systems, system_text("", []))
+        for line in text.splitlines()
+        if len(line) > 3
+    ]
     for name, argument in (("transfer_to_worker_", "task"), ("query_", "sql")):
         for letter in "ab":
             call = json.dumps({"name": f"{name}{letter}", "arguments": {argument: "@"}})
             found.append(f"<tool_call>\n{call.partition('@')[0]}")
-    found += ['"}}\n</tool_call>', "<tool_response>\n", "\n</tool_response>", "system\n", "user\n", "assistant\n"]
+    found += [
+        '"}}\n</tool_call>',
+        "<tool_response>\n",
+        "\n</tool_response>",
+        "system\n",
+        "user\n",
+        "assistant\n",
+    ]
     found += ["Question: ", "Task: ", "Reports:\n", "Answer:\n", "Critic:\n", CORRECT, WRONG]
-    found += [" was asked: ", " reported: ", "worker_a", "worker_b", "The ids are ", "The total is ", "There are "]
-    found += ["SELECT ", " FROM ", " WHERE ", " IN (", " AND ", " GROUP BY ", " ORDER BY ", " DESC LIMIT 1", "COUNT(*)"]
+    found += [
+        " was asked: ",
+        " reported: ",
+        "worker_a",
+        "worker_b",
+        "The ids are ",
+        "The total is ",
+        "There are ",
+    ]
+    found += [
+        "SELECT ",
+        " FROM ",
+        " WHERE ",
+        " IN (",
+        " AND ",
+        " GROUP BY ",
+        " ORDER BY ",
+        " DESC LIMIT 1",
+        "COUNT(*)",
+    ]
     for theme in THEMES:
         words = (theme.who, theme.one, theme.group, theme.what, theme.key, theme.kind, theme.amount)
         found += [*words, *theme.groups, *theme.kinds]

@@ -47,9 +47,15 @@ class Lesson:
             return _teacher(self.question)(request)
         if messages[0]["content"] == CRITIC:
             return Reply(WRONG if self.noticed else CORRECT)
-        told = [at for at, one in enumerate(messages) if one["role"] == "user" and WRONG in str(one["content"])]
+        told = [
+            at
+            for at, one in enumerate(messages)
+            if one["role"] == "user" and WRONG in str(one["content"])
+        ]
         if told:  # in its first words, or where a planner that keeps its conversation is told so
-            return _teacher(self.question)(_Said([messages[0], messages[1], *messages[max(told[0], 1) + 1 :]]))
+            return _teacher(self.question)(
+                _Said([messages[0], messages[1], *messages[max(told[0], 1) + 1 :]])
+            )
         reply = _teacher(self.slip)(request)
         return reply if reply.text != UNKNOWN else _teacher(self.question)(request)
 
@@ -75,7 +81,11 @@ def slipped(pair: Pair, question: Question) -> Question | None:
 
 
 def lessons(
-    agent: str, split: Literal["train", "val"], limit: int | None = None, slips: float = 0.0, seed: int = 1
+    agent: str,
+    split: Literal["train", "val"],
+    limit: int | None = None,
+    slips: float = 0.0,
+    seed: int = 1,
 ) -> list[Job]:
     """The tasks of a split, or the first of them, for one agent; slips are the same for all."""
     config, task_set = load_config("pocket-split", agent=agent), PocketSplitTasks()
@@ -85,7 +95,9 @@ def lessons(
         rng = Random(f"pocket_split-played/{seed}/{task.id}")
         slip = slipped(pair, question) if rng.random() < slips else None
         lesson = Lesson(question, slip, rng.random() < NOTICED)
-        jobs.append(Job(RolloutRequest.build(task, task_set.context(task), config, split), lesson, {}))
+        jobs.append(
+            Job(RolloutRequest.build(task, task_set.context(task), config, split), lesson, {})
+        )
     return jobs
 
 

@@ -64,10 +64,14 @@ def carried_out(question: Question) -> list[Done]:
     """The steps of a plan, with what they found filled in."""
 
     def filled(step: Step) -> Step:
-        task, sql, report = (text.format(*question.found) for text in (step.task, step.sql, step.report))
+        task, sql, report = (
+            text.format(*question.found) for text in (step.task, step.sql, step.report)
+        )
         return replace(step, task=task, sql=sql, report=report)
 
-    return [Done(filled(step), found) for step, found in zip(question.plan, question.found, strict=True)]
+    return [
+        Done(filled(step), found) for step, found in zip(question.plan, question.found, strict=True)
+    ]
 
 
 class Members:
@@ -83,7 +87,12 @@ class Members:
         handoffs = [one.tool for one in self.prompts.handoffs]
         rounds = [
             (
-                calling(*((f"transfer_to_worker_{one.step.database}", _json(task=one.step.task)) for one in steps)),
+                calling(
+                    *(
+                        (f"transfer_to_worker_{one.step.database}", _json(task=one.step.task))
+                        for one in steps
+                    )
+                ),
                 [one.step.report for one in steps],
             )
             for steps in _rounds(done)
@@ -92,7 +101,12 @@ class Members:
 
     def worker(self, one: Done) -> Dialogue:
         step = one.step
-        asked = [(calling((f"query_{step.database}", _json(sql=step.sql))), [result(step.sql, one.found)])]
+        asked = [
+            (
+                calling((f"query_{step.database}", _json(sql=step.sql))),
+                [result(step.sql, one.found)],
+            )
+        ]
         problem = Problem("", step.task)
         return _told(self.prompts.worker, [self._of[step.database]], problem, asked, step.report)
 
@@ -104,7 +118,9 @@ class Members:
         """A single agent with all tools."""
         rounds = [
             (
-                calling(*((f"query_{one.step.database}", _json(sql=one.step.sql)) for one in steps)),
+                calling(
+                    *((f"query_{one.step.database}", _json(sql=one.step.sql)) for one in steps)
+                ),
                 [result(one.step.sql, one.found) for one in steps],
             )
             for steps in _rounds(done)
@@ -113,7 +129,9 @@ class Members:
 
     def again(self, problem: Problem, done: Sequence[Done], answer: str, said: str) -> Problem:
         """What the planner is asked once its answer was found wrong."""
-        return replace(problem, context=self.prompts.again({}, [one.report for one in done], answer, said))
+        return replace(
+            problem, context=self.prompts.again({}, [one.report for one in done], answer, said)
+        )
 
 
 def _json(**given: str) -> str:
@@ -125,7 +143,11 @@ def _rounds(done: Sequence[Done]) -> Iterator[list[Done]]:
 
 
 def _told(
-    prompts: Prompts, tools: Sequence[Tool], problem: Problem, rounds: Sequence[tuple[Reply, list[str]]], answer: str
+    prompts: Prompts,
+    tools: Sequence[Tool],
+    problem: Problem,
+    rounds: Sequence[tuple[Reply, list[str]]],
+    answer: str,
 ) -> Dialogue:
     messages: list[dict[str, Any]] = list(prompts.messages(problem))
     for reply, results in rounds:
@@ -142,9 +164,14 @@ def _told(
 def slip_of(pair: Pair, question: Question) -> tuple[list[Done], str] | None:
     """A mistake that the question invites, and the answer that comes of it; None where that is right by chance."""
     theme, whole = pair.theme, carried_out(question)
-    if question.kind in ("total", "count"):  # the second worker is asked at once, and leaves out what it cannot know
+    if question.kind in (
+        "total",
+        "count",
+    ):  # the second worker is asked at once, and leaves out what it cannot know
         last = question.plan[1]
-        sql = last.sql.replace(f" AND {theme.key} IN ({{0}})", "").replace(f" WHERE {theme.key} IN ({{0}})", "")
+        sql = last.sql.replace(f" AND {theme.key} IN ({{0}})", "").replace(
+            f" WHERE {theme.key} IN ({{0}})", ""
+        )
         kind = next((kind for kind in theme.kinds if f"'{kind}'" in sql), None)
         rows = [one for one in pair.acts if kind is None or one.kind == kind]
         found = str(len(rows) if question.kind == "count" else sum(one.amount for one in rows))

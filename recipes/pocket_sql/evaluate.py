@@ -47,7 +47,9 @@ class Pocket:
         got = execute(database_of(task), sql, _WHOLE)
         return got.ok and same_rows(got.rows, self.gold[task.id], ordered="ORDER BY" in task.gold)
 
-    def drafts(self, policy: Policy, temperature: float = 0.0, most: int | None = None) -> list[bool]:
+    def drafts(
+        self, policy: Policy, temperature: float = 0.0, most: int | None = None
+    ) -> list[bool]:
         """Whether a single draft is right, task by task; of at most so many, spread over all."""
         tasks = spread(self.tasks, most)
         replies = policy.complete([PROMPTS.write(self.problem(t)) for t in tasks], temperature)
@@ -62,12 +64,19 @@ class Pocket:
         active = list(tasks)
         for _ in range(max_turns - 1):
             results = {t.id: execute(database_of(t), answers[t.id]).text for t in active}
-            checks = policy.complete([PROMPTS.check(problems[t.id], answers[t.id], results[t.id]) for t in active])
-            rejected = [(t, c) for t, c in zip(active, checks, strict=True) if not PROMPTS.approves(c)]
+            checks = policy.complete(
+                [PROMPTS.check(problems[t.id], answers[t.id], results[t.id]) for t in active]
+            )
+            rejected = [
+                (t, c) for t, c in zip(active, checks, strict=True) if not PROMPTS.approves(c)
+            ]
             if not rejected:
                 break
             repairs = policy.complete(
-                [PROMPTS.rewrite(problems[t.id], answers[t.id], results[t.id], c) for t, c in rejected]
+                [
+                    PROMPTS.rewrite(problems[t.id], answers[t.id], results[t.id], c)
+                    for t, c in rejected
+                ]
             )
             for (task, _), reply in zip(rejected, repairs, strict=True):
                 answers[task.id] = PROMPTS.parse_sql(reply)
@@ -80,9 +89,13 @@ def report(policy: Policy, samples: int = 0, limit: int | None = None) -> dict[s
     pocket = Pocket(limit=limit)
     drafts = pocket.drafts(policy)
     kinds: Counter[str] = Counter(str(t.data["kind"]) for t in pocket.tasks)
-    hits = Counter(str(t.data["kind"]) for t, good in zip(pocket.tasks, drafts, strict=True) if good)
+    hits = Counter(
+        str(t.data["kind"]) for t, good in zip(pocket.tasks, drafts, strict=True) if good
+    )
     slips: Counter[str] = Counter(str(t.data["slip"]) for t in pocket.tasks)
-    slip_hits = Counter(str(t.data["slip"]) for t, good in zip(pocket.tasks, drafts, strict=True) if good)
+    slip_hits = Counter(
+        str(t.data["slip"]) for t, good in zip(pocket.tasks, drafts, strict=True) if good
+    )
     found: dict[str, Any] = {
         "val_draft_greedy": share(drafts),
         "val_loop_greedy": share(pocket.loop(policy)),
@@ -92,8 +105,12 @@ def report(policy: Policy, samples: int = 0, limit: int | None = None) -> dict[s
     if samples:
         drawn = [pocket.drafts(policy, temperature=1.0) for _ in range(samples)]
         found["val_draft_sampled"] = share([good for row in drawn for good in row])
-        found[f"val_draft_pass_at_{samples}"] = share([any(column) for column in zip(*drawn, strict=True)])
-        found[f"val_draft_in_2_of_{samples}"] = share([sum(column) >= 2 for column in zip(*drawn, strict=True)])
+        found[f"val_draft_pass_at_{samples}"] = share(
+            [any(column) for column in zip(*drawn, strict=True)]
+        )
+        found[f"val_draft_in_2_of_{samples}"] = share(
+            [sum(column) >= 2 for column in zip(*drawn, strict=True)]
+        )
     return found
 
 

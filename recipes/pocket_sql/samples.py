@@ -43,7 +43,13 @@ REMARKS = {
 PRAISE = "It answers the question."
 
 BLIND_SPOTS = frozenset(
-    {"strict_bound", "descending_lost", "join_without_filter", "second_condition_lost", "limit_lost"}
+    {
+        "strict_bound",
+        "descending_lost",
+        "join_without_filter",
+        "second_condition_lost",
+        "limit_lost",
+    }
 )
 """Slips that the checker overlooks more often than not."""
 
@@ -64,7 +70,10 @@ class Example:
     reply: str
 
     def pieces(self) -> list[tuple[str, bool]]:
-        system, user = f"{START}system\n{self.prompt.system}{END}\n", f"{START}user\n{self.prompt.user}{END}\n"
+        system, user = (
+            f"{START}system\n{self.prompt.system}{END}\n",
+            f"{START}user\n{self.prompt.user}{END}\n",
+        )
         return [(system, False), (f"{user}{START}assistant\n", False), (f"{self.reply}{END}", True)]
 
 
@@ -206,7 +215,9 @@ def _wrong_value(world: World, rng: Random, sql: str) -> tuple[str, str] | None:
         return None
     match = rng.choice(numbers + texts)
     if match in texts:
-        words = [v for rows in world.rows.values() for row in rows for v in row if isinstance(v, str)]
+        words = [
+            v for rows in world.rows.values() for row in rows for v in row if isinstance(v, str)
+        ]
         value = f"'{rng.choice(words)}'"
     else:
         value = str(rng.choice((rng.randint(1, 9), rng.randint(10, 99), rng.randint(100, 9999))))
@@ -216,14 +227,18 @@ def _wrong_value(world: World, rng: Random, sql: str) -> tuple[str, str] | None:
 
 def _unknown_name(world: World, rng: Random, sql: str) -> tuple[str, str] | None:
     """A name of the query misspelt, or a column of another table."""
-    names = list(re.finditer(r"[a-z_]{3,}", re.sub(r"'[^']*'", lambda m: "#" * len(m.group()), sql)))
+    names = list(
+        re.finditer(r"[a-z_]{3,}", re.sub(r"'[^']*'", lambda m: "#" * len(m.group()), sql))
+    )
     if not names:
         return None
     match = rng.choice(names)
     word = match.group()
     every = [c.name for t in world.domain.tables for c in t.columns]
     cut = rng.randrange(1, len(word))
-    spelt = rng.choice((word[:cut] + word[cut + 1 :], word + rng.choice("abcdefgh"), rng.choice(every)))
+    spelt = rng.choice(
+        (word[:cut] + word[cut + 1 :], word + rng.choice("abcdefgh"), rng.choice(every))
+    )
     changed = sql[: match.start()] + spelt + sql[match.end() :]
     return (changed, "unknown_name") if shown(world, changed).startswith("Error") else None
 

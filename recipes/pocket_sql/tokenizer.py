@@ -55,7 +55,15 @@ def phrases() -> list[str]:
         for part in prompt.user.split("\0"):
             if part.strip():
                 found[part] = None
-    for text in (f"\n{APPROVED}", f"\n{REJECTED}", "```sql\n", "\n```", "system\n", "user\n", "assistant\n"):
+    for text in (
+        f"\n{APPROVED}",
+        f"\n{REJECTED}",
+        "```sql\n",
+        "\n```",
+        "system\n",
+        "user\n",
+        "assistant\n",
+    ):
         found[text] = None
     for text in json.loads((Path(__file__).parent / "phrases.json").read_text(encoding="utf-8")):
         found[text] = None
@@ -112,5 +120,7 @@ def train(
 
 def _cutter(whole: Sequence[str]) -> Callable[[str], list[str]]:
     """Splits a text at the phrases, so that no merge is spent on what is one token anyway."""
-    pattern = re.compile("|".join(re.escape(p) for p in (START, END, *sorted(whole, key=len, reverse=True))))
+    pattern = re.compile(
+        "|".join(re.escape(p) for p in (START, END, *sorted(whole, key=len, reverse=True)))
+    )
     return lambda text: [part for part in pattern.split(text) if part]

@@ -62,9 +62,13 @@ def read_manifest(folder: Path = MODEL) -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", nargs="?", type=Path, default=MODEL)
-    parser.add_argument("--data", action="store_true", help="make the first training data again, too")
+    parser.add_argument(
+        "--data", action="store_true", help="make the first training data again, too"
+    )
     arguments = parser.parse_args()
     problems = damaged(arguments.folder)
     if arguments.data:

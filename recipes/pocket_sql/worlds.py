@@ -42,10 +42,15 @@ def bundled_tables() -> frozenset[str]:
 def invented(rng: Random) -> str:
     """A word that no dictionary has: syllables such as `drelton`, or pieces of words such as `stagerine`."""
     if rng.random() < 0.4:
-        parts = [rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_CODAS) for _ in range(rng.randint(2, 3))]
+        parts = [
+            rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_CODAS)
+            for _ in range(rng.randint(2, 3))
+        ]
         return "".join(parts)
     first, second = rng.choice(_stems()), rng.choice(_stems())
-    word = first[: rng.randint(1, min(5, len(first)))] + second[-rng.randint(2, min(6, len(second))) :]
+    word = (
+        first[: rng.randint(1, min(5, len(first)))] + second[-rng.randint(2, min(6, len(second))) :]
+    )
     return word if word not in bundled_tables() and word not in reserved() else invented(rng)
 
 
@@ -59,7 +64,9 @@ def reserved() -> frozenset[str]:
 def _stems() -> tuple[str, ...]:
     """Every word of the vocabulary in small letters: what invented words are cut from."""
     pools = vocabulary().values()
-    words = {part for pool in pools for value in pool for part in value.lower().replace("_", " ").split()}
+    words = {
+        part for pool in pools for value in pool for part in value.lower().replace("_", " ").split()
+    }
     return tuple(sorted(word for word in words if len(word) > 3 and word.isalpha()))
 
 
@@ -131,7 +138,12 @@ def _number(rng: Random) -> Column:
     draw = rng.random()
     if draw < 0.2:
         low = rng.randint(1600, 1995)
-        return Column(rng.choice(vocabulary()["years"]), "year", low=low, high=min(2024, low + rng.randint(45, 200)))
+        return Column(
+            rng.choice(vocabulary()["years"]),
+            "year",
+            low=low,
+            high=min(2024, low + rng.randint(45, 200)),
+        )
     name = _named(rng, vocabulary()["numbers"])
     if draw < 0.4:
         low, high = rng.choice(_REAL_SCALES)

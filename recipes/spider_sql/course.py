@@ -48,7 +48,11 @@ def course(arguments: argparse.Namespace, tokenizer: Any) -> Iterator[Course]:
     `--until` looks at questions of `dev` that are not in `dev_500`, so that this sample decides nothing.
     """
     tasks = make_task_set(
-        load_config(overrides=arguments.set, agent="reference_sql", task={"name": "spider", "options": SCHEMA})
+        load_config(
+            overrides=arguments.set,
+            agent="reference_sql",
+            task={"name": "spider", "options": SCHEMA},
+        )
     )
     questions = [question for _, question in prepared(tasks.load("train_a"), arguments.workers)]
     sample = tasks.load("dev_500")
@@ -84,7 +88,9 @@ def course(arguments: argparse.Namespace, tokenizer: Any) -> Iterator[Course]:
 def _drafts(policy: Policy, tasks: TaskSet, some: Sequence[Task]) -> list[bool]:
     """Whether a single greedy draft is right, task by task; unscored counts as wrong."""
     policy.max_new_tokens = MAX_NEW_TOKENS
-    replies = policy.complete([PROMPTS.write(Problem(t.id, t.question, tasks.context(t))) for t in some])
+    replies = policy.complete(
+        [PROMPTS.write(Problem(t.id, t.question, tasks.context(t))) for t in some]
+    )
     return [
         evaluate(database_of(t), t.gold, PROMPTS.parse_sql(reply)).match is True
         for t, reply in zip(some, replies, strict=True)

@@ -24,7 +24,16 @@ _KEYWORDS = frozenset(
     count avg sum max min abs round length lower upper substr""".split()
 )
 _ALIAS = re.compile(r"t\d+", re.IGNORECASE)
-_OPPOSITES = {">": "<", "<": ">", ">=": "<", "<=": ">", "=": "!=", "!=": "=", "DESC": "ASC", "ASC": "DESC"}
+_OPPOSITES = {
+    ">": "<",
+    "<": ">",
+    ">=": "<",
+    "<=": ">",
+    "=": "!=",
+    "!=": "=",
+    "DESC": "ASC",
+    "ASC": "DESC",
+}
 _AGGREGATES = ("AVG", "SUM", "MAX", "MIN", "COUNT")
 
 
@@ -105,7 +114,11 @@ def prepared(tasks: Sequence[Task], workers: int) -> list[tuple[Task, Question]]
     else:
         with multiprocessing.get_context("spawn").Pool(workers) as pool:
             found = pool.map(_prepare, tasks, chunksize=20)
-    return [(task, question) for task, question in zip(tasks, found, strict=True) if question is not None]
+    return [
+        (task, question)
+        for task, question in zip(tasks, found, strict=True)
+        if question is not None
+    ]
 
 
 def _prepare(task: Task) -> Question | None:
@@ -123,9 +136,9 @@ def wrong_queries(db_path: str, question: Question, rng: Random, count: int = 3)
     tried = {question.sql}
     made = 0
     for _ in range(4 * count):
-        sql, remark = rng.choice((_other_name, _other_name, _opposite, _less, _other_aggregate, _misspelt))(
-            question, rng
-        )
+        sql, remark = rng.choice(
+            (_other_name, _other_name, _opposite, _less, _other_aggregate, _misspelt)
+        )(question, rng)
         if made == count or sql in tried:
             continue
         tried.add(sql)
@@ -151,16 +164,29 @@ def _other_name(question: Question, rng: Random) -> tuple[str, str]:
     if not used:
         return question.sql, ""
     name, others = rng.choice(used)
-    return re.sub(rf"\b{name}\b", lambda _: rng.choice(others), question.sql, count=1), "It uses the wrong column."
+    return re.sub(
+        rf"\b{name}\b", lambda _: rng.choice(others), question.sql, count=1
+    ), "It uses the wrong column."
 
 
 def _opposite(question: Question, rng: Random) -> tuple[str, str]:
-    found = list(re.finditer(r"(?<= )(>=|<=|!=|>|<|=|DESC|ASC)(?= |$)", re.sub(r" ON \S+ = \S+", _blank, question.sql)))
+    found = list(
+        re.finditer(
+            r"(?<= )(>=|<=|!=|>|<|=|DESC|ASC)(?= |$)",
+            re.sub(r" ON \S+ = \S+", _blank, question.sql),
+        )
+    )
     if not found:
         return question.sql, ""
     match = rng.choice(found)
-    remark = "The order is the wrong way round." if match.group() in ("DESC", "ASC") else "The condition is wrong."
-    return question.sql[: match.start()] + _OPPOSITES[match.group()] + question.sql[match.end() :], remark
+    remark = (
+        "The order is the wrong way round."
+        if match.group() in ("DESC", "ASC")
+        else "The condition is wrong."
+    )
+    return question.sql[: match.start()] + _OPPOSITES[match.group()] + question.sql[
+        match.end() :
+    ], remark
 
 
 def _blank(match: re.Match[str]) -> str:
@@ -171,9 +197,15 @@ def _less(question: Question, rng: Random) -> tuple[str, str]:
     """The last clause left out."""
     places = [
         m.start()
-        for m in re.finditer(r" (WHERE|AND|GROUP BY|HAVING|ORDER BY|LIMIT|INTERSECT|EXCEPT|UNION) ", question.sql)
+        for m in re.finditer(
+            r" (WHERE|AND|GROUP BY|HAVING|ORDER BY|LIMIT|INTERSECT|EXCEPT|UNION) ", question.sql
+        )
     ]
-    return (question.sql[: places[-1]], "A part of the question is missing.") if places else (question.sql, "")
+    return (
+        (question.sql[: places[-1]], "A part of the question is missing.")
+        if places
+        else (question.sql, "")
+    )
 
 
 def _other_aggregate(question: Question, rng: Random) -> tuple[str, str]:
@@ -181,7 +213,9 @@ def _other_aggregate(question: Question, rng: Random) -> tuple[str, str]:
     if match is None:
         return question.sql, ""
     name = rng.choice([one for one in _AGGREGATES if one != match.group(1)])
-    return question.sql[: match.start(1)] + name + question.sql[match.end(1) :], "It uses the wrong function."
+    return question.sql[: match.start(1)] + name + question.sql[
+        match.end(1) :
+    ], "It uses the wrong function."
 
 
 def _misspelt(question: Question, rng: Random) -> tuple[str, str]:

@@ -57,7 +57,9 @@ def _roles(question: Question, schema: str, rng: Random) -> Iterator[Example]:
             check = PROMPTS.check(problem, question.sql, question.shown)
             yield Example(check, f"{PRAISE}\n{APPROVED}")
         else:
-            yield Example(PROMPTS.check(problem, wrong.sql, wrong.shown), f"{wrong.remark}\n{REJECTED}")
+            yield Example(
+                PROMPTS.check(problem, wrong.sql, wrong.shown), f"{wrong.remark}\n{REJECTED}"
+            )
     if wrong is not None and rng.random() < 0.2:
         rewrite = PROMPTS.rewrite(problem, wrong.sql, wrong.shown, f"{wrong.remark}\n{REJECTED}")
         yield Example(rewrite, block(question.sql))

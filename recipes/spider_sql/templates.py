@@ -54,7 +54,11 @@ def generated(tables: Tables, rng: Random) -> Question | None:
     ]
     if not usable:
         return None
-    made = _joined(rng, *rng.choice(links)) if links and rng.random() < 0.5 else _single(rng, rng.choice(usable))
+    made = (
+        _joined(rng, *rng.choice(links))
+        if links and rng.random() < 0.5
+        else _single(rng, rng.choice(usable))
+    )
     if made is None:
         return None
     text, sql = made
@@ -85,7 +89,14 @@ def _value(rng: Random) -> str:
 
 def _number(rng: Random) -> str:
     return str(
-        rng.choice((rng.randint(1, 20), rng.randint(10, 200), rng.randint(1000, 90000), rng.randint(1950, 2020)))
+        rng.choice(
+            (
+                rng.randint(1, 20),
+                rng.randint(10, 200),
+                rng.randint(1000, 90000),
+                rng.randint(1950, 2020),
+            )
+        )
     )
 
 
@@ -94,19 +105,28 @@ def _condition(rng: Random, table: _Table, prefix: str = "") -> tuple[str, str] 
     kind = rng.random()
     if kind < 0.45 and table.texts:
         column, value = rng.choice(table.texts), _value(rng)
-        words = rng.choice(("whose {c} is {v}", "with {c} {v}", "that have {c} '{v}'", 'whose {c} is "{v}"'))
+        words = rng.choice(
+            ("whose {c} is {v}", "with {c} {v}", "that have {c} '{v}'", 'whose {c} is "{v}"')
+        )
         return words.format(c=_said(column.name), v=value), f"{prefix}{column.name} = '{value}'"
     if kind < 0.55 and table.texts:
         column, value = rng.choice(table.texts), _value(rng)
-        words = rng.choice(("whose {c} contains '{v}'", "whose {c} includes the word {v}", "with {v} in the {c}"))
-        return words.format(c=_said(column.name), v=value), f"{prefix}{column.name} LIKE '%{value}%'"
+        words = rng.choice(
+            ("whose {c} contains '{v}'", "whose {c} includes the word {v}", "with {v} in the {c}")
+        )
+        return words.format(
+            c=_said(column.name), v=value
+        ), f"{prefix}{column.name} LIKE '%{value}%'"
     if not table.numbers:
         return None
     column = rng.choice(table.numbers)
     said, value = _said(column.name), _number(rng)
     if kind < 0.65:
         high = str(int(value) + rng.randint(1, 500))
-        return f"whose {said} is between {value} and {high}", f"{prefix}{column.name} BETWEEN {value} AND {high}"
+        return (
+            f"whose {said} is between {value} and {high}",
+            f"{prefix}{column.name} BETWEEN {value} AND {high}",
+        )
     words, mark = rng.choice(
         (
             ("whose {c} is greater than {v}", ">"), ("with {c} above {v}", ">"), ("with {c} more than {v}", ">"),
@@ -125,7 +145,9 @@ def _single(rng: Random, t: _Table) -> tuple[str, str] | None:
     shown = rng.sample(columns, min(len(columns), rng.choice((1, 1, 1, 2, 2, 3))))
     said = " and ".join(_said(c.name) for c in shown)
     names = ", ".join(c.name for c in shown)
-    ask = rng.choice(("what are the", "list the", "show the", "find the", "give the", "return the", "show"))
+    ask = rng.choice(
+        ("what are the", "list the", "show the", "find the", "give the", "return the", "show")
+    )
     c = shown[0]
     number = rng.choice(t.numbers) if t.numbers else None
     condition = _condition(rng, t)
@@ -133,7 +155,10 @@ def _single(rng: Random, t: _Table) -> tuple[str, str] | None:
         second = _condition(rng, t)
         if second is not None and second[1] != condition[1]:
             word = rng.choice(("and", "or"))
-            condition = f"{condition[0]} {word} {second[0]}", f"{condition[1]} {word.upper()} {second[1]}"
+            condition = (
+                f"{condition[0]} {word} {second[0]}",
+                f"{condition[1]} {word.upper()} {second[1]}",
+            )
     kind = rng.randrange(14)
     if kind == 0:
         ask = rng.choice(
@@ -157,7 +182,10 @@ def _single(rng: Random, t: _Table) -> tuple[str, str] | None:
             f"SELECT {names} FROM {table} WHERE {condition[1]}",
         )
     if kind == 4 and condition:
-        return f"how many {many} {condition[0]}?", f"SELECT COUNT(*) FROM {table} WHERE {condition[1]}"
+        return (
+            f"how many {many} {condition[0]}?",
+            f"SELECT COUNT(*) FROM {table} WHERE {condition[1]}",
+        )
     if kind == 5 and number:
         down = rng.random() < 0.6
         words = (
@@ -189,7 +217,8 @@ def _single(rng: Random, t: _Table) -> tuple[str, str] | None:
         )
     if kind == 7 and number:
         pairs = rng.sample(
-            (("average", "AVG"), ("maximum", "MAX"), ("minimum", "MIN"), ("total", "SUM")), rng.choice((1, 1, 2))
+            (("average", "AVG"), ("maximum", "MAX"), ("minimum", "MIN"), ("total", "SUM")),
+            rng.choice((1, 1, 2)),
         )
         words = " and ".join(word for word, _ in pairs)
         filtered = condition if condition and rng.random() < 0.4 else None
@@ -221,7 +250,9 @@ def _single(rng: Random, t: _Table) -> tuple[str, str] | None:
             )
         )
         if number and number is not group and rng.random() < 0.3:
-            word, name = rng.choice((("average", "AVG"), ("maximum", "MAX"), ("total", "SUM"), ("minimum", "MIN")))
+            word, name = rng.choice(
+                (("average", "AVG"), ("maximum", "MAX"), ("total", "SUM"), ("minimum", "MIN"))
+            )
             return (
                 f"what is the {word} {_said(number.name)} of {many} for each {_said(group.name)}?",
                 f"SELECT {group.name}, {name}({number.name}) FROM {table} GROUP BY {group.name}",
@@ -237,13 +268,17 @@ def _single(rng: Random, t: _Table) -> tuple[str, str] | None:
                 f"{ask} {_said(group.name)} with {words} {k} {many}.",
                 f"SELECT {group.name} FROM {table} GROUP BY {group.name} HAVING COUNT(*) {mark} {k}",
             )
-        words, order = rng.choice((("most common", " DESC"), ("most frequent", " DESC"), ("least common", "")))
+        words, order = rng.choice(
+            (("most common", " DESC"), ("most frequent", " DESC"), ("least common", ""))
+        )
         return (
             f"what is the {words} {_said(group.name)} of {many}?",
             f"SELECT {group.name} FROM {table} GROUP BY {group.name} ORDER BY COUNT(*){order} LIMIT 1",
         )
     if kind == 12 and number:
-        words, mark = rng.choice((("above", ">"), ("higher than", ">"), ("below", "<"), ("less than", "<")))
+        words, mark = rng.choice(
+            (("above", ">"), ("higher than", ">"), ("below", "<"), ("less than", "<"))
+        )
         return (
             f"{ask} {said} of {many} whose {_said(number.name)} is {words} the average.",
             f"SELECT {names} FROM {table} WHERE {number.name} {mark} (SELECT AVG({number.name}) FROM {table})",
@@ -268,7 +303,9 @@ def _single(rng: Random, t: _Table) -> tuple[str, str] | None:
     return None
 
 
-def _joined(rng: Random, child: _Table, key: Column, parent: _Table, target: Column) -> tuple[str, str] | None:
+def _joined(
+    rng: Random, child: _Table, key: Column, parent: _Table, target: Column
+) -> tuple[str, str] | None:
     if not parent.plain:
         return None
     label = rng.choice(parent.plain)
@@ -320,7 +357,9 @@ def _joined(rng: Random, child: _Table, key: Column, parent: _Table, target: Col
             l=_said(label.name), p=one, c=children
         ), f"SELECT {up}.{label.name}, COUNT(*) {source} GROUP BY {up}.{target.name}"
     if kind == 5:
-        words, order = rng.choice((("the most", " DESC"), ("the largest number of", " DESC"), ("the fewest", "")))
+        words, order = rng.choice(
+            (("the most", " DESC"), ("the largest number of", " DESC"), ("the fewest", ""))
+        )
         return (
             f"what is the {_said(label.name)} of the {one} with {words} {children}?",
             f"SELECT {up}.{label.name} {source} GROUP BY {up}.{target.name} ORDER BY COUNT(*){order} LIMIT 1",

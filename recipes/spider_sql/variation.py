@@ -47,7 +47,9 @@ def _used(question: Question) -> frozenset[str]:
     return frozenset(re.findall(r"\w+", re.sub(r"'(?:[^']|'')*'", "", question.sql).lower()))
 
 
-def _choose(question: Question, used: frozenset[str], others: Sequence[Question], rng: Random) -> Tables:
+def _choose(
+    question: Question, used: frozenset[str], others: Sequence[Question], rng: Random
+) -> Tables:
     """Some of the tables and columns: all that the query needs, most of the rest, at times some of elsewhere."""
     keep = rng.choice((1.0, 1.0, 0.8, 0.5))
     lean = rng.random() < 0.2
@@ -56,7 +58,11 @@ def _choose(question: Question, used: frozenset[str], others: Sequence[Question]
         needed = name.lower() in used
         if not needed and rng.random() > keep:
             continue
-        kept = [c for c in columns if not lean or c.key or c.target or c.name.lower() in used or rng.random() < 0.7]
+        kept = [
+            c
+            for c in columns
+            if not lean or c.key or c.target or c.name.lower() in used or rng.random() < 0.7
+        ]
         chosen[name] = kept or columns
     if rng.random() < 0.3 and others:
         taken = {name.lower() for name in question.tables}
@@ -69,7 +75,10 @@ def _choose(question: Question, used: frozenset[str], others: Sequence[Question]
     if rng.random() < 0.4:
         rng.shuffle(order)
     shuffled = rng.random() < 0.15
-    return {name: rng.sample(chosen[name], len(chosen[name])) if shuffled else chosen[name] for name in order}
+    return {
+        name: rng.sample(chosen[name], len(chosen[name])) if shuffled else chosen[name]
+        for name in order
+    }
 
 
 def _rename(question: Question, tables: Tables, rng: Random) -> tuple[Question, Tables]:
@@ -80,7 +89,13 @@ def _rename(question: Question, tables: Tables, rng: Random) -> tuple[Question, 
     for name in dict.fromkeys([*tables, *(c.name for columns in tables.values() for c in columns)]):
         for word in map(_single, _words(name)):
             free = word in said or word not in needed
-            if word not in renamed and free and len(word) > 2 and word not in _KEPT and rng.random() < share:
+            if (
+                word not in renamed
+                and free
+                and len(word) > 2
+                and word not in _KEPT
+                and rng.random() < share
+            ):
                 renamed[word] = _new_word(rng)
 
     def change(text: str) -> str:
@@ -89,7 +104,9 @@ def _rename(question: Question, tables: Tables, rng: Random) -> tuple[Question, 
     return _map(question, tables, change)
 
 
-def _map(question: Question, tables: Tables, change: Callable[[str], str]) -> tuple[Question, Tables]:
+def _map(
+    question: Question, tables: Tables, change: Callable[[str], str]
+) -> tuple[Question, Tables]:
     """`change` applied to every name; a question whose names would collide stays as it is."""
     new: Tables = {}
     for name, columns in tables.items():
@@ -100,7 +117,9 @@ def _map(question: Question, tables: Tables, change: Callable[[str], str]) -> tu
     names = {name.lower() for name in new}
     if len(names) < len(tables):
         return question, tables
-    known = {name.lower() for name in tables} | {c.name.lower() for columns in tables.values() for c in columns}
+    known = {name.lower() for name in tables} | {
+        c.name.lower() for columns in tables.values() for c in columns
+    }
     spoken = (lambda text: text) if change is str.lower else change
 
     def query(sql: str) -> str:
@@ -118,14 +137,19 @@ def _map(question: Question, tables: Tables, change: Callable[[str], str]) -> tu
         return query(head) + newline + rest
 
     wrong = tuple(Wrong(query(w.sql), result(w.shown), w.remark) for w in question.wrong)
-    return Question(spoken(question.text), query(question.sql), new, result(question.shown), wrong), new
+    return Question(
+        spoken(question.text), query(question.sql), new, result(question.shown), wrong
+    ), new
 
 
 def _text(tables: Tables, used: frozenset[str], rng: Random) -> str:
     """The compact schema text, without as many unneeded tables from the end as it takes to be short enough."""
     limit = rng.randint(*SCHEMA_CHARS)
     names = {name.lower() for name in tables}
-    lines = {name: compact(name, [_pointing(c, names) for c in columns]) for name, columns in tables.items()}
+    lines = {
+        name: compact(name, [_pointing(c, names) for c in columns])
+        for name, columns in tables.items()
+    }
     for name in reversed(list(lines)):
         if sum(map(len, lines.values())) + len(lines) <= limit:
             break
@@ -161,4 +185,10 @@ def _changed(word: str, renamed: dict[str, str]) -> str:
     if single not in renamed:
         return word
     new = renamed[single] + ("s" if low != single else "")
-    return new.upper() if word.isupper() and len(word) > 1 else new.capitalize() if word[0].isupper() else new
+    return (
+        new.upper()
+        if word.isupper() and len(word) > 1
+        else new.capitalize()
+        if word[0].isupper()
+        else new
+    )

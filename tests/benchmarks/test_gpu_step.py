@@ -27,31 +27,65 @@ def run(tmp_path: Path) -> Path:
     steps = [{"step": 0}]
     episodes, transitions = [], []
     for step, gen in ((1, 9.0), (2, 1.0), (3, 3.0), (4, 2.0)):
-        steps.append({"step": step, "timing_s/step": gen + 5, "timing_s/gen": gen, "timing_s/update_actor": 3.0})
+        steps.append(
+            {
+                "step": step,
+                "timing_s/step": gen + 5,
+                "timing_s/gen": gen,
+                "timing_s/update_actor": 3.0,
+            }
+        )
         for session in range(2):
             name = f"r{step}{session}"
             began = 100.0 * step
             episodes.append(
-                {"phase": "train", "step": step, "rollout_id": name, "prompt_tokens": 6, "response_tokens": 4}
-                | {"calls": 2, "started_s": began, "elapsed_s": gen, "tool_calls": json.dumps([{"elapsed_s": 0.1}])}
+                {
+                    "phase": "train",
+                    "step": step,
+                    "rollout_id": name,
+                    "prompt_tokens": 6,
+                    "response_tokens": 4,
+                }
+                | {
+                    "calls": 2,
+                    "started_s": began,
+                    "elapsed_s": gen,
+                    "tool_calls": json.dumps([{"elapsed_s": 0.1}]),
+                }
             )
             for index in range(2):
                 transitions.append(
-                    {"phase": "train", "step": step, "rollout_id": name, "index": index, "trained": index == 0}
-                    | {"prompt_ids": [1, 2, 3], "response_ids": [4] * (1 + index), "gateway_s": 0.001}
+                    {
+                        "phase": "train",
+                        "step": step,
+                        "rollout_id": name,
+                        "index": index,
+                        "trained": index == 0,
+                    }
+                    | {
+                        "prompt_ids": [1, 2, 3],
+                        "response_ids": [4] * (1 + index),
+                        "gateway_s": 0.001,
+                    }
                     | {"started_s": began + index * gen / 2, "latency_s": gen / 4}
                 )
     pl.DataFrame(steps).write_parquet(tmp_path / "steps.parquet")
     pl.DataFrame(episodes).write_parquet(tmp_path / "episodes.parquet")
     pl.DataFrame(transitions).write_parquet(tmp_path / "transitions.parquet")
-    (tmp_path / "run.json").write_text(json.dumps({"id": "r", "agent": "p", "hardware": {"gpus": ["H"]}}))
+    (tmp_path / "run.json").write_text(
+        json.dumps({"id": "r", "agent": "p", "hardware": {"gpus": ["H"]}})
+    )
     return tmp_path
 
 
 def test_phases_are_medians_after_the_first_step(gpu_step: Any, run: Path) -> None:
     table = gpu_step.phases(pl.read_parquet(run / "steps.parquet"))
     assert table["number"].to_list() == [2, 3, 4]
-    assert table["rollout"].median() == 2.0 and table["update"].median() == 3.0 and table["rest"].median() == 2.0
+    assert (
+        table["rollout"].median() == 2.0
+        and table["update"].median() == 3.0
+        and table["rest"].median() == 2.0
+    )
     tokens = gpu_step.tokens(pl.read_parquet(run / "episodes.parquet"), table)
     assert tokens["sampled_tokens"] == 8 and tokens["sampled_tokens_per_s"] == 4.0
 
@@ -61,7 +95,12 @@ def test_the_limits_replay_the_calls_of_the_median_step(gpu_step: Any, run: Path
     table = gpu_step.phases(pl.read_parquet(run / "steps.parquet"))
     assert gpu_step.chosen_step(table, transitions) == 4
     calls = gpu_step.calls_of(transitions, 4)
-    assert [len(call["response_ids"]) for call in calls] == [1, 1, 2, 2]  # in the order in which they began
+    assert [len(call["response_ids"]) for call in calls] == [
+        1,
+        1,
+        2,
+        2,
+    ]  # in the order in which they began
     assert len(gpu_step.calls_of(transitions, 4, trained=True)) == 2
 
 
@@ -90,7 +129,14 @@ def test_the_offline_engine_is_set_up_as_the_runs(gpu_step: Any) -> None:
 
 def test_the_table_prints_from_a_record_alone(run: Path) -> None:
     out = run / "table.json"
-    command = [sys.executable, str(BENCHMARKS / "gpu_step.py"), str(run), "--profile-rollout", "--json", str(out)]
+    command = [
+        sys.executable,
+        str(BENCHMARKS / "gpu_step.py"),
+        str(run),
+        "--profile-rollout",
+        "--json",
+        str(out),
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "limits left out: no data/verl.yaml" in done.stdout
@@ -98,10 +144,14 @@ def test_the_table_prints_from_a_record_alone(run: Path) -> None:
     # Two calls at once for a quarter of the time, none for a quarter, twice over.
     assert profile["peak_in_flight"] == 2 and profile["mean_in_flight"] == pytest.approx(1.0)
     assert profile["idle_share"] == pytest.approx(0.5)
-    assert profile["model_mean_s"] == pytest.approx(1.0) and profile["tools_mean_s"] == pytest.approx(0.1)
+    assert profile["model_mean_s"] == pytest.approx(1.0) and profile[
+        "tools_mean_s"
+    ] == pytest.approx(0.1)
 
 
-def test_idle_and_memory_come_from_samples_inside_the_rollout_phases(gpu_step: Any, tmp_path: Path) -> None:
+def test_idle_and_memory_come_from_samples_inside_the_rollout_phases(
+    gpu_step: Any, tmp_path: Path
+) -> None:
     from datetime import datetime
 
     lines = []
@@ -110,4 +160,9 @@ def test_idle_and_memory_come_from_samples_inside_the_rollout_phases(gpu_step: A
         lines.append(f"{stamp}, 0, {busy}, {memory}")
     (tmp_path / "smi.csv").write_text("\n".join(lines))
     found = gpu_step.smi(tmp_path / "smi.csv", [(1_000_001, 1_000_003)])
-    assert found == {"samples": 2, "idle_share": 0.5, "mean_utilization": 25.0, "max_memory_gib": 4.0}
+    assert found == {
+        "samples": 2,
+        "idle_share": 0.5,
+        "mean_utilization": 25.0,
+        "max_memory_gib": 4.0,
+    }

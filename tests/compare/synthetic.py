@@ -117,7 +117,15 @@ def write_run(
             writer.step(step, step_s)
         if kind == "train" and (step % 2 == 0 or step == steps):
             for index, task in enumerate(val):
-                writer.episode(task, "val", step, 0, share, calls, outcome=last(index) if step == seen else "ok")
+                writer.episode(
+                    task,
+                    "val",
+                    step,
+                    0,
+                    share,
+                    calls,
+                    outcome=last(index) if step == seen else "ok",
+                )
         if kind == "eval":
             for index, (task, session) in enumerate(product(val, range(config.eval.samples))):
                 lost: Outcome = "endpoint_error" if index < unscored else "ok"
@@ -126,7 +134,10 @@ def write_run(
     reason = "" if status == "finished" else "the policy's server went away"
     record = folder.read()
     scores: Scores = training_result(folder, record) if kind == "train" else {}
-    conclude(folder, closed(record, status, reason, 12.0 if kind == "eval" else 30 + seen * step_s, scores))
+    conclude(
+        folder,
+        closed(record, status, reason, 12.0 if kind == "eval" else 30 + seen * step_s, scores),
+    )
     return folder
 
 
@@ -147,7 +158,15 @@ class Writer:
         self._steps.add([{"step": step, "data": data}])
 
     def episode(
-        self, task: Task, phase: str, step: int, session: int, share: float, calls: int, *, outcome: Outcome = "ok"
+        self,
+        task: Task,
+        phase: str,
+        step: int,
+        session: int,
+        share: float,
+        calls: int,
+        *,
+        outcome: Outcome = "ok",
     ) -> None:
         import re
 
@@ -170,7 +189,9 @@ class Writer:
                     {"role": "system", "content": f"You {role.replace('_', ' ')}."},
                     {"role": "user", "content": f"Schema: t(a)\n\nQuestion: {task.question}"},
                 ),
-                response_text="```sql\nSELECT 1\n```" if role != "check_query" else "THE QUERY IS INCORRECT.",
+                response_text="```sql\nSELECT 1\n```"
+                if role != "check_query"
+                else "THE QUERY IS INCORRECT.",
                 finish_reason="stop",
                 prompt_ids=(1, 2, 3),
                 response_ids=tuple(range(10 + index)),
@@ -194,16 +215,31 @@ class Writer:
             transitions=transitions,
             failures=(),
             tool_calls=(
-                ToolCall("query_database", {"sql": "SELECT 1"}, "1 row: <1>", True, 1.0e9 + self._count + 0.052, 0.001),
+                ToolCall(
+                    "query_database",
+                    {"sql": "SELECT 1"},
+                    "1 row: <1>",
+                    True,
+                    1.0e9 + self._count + 0.052,
+                    0.001,
+                ),
             ),
             started_s=1.0e9 + self._count,
             elapsed_s=0.05 * len(roles) + 0.001 + 0.006 * len(roles),
         )
         reward = Verdict(None if failed else float(rewarded), outcome if failed else "rows differ")
         if self._parts and not failed:
-            reward = replace(reward, parts={"right": float(rewarded), "style": 0.25}, by_role={"write_query": 0.5})
+            reward = replace(
+                reward,
+                parts={"right": float(rewarded), "style": 0.25},
+                by_role={"write_query": 0.5},
+            )
 
-        trained = [call for call in transitions if phase == "train" and re.search(self._config.agent_match, call.role)]
+        trained = [
+            call
+            for call in transitions
+            if phase == "train" and re.search(self._config.agent_match, call.role)
+        ]
         paid = {call.index: reward.value or 0.0 for call in trained}
         self._episodes.add(
             [

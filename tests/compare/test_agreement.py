@@ -23,9 +23,18 @@ class Recorded:
     logged = Run.logged
 
 
-def run(seed: int, answers: dict[tuple[str, int], list[str]], outcome: str = "ok", norm: float = 0.2) -> Run:
+def run(
+    seed: int, answers: dict[tuple[str, int], list[str]], outcome: str = "ok", norm: float = 0.2
+) -> Run:
     rows: list[dict[str, Any]] = [
-        {"phase": phase, "step": step, "task_id": f"t{i}", "session": 0, "outcome": outcome, "answer": answer}
+        {
+            "phase": phase,
+            "step": step,
+            "task_id": f"t{i}",
+            "session": 0,
+            "outcome": outcome,
+            "answer": answer,
+        }
         for (phase, step), given in answers.items()
         for i, answer in enumerate(given)
     ]
@@ -33,12 +42,19 @@ def run(seed: int, answers: dict[tuple[str, int], list[str]], outcome: str = "ok
     return cast(Run, Recorded(seed, pl.DataFrame(rows), steps))
 
 
-BASE = {("val", 0): ["a", "b"], ("train", 1): ["c", "d"], ("train", 2): ["c", "d"], ("val", 2): ["e", "f", "g", "h"]}
+BASE = {
+    ("val", 0): ["a", "b"],
+    ("train", 1): ["c", "d"],
+    ("train", 2): ["c", "d"],
+    ("val", 2): ["e", "f", "g", "h"],
+}
 OTHER = BASE | {("train", 2): ["c", "x"], ("val", 2): ["e", "x", "x", "x"]}
 
 
 def test_answers_are_paired_by_seed_step_task_and_session() -> None:
-    found = agree({"base": [run(0, BASE), run(1, OTHER)], "other": [run(1, OTHER), run(0, OTHER)]}, "base")["other"]
+    found = agree(
+        {"base": [run(0, BASE), run(1, OTHER)], "other": [run(1, OTHER), run(0, OTHER)]}, "base"
+    )["other"]
     shares = {"start": 1.0, "first": 1.0, "training": 0.875, "end": 0.625}
     assert {key: found[key] for key in shares} == shares and found["draws"] == 20
     assert found["parted"] == 2 and found["gradient"] == 0.0 and not found["identical"]
@@ -54,13 +70,21 @@ def test_trainings_are_identical_only_if_every_answer_and_every_gradient_is() ->
     beside = agree({"base": [run(0, BASE)], "other": [run(0, BASE), run(1, BASE)]}, "base")["other"]
     assert not beside["identical"]  # nobody knows of seed 1
     untrained = {("val", 0): ["a", "b"]}
-    assert not agree({"base": [run(0, untrained)], "other": [run(0, untrained)]}, "base")["other"]["identical"]
+    assert not agree({"base": [run(0, untrained)], "other": [run(0, untrained)]}, "base")["other"][
+        "identical"
+    ]
 
 
 def test_what_cannot_be_paired_is_left_out() -> None:
     assert agree({"base": [run(0, BASE)], "other": [run(5, BASE)]}, "base") == {}
-    lost = agree({"base": [run(0, BASE)], "other": [run(0, BASE, outcome="endpoint_error")]}, "base")["other"]
-    assert lost["draws"] == 0 and lost["start"] is lost["training"] is lost["gradient"] is None and lost["steps"] == []
+    lost = agree(
+        {"base": [run(0, BASE)], "other": [run(0, BASE, outcome="endpoint_error")]}, "base"
+    )["other"]
+    assert (
+        lost["draws"] == 0
+        and lost["start"] is lost["training"] is lost["gradient"] is None
+        and lost["steps"] == []
+    )
     bare = cast(Run, Recorded(0, pl.DataFrame({"step": [0]}), pl.DataFrame()))
     assert agree({"base": [bare], "other": [bare]}, "base") == {}
 
@@ -73,7 +97,9 @@ def test_a_failure_of_the_agent_is_an_answer_of_its_own() -> None:
 
 def test_rows_of_dialogues_are_told_as_shares_of_calls_and_of_tokens() -> None:
     columns = ("calls", "merged_calls", "tokens", "saved_tokens")
-    steps = pl.DataFrame([(None,) * 4, (6.0, 2.0, 60.0, 20.0), (4.0, 3.0, 20.0, 20.0)], columns, orient="row")
+    steps = pl.DataFrame(
+        [(None,) * 4, (6.0, 2.0, 60.0, 20.0), (4.0, 3.0, 20.0, 20.0)], columns, orient="row"
+    )
     assert dialogues(cast(Run, Recorded(0, pl.DataFrame(), steps))) == (0.5, 40 / 120)
     assert dialogues(cast(Run, Recorded(0, pl.DataFrame(), steps[:1]))) is None
     assert dialogues(cast(Run, Recorded(0, pl.DataFrame(), steps.drop("merged_calls")))) is None

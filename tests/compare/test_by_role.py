@@ -38,12 +38,20 @@ def attempt(*calls: tuple[str, int | None, str], failures: tuple[str, ...] = ())
         transition(role, index, response_tokens=tokens, prompt_tokens=100, finish_reason=end)
         for index, (role, tokens, end) in enumerate(calls)
     ]
-    failed = [CallFailure(9, role, "upstream_status", "policy_server", 500, "", 0.0, 0.0) for role in failures]
+    failed = [
+        CallFailure(9, role, "upstream_status", "policy_server", 500, "", 0.0, 0.0)
+        for role in failures
+    ]
     return Attempt("r", "a", "ok", "", "x", tuple(made), tuple(failed), (), 0.0, 0.0)
 
 
 def test_an_attempt_says_what_each_role_did() -> None:
-    calls = attempt(("plan", 5, "tool_calls"), ("work", 7, "length"), ("plan", 9, "stop"), failures=("work", "check"))
+    calls = attempt(
+        ("plan", 5, "tool_calls"),
+        ("work", 7, "length"),
+        ("plan", 9, "stop"),
+        failures=("work", "check"),
+    )
     plan, work, check = roles(calls, Verdict(1.0, "x", by_role={"work": 0.25}), {0: 0.5, 2: 1.0})
     assert plan == {
         "role": "plan",
@@ -76,13 +84,25 @@ def runs(folder: Path) -> Path:
     for seed in (0, 1, 2):
         more: dict[str, Any] = {"steps": 2, "val_limit": 20}
         write(folder, "reference_sql", seed, **more)
-        write(folder, "langgraph_sql", seed, calls=2 + seed % 2, parts=True, agent_match="^write|check", **more)
+        write(
+            folder,
+            "langgraph_sql",
+            seed,
+            calls=2 + seed % 2,
+            parts=True,
+            agent_match="^write|check",
+            **more,
+        )
     return folder
 
 
 @pytest.fixture
 def one(runs: Path) -> Run:
-    return next(run for run in select([runs]).runs if run.record["agent"] == "langgraph_sql" and run.seed == 1)
+    return next(
+        run
+        for run in select([runs]).runs
+        if run.record["agent"] == "langgraph_sql" and run.seed == 1
+    )
 
 
 @pytest.mark.slow
@@ -95,7 +115,11 @@ def test_the_table_is_what_the_recorded_calls_come_to(one: Run) -> None:
         everyone = calls.filter(step=row["step"], phase=row["phase"])
         rollouts = len(one.episodes.filter(step=row["step"], phase=row["phase"]))
         tokens, trained = mine["response_tokens"].sum(), mine["trained"].sum()
-        assert (row["calls"], row["response_tokens"], row["trained"]) == (len(mine), tokens, trained)
+        assert (row["calls"], row["response_tokens"], row["trained"]) == (
+            len(mine),
+            tokens,
+            trained,
+        )
         assert row["calls_per_rollout"] == len(mine) / rollouts
         assert row["tokens_per_reply"] == tokens / len(mine)
         assert row["token_share"] == tokens / everyone["response_tokens"].sum()
@@ -118,10 +142,14 @@ def test_of_an_older_run_calls_say_it_and_what_they_lack_is_not_known(one: Run) 
 
 
 def test_a_rate_of_a_role_that_made_no_call_is_zero(one: Run) -> None:
-    text = one.episodes["by_role"].str.json_decode(pl.List(pl.Struct({"role": pl.String, "calls": pl.Int64})))
+    text = one.episodes["by_role"].str.json_decode(
+        pl.List(pl.Struct({"role": pl.String, "calls": pl.Int64}))
+    )
     assert text.list.len().min() == 3
     first = (pl.col("phase") == "train") & (pl.col("step") == 1)
-    one.episodes = one.episodes.with_columns(by_role=pl.when(first).then(pl.lit("[]")).otherwise("by_role"))
+    one.episodes = one.episodes.with_columns(
+        by_role=pl.when(first).then(pl.lit("[]")).otherwise("by_role")
+    )
     rows = roles_table(one, "step", "phase").filter(phase="train", step=1)
     assert len(rows) == 3 and rows.select(COUNTS).sum_horizontal().to_list() == [0, 0, 0]
     assert rows["calls_per_rollout"].to_list() == [0.0] * 3
@@ -146,19 +174,26 @@ def test_arms_are_compared_by_seed_with_student_s_interval(runs: Path) -> None:
     from scipy.stats import t
 
     found = compare(select([runs]), "reference_sql")
-    arms = sorted(found["arms"], key=lambda arm: arm["name"], reverse=True)  # otherwise in the order of random ids
+    arms = sorted(
+        found["arms"], key=lambda arm: arm["name"], reverse=True
+    )  # otherwise in the order of random ids
     mine, theirs = ({one["seed"]: one["by_role"] for one in arm["per_seed"]} for arm in arms)
     names = [arm["name"] for arm in arms]
     assert [name.split()[0] for name in names] == ["reference_sql", "langgraph_sql"]
     role = found["by_role"][names[1]]["write_query"]
     shares = [theirs[seed]["write_query"]["token_share"] for seed in (0, 1, 2)]
-    gaps = [theirs[seed]["write_query"]["token_share"] - mine[seed]["write_query"]["token_share"] for seed in (0, 1, 2)]  # type: ignore[operator]
+    gaps = [
+        theirs[seed]["write_query"]["token_share"] - mine[seed]["write_query"]["token_share"]
+        for seed in (0, 1, 2)
+    ]  # type: ignore[operator]
     for values, mean, ends in (
         (shares, role["token_share"]["mean"], role["token_share"]["interval"]),
         (gaps, role["token_share"]["difference"], role["token_share"]["difference_interval"]),
     ):
         half = t.ppf(0.975, 2) * stdev(values) / math.sqrt(3)  # type: ignore[type-var]
-        assert mean == pytest.approx(fmean(values)) and ends == pytest.approx((mean - half, mean + half))  # type: ignore[arg-type]
+        assert mean == pytest.approx(fmean(values)) and ends == pytest.approx(
+            (mean - half, mean + half)
+        )  # type: ignore[arg-type]
     rewriting = found["by_role"][names[1]]["rewrite_query"]
     assert rewriting["calls_per_rollout"]["mean"] == pytest.approx(1 / 3)
     assert rewriting["calls_per_rollout"]["difference"] == pytest.approx(-2 / 3)
@@ -185,7 +220,9 @@ def _table(runs: Path, key: str) -> list[list[str]]:
     return [found[key].heads, *found[key].rows] if key in found else []
 
 
-def test_tables_show_them_and_only_where_there_are_several_roles(runs: Path, tmp_path: Path) -> None:
+def test_tables_show_them_and_only_where_there_are_several_roles(
+    runs: Path, tmp_path: Path
+) -> None:
     heads, *rows = _table(runs, "by_role")
     assert heads[:3] == ["arm", "role", "calls/rollout"] and len(rows) == 6
     cells = {(row[0].split()[0], row[1]): dict(zip(heads, row, strict=True)) for row in rows}
@@ -207,7 +244,9 @@ def test_commands_and_python_say_the_same(one: Run) -> None:
     path = str(one.folder.path)
     shown = CliRunner().invoke(app, ["runs", "show", path], env={"COLUMNS": "200"})
     assert shown.exit_code == 0 and "By role" in shown.output
-    told = json.loads(CliRunner().invoke(app, ["runs", "show", path, "--json"]).output)["figures"]["by_role"]
+    told = json.loads(CliRunner().invoke(app, ["runs", "show", path, "--json"]).output)["figures"][
+        "by_role"
+    ]
     assert told == role_figures(one)
     rows = load_run(path).roles
     assert list(rows.columns) == roles_table(one, "step", "phase").columns and len(rows) == 12
@@ -227,10 +266,18 @@ def test_curves_need_no_calls_and_leave_out_a_step_under_way(under_way: Run) -> 
     last = under_way.training["step"].max()
     under_way.training = under_way.training.filter(pl.col("step") < last)
     figure = by_role({"a": [under_way]}, "token_share", "Share", "share", ".1%")
-    assert [trace["name"] for trace in figure["data"]] == ["write_query", "check_query", "rewrite_query"]
+    assert [trace["name"] for trace in figure["data"]] == [
+        "write_query",
+        "check_query",
+        "rewrite_query",
+    ]
     assert all(trace["x"] == [1] for trace in figure["data"])
     assert sum(trace["y"][0] for trace in figure["data"]) == pytest.approx(1.0)
-    both = by_role({"a": [under_way], "b": [under_way]}, "calls_per_rollout", "Calls", "calls", ".2f")
+    both = by_role(
+        {"a": [under_way], "b": [under_way]}, "calls_per_rollout", "Calls", "calls", ".2f"
+    )
     assert len(both["data"]) == 6 and both["data"][3]["name"] == "b, write_query"
     many = {str(index): [under_way] for index in range(11)}
-    assert by_role(many, "calls_per_rollout", "Calls", "calls", ".2f")["data"] == [], "33 curves cannot be told apart"
+    assert by_role(many, "calls_per_rollout", "Calls", "calls", ".2f")["data"] == [], (
+        "33 curves cannot be told apart"
+    )

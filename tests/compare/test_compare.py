@@ -61,13 +61,22 @@ def test_members_at_once_take_time_once_and_a_handoff_is_no_tool() -> None:
     """A planner, two workers nearly at once inside a handoff, a tool of 0.2 s, and the planner again."""
     calls = [("one", 10.0, 1.0), ("one", 11.1, 1.0), ("one", 11.2, 1.0), ("one", 12.5, 0.5)]
     tools = [{"started_s": 11.05, "elapsed_s": 1.4}, {"started_s": 12.25, "elapsed_s": 0.2}]
-    rows = {"attempt_id": ["one", "unasked"], "elapsed_s": [3.1, 1.0], "tool_calls": [json.dumps(tools), None]}
+    rows = {
+        "attempt_id": ["one", "unasked"],
+        "elapsed_s": [3.1, 1.0],
+        "tool_calls": [json.dumps(tools), None],
+    }
     run: Any = SimpleNamespace(
         episodes=pl.DataFrame(rows),
-        transitions=pl.DataFrame(calls, schema=["attempt_id", "started_s", "latency_s"], orient="row"),
+        transitions=pl.DataFrame(
+            calls, schema=["attempt_id", "started_s", "latency_s"], orient="row"
+        ),
     )
     found = framework_s(run)
-    assert found is not None and found.to_list() == [pytest.approx(3.1 - 1.0 - 1.1 - 0.2 - 0.5), None]
+    assert found is not None and found.to_list() == [
+        pytest.approx(3.1 - 1.0 - 1.1 - 0.2 - 0.5),
+        None,
+    ]
 
 
 def test_figures_of_an_arm_are_those_of_its_rollouts(compared: Comparison) -> None:
@@ -92,8 +101,13 @@ def test_figures_of_an_arm_are_those_of_its_rollouts(compared: Comparison) -> No
 def test_unscored_is_never_zero_and_failed_runs_are_told(compared: Comparison) -> None:
     crewai = arm(compared, "crewai_sql")
     assert crewai["unscored"] == 9 and crewai["failures"]["endpoint_error"] == 9
-    assert crewai["accuracy_final"]["tasks"] <= 120 and crewai["accuracy_final"]["scores"] == 3 * 117
-    assert any("9 of 1080 validation rollouts could not be scored" in remark for remark in compared["remarks"])
+    assert (
+        crewai["accuracy_final"]["tasks"] <= 120 and crewai["accuracy_final"]["scores"] == 3 * 117
+    )
+    assert any(
+        "9 of 1080 validation rollouts could not be scored" in remark
+        for remark in compared["remarks"]
+    )
     (failed,) = compared["failed"]
     assert failed["arm"] == "autogen_sql" and "server went away" in failed["reason"]
 
@@ -103,14 +117,19 @@ def test_a_named_folder_without_a_run_is_refused(three_arms: Path, tmp_path: Pat
         select([three_arms, tmp_path])
 
 
-def test_parts_of_the_reward_are_means_of_those_that_have_them(write_run: Write, compared: Comparison) -> None:
+def test_parts_of_the_reward_are_means_of_those_that_have_them(
+    write_run: Write, compared: Comparison
+) -> None:
     assert "reward_parts" not in {table.key for table in tables(compared)}
     run = write_run("langgraph_sql", parts=True, unscored=3)
     plain = write_run("reference_sql")
     found = compare(select([run.path, plain.path]))
     graded, bare = found["arms"]
     right = graded["accuracy_final"]["mean"]
-    assert graded["reward_parts"] == {"right": pytest.approx(right), "style": 0.25} and bare["reward_parts"] == {}
+    assert (
+        graded["reward_parts"] == {"right": pytest.approx(right), "style": 0.25}
+        and bare["reward_parts"] == {}
+    )
     (table,) = (table for table in tables(found) if table.key == "reward_parts")
     assert (table.title, table.heads) == ("Parts of the reward", ["arm", "right", "style"])
     assert table.rows == [["langgraph_sql", f"{right:.3f}", "0.250"], ["reference_sql", "-", "-"]]
@@ -148,7 +167,9 @@ def test_dealt_out_by_rollout_more_calls_are_no_more_optimizer_steps(write_run: 
         ("sandbox.max_rows=9", "sandbox.max_rows"),
     ],
 )
-def test_runs_that_differ_in_what_must_be_identical_are_refused(write_run: Write, override: str, key: str) -> None:
+def test_runs_that_differ_in_what_must_be_identical_are_refused(
+    write_run: Write, override: str, key: str
+) -> None:
     one, other = write_run(), write_run("langgraph_sql", overrides=[override])
     chosen = select([one.path, other.path])
     with pytest.raises(NotComparable) as caught:
@@ -156,11 +177,14 @@ def test_runs_that_differ_in_what_must_be_identical_are_refused(write_run: Write
     *lines, advice = str(caught.value).splitlines()
     text = "\n".join(lines or [advice])
     assert f"{key} differs: " in text and str(one.path) in text and str(other.path) in text
-    assert f"--allow {key.partition('.')[0]}" in advice and compare(chosen, allow=re.findall(r"--allow (\S+)", advice))
+    assert f"--allow {key.partition('.')[0]}" in advice and compare(
+        chosen, allow=re.findall(r"--allow (\S+)", advice)
+    )
 
 
 @pytest.mark.parametrize(
-    ("key", "overrides"), [("train.learning_rate", ["train.learning_rate=1e-5"]), ("agent_match", [])]
+    ("key", "overrides"),
+    [("train.learning_rate", ["train.learning_rate=1e-5"]), ("agent_match", [])],
 )
 def test_trainings_of_one_arm_may_not_differ_in_what_its_study_varies(
     write_run: Write, key: str, overrides: list[str]
@@ -168,22 +192,32 @@ def test_trainings_of_one_arm_may_not_differ_in_what_its_study_varies(
     base = [write_run(seed=seed) for seed in range(3)]
     before = [write_run(seed=seed, overrides=["train.learning_rate=1e-3"]) for seed in range(2)]
     after = write_run(
-        seed=2, overrides=overrides or ["train.learning_rate=1e-3"], agent_match="write" if overrides else "."
+        seed=2,
+        overrides=overrides or ["train.learning_rate=1e-3"],
+        agent_match="write" if overrides else ".",
     )
     chosen = select([run.path for run in (*base, *before, after)])
     chosen.varied = ["train.learning_rate", "agent_match"]
     for at, run in enumerate(chosen.runs):
         run.arm = "first" if at < len(base) else "second"
-    with pytest.raises(NotComparable, match=rf"^{key.replace('.', '[.]')} differs: .* --allow {key}$"):
+    with pytest.raises(
+        NotComparable, match=rf"^{key.replace('.', '[.]')} differs: .* --allow {key}$"
+    ):
         compare(chosen)
     assert compare(chosen, allow=[key])["pairs"][0]["arm"] == "second"
 
 
-def test_of_two_trainings_of_one_seed_the_newer_counts_whatever_is_named_first(write_run: Write) -> None:
-    older, newer = sorted((write_run(), write_run(accuracy=(0.3, 0.9))), key=lambda run: run.path.name)
+def test_of_two_trainings_of_one_seed_the_newer_counts_whatever_is_named_first(
+    write_run: Write,
+) -> None:
+    older, newer = sorted(
+        (write_run(), write_run(accuracy=(0.3, 0.9))), key=lambda run: run.path.name
+    )
     for paths in ([older.path, newer.path], [newer.path, older.path]):
         found = compare(select(paths))
-        assert f"{older.path.name} is left out for the newer {newer.path.name}." in " ".join(found["remarks"])
+        assert f"{older.path.name} is left out for the newer {newer.path.name}." in " ".join(
+            found["remarks"]
+        )
         assert list(found["identity"]) == [newer.path.name]
 
 
@@ -193,8 +227,15 @@ def test_a_finished_run_of_which_nothing_was_scored_is_said_to_be_so(write_run: 
     assert failed["reason"] == "nothing of its last validation was scored"
 
 
-def test_all_that_differs_is_told_at_once_by_what_it_is_about(write_run: Write, tmp_path: Path) -> None:
-    overrides = ["train.learning_rate=1e-5", "sampling.max_response_tokens=32", "task.val_limit=20", "verl.x=1"]
+def test_all_that_differs_is_told_at_once_by_what_it_is_about(
+    write_run: Write, tmp_path: Path
+) -> None:
+    overrides = [
+        "train.learning_rate=1e-5",
+        "sampling.max_response_tokens=32",
+        "task.val_limit=20",
+        "verl.x=1",
+    ]
     for seed in (0, 1):
         write_run(seed=seed)
         write_run("langgraph_sql", seed=seed, overrides=overrides)
@@ -215,12 +256,15 @@ def test_all_that_differs_is_told_at_once_by_what_it_is_about(write_run: Write, 
 
 
 def test_other_questions_are_named_by_task_set_split_and_number(write_run: Write) -> None:
-    one, fewer, others, order = (write_run(name, kind="eval") for name in ("reference_sql", *3 * ["langgraph_sql"]))
+    one, fewer, others, order = (
+        write_run(name, kind="eval") for name in ("reference_sql", *3 * ["langgraph_sql"])
+    )
     record = fewer.read()
     record["identity"]["val_tasks"], record["tasks"]["val"] = "00c0ffee00c0ffee", 20
     fewer.write(record)
     with pytest.raises(
-        NotComparable, match=r"60 questions of pocket/val \(\w{8}\) in .*, 20 .*/val \(00c0ffee\) in \S+\."
+        NotComparable,
+        match=r"60 questions of pocket/val \(\w{8}\) in .*, 20 .*/val \(00c0ffee\) in \S+\.",
     ):
         compare(select([one.path, fewer.path]))
     assert "20 questions of pocket/val (00c0ffee)" in render(
@@ -230,13 +274,16 @@ def test_other_questions_are_named_by_task_set_split_and_number(write_run: Write
     record["identity"]["val_tasks"] = "ab" * 8
     others.write(record)
     with pytest.raises(
-        NotComparable, match=r"60 .* 60 questions of pocket/val \(abababab\) in \S+: as many, but others\."
+        NotComparable,
+        match=r"60 .* 60 questions of pocket/val \(abababab\) in \S+: as many, but others\.",
     ):
         compare(select([one.path, others.path]))
     record = order.read()
     record["identity"]["task_set"] = {"name": "medical", "sha256": {"val.parquet": "cd" * 32}}
     order.write(record)
-    with pytest.raises(NotComparable, match=r"^task_set\.name differs: 'pocket' .* --allow task_set$"):
+    with pytest.raises(
+        NotComparable, match=r"^task_set\.name differs: 'pocket' .* --allow task_set$"
+    ):
         compare(select([one.path, order.path]))
 
 
@@ -250,11 +297,18 @@ def test_arms_of_trained_roles_compare_whatever_the_credit(write_run: Write, cre
     found = compare(select([run.path for run in runs]))
     assert len(found["arms"]) == 3 and not found["exceptions"]
     other = write_run(
-        "reference_sql", agent_match=".", overrides=[f"train.credit={'role' if credit == 'turn' else 'turn'}"]
+        "reference_sql",
+        agent_match=".",
+        overrides=[f"train.credit={'role' if credit == 'turn' else 'turn'}"],
     )
-    with pytest.raises(NotComparable, match=r"^train\.credit differs: .* say --allow train\.credit$"):
+    with pytest.raises(
+        NotComparable, match=r"^train\.credit differs: .* say --allow train\.credit$"
+    ):
         compare(select([runs[0].path, other.path]))
-    assert compare(select([runs[0].path, other.path]), allow=["train.credit"])["exceptions"][0]["key"] == "train.credit"
+    assert (
+        compare(select([runs[0].path, other.path]), allow=["train.credit"])["exceptions"][0]["key"]
+        == "train.credit"
+    )
 
 
 @pytest.mark.parametrize(
@@ -277,7 +331,9 @@ def test_another_prompt_evaluator_or_model_is_refused_and_allow_is_recorded(
     with pytest.raises(NotComparable, match=f"^{key} differs: {old!r} in .*, {value!r} in "):
         compare(select([one.path, other.path]))
     found = compare(select([one.path, other.path]), allow=[key])
-    assert found["exceptions"] == [{"key": key, "why": "allowed", "values": {one.id: old, other.id: value}}]
+    assert found["exceptions"] == [
+        {"key": key, "why": "allowed", "values": {one.id: old, other.id: value}}
+    ]
     assert "allowed by --allow" in render(found, "md")
 
 
@@ -286,22 +342,35 @@ def test_a_cpu_and_a_gpu_run_are_refused_by_the_options_of_their_presets_and_the
 ) -> None:
     verl = "verl.actor_rollout_ref.rollout"
     one = write_run()
-    other = write_run(overrides=[f"{verl}.enforce_eager=true", f"{verl}.max_num_seqs=256", "rollout.runners=8"])
+    other = write_run(
+        overrides=[f"{verl}.enforce_eager=true", f"{verl}.max_num_seqs=256", "rollout.runners=8"]
+    )
     other.update(device="cuda")
-    with pytest.raises(NotComparable, match=r"(?s)  verl\.\S+ differs: not set in .* say --allow verl --allow device$"):
+    with pytest.raises(
+        NotComparable,
+        match=r"(?s)  verl\.\S+ differs: not set in .* say --allow verl --allow device$",
+    ):
         compare(select([one.path, other.path]))
     found = compare(select([one.path, other.path]), allow=["verl", "device"])
-    assert [arm["name"] for arm in found["arms"]] == ["reference_sql on cpu", "reference_sql on cuda"]
+    assert [arm["name"] for arm in found["arms"]] == [
+        "reference_sql on cpu",
+        "reference_sql on cuda",
+    ]
     assert {exception["key"] for exception in found["exceptions"]} == {
         f"{verl}.enforce_eager",
         f"{verl}.max_num_seqs",
         "device",
     }
     note = "two runs of one agent may give less than 100 too"
-    assert note in render(found, "md") and note not in render(compare(select([one.path, write_run().path])), "md")
+    assert note in render(found, "md") and note not in render(
+        compare(select([one.path, write_run().path])), "md"
+    )
     slower = write_run("langgraph_sql", overrides=["rollout.runners=4"])  # not by the device alone
     names = [
-        arm["name"] for arm in compare(select([one.path, other.path, slower.path]), allow=["verl", "device"])["arms"]
+        arm["name"]
+        for arm in compare(select([one.path, other.path, slower.path]), allow=["verl", "device"])[
+            "arms"
+        ]
     ]
     assert names == [
         "reference_sql on cpu runners=1",
@@ -323,7 +392,9 @@ def test_agents_without_certificate_are_refused_and_idiomatic_ones_marked(write_
     found = compare(select([reference.path, bare.path]), allow=["parity"])
     assert any("Not certified" in remark for remark in found["remarks"])
     third = write_run("crewai_sql", parity=certificate(scenarios="other"))
-    with pytest.raises(NotComparable, match=r"parity\.scenarios differs: s for langgraph_sql, other for crewai_sql"):
+    with pytest.raises(
+        NotComparable, match=r"parity\.scenarios differs: s for langgraph_sql, other for crewai_sql"
+    ):
         compare(select([write_run("langgraph_sql").path, third.path]))
     record = third.read()
     record["identity"]["program"] = "team"  # whose scenarios are others
@@ -331,10 +402,14 @@ def test_agents_without_certificate_are_refused_and_idiomatic_ones_marked(write_
     compare(select([write_run("langgraph_sql").path, third.path]), allow=["program"])
     loose = write_run("crewai_sql_idiomatic", parity=None)
     found = compare(select([reference.path, loose.path]))
-    assert any("crewai_sql_idiomatic" in remark and "Idiomatic" in remark for remark in found["remarks"])
+    assert any(
+        "crewai_sql_idiomatic" in remark and "Idiomatic" in remark for remark in found["remarks"]
+    )
 
 
-def test_a_reference_that_is_not_installed_is_known_by_what_others_were_held_against(write_run: Write) -> None:
+def test_a_reference_that_is_not_installed_is_known_by_what_others_were_held_against(
+    write_run: Write,
+) -> None:
     gone, other = write_run("crewai_sql", parity=None), write_run("langgraph_sql")
     gone.update(agent="reference_gone", agent_source="")
     assert compare(select([gone.path, other.path]))["arms"]  # records of old have no source
@@ -346,12 +421,19 @@ def test_a_reference_that_is_not_installed_is_known_by_what_others_were_held_aga
             compare(select([gone.path, other.path]))
 
 
-def test_an_agent_whose_source_changed_between_runs_is_refused_unless_each_is_certified(write_run: Write) -> None:
+def test_an_agent_whose_source_changed_between_runs_is_refused_unless_each_is_certified(
+    write_run: Write,
+) -> None:
     one, other = (write_run("langgraph_sql", seed=seed) for seed in (0, 1))
     other.update(agent_source="0123456789abcdef")
-    assert compare(select([one.path, other.path]))["arms"][0]["seeds"] == [0, 1]  # both are the same agent, proven
+    assert compare(select([one.path, other.path]))["arms"][0]["seeds"] == [
+        0,
+        1,
+    ]  # both are the same agent, proven
     other.update(parity=None, frameworks={"langgraph": "99.0"})
-    with pytest.raises(NotComparable, match=r"source of langgraph_sql changed between runs \(.*0123456789abcdef"):
+    with pytest.raises(
+        NotComparable, match=r"source of langgraph_sql changed between runs \(.*0123456789abcdef"
+    ):
         compare(select([one.path, other.path]))
     remarks = compare(select([one.path, other.path]), allow=["parity"])["remarks"]
     assert any("source of langgraph_sql changed" in remark for remark in remarks)
@@ -382,9 +464,15 @@ def test_a_certificate_may_be_made_after_the_run(
 
 def test_one_seed_is_called_one_seed(write_run: Write) -> None:
     found = compare(select([write_run().path, write_run("langgraph_sql").path]))
-    assert found["one_seed"] and found["pairs"][0]["one_seed"] and found["pairs"][0]["training"] == {}
+    assert (
+        found["one_seed"] and found["pairs"][0]["one_seed"] and found["pairs"][0]["training"] == {}
+    )
     text = render(found, "md")
-    assert "1 (one seed)" in text and ", one seed |" in text and "says nothing about what another training" in text
+    assert (
+        "1 (one seed)" in text
+        and ", one seed |" in text
+        and "says nothing about what another training" in text
+    )
 
 
 def test_arms_without_a_common_seed_are_paired_by_question(write_run: Write) -> None:
@@ -392,10 +480,19 @@ def test_arms_without_a_common_seed_are_paired_by_question(write_run: Write) -> 
     assert found["pairs"][0]["paired_by"] == "task" and found["pairs"][0]["one_seed"]
     more = [write_run(seed=seed) for seed in (1, 2, 3)]
     several = compare(
-        select([*(run.path for run in more), *(write_run("langgraph_sql", seed=seed).path for seed in (2, 3))])
+        select(
+            [
+                *(run.path for run in more),
+                *(write_run("langgraph_sql", seed=seed).path for seed in (2, 3)),
+            ]
+        )
     )
-    assert "Differences are those of the seeds that both arms have: langgraph_sql 2." in render(several, "md")
-    assert ", no seed in common |" in render(found, "md") and ", one seed |" not in render(found, "md")
+    assert "Differences are those of the seeds that both arms have: langgraph_sql 2." in render(
+        several, "md"
+    )
+    assert ", no seed in common |" in render(found, "md") and ", one seed |" not in render(
+        found, "md"
+    )
 
 
 def test_nothing_is_equivalent_without_a_margin(write_run: Write) -> None:
@@ -425,21 +522,37 @@ def test_the_same_trainings_are_equivalent_from_eight_seeds_on(write_run: Write)
     text = render(found, "md")
     assert "| identical | - | - | equivalent (identical in 8 of 8 seeds) |" in text
     assert "Up to 31.2 % of trainings with other seeds" in text
-    assert "| never |" in text and len(json.loads(render(found, "json"))["agreement"]["langgraph_sql"]["steps"]) == 16
+    assert (
+        "| never |" in text
+        and len(json.loads(render(found, "json"))["agreement"]["langgraph_sql"]["steps"]) == 16
+    )
     fewer = compare(select(paths[:-2]), margin=0.05)
     assert fewer["pairs"][0]["verdict"] == "identical"
     text = render(fewer, "md")
-    assert "| identical in 7 of 7 seeds; 8 are needed to generalise |" in text and "annot tell" not in text
+    assert (
+        "| identical in 7 of 7 seeds; 8 are needed to generalise |" in text
+        and "annot tell" not in text
+    )
     assert "a margin is needed to generalise" in render(compare(select(paths)), "md")
 
 
-def test_what_the_agent_fails_is_wrong_and_what_the_machine_loses_is_bounded(write_run: Write) -> None:
+def test_what_the_agent_fails_is_wrong_and_what_the_machine_loses_is_bounded(
+    write_run: Write,
+) -> None:
     whole = write_run(accuracy=(0.3, 1.0), unscored=3)
-    failing = write_run("langgraph_sql", accuracy=(0.3, 1.0), failing=6)  # left unscored, as older records have it
+    failing = write_run(
+        "langgraph_sql", accuracy=(0.3, 1.0), failing=6
+    )  # left unscored, as older records have it
     found = compare(select([whole.path, failing.path]), margin=0.05)
     mine, base = arm(found, "langgraph_sql"), arm(found, "reference_sql")
-    assert mine["accuracy_final"]["mean"] == 0.9 and mine["agent_failed"] == 0.1 and mine["unscored"] == 0
-    assert mine["accuracy_bounds"] is None and base["accuracy_bounds"] == pytest.approx((57 / 60, 1.0))
+    assert (
+        mine["accuracy_final"]["mean"] == 0.9
+        and mine["agent_failed"] == 0.1
+        and mine["unscored"] == 0
+    )
+    assert mine["accuracy_bounds"] is None and base["accuracy_bounds"] == pytest.approx(
+        (57 / 60, 1.0)
+    )
     assert found["pairs"][0]["difference_bounds"] == pytest.approx((-0.1, 0.9 - 57 / 60))
     text = render(found, "md")
     assert "failed by agent %" in text and "[95.0, 100.0]" in text and "[-10.0, -5.0]" in text
@@ -453,29 +566,47 @@ def test_a_run_whose_task_set_changed_under_it_is_refused_in_a_line(write_run: W
     record = other.read()
     record["result"]["data_changed"] = ["zoo_keeping"]
     other.write(record)
-    with pytest.raises(NotComparable, match=r"its task set changed while it ran \(zoo_keeping\)") as caught:
+    with pytest.raises(
+        NotComparable, match=r"its task set changed while it ran \(zoo_keeping\)"
+    ) as caught:
         compare(select([one.path, other.path]))
     assert "\n" not in str(caught.value)
 
 
-def test_statistics_of_checkpoints_are_shown_for_checkpoints_only(write_run: Write, compared: Comparison) -> None:
-    assert "McNemar" not in render(compared, "md") and "bootstrap over clusters" not in render(compared, "md")
+def test_statistics_of_checkpoints_are_shown_for_checkpoints_only(
+    write_run: Write, compared: Comparison
+) -> None:
+    assert "McNemar" not in render(compared, "md") and "bootstrap over clusters" not in render(
+        compared, "md"
+    )
     assert pair(compared, "crewai_sql")["item"]["mcnemar"][0]["p"] < 0.05
     text = render(compare(select([write_run().path, write_run("langgraph_sql").path])), "md")
     assert "These checkpoints alone" in text and "Of other trainings it says nothing" in text
 
 
 def test_evaluations_compare_with_evaluations_only(write_run: Write) -> None:
-    one, other = write_run(kind="eval"), write_run("langgraph_sql", kind="eval", accuracy=(0.3, 0.2))
+    one, other = (
+        write_run(kind="eval"),
+        write_run("langgraph_sql", kind="eval", accuracy=(0.3, 0.2)),
+    )
     found = compare(select([one.path, other.path]))
-    assert found["kind"] == "eval" and found["views"] == [] and found["arms"][0]["accuracy_initial"] is None
-    with pytest.raises(NotComparable, match=r"(?s)task set:\n  data_order differs.*run:\n  kind differs"):
+    assert (
+        found["kind"] == "eval"
+        and found["views"] == []
+        and found["arms"][0]["accuracy_initial"] is None
+    )
+    with pytest.raises(
+        NotComparable, match=r"(?s)task set:\n  data_order differs.*run:\n  kind differs"
+    ):
         compare(select([one.path, write_run().path]))
 
 
 def test_runs_without_transitions_leave_dashes(write_run: Write) -> None:
     found = compare(select([write_run(keep_transitions=False).path]))
-    assert found["arms"][0]["overhead_ms_per_call"] is None and found["arms"][0]["trained_by_role"] == {}
+    assert (
+        found["arms"][0]["overhead_ms_per_call"] is None
+        and found["arms"][0]["trained_by_role"] == {}
+    )
     assert "framework ms/call" not in render(found, "md")
 
 
@@ -506,7 +637,10 @@ def test_every_format_holds_every_arm(compared: Comparison, form: Any) -> None:
         assert name.replace("_", r"\_") in text if form == "latex" else name in text
     if form == "csv":
         rows = list(csv.DictReader(io.StringIO(text)))
-        assert len(rows) == 3 and float(rows[0]["accuracy_final"]) == compared["arms"][0]["accuracy_final"]["mean"]
+        assert (
+            len(rows) == 3
+            and float(rows[0]["accuracy_final"]) == compared["arms"][0]["accuracy_final"]["mean"]
+        )
     elif form == "json":
         assert json.loads(text)["references"][0]["accuracy_final"] == 0.722
     else:
@@ -514,7 +648,10 @@ def test_every_format_holds_every_arm(compared: Comparison, form: Any) -> None:
 
 
 def test_foreign_figures_are_shown_by_default_only_for_their_task_set() -> None:
-    assert reference_rows("pocket") == [] and len(reference_rows("spider")) == len(reference_rows()) > 5
+    assert (
+        reference_rows("pocket") == []
+        and len(reference_rows("spider")) == len(reference_rows()) > 5
+    )
     assert all("http" in row["source"] for row in reference_rows())
 
 
@@ -525,7 +662,9 @@ def test_foreign_figures_that_nobody_checked_are_marked(compared: Comparison) ->
     assert all(row["checked"] for row in reference_rows())
 
 
-def test_learning_on_the_way_is_compared_at_the_stated_checkpoint_and_by_area(three_arms: Path) -> None:
+def test_learning_on_the_way_is_compared_at_the_stated_checkpoint_and_by_area(
+    three_arms: Path,
+) -> None:
     chosen = select([three_arms])
     chosen.study = {"checkpoint": 2}
     found = compare(chosen, "reference_sql")
@@ -558,8 +697,12 @@ def test_a_checkpoint_that_was_not_validated_is_told(three_arms: Path) -> None:
     assert any("not every run was validated at step 3" in one.lower() for one in found["remarks"])
 
 
-def test_a_saturated_task_set_is_said_to_separate_nothing(write_run: Write, compared: Comparison) -> None:
-    runs = [write_run(name, accuracy=(0.3, 1.0)).path for name in ("reference_sql", "langgraph_sql")]
+def test_a_saturated_task_set_is_said_to_separate_nothing(
+    write_run: Write, compared: Comparison
+) -> None:
+    runs = [
+        write_run(name, accuracy=(0.3, 1.0)).path for name in ("reference_sql", "langgraph_sql")
+    ]
     found = compare(select(runs), margin=0.05)
     assert found["ceiling"] and "The task set is saturated" in render(found, "md")
     assert "almost given" in render(found, "md")
@@ -575,7 +718,10 @@ def test_what_is_not_known_of_the_code_and_unequal_sharing_are_told(write_run: W
         run.write(record)
     remarks = " ".join(compare(select([one.path, other.path]))["remarks"])
     assert "The commit of the code is not known: harness" in remarks
-    assert "shared unequally, so times are not comparable: 4 runs at a time with 8 cores each; 8 runs" in remarks
+    assert (
+        "shared unequally, so times are not comparable: 4 runs at a time with 8 cores each; 8 runs"
+        in remarks
+    )
 
 
 def test_mistakes_are_one_line(three_arms: Path, tmp_path: Path) -> None:
@@ -596,7 +742,9 @@ def test_the_command_prints_results_on_stdout_and_refuses_in_a_line(three_arms: 
     def harness(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "harness", *arguments]
         wide = {**os.environ, "COLUMNS": "100"}
-        return subprocess.run(command, capture_output=True, text=True, timeout=90, check=False, env=wide)
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=90, check=False, env=wide
+        )
 
     shown = harness("compare", str(three_arms), "--baseline", "reference_sql", "--margin", "0.15")
     assert shown.returncode == 0 and "different" in shown.stdout and shown.stderr == ""
@@ -605,13 +753,17 @@ def test_the_command_prints_results_on_stdout_and_refuses_in_a_line(three_arms: 
     assert refused.returncode == 2 and refused.stdout == "" and refused.stderr.count("\n") == 1
 
 
-def test_runs_are_listed_and_two_proved_comparable(three_arms: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_are_listed_and_two_proved_comparable(
+    three_arms: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     from harness.cli.runs import diff, list_
 
     list_(three_arms, json_=True)
     listed = json.loads(capsys.readouterr().out)
     assert len(listed) == 10 and sum(one["status"] == "failed" for one in listed) == 1
-    same = [Path(one["path"]) for one in listed if one["seed"] == 0 and one["status"] == "finished"][:2]
+    same = [
+        Path(one["path"]) for one in listed if one["seed"] == 0 and one["status"] == "finished"
+    ][:2]
     diff(*same, json_=True)
     found = json.loads(capsys.readouterr().out)
     assert found["comparable"] and list(found["differs"]["config"]) == ["agent"]
@@ -622,19 +774,27 @@ def test_a_status_that_there_is_not_is_refused_and_an_empty_list_says_what_was_a
 ) -> None:
     from harness.cli.runs import list_
 
-    with pytest.raises(UserError, match=r"--status runing: .*; did you mean 'running'\? One of: finished, failed"):
+    with pytest.raises(
+        UserError, match=r"--status runing: .*; did you mean 'running'\? One of: finished, failed"
+    ):
         list_(three_arms, status="runing")
     list_(three_arms, agent="crewai_sq", status="running")
     said = capsys.readouterr()
     assert said.out == "" and "no runs of agent crewai_sq with status running under" in said.err
-    assert "; did you mean 'crewai_sql'? 10 others are there" in said.err and "Start one" not in said.err
+    assert (
+        "; did you mean 'crewai_sql'? 10 others are there" in said.err
+        and "Start one" not in said.err
+    )
     list_(three_arms, status="failed", json_=True)
     assert {one["agent"] for one in json.loads(capsys.readouterr().out)} == {"autogen_sql"}
 
 
 @pytest.mark.parametrize("width", [80, 160])
 def test_a_list_shows_whole_ids_and_says_which_runs_nobody_holds(
-    write_run: Write, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], width: int
+    write_run: Write,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    width: int,
 ) -> None:
     from harness.cli.common import results
     from harness.cli.runs import list_
@@ -646,13 +806,19 @@ def test_a_list_shows_whole_ids_and_says_which_runs_nobody_holds(
         pass
     with held.locked():
         list_(killed.path.parent)
-    said = {words[0]: words[1:] for line in capsys.readouterr().out.splitlines() if (words := line.split())}
+    said = {
+        words[0]: words[1:]
+        for line in capsys.readouterr().out.splitlines()
+        if (words := line.split())
+    }
     assert "killed?" in said[killed.path.name] and "running" in said[held.path.name]
     assert ("reference_sql" in said[held.path.name]) == (width == 160)
     results.cache_clear()
 
 
-def test_show_and_power_learn_from_runs(three_arms: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_and_power_learn_from_runs(
+    three_arms: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     from harness.cli.runs import show
     from harness_power.command import power
 
@@ -680,17 +846,25 @@ def test_power_recovers_known_variances_from_databases_of_unequal_size() -> None
     database = np.repeat(np.arange(120), sizes)
     shape = (60, len(database))
     values = generator.normal(0, 0.1, (60, 1)) + generator.normal(0, 0.05, 120)[database]
-    values = values + generator.normal(0, 0.2, len(database)) + generator.normal(0, 0.08, (60, 120))[:, database]
+    values = (
+        values
+        + generator.normal(0, 0.2, len(database))
+        + generator.normal(0, 0.08, (60, 120))[:, database]
+    )
     values = values + generator.normal(0, 0.5, shape)
     seed, task = np.indices(shape).reshape(2, -1)
-    rows = pl.DataFrame({"seed": seed, "cluster": database[task], "task_id": task, "value": values.ravel()})
+    rows = pl.DataFrame(
+        {"seed": seed, "cluster": database[task], "task_id": task, "value": values.ravel()}
+    )
     found = _components(rows)
     assert list(found**0.5) == pytest.approx([0.1, 0.05, 0.2, 0.08, 0.5], rel=0.25)
     truth = Variances(0.1**2, 0.05**2, 0.0, 0.0, 0.5**2, (10,) * 20, 3, "truth")
     counts = [needed(truth, effect, 0.8, 0.05, truth.sizes) for effect in (0.2, 0.1, 0.06)]
     assert counts == sorted(counts, key=lambda count: count or 0) and counts[0] is not None
     assert needed(truth, 0.001, 0.8, 0.05, truth.sizes) is None
-    assert truth.detectable(3, truth.sizes, 0.8, 0.05 / 4) > truth.detectable(3, truth.sizes, 0.8, 0.05)  # Holm
+    assert truth.detectable(3, truth.sizes, 0.8, 0.05 / 4) > truth.detectable(
+        3, truth.sizes, 0.8, 0.05
+    )  # Holm
 
 
 def test_the_planned_power_is_that_of_the_verdict_s_own_test() -> None:
@@ -703,13 +877,24 @@ def test_the_planned_power_is_that_of_the_verdict_s_own_test() -> None:
 
     sizes = [1] * 8 + [4] * 8 + [10] * 10 + [24] * 6
     planned = Variances(0.01**2, 0.02**2, 0.0, 0.0, 0.2**2, tuple(sizes), 4, "planned")
-    effect, generator, repeats, hits = planned.detectable(4, sizes, 0.8, 0.05), np.random.default_rng(5), 300, 0
+    effect, generator, repeats, hits = (
+        planned.detectable(4, sizes, 0.8, 0.05),
+        np.random.default_rng(5),
+        300,
+        0,
+    )
     database = np.repeat(np.arange(len(sizes)), sizes)
     seed, task = np.indices((4, len(database))).reshape(2, -1)
     rows = pl.DataFrame({"seed": seed, "cluster": database[task], "task_id": task})
     for _ in range(repeats):
-        shift = effect + generator.normal(0, 0.01, (4, 1)) + generator.normal(0, 0.02, len(sizes))[database]
-        found = crossed_mean(rows.with_columns(value=(shift + generator.normal(0, 0.2, shift.shape)).ravel()))
+        shift = (
+            effect
+            + generator.normal(0, 0.01, (4, 1))
+            + generator.normal(0, 0.02, len(sizes))[database]
+        )
+        found = crossed_mean(
+            rows.with_columns(value=(shift + generator.normal(0, 0.2, shift.shape)).ravel())
+        )
         hits += found is not None and found.p_difference() < 0.05
     assert hits / repeats == pytest.approx(0.8, abs=2.6 * (0.8 * 0.2 / repeats) ** 0.5)
 
@@ -724,17 +909,27 @@ def test_power_planned_from_skewed_graded_pilots_is_that_of_the_test() -> None:
     from harness_power.planning import _components
 
     sizes = [1] * 8 + [4] * 8 + [10] * 10 + [24] * 6
-    cluster, generator, repeats = np.repeat(np.arange(len(sizes)), sizes), np.random.default_rng(11), 300
+    cluster, generator, repeats = (
+        np.repeat(np.arange(len(sizes)), sizes),
+        np.random.default_rng(11),
+        300,
+    )
 
     def differences(seeds: int) -> pl.DataFrame:
         seed, task = np.indices((seeds, len(cluster))).reshape(2, -1)
-        level = generator.normal(1, 0.8, len(sizes))[cluster] + generator.normal(0, 0.2, (2, seeds, 1))
+        level = generator.normal(1, 0.8, len(sizes))[cluster] + generator.normal(
+            0, 0.2, (2, seeds, 1)
+        )
         level = level + generator.normal(0, 0.4, (2, 1, len(sizes)))[:, :, cluster]
         share = 1 / (1 + np.exp(-level))
-        graded = np.where(generator.random(share.shape) < 0.25, generator.beta(1 + share, 2 - share), 0.0)
+        graded = np.where(
+            generator.random(share.shape) < 0.25, generator.beta(1 + share, 2 - share), 0.0
+        )
         rewards = np.where(graded > 0, graded, generator.random(share.shape) < share)
         value = (rewards[0] - rewards[1]).ravel()
-        return pl.DataFrame({"seed": seed, "cluster": cluster[task], "task_id": task, "value": value})
+        return pl.DataFrame(
+            {"seed": seed, "cluster": cluster[task], "task_id": task, "value": value}
+        )
 
     parts = np.mean([_components(differences(4)) for _ in range(40)], axis=0)
     planned = Variances(*map(float, parts), tuple(sizes), 4, "pilots")
@@ -763,16 +958,25 @@ def test_graded_rewards_are_compared_in_their_own_range(write_run: Write) -> Non
     arms = ((name, seed) for name in ("reference_sql", "langgraph_sql") for seed in range(3))
     runs = [regraded(write_run(name, seed, unscored=seed), 10, -2) for name, seed in arms]
     found = compare(select(runs), margin=3.0)
-    assert found["graded"] and found["span"] == (-2, 8) and not found["ceiling"] and found["collapse"] == 2.5
+    assert (
+        found["graded"]
+        and found["span"] == (-2, 8)
+        and not found["ceiling"]
+        and found["collapse"] == 2.5
+    )
     for one in found["arms"]:
         level, bounds = one["accuracy_final"], one["accuracy_bounds"]
         assert -2 <= level["low"] <= level["mean"] <= level["high"] <= 8 and level["mean"] > 1
         assert bounds is not None and bounds[0] < level["mean"] < bounds[1]
     (only,) = found["pairs"]
     assert only["item"]["mcnemar"] == [] and only["collapses"]["seeds_needed"] == 8
-    heads = {table.key: " ".join([table.title, *table.heads, table.note]) for table in tables(found)}
+    heads = {
+        table.key: " ".join([table.title, *table.heads, table.note]) for table in tables(found)
+    }
     for key in ("accuracy", "learning", "views"):
-        assert "ccuracy" not in heads[key] and "%" not in heads[key] and "hundredths" in heads[key], heads[key]
+        assert (
+            "ccuracy" not in heads[key] and "%" not in heads[key] and "hundredths" in heads[key]
+        ), heads[key]
     assert "from -2 to 8; a point is a hundredth of mean reward" in render(found, "md")
     with pytest.raises(UserError, match="between 0 and 10"):
         compare(select(runs), margin=12.0)
@@ -783,12 +987,23 @@ def test_graded_rewards_are_compared_in_their_own_range(write_run: Write) -> Non
 
 
 def test_a_graded_reward_is_no_accuracy_whatever_its_values(write_run: Write) -> None:
-    runs = select([write_run(name, overrides=["reward.name=soft_f1"]).path for name in ("reference_sql", "crewai_sql")])
+    runs = select(
+        [
+            write_run(name, overrides=["reward.name=soft_f1"]).path
+            for name in ("reference_sql", "crewai_sql")
+        ]
+    )
     for run in runs.runs:
-        assert set(run.episodes["reward"]) == {0.0, 1.0} and run.graded and run.record["result"]["graded"]
+        assert (
+            set(run.episodes["reward"]) == {0.0, 1.0}
+            and run.graded
+            and run.record["result"]["graded"]
+        )
     found = compare(runs)
     assert found["graded"] and found["pairs"][0]["item"]["mcnemar"] == []
-    assert "Mean reward on validation" in render(found, "md") and "ccuracy" not in render(found, "md")
+    assert "Mean reward on validation" in render(found, "md") and "ccuracy" not in render(
+        found, "md"
+    )
 
 
 @pytest.mark.slow
@@ -799,7 +1014,8 @@ def test_power_takes_graded_pilots(write_run: Write, capsys: pytest.CaptureFixtu
     shown = []
     for scale, low in ((1, 0), (10, -2)):
         paths = [
-            regraded(write_run(name, seed, accuracy=(0.3, 0.6 - 0.1 * (seed == 1))), scale, low) for name, seed in arms
+            regraded(write_run(name, seed, accuracy=(0.3, 0.6 - 0.1 * (seed == 1))), scale, low)
+            for name, seed in arms
         ]
         power(paths, effect=10.0 * scale, margin=0.1 * scale, json_=True)
         shown.append(json.loads(capsys.readouterr().out))
@@ -822,7 +1038,9 @@ def test_power_warns_at_a_ceiling(write_run: Write, capsys: pytest.CaptureFixtur
     with pytest.raises(UserError, match="no variance to plan with"):
         power(same, margin=0.05)
     runs = [
-        write_run(name, seed, steps=2, val_limit=200, accuracy=(0.3, 0.985)).path for name in names for seed in (0, 1)
+        write_run(name, seed, steps=2, val_limit=200, accuracy=(0.3, 0.985)).path
+        for name in names
+        for seed in (0, 1)
     ]
     power(runs, margin=0.05)
     shown = " ".join(capsys.readouterr().out.split())
@@ -838,7 +1056,9 @@ class Scored:
 
         database, task = np.indices(values.shape).reshape(2, -1)
         self.seed = seed
-        self._rows = pl.DataFrame({"seed": seed, "cluster": database, "task_id": database * 1000 + task})
+        self._rows = pl.DataFrame(
+            {"seed": seed, "cluster": database, "task_id": database * 1000 + task}
+        )
         self._rows = self._rows.with_columns(difficulty=pl.lit("easy"), value=values.ravel())
 
     def scores(self, step: int | None = None) -> Any:
@@ -861,7 +1081,8 @@ def test_seeds_of_one_arm_tell_the_variance_of_a_difference(seeds: int, database
         shift = generator.normal(0, by_seed, seeds)
         shift *= by_seed / shift.std(ddof=1)  # less noise, the same expectation
         runs: list[Any] = [
-            Scored(seed, level + shift[seed] + generator.normal(0, by_score, level.shape)) for seed in range(seeds)
+            Scored(seed, level + shift[seed] + generator.normal(0, by_score, level.shape))
+            for seed in range(seeds)
         ]
         found = variances({"arm": runs})
         shares.append(found.seed / (2 * by_seed**2))
@@ -897,24 +1118,41 @@ def test_tracking_services_are_verl_s_own_and_off_by_default() -> None:
 
     def loggers(*overrides: str) -> list[str]:
         config = load_config("cpu", None, overrides)
-        settings = verl_settings(config, device="cpu", model_path="m", run_dir=Path("/tmp/run"), steps=1)
+        settings = verl_settings(
+            config, device="cpu", model_path="m", run_dir=Path("/tmp/run"), steps=1
+        )
         return list(settings["trainer"]["logger"])
 
     assert loggers() == ["console", "file"]
-    assert loggers("train.loggers=[tensorboard, mlflow]") == ["console", "file", "tensorboard", "mlflow"]
+    assert loggers("train.loggers=[tensorboard, mlflow]") == [
+        "console",
+        "file",
+        "tensorboard",
+        "mlflow",
+    ]
     with pytest.raises(ConfigError, match=r"train\.loggers"):
         load_config("cpu", None, ["train.loggers=[wanbd]"])
 
 
-def test_runs_of_two_judges_or_rubrics_are_refused_and_of_two_endpoints_are_not(write_run: Write) -> None:
+def test_runs_of_two_judges_or_rubrics_are_refused_and_of_two_endpoints_are_not(
+    write_run: Write,
+) -> None:
     def judged(agent: str, **options: str) -> Path:
         given = {"endpoint": "http://one/v1", "model": "m", **options}
         return write_run(
-            agent, overrides=["reward.name=judge", *(f"reward.options.{key}={value}" for key, value in given.items())]
+            agent,
+            overrides=[
+                "reward.name=judge",
+                *(f"reward.options.{key}={value}" for key, value in given.items()),
+            ],
         ).path
 
     one = judged("reference_sql")
-    assert compare(select([one, judged("langgraph_sql", endpoint="http://two/v1", concurrency="2")]))
+    assert compare(
+        select([one, judged("langgraph_sql", endpoint="http://two/v1", concurrency="2")])
+    )
     for key, value in (("model", "n"), ("rubric", "Be strict.")):
-        with pytest.raises(NotComparable, match=rf"^reward_options\.{key} differs: '\w+' in .*, '\w+' in "):
+        with pytest.raises(
+            NotComparable, match=rf"^reward_options\.{key} differs: '\w+' in .*, '\w+' in "
+        ):
             compare(select([one, judged("langgraph_sql", **{key: value})]))

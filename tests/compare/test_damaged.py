@@ -27,7 +27,18 @@ INCOMPLETE = json.dumps({"schema_version": 1, "id": "x", "status": "finished"}).
 DEEP = b'{"a":' * 200_000 + b"1" + b"}" * 200_000
 DEEPER_THAN_READ = b'{"schema_version": 1, "config": ' + b'{"a":' * 300 + b"1" + b"}" * 301
 DAMAGED = b'{"schema_version": 1, "id"'
-RECORDS = [DEEP, DEEPER_THAN_READ, DAMAGED, b"", b"[1]", b"null", b'"x"', b"{}", INCOMPLETE, b"\xff\xfe\x00\x93"]
+RECORDS = [
+    DEEP,
+    DEEPER_THAN_READ,
+    DAMAGED,
+    b"",
+    b"[1]",
+    b"null",
+    b'"x"',
+    b"{}",
+    INCOMPLETE,
+    b"\xff\xfe\x00\x93",
+]
 STUDIES = [
     DEEP,
     b"{bad",
@@ -68,14 +79,20 @@ def test_a_damaged_record_is_left_out_of_lists_with_a_remark(
     assert "\n" not in str(caught.value)
 
 
-def test_commands_say_in_one_line_which_record_is_damaged(pair: tuple[Path, Path], command: Command) -> None:
+def test_commands_say_in_one_line_which_record_is_damaged(
+    pair: tuple[Path, Path], command: Command
+) -> None:
     root, bad = pair
     (bad / "run.json").write_bytes(DAMAGED)
     done = command("runs", "list", "--runs-dir", root, "--json")
-    assert done.returncode == 0 and len(json.loads(done.stdout)) == 1 and done.stderr.count("\n") == 1
+    assert (
+        done.returncode == 0 and len(json.loads(done.stdout)) == 1 and done.stderr.count("\n") == 1
+    )
     for arguments in (("runs", "show", bad), ("compare", bad), ("report", bad)):
         done = command(*arguments)
-        assert (done.returncode, done.stderr.count("\n")) == (2, 1) and str(bad / "run.json") in done.stderr, (
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1) and str(
+            bad / "run.json"
+        ) in done.stderr, (
             arguments,
             done.stderr,
         )
@@ -95,7 +112,9 @@ def test_a_process_that_libraries_would_crash_in_is_refused(
     run = tmp_path / "café"
     run.symlink_to(good)
     call = f"{limit or ':'}; exec {sys.executable} -m harness compare {run}"
-    done = subprocess.run(["bash", "-c", call], env={**os.environ, **variables}, capture_output=True, timeout=60)
+    done = subprocess.run(
+        ["bash", "-c", call], env={**os.environ, **variables}, capture_output=True, timeout=60
+    )
     said = done.stderr.decode()
     assert (done.returncode, said.count("\n")) == (2, 1), said
     assert ("ulimit -v unlimited" if limit else "set LC_ALL=C.UTF-8") in said
@@ -130,7 +149,9 @@ def test_a_table_of_something_else_is_named(tmp_path: Path) -> None:
 
     run = write_run(tmp_path, val_limit=4, steps=2).path
     pl.DataFrame({"a": [1]}).write_parquet(run / "episodes.parquet")
-    with pytest.raises(UserError, match=r"episodes\.parquet has no column cluster, phase, reward, step"):
+    with pytest.raises(
+        UserError, match=r"episodes\.parquet has no column cluster, phase, reward, step"
+    ):
         read_run(run).validation()
 
 
@@ -168,11 +189,15 @@ def test_a_damaged_configuration_and_marker_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", STUDIES)
-def test_a_damaged_study_is_one_line(pair: tuple[Path, Path], content: bytes, command: Command) -> None:
+def test_a_damaged_study_is_one_line(
+    pair: tuple[Path, Path], content: bytes, command: Command
+) -> None:
     root, _ = pair
     (root / "study.json").write_bytes(content)
     done = command("compare", root)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1) and str(root / "study.json") in done.stderr
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1) and str(
+        root / "study.json"
+    ) in done.stderr
 
 
 def test_a_study_leaves_strangers_out_and_does_not_repeat_a_run_unasked(
@@ -195,7 +220,9 @@ def test_a_study_leaves_strangers_out_and_does_not_repeat_a_run_unasked(
     for content in (DAMAGED, INCOMPLETE):
         (bad / "run.json").write_bytes(content)
         done = command("study", file, "--dry-run", "--runs-dir", tmp_path / "runs")
-        assert (done.returncode, done.stderr.count("\n")) == (2, 1) and str(bad / "run.json") in done.stderr
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1) and str(
+            bad / "run.json"
+        ) in done.stderr
     for content in STUDIES:
         (folder.path / "study.json").write_bytes(content)
         done = command("study", file, "--dry-run", "--runs-dir", tmp_path / "runs")

@@ -49,10 +49,24 @@ def study(write_run: Write, tmp_path: Path) -> Path:
     folder = tmp_path / "runs"
     runs = {name: write_run(name, val_limit=40) for name in ("reference_sql", "langgraph_sql")}
     jobs = [
-        {"key": f"{name}-seed0", "arm": name, "seed": 0, "kind": "train", "state": "finished", "run": run.id, "pid": 7}
+        {
+            "key": f"{name}-seed0",
+            "arm": name,
+            "seed": 0,
+            "kind": "train",
+            "state": "finished",
+            "run": run.id,
+            "pid": 7,
+        }
         for name, run in runs.items()
     ]
-    state = {"schema_version": 1, "name": "small", "baseline": "reference_sql", "margin": 0.1, "jobs": jobs}
+    state = {
+        "schema_version": 1,
+        "name": "small",
+        "baseline": "reference_sql",
+        "margin": 0.1,
+        "jobs": jobs,
+    }
     (folder / "study.json").write_text(json.dumps(state))
     (folder / "study.yaml").write_text("name: small\n")
     return folder
@@ -68,7 +82,10 @@ def test_tables_in_the_documents_are_those_of_the_records() -> None:
 def parts() -> list[type]:
     rooms = (keys, planning, references, states)
     return [
-        one for room in rooms for one in vars(room).values() if is_typeddict(one) and one.__module__ == room.__name__
+        one
+        for room in rooms
+        for one in vars(room).values()
+        if is_typeddict(one) and one.__module__ == room.__name__
     ]
 
 
@@ -78,7 +95,9 @@ def test_every_key_says_what_it_is_on_a_page_that_is_made_of_the_model(parts: li
     assert set(shown) < set(parts)
     for part in parts:
         assert part.__doc__ and all(meaning for _, _, meaning in fields(part)), part
-        assert {name for name, _, _ in fields(part)} <= {name for one in shown for name, _, _ in fields(one)}
+        assert {name for name, _, _ in fields(part)} <= {
+            name for one in shown for name, _, _ in fields(one)
+        }
     written = (ROOT / "docs" / "comparisons.md").read_text(encoding="utf-8")
     assert written == page["comparisons"](), "run: python tools/fields.py"
 
@@ -99,19 +118,27 @@ def test_a_comparison_is_of_its_model_to_the_last_key(parts: list[type]) -> None
         assert read_state(study)["name"] == study.name
         published = json.loads((study / "comparison.json").read_text())
         assert published["schema_version"] == keys.SCHEMA_VERSION
-        assert [pair["verdict"] for pair in published["pairs"]] == [pair["verdict"] for pair in found["pairs"]]
-        assert (study / "comparison.md").read_text() == render(found, "md", reference_rows(found["task_set"]))
+        assert [pair["verdict"] for pair in published["pairs"]] == [
+            pair["verdict"] for pair in found["pairs"]
+        ]
+        assert (study / "comparison.md").read_text() == render(
+            found, "md", reference_rows(found["task_set"])
+        )
 
 
 @pytest.mark.slow
-def test_studies_in_one_archive_share_runs_and_compare_by_their_validations(study: Path, tmp_path: Path) -> None:
+def test_studies_in_one_archive_share_runs_and_compare_by_their_validations(
+    study: Path, tmp_path: Path
+) -> None:
     second = shutil.copytree(study, tmp_path / "second")
     target = tmp_path / "packed"
     done = script("publish.py", "--packed", str(study), str(second), str(target))
     assert done.returncode == 0, done.stderr
     assert sorted(path.name for path in target.iterdir()) == ["runs.md", "runs.tar.xz", "second.md"]
     found = compare(select([study]))
-    assert (target / "runs.md").read_text() == render(found, "md", reference_rows(found["task_set"]))
+    assert (target / "runs.md").read_text() == render(
+        found, "md", reference_rows(found["task_set"])
+    )
     with tarfile.open(target / "runs.tar.xz") as archive:
         links = [member.name for member in archive if member.islnk()]
         archive.extractall(tmp_path / "unpacked", filter="data")
@@ -121,14 +148,19 @@ def test_studies_in_one_archive_share_runs_and_compare_by_their_validations(stud
     for name in ("runs", "second"):
         again = compare(select([tmp_path / "unpacked" / name]))
         assert again["pairs"] == found["pairs"] and again["learning"] == found["learning"]
-        assert [arm["accuracy_final"] for arm in again["arms"]] == [arm["accuracy_final"] for arm in found["arms"]]
+        assert [arm["accuracy_final"] for arm in again["arms"]] == [
+            arm["accuracy_final"] for arm in found["arms"]
+        ]
         assert '"pid"' not in (tmp_path / "unpacked" / name / "study.json").read_text()
 
 
 @pytest.mark.slow
 def test_an_archive_of_what_was_published_has_every_row_of_it(study: Path, tmp_path: Path) -> None:
     published, target = tmp_path / "published", tmp_path / "packed"
-    for arguments in ([str(study), str(published)], ["--packed", "--as-published", str(published), str(target)]):
+    for arguments in (
+        [str(study), str(published)],
+        ["--packed", "--as-published", str(published), str(target)],
+    ):
         done = script("publish.py", *arguments)
         assert done.returncode == 0, done.stderr
     assert [path.name for path in target.iterdir()] == ["runs.tar.xz"]
@@ -162,7 +194,11 @@ def test_a_published_study_compares_as_the_study_did(study: Path, tmp_path: Path
     shutil.copytree(study, lost)
     shutil.rmtree(lost / select([study]).runs[1].id)
     done = script("publish.py", str(lost), str(tmp_path / "half"))
-    assert done.returncode == 1 and "is not a run folder" in done.stderr and not (tmp_path / "half").exists()
+    assert (
+        done.returncode == 1
+        and "is not a run folder" in done.stderr
+        and not (tmp_path / "half").exists()
+    )
     assert markdown_tables(tables(after)) == markdown_tables(tables(before))
     for run in select([study]).runs:
         copy = read_run(target / run.id)
@@ -186,8 +222,12 @@ def test_a_published_study_can_be_browsed_and_published_again(study: Path, tmp_p
     assert whole["tool_calls"].null_count() == 0 < few["tool_calls"].null_count() < len(few)
     assert few["answer_hash"].null_count() == 0 and "elapsed_s" not in few.columns
     browsed = sample({run.id: [run] for run in select([target]).runs}, 60)["episodes"]
-    assert len(browsed) == 60 and all(one["steps"] and one["question"] and one["answer"] for one in browsed)
-    page = write_report(select([target]), tmp_path / "report.html", episodes=1000)  # more than have texts
+    assert len(browsed) == 60 and all(
+        one["steps"] and one["question"] and one["answer"] for one in browsed
+    )
+    page = write_report(
+        select([target]), tmp_path / "report.html", episodes=1000
+    )  # more than have texts
     assert page.stat().st_size
 
 
@@ -195,9 +235,13 @@ def test_a_published_study_can_be_browsed_and_published_again(study: Path, tmp_p
 def test_commands_of_the_documents_compare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "results").symlink_to(ROOT / "results")
-    pages = "".join(page.read_text() for page in [*(ROOT / "docs").glob("*.md"), ROOT / "README.md"])
+    pages = "".join(
+        page.read_text() for page in [*(ROOT / "docs").glob("*.md"), ROOT / "README.md"]
+    )
     commands = set(re.findall(r"`harness (compare results/[^`]+)`", pages))
-    for archive, command in re.findall(r"`mkdir -p runs && tar -xJf (\S+) -C runs && harness ([^`]+)`", pages):
+    for archive, command in re.findall(
+        r"`mkdir -p runs && tar -xJf (\S+) -C runs && harness ([^`]+)`", pages
+    ):
         with tarfile.open(archive) as packed:
             packed.extractall("runs", filter="data")
         commands.add(command)
@@ -208,7 +252,9 @@ def test_commands_of_the_documents_compare(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 def test_results_stay_small() -> None:
-    files = [path for path in (ROOT / "results").rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    files = [
+        path for path in (ROOT / "results").rglob("*") if path.is_file() and path.suffix != ".pyc"
+    ]
     assert sum(path.stat().st_size for path in files) < 12_000_000
 
 
@@ -218,10 +264,16 @@ def test_a_drifted_table_is_named_and_written_anew(study: Path, tmp_path: Path) 
     marker = f"<!-- table: compare {study} accuracy notes -->\n"
     file.write_text(f"Before.\n\n{marker}| old |\n<!-- /table -->\n\nAfter.\n")
     checked = script("table.py", "--check", str(file))
-    assert checked.returncode == 1 and "accuracy notes" in checked.stdout and "--write" in checked.stdout
+    assert (
+        checked.returncode == 1
+        and "accuracy notes" in checked.stdout
+        and "--write" in checked.stdout
+    )
     assert script("table.py", "--write", str(file)).returncode == 0
     text = file.read_text()
-    assert text.startswith(f"Before.\n\n{marker}| arm | seeds |") and text.endswith("<!-- /table -->\n\nAfter.\n")
+    assert text.startswith(f"Before.\n\n{marker}| arm | seeds |") and text.endswith(
+        "<!-- /table -->\n\nAfter.\n"
+    )
     assert "- Baseline: reference_sql." in text and "| old |" not in text
     assert script("table.py", "--check", str(file)).returncode == 0
 
@@ -247,5 +299,7 @@ def test_phases_of_runs_with_other_tokens_are_not_put_in_one_table(tmp_path: Pat
     rows = [line for line in page.read_text().splitlines() if line.startswith("| ")]
     assert len(rows) == 3 and rows[1].startswith("| 1gpu | 1 |") and rows[1].endswith(" 1.00 |")
     steps = pl.read_parquet(runs / "2gpus" / "steps.parquet")
-    steps.with_columns(pl.col("perf/total_num_tokens") + 1).write_parquet(runs / "2gpus" / "steps.parquet")
+    steps.with_columns(pl.col("perf/total_num_tokens") + 1).write_parquet(
+        runs / "2gpus" / "steps.parquet"
+    )
     assert "different tokens" in script("table.py", "--write", str(page)).stderr

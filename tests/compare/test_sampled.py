@@ -38,12 +38,16 @@ def test_the_best_of_right_and_wrong_is_the_published_estimator() -> None:
     for right in range(11):
         for k in (1, 2, 5, 10):
             found = best_of([1.0] * right + [0.0] * (10 - right), k)
-            assert found == pytest.approx(1 - comb(10 - right, k) / comb(10, k))  # Chen et al. 2021, equation 1
+            assert found == pytest.approx(
+                1 - comb(10 - right, k) / comb(10, k)
+            )  # Chen et al. 2021, equation 1
 
 
 def test_pass_at_k_of_few_samples_is_unbiased() -> None:
     draws = (np.random.default_rng(0).random((20_000, 5)) < 0.3).astype(float)
-    assert np.mean([best_of(row, 3) for row in draws.tolist()]) == pytest.approx(1 - 0.7**3, abs=0.01)
+    assert np.mean([best_of(row, 3) for row in draws.tolist()]) == pytest.approx(
+        1 - 0.7**3, abs=0.01
+    )
     assert np.mean([worst_of(row, 3) for row in draws.tolist()]) == pytest.approx(0.3**3, abs=0.005)
 
 
@@ -55,14 +59,25 @@ def test_what_most_agree_on_counts_and_ties_go_to_the_earliest() -> None:
 
 
 def test_measures_are_taken_at_powers_of_two_and_at_all() -> None:
-    assert [name for name in measures(6) if name.startswith("best")] == ["best_1", "best_2", "best_4", "best_6"]
+    assert [name for name in measures(6) if name.startswith("best")] == [
+        "best_1",
+        "best_2",
+        "best_4",
+        "best_6",
+    ]
     assert measures(2) == ["best_1", "best_2", "worst_2", "agreed"]
 
 
 def rows(rewards: list[list[float | None]]) -> pl.DataFrame:
     return pl.DataFrame(
         [
-            {"seed": 0, "cluster": f"c{task % 3}", "task_id": f"t{task}", "session": session, "reward": reward}
+            {
+                "seed": 0,
+                "cluster": f"c{task % 3}",
+                "task_id": f"t{task}",
+                "session": session,
+                "reward": reward,
+            }
             | {"meaning": None if reward is None else str(reward)}
             for task, samples in enumerate(rewards)
             for session, reward in reversed(list(enumerate(samples)))
@@ -77,15 +92,25 @@ def test_unscored_samples_are_no_zeros_and_tasks_with_fewer_are_counted() -> Non
     assert found["t2"]["best_2"] == pytest.approx(5 / 6) and found["t2"]["agreed"] == 0.0
     summed = summary(table, 4, (0.0, 1.0))
     assert (summed["tasks"], summed["short"]) == (2, 1)
-    assert summed["measures"]["best_4"]["mean"] == 1.0 and summed["measures"]["best_4"]["interval_95"][0] < 0.5
-    assert "1 of them with fewer scored ones" in lines(summed, False)[0] and "pass^4" in "".join(lines(summed, False))
-    assert "pass" not in "".join(lines(summed, True)) and "best of 4, oracle" in "".join(lines(summed, True))
+    assert (
+        summed["measures"]["best_4"]["mean"] == 1.0
+        and summed["measures"]["best_4"]["interval_95"][0] < 0.5
+    )
+    assert "1 of them with fewer scored ones" in lines(summed, False)[0] and "pass^4" in "".join(
+        lines(summed, False)
+    )
+    assert "pass" not in "".join(lines(summed, True)) and "best of 4, oracle" in "".join(
+        lines(summed, True)
+    )
     assert summary(table.clear(), 4, (0.0, 1.0))["measures"] == {}
 
 
 def test_graded_rewards_of_a_range_stay_in_it() -> None:
     found = summary(rows([[4.0, 5.0], [5.0, 5.0], [5.0, 4.5]]), 2, (0.0, 5.0))["measures"]
-    assert all(0 <= one["interval_95"][0] <= one["mean"] <= one["interval_95"][1] <= 5 for one in found.values())
+    assert all(
+        0 <= one["interval_95"][0] <= one["mean"] <= one["interval_95"][1] <= 5
+        for one in found.values()
+    )
 
 
 def test_sampled_runs_are_compared_task_by_task(write_run: Write) -> None:
@@ -97,28 +122,42 @@ def test_sampled_runs_are_compared_task_by_task(write_run: Write) -> None:
     assert several["samples"] == 4 and several["short"] == {"reference_sql": 1, "langgraph_sql": 0}
     arms = several["arms"]
     best = arms["langgraph_sql"]["best_4"]
-    assert best["estimate"]["mean"] == pytest.approx(1 - 0.8**4, abs=0.15) and best["p_holm"] >= best["p"]
+    assert (
+        best["estimate"]["mean"] == pytest.approx(1 - 0.8**4, abs=0.15)
+        and best["p_holm"] >= best["p"]
+    )
     assert arms["reference_sql"]["best_4"]["estimate"]["mean"] > 0.95
     gap = arms["langgraph_sql"]["agreed"]["difference"]
     assert gap["tasks"] == 60 and gap["high"] < 0
     assert found["arms"][0]["per_seed"][0]["val_tasks"] == 60
     (table,) = (one for one in tables(found) if one.key == "sampled")
     assert len(table.rows) == 2 * 5 and "self-consistency" in table.rows[4]
-    assert "pass@4" in render(found, "md") and json.loads(render(found, "json"))["sampled"]["samples"] == 4
+    assert (
+        "pass@4" in render(found, "md")
+        and json.loads(render(found, "json"))["sampled"]["samples"] == 4
+    )
 
 
 def test_runs_that_were_sampled_otherwise_are_refused(write_run: Write) -> None:
-    greedy, sampled = write_run(kind="eval"), write_run("langgraph_sql", kind="eval", overrides=SAMPLED)
+    greedy, sampled = (
+        write_run(kind="eval"),
+        write_run("langgraph_sql", kind="eval", overrides=SAMPLED),
+    )
     with pytest.raises(NotComparable) as refused:
         compare(select([greedy.path, sampled.path]))
-    assert "samples differs: 1 in" in str(refused.value) and "sampling_val.temperature" in str(refused.value)
+    assert "samples differs: 1 in" in str(refused.value) and "sampling_val.temperature" in str(
+        refused.value
+    )
     allowed = compare(select([greedy.path, sampled.path]), allow=["samples", "sampling_val"])
     assert "sampled" not in allowed and len(allowed["arms"]) == 2
     assert "sampled" not in compare(select([greedy.path]))
 
 
 def test_one_greedy_sample_is_what_evaluations_always_were(write_run: Write) -> None:
-    plain, stated = (write_run(kind="eval", overrides=more) for more in ([], ["eval.samples=1", "eval.temperature=0"]))
+    plain, stated = (
+        write_run(kind="eval", overrides=more)
+        for more in ([], ["eval.samples=1", "eval.temperature=0"])
+    )
     before, after = plain.read(), stated.read()
     assert before["config"] == after["config"] and "eval" not in before["config"]
     assert before["identity"] == after["identity"] and "samples" not in before["identity"]
@@ -126,5 +165,7 @@ def test_one_greedy_sample_is_what_evaluations_always_were(write_run: Write) -> 
 
 
 def test_many_greedy_samples_are_refused(write_run: Write) -> None:
-    with pytest.raises(ConfigError, match="8 samples at temperature 0 are one answer drawn 8 times"):
+    with pytest.raises(
+        ConfigError, match="8 samples at temperature 0 are one answer drawn 8 times"
+    ):
         write_run(kind="eval", overrides=["eval.samples=8"])

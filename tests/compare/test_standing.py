@@ -35,32 +35,51 @@ def under_way(folder: RunFolder, step: int, tasks: int, rewarded: float = 1.0) -
 @pytest.fixture
 def training(tmp_path: Path) -> RunFolder:
     """At step 4 of 8, validated after steps 0, 2 and 4, and 15 of 20 questions into a validation after step 5."""
-    made = write_run(tmp_path / "runs", steps=8, status="interrupted", val_limit=20, step_s=2.0, accuracy=(0.0, 0.5))
+    made = write_run(
+        tmp_path / "runs",
+        steps=8,
+        status="interrupted",
+        val_limit=20,
+        step_s=2.0,
+        accuracy=(0.0, 0.5),
+    )
     return under_way(made, 5, 15)
 
 
-def test_a_running_training_shows_its_steps_and_what_is_left(training: RunFolder, command: Command) -> None:
+def test_a_running_training_shows_its_steps_and_what_is_left(
+    training: RunFolder, command: Command
+) -> None:
     runs = training.path.parent
     (row,) = json.loads(command("runs", "list", "--runs-dir", runs, "--json").stdout)
     assert (row["steps"], row["steps_total"], row["left_s"]) == (4, 8, 8.0)
     assert row["validating"] == {"step": 5, "rollouts": 15, "of": 20, "mean": 1.0}
     assert row["accuracy_initial"] == 0.0 and row["accuracy_final"] is None
     listed = command("runs", "list", "--runs-dir", runs, COLUMNS="160").stdout
-    assert "4 of 8" in listed and "0.0 % -> 100.0 % so far (15 of 20)" in listed and "left 8 s" in listed
+    assert (
+        "4 of 8" in listed
+        and "0.0 % -> 100.0 % so far (15 of 20)" in listed
+        and "left 8 s" in listed
+    )
     shown = command("runs", "show", training.path).stdout
     curve = next(line for line in shown.splitlines() if line.startswith("accuracy"))
     assert curve.endswith("5: 100.0 % so far (15 of 20)") and curve.count("so far") == 1
     assert "4 of 8, 2.0 s each" in shown and "about 8 s" in shown
     told = json.loads(command("runs", "show", training.path, "--json").stdout)
-    assert told["progress"] == {key: row[key] for key in ("steps", "steps_total", "validating", "left_s")}
+    assert told["progress"] == {
+        key: row[key] for key in ("steps", "steps_total", "validating", "left_s")
+    }
     assert list(told["figures"]["val_curve"]) == ["0", "2", "4"] and told["figures"]["steps"] == 4
 
 
 def test_what_is_left_of_the_last_validation_is_not_nothing(training: RunFolder) -> None:
-    RowLog(training, "steps").add([{"step": step, "data": {"step_s": 2.0}} for step in (5, 6, 7, 8)])
+    RowLog(training, "steps").add(
+        [{"step": step, "data": {"step_s": 2.0}} for step in (5, 6, 7, 8)]
+    )
     under_way(training, 8, 10)
     progress = read_run(training.path).progress
-    assert (progress.step, progress.validating) == (8, 8) and progress.remaining_s == pytest.approx(10, 0.2)
+    assert (progress.step, progress.validating) == (8, 8) and progress.remaining_s == pytest.approx(
+        10, 0.2
+    )
 
 
 def test_rows_count_and_not_the_tables_of_an_earlier_launch(training: RunFolder) -> None:
@@ -70,7 +89,9 @@ def test_rows_count_and_not_the_tables_of_an_earlier_launch(training: RunFolder)
     assert read_run(training.path).progress.remaining_s is None
 
 
-def test_a_report_of_a_running_run_says_where_it_stands(training: RunFolder, tmp_path: Path) -> None:
+def test_a_report_of_a_running_run_says_where_it_stands(
+    training: RunFolder, tmp_path: Path
+) -> None:
     text = write_report(select([training.path]), tmp_path / "report.html").read_text()
     assert "step 4 of 8, " in text and "100.0 % so far (15 of 20) after step 5, left 8 s" in text
     assert ">4 of 8<" in text and ">left 8 s<" in text
@@ -83,7 +104,9 @@ def test_an_evaluation_under_way_has_no_accuracy_yet(tmp_path: Path, command: Co
     under_way(made, 0, 15)
     (row,) = json.loads(command("runs", "list", "--runs-dir", made.path.parent, "--json").stdout)
     assert (
-        row["validating"]["rollouts"] == 15 and row["accuracy_final"] is None and row["left_s"] == pytest.approx(5, 0.2)
+        row["validating"]["rollouts"] == 15
+        and row["accuracy_final"] is None
+        and row["left_s"] == pytest.approx(5, 0.2)
     )
     shown = command("runs", "show", made.path).stdout
     assert "100.0 % so far (15 of 20)" in shown

@@ -29,7 +29,12 @@ def frame(values: np.ndarray) -> pl.DataFrame:
     """Rows of an array [seeds, databases, tasks]."""
     seed, database, task = np.indices(values.shape).reshape(3, -1)
     return pl.DataFrame(
-        {"seed": seed, "cluster": database.astype(str), "task_id": database * 10_000 + task, "value": values.ravel()}
+        {
+            "seed": seed,
+            "cluster": database.astype(str),
+            "task_id": database * 10_000 + task,
+            "value": values.ravel(),
+        }
     )
 
 
@@ -76,7 +81,11 @@ def test_two_way_variance_is_that_of_statsmodels() -> None:
     from statsmodels.regression.linear_model import OLS
 
     generator = np.random.default_rng(3)
-    values = generator.normal(size=(5, 8, 4)) + generator.normal(size=(5, 1, 1)) + generator.normal(size=(1, 8, 1))
+    values = (
+        generator.normal(size=(5, 8, 4))
+        + generator.normal(size=(5, 1, 1))
+        + generator.normal(size=(1, 8, 1))
+    )
     rows = frame(values)
     groups = np.column_stack([rows["seed"], rows["cluster"].cast(int)])
     fit = OLS(rows["value"].to_numpy(), np.ones((len(rows), 1))).fit(
@@ -90,7 +99,9 @@ def test_two_way_variance_is_that_of_statsmodels() -> None:
 def test_cluster_variance_of_equal_clusters_is_the_variance_of_their_means() -> None:
     values = np.array([[1.0, 0, 1, 1], [0, 0, 1, 0], [1, 1, 1, 1]])
     found = cluster_variance(values.ravel(), np.repeat([0, 1, 2], 4))
-    assert found[0] == pytest.approx(values.mean(axis=1).var(ddof=1) / 3) and share_df(found[1]) == pytest.approx(2)
+    assert found[0] == pytest.approx(values.mean(axis=1).var(ddof=1) / 3) and share_df(
+        found[1]
+    ) == pytest.approx(2)
 
 
 def test_detectable_effect_is_that_of_a_textbook_power_table() -> None:
@@ -107,14 +118,20 @@ def test_detectable_effect_has_the_promised_power_for_few_degrees_of_freedom_too
         beyond = stats.t.isf(alpha / 2, df)
         for power in (0.1, 0.5, 0.8, 0.9, 0.95, 0.99):
             found = detectable_effect(1.0, df, power, alpha)
-            lower = np.nan_to_num(stats.nct.cdf(-beyond, df, found))  # nan where it is next to nothing
+            lower = np.nan_to_num(
+                stats.nct.cdf(-beyond, df, found)
+            )  # nan where it is next to nothing
             assert stats.nct.sf(beyond, df, found) + lower == pytest.approx(power, abs=1e-6)
     assert detectable_effect(1.0, 2, 0.8, 0.05 / 4) == pytest.approx(11.34, abs=0.005)
-    assert detectable_effect(1.0, df, 0.04, 0.05) == pytest.approx(0, abs=1e-9)  # found by chance alone
+    assert detectable_effect(1.0, df, 0.04, 0.05) == pytest.approx(
+        0, abs=1e-9
+    )  # found by chance alone
 
 
 def test_interquartile_mean_and_probability_of_improvement_by_hand() -> None:
-    assert statistics.interquartile_mean([0, 1, 2, 3, 4, 5, 6, 100]) == pytest.approx((2 + 3 + 4 + 5) / 4)
+    assert statistics.interquartile_mean([0, 1, 2, 3, 4, 5, 6, 100]) == pytest.approx(
+        (2 + 3 + 4 + 5) / 4
+    )
     # Pairs: 3>1, 3>2, 3=3, 1=1, 1<2, 1<3 -> (2 + 2 * 0.5) / 6
     assert statistics.probability_of_improvement([3, 1], [1, 2, 3]) == pytest.approx(0.5)
     assert statistics.probability_of_improvement([5, 6], [1, 2, 3]) == 1.0
@@ -132,9 +149,17 @@ def test_cluster_bootstrap_of_many_clusters_meets_the_normal_interval() -> None:
 
 def test_hierarchical_bootstrap_sees_both_seeds_and_databases() -> None:
     generator = np.random.default_rng(1)
-    values = generator.normal(size=(40, 1, 1)) * 0.3 + generator.normal(size=(1, 40, 1)) * 0.3 + np.zeros((40, 40, 2))
+    values = (
+        generator.normal(size=(40, 1, 1)) * 0.3
+        + generator.normal(size=(1, 40, 1)) * 0.3
+        + np.zeros((40, 40, 2))
+    )
     low, high = statistics.hierarchical_bootstrap(frame(values)) or (0, 0)
-    expected = 2 * 1.96 * math.sqrt(values.mean(axis=(1, 2)).var() / 40 + values.mean(axis=(0, 2)).var() / 40)
+    expected = (
+        2
+        * 1.96
+        * math.sqrt(values.mean(axis=(1, 2)).var() / 40 + values.mean(axis=(0, 2)).var() / 40)
+    )
     assert high - low == pytest.approx(expected, rel=0.06)
     assert statistics.hierarchical_bootstrap(frame(np.zeros((1, 3, 2)))) is None
 
@@ -146,21 +171,33 @@ def test_stratified_bootstrap_interval_holds_the_estimate() -> None:
 
 
 def test_no_difference_at_all_is_a_matter_of_seeds_not_of_questions() -> None:
-    one, several = crossed_mean(frame(np.zeros((1, 2, 4)))), crossed_mean(frame(np.zeros((3, 6, 40))))
+    one, several = (
+        crossed_mean(frame(np.zeros((1, 2, 4)))),
+        crossed_mean(frame(np.zeros((3, 6, 40)))),
+    )
     assert one is not None and several is not None
     assert one.p_equivalence(0.05) == pytest.approx(0.95**8)
     assert several.p_equivalence(0.05) == pytest.approx((1 - 0.05 / COLLAPSE) ** 3)
     assert one.p_difference() == several.p_difference() == 1.0 and several.detectable() is None
-    assert several.high == -several.low == pytest.approx(COLLAPSE * (1 - 0.025 ** (1 / 3)), abs=1e-5)
+    assert (
+        several.high == -several.low == pytest.approx(COLLAPSE * (1 - 0.025 ** (1 / 3)), abs=1e-5)
+    )
 
 
 def test_identical_trainings_are_equivalent_from_eight_seeds_on() -> None:
     assert verdict(1.0, 0.17, MIN_SEEDS, identical=True) == "equivalent"
     assert verdict(1.0, 0.17, MIN_SEEDS) == verdict(1.0, 0.001, MIN_SEEDS - 1) == "cannot tell"
-    assert verdict(1.0, 0.17, MIN_SEEDS - 1, identical=True) == verdict(1.0, None, 20, identical=True) == "identical"
-    assert verdict(1.0, 0.001, 20, identical=True, learned=False) == verdict(1.0, 0.001, 20, learned=False)
     assert (
-        verdict(1.0, 0.001, 20, learned=False) == "cannot tell" and verdict(0.01, None, 3, learned=False) == "different"
+        verdict(1.0, 0.17, MIN_SEEDS - 1, identical=True)
+        == verdict(1.0, None, 20, identical=True)
+        == "identical"
+    )
+    assert verdict(1.0, 0.001, 20, identical=True, learned=False) == verdict(
+        1.0, 0.001, 20, learned=False
+    )
+    assert (
+        verdict(1.0, 0.001, 20, learned=False) == "cannot tell"
+        and verdict(0.01, None, 3, learned=False) == "different"
     )
     assert unseen_share(0, 8) == pytest.approx(1 - 0.05 ** (1 / 8)) and unseen_share(3, 3) == 1
 
@@ -170,7 +207,9 @@ def test_the_bound_on_collapses_is_the_exact_binomial_test(collapsed: int, seeds
     from scipy import stats
 
     values = [-COLLAPSE] * collapsed + [0.0] * (seeds - collapsed)
-    assert tail_p(values, COLLAPSE, 0.05) == pytest.approx(stats.binom.cdf(collapsed, seeds, 0.05 / COLLAPSE))
+    assert tail_p(values, COLLAPSE, 0.05) == pytest.approx(
+        stats.binom.cdf(collapsed, seeds, 0.05 / COLLAPSE)
+    )
 
 
 @pytest.mark.parametrize("margin", [0.02, 0.05, 0.1])
@@ -189,7 +228,9 @@ def gains(wins: int, losses: int, questions: int) -> list[float]:
     "values",
     [
         np.array([[gains(20, 20, 60), gains(20, 20, 60)]]),  # one seed, two databases, both even
-        np.array([[gains(3, 0, 100)], [gains(10, 7, 100)]]),  # two seeds, one database, both three ahead
+        np.array(
+            [[gains(3, 0, 100)], [gains(10, 7, 100)]]
+        ),  # two seeds, one database, both three ahead
         np.array([[gains(6, 3, 50), gains(3, 0, 50)], [gains(3, 0, 50), gains(6, 3, 50)]]),
     ],
 )
@@ -211,11 +252,15 @@ def test_values_equal_up_to_rounding_are_equal() -> None:
     values = np.zeros((1, 2, 40))
     values[0, 0] = 0.1 + 0.2 - 0.3
     found = crossed_mean(frame(values))
-    assert found is not None and found.se == 0 and found.p_equivalence(0.05) == pytest.approx(0.95**80)
+    assert (
+        found is not None and found.se == 0 and found.p_equivalence(0.05) == pytest.approx(0.95**80)
+    )
 
 
 @pytest.mark.parametrize(("seeds", "databases", "questions"), [(2, 1, 100), (1, 2, 60)])
-def test_false_alarms_are_no_more_where_clusters_coincide(seeds: int, databases: int, questions: int) -> None:
+def test_false_alarms_are_no_more_where_clusters_coincide(
+    seeds: int, databases: int, questions: int
+) -> None:
     """Of draws without a true difference, those whose cluster means happen to be the same."""
     draw = np.random.default_rng(17).random((2000, seeds, databases, questions))
     values = (draw < 0.05).astype(float) - (draw > 0.95)
@@ -237,21 +282,42 @@ def test_accuracy_stays_between_0_and_1_and_has_doubt_at_the_ends() -> None:
 
 EQUAL, UNEQUAL = [40] * 6, [100, 60, 40, 20, 12, 8]
 ONE_LARGE = [150] + [3] * 10
-SPIDER = [1] * 4 + [2] * 4 + [4, 5, 6, 6] + [8] * 7 + [10] * 4 + [12] * 4 + [14] * 4 + [22, 24, 24, 28, 34, 36]
+SPIDER = (
+    [1] * 4
+    + [2] * 4
+    + [4, 5, 6, 6]
+    + [8] * 7
+    + [10] * 4
+    + [12] * 4
+    + [14] * 4
+    + [22, 24, 24, 28, 34, 36]
+)
 """Questions by database, of as unequal number as Spider's."""
 
 
 def estimates(
-    repeats: int, seeds: int, sizes: list[int], mean: float, by_seed: float, by_database: float, *, graded: bool = False
+    repeats: int,
+    seeds: int,
+    sizes: list[int],
+    mean: float,
+    by_seed: float,
+    by_database: float,
+    *,
+    graded: bool = False,
 ) -> list[Estimate]:
     """Of paired differences with this true mean, shifted by seed and by database, right-or-wrong or graded."""
-    generator = np.random.default_rng([repeats, seeds, len(sizes), int(1000 * mean), int(1000 * by_seed)])
+    generator = np.random.default_rng(
+        [repeats, seeds, len(sizes), int(1000 * mean), int(1000 * by_seed)]
+    )
     database = np.repeat(np.arange(len(sizes)), sizes)
     seed, task = np.indices((seeds, len(database))).reshape(2, -1)
     rows = pl.DataFrame({"seed": seed, "cluster": database[task], "task_id": task, "value": 0.0})
     found = []
     for _ in range(repeats):
-        shift = generator.normal(0, by_seed, (seeds, 1)) + generator.normal(0, by_database, len(sizes))[database]
+        shift = (
+            generator.normal(0, by_seed, (seeds, 1))
+            + generator.normal(0, by_database, len(sizes))[database]
+        )
         up = np.clip(0.2 + (mean + shift) / 2, 0.001, 0.999)
         down = np.clip(0.2 - (mean + shift) / 2, 0.001, 0.999)
         if graded:
@@ -295,7 +361,9 @@ def test_false_alarms_are_at_most_nominal_and_intervals_cover(
     apart = estimates(repeats, seeds, sizes, margin, by_seed, by_database, graded=graded)
     covered = sum(one.low <= margin <= one.high for one in apart) / repeats
     assert covered >= 0.93 - noise
-    if seeds >= MIN_SEEDS and by_seed and by_database and sizes in (EQUAL, SPIDER):  # elsewhere on the safe side
+    if (
+        seeds >= MIN_SEEDS and by_seed and by_database and sizes in (EQUAL, SPIDER)
+    ):  # elsewhere on the safe side
         assert covered <= 0.97 + noise
     p_values = [one.p_equivalence(margin) if seeds >= MIN_SEEDS else 0.0 for one in apart]
     proved = sum(verdict(1.0, p, seeds) == "equivalent" for p in p_values) / repeats
@@ -319,15 +387,25 @@ def test_interval_and_p_value_agree_and_few_equal_clusters_are_told_from_many() 
             assert 2 * one.error(edge) == pytest.approx(0.05, rel=1e-6)
             assert one.error(edge) < one.error(edge / 2) < 0.5 and one.error(3 * edge) > 0
             assert (one.p_difference() < 0.05) == (one.low > 0 or one.high < 0)
-    counts = [estimates(1, 2, sizes, 0, 0, 0)[0].equal_clusters for sizes in ([9], EQUAL, SPIDER, ONE_LARGE)]
-    assert counts == [1, pytest.approx(6), pytest.approx(11.02, abs=0.01), pytest.approx(2.0, abs=0.01)]
+    counts = [
+        estimates(1, 2, sizes, 0, 0, 0)[0].equal_clusters
+        for sizes in ([9], EQUAL, SPIDER, ONE_LARGE)
+    ]
+    assert counts == [
+        1,
+        pytest.approx(6),
+        pytest.approx(11.02, abs=0.01),
+        pytest.approx(2.0, abs=0.01),
+    ]
 
 
 def test_one_very_large_cluster_hides_no_variance() -> None:
     """If clusters are all that varies, the variance of the mean is the sum of squared shares, whatever the shares."""
     generator, sizes = np.random.default_rng(4), np.array(ONE_LARGE)
     group, share = np.repeat(np.arange(len(sizes)), sizes), sizes / sizes.sum()
-    found = [cluster_variance(generator.normal(size=len(sizes))[group], group)[0] for _ in range(4000)]
+    found = [
+        cluster_variance(generator.normal(size=len(sizes))[group], group)[0] for _ in range(4000)
+    ]
     assert np.mean(found) == pytest.approx((share**2).sum(), rel=0.08)
 
 
@@ -372,11 +450,21 @@ def test_intervals_of_accuracy_cover_and_hold_their_mean(level: float, graded: b
     seed, task = np.indices((8, len(database))).reshape(2, -1)
     rows = pl.DataFrame({"seed": seed, "cluster": database[task], "task_id": task, "value": 0.0})
     centre = math.log(level / (1 - level))
-    true = float((1 / (1 + np.exp(-centre - generator.normal(0, math.hypot(0.5, 0.3), 400_000)))).mean())
+    true = float(
+        (1 / (1 + np.exp(-centre - generator.normal(0, math.hypot(0.5, 0.3), 400_000)))).mean()
+    )
     for _ in range(repeats):
-        odds = centre + generator.normal(0, 0.5, len(UNEQUAL))[database] + generator.normal(0, 0.3, (8, 1))
+        odds = (
+            centre
+            + generator.normal(0, 0.5, len(UNEQUAL))[database]
+            + generator.normal(0, 0.3, (8, 1))
+        )
         share = 1 / (1 + np.exp(-odds))
-        values = generator.beta(4 * share, 4 - 4 * share) if graded else (generator.random(share.shape) < share) * 1.0
+        values = (
+            generator.beta(4 * share, 4 - 4 * share)
+            if graded
+            else (generator.random(share.shape) < share) * 1.0
+        )
         found = accuracy(rows.with_columns(value=values.ravel()))
         assert found is not None and 0 <= found.low <= found.mean <= found.high <= 1
         covered += found.low <= true <= found.high
@@ -387,12 +475,16 @@ def skewed(generator: np.random.Generator, odds: np.ndarray) -> np.ndarray:
     """Graded rewards of which three in four are 0 or 1, and the others between."""
     share = 1 / (1 + np.exp(-odds))
     between = generator.beta(1 + 2 * share, 3 - 2 * share)
-    return np.where(generator.random(share.shape) < 0.25, between, generator.random(share.shape) < share)
+    return np.where(
+        generator.random(share.shape) < 0.25, between, generator.random(share.shape) < share
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("centre", [0.0, 3.0])
-@pytest.mark.parametrize(("seeds", "sizes"), [(1, UNEQUAL), (1, SPIDER), (2, UNEQUAL), (3, SPIDER), (8, UNEQUAL)])
+@pytest.mark.parametrize(
+    ("seeds", "sizes"), [(1, UNEQUAL), (1, SPIDER), (2, UNEQUAL), (3, SPIDER), (8, UNEQUAL)]
+)
 def test_skewed_graded_rewards_raise_no_false_alarms_and_intervals_cover(
     seeds: int, sizes: list[int], centre: float
 ) -> None:
@@ -404,7 +496,11 @@ def test_skewed_graded_rewards_raise_no_false_alarms_and_intervals_cover(
     rows = pl.DataFrame({"seed": seed, "cluster": cluster[task], "task_id": task, "value": 0.0})
 
     def drawn(level: np.ndarray) -> np.ndarray:
-        each = level + generator.normal(0, 0.25, len(sizes))[cluster] + generator.normal(0, by_seed, (seeds, 1))
+        each = (
+            level
+            + generator.normal(0, 0.25, len(sizes))[cluster]
+            + generator.normal(0, by_seed, (seeds, 1))
+        )
         return 5 * skewed(generator, each) - 1
 
     spread = math.hypot(0.5, 0.25, by_seed)
@@ -415,7 +511,11 @@ def test_skewed_graded_rewards_raise_no_false_alarms_and_intervals_cover(
         first, second = drawn(level), drawn(level)
         apart = crossed_mean(rows.with_columns(value=(first - second).ravel()), width=5.0)
         found = accuracy(rows.with_columns(value=first.ravel()), (-1.0, 4.0))
-        assert apart is not None and found is not None and -1 <= found.low <= found.mean <= found.high <= 4
+        assert (
+            apart is not None
+            and found is not None
+            and -1 <= found.low <= found.mean <= found.high <= 4
+        )
         alarms += apart.p_difference() < 0.05
         within += apart.low <= 0 <= apart.high
         covered += found.low <= true <= found.high
@@ -428,12 +528,17 @@ def test_skewed_graded_rewards_raise_no_false_alarms_and_intervals_cover(
 @pytest.mark.parametrize("equal", [False, True])
 def test_a_wider_range_changes_the_unit_only(shape: tuple[int, int, int], equal: bool) -> None:
     values = np.zeros(shape) if equal else np.random.default_rng(0).beta(0.4, 0.3, shape)
-    one, ten = crossed_mean(frame(values - 0.4 * (not equal))), crossed_mean(frame(10 * values - 4 * (not equal)), 10.0)
+    one, ten = (
+        crossed_mean(frame(values - 0.4 * (not equal))),
+        crossed_mean(frame(10 * values - 4 * (not equal)), 10.0),
+    )
     assert one is not None and ten is not None
     assert (ten.low, ten.high) == pytest.approx((10 * one.low, 10 * one.high))
     assert ten.p_difference() == pytest.approx(one.p_difference())
     assert ten.p_equivalence(1.5) == pytest.approx(one.p_equivalence(0.15))
-    assert ten.with_collapses() == pytest.approx(tuple(10 * end for end in one.with_collapses()), abs=1e-4)
+    assert ten.with_collapses() == pytest.approx(
+        tuple(10 * end for end in one.with_collapses()), abs=1e-4
+    )
     level, wide = accuracy(frame(values)), accuracy(frame(10 * values - 5), (-5.0, 5.0))
     assert level is not None and wide is not None
     assert (wide.low, wide.high) == pytest.approx((10 * level.low - 5, 10 * level.high - 5))
@@ -461,7 +566,11 @@ def test_an_evaluation_and_a_comparison_give_one_interval_and_graded_rewards_are
     one = accuracy(table)
     assert one is not None and (low, high) == (round(one.low, 4), round(one.high, 4))
     lost = accuracy_of(
-        [*rows[:-2], {**rows[-1], "reward": 0.0, "outcome": "timeout", "reward_reason": "timeout: late"}], 30
+        [
+            *rows[:-2],
+            {**rows[-1], "reward": 0.0, "outcome": "timeout", "reward_reason": "timeout: late"},
+        ],
+        30,
     )
     assert lost["agent_failed"] == lost["unscored"] == 1
     assert lost["bounds"] == pytest.approx([sum(rewards[:-2]) / 30, (sum(rewards[:-2]) + 1) / 30])

@@ -47,7 +47,9 @@ def cells(comparison: Comparison, key: str) -> list[dict[str, str]]:
     return [dict(zip(table.heads, row, strict=True)) for row in table.rows]
 
 
-def test_every_verdict_has_its_words_and_only_one_of_them_claims_similarity_beyond_the_seeds() -> None:
+def test_every_verdict_has_its_words_and_only_one_of_them_claims_similarity_beyond_the_seeds() -> (
+    None
+):
     assert set(CLAIMS) == set(get_args(Decision))
     assert not ALIKE.search(CLAIMS["cannot tell"]) and not ALIKE.search(CLAIMS["different"])
     assert "in these seeds" in CLAIMS["identical"] and "margin" in CLAIMS["equivalent"]
@@ -56,7 +58,11 @@ def test_every_verdict_has_its_words_and_only_one_of_them_claims_similarity_beyo
 @pytest.mark.slow
 def test_cannot_tell_is_never_told_as_similarity(write_run: Write, tmp_path: Path) -> None:
     small = {"steps": 2, "val_limit": 30}
-    runs = [write_run(name, seed, **small).path for name in ("reference_sql", "langgraph_sql") for seed in (0, 1)]
+    runs = [
+        write_run(name, seed, **small).path
+        for name in ("reference_sql", "langgraph_sql")
+        for seed in (0, 1)
+    ]
     for margin in (None, 0.05):
         chosen = select(runs)
         found = compare(chosen, "reference_sql", margin=margin)
@@ -71,23 +77,33 @@ def test_cannot_tell_is_never_told_as_similarity(write_run: Write, tmp_path: Pat
         assert set(told) <= set(sentences(found))
         cell = verdict_text(pair).partition("(")
         assert cell[0] == "cannot tell " and not ALIKE.search(cell[2].replace("needs", ""))
-    page = write_report(chosen, tmp_path / "report.html", baseline="reference_sql", margin=0.05).read_text()
+    page = write_report(
+        chosen, tmp_path / "report.html", baseline="reference_sql", margin=0.05
+    ).read_text()
     assert told[0] in page
 
 
 @pytest.mark.slow
-def test_a_difference_is_told_with_its_interval_and_the_way_apart_from_the_end(three_arms: Path) -> None:
+def test_a_difference_is_told_with_its_interval_and_the_way_apart_from_the_end(
+    three_arms: Path,
+) -> None:
     found = compare(select([three_arms]), "reference_sql", margin=0.15)
     told = conclusions(found)
-    assert re.match(r"Different from reference_sql: crewai_sql \(-5\d\.\d \[-\d+\.\d, -\d+\.\d\] points\)\.$", told[0])
+    assert re.match(
+        r"Different from reference_sql: crewai_sql \(-5\d\.\d \[-\d+\.\d, -\d+\.\d\] points\)\.$",
+        told[0],
+    )
     assert any(
-        one.startswith("Secondary, area under curve. Different from reference_sql: crewai_sql (") for one in told
+        one.startswith("Secondary, area under curve. Different from reference_sql: crewai_sql (")
+        for one in told
     )
     assert not any(ALIKE.search(sentence) for sentence in told)
 
 
 @pytest.mark.slow
-def test_identical_is_one_verdict_with_what_it_takes_to_generalise(write_run: Write, tmp_path: Path) -> None:
+def test_identical_is_one_verdict_with_what_it_takes_to_generalise(
+    write_run: Write, tmp_path: Path
+) -> None:
     runs = [write_run(seed=seed, steps=2, val_limit=20) for seed in (0, 1)]
     chosen = select([*(run.path for run in runs), *map(twin, runs)])
     for margin in (None, 0.05):
@@ -98,13 +114,22 @@ def test_identical_is_one_verdict_with_what_it_takes_to_generalise(write_run: Wr
         text = render(found, "md")
         assert "annot tell" not in text and "cannot tell" not in render(found, "html")
         assert (
-            "Identical to reference_sql in these seeds, in every answer of every step: langgraph_sql (2 seeds)." in text
+            "Identical to reference_sql in these seeds, in every answer of every step: langgraph_sql (2 seeds)."
+            in text
         )
-        assert {row["difference (points)"] for row in cells(found, "views")} == {"baseline", "identical"}
+        assert {row["difference (points)"] for row in cells(found, "views")} == {
+            "baseline",
+            "identical",
+        }
     page = write_report(chosen, tmp_path / "report.html").read_text()
-    assert page.count("identical in 2 of 2 seeds; 8 are needed to generalise") == 2 and "cannot tell" not in page
+    assert (
+        page.count("identical in 2 of 2 seeds; 8 are needed to generalise") == 2
+        and "cannot tell" not in page
+    )
     single = compare(select([runs[0].path, twin(runs[0], "crewai_sql")]))
-    assert verdict_text(single["pairs"][0]) == "identical in 1 of 1 seeds; 8 are needed to generalise"
+    assert (
+        verdict_text(single["pairs"][0]) == "identical in 1 of 1 seeds; 8 are needed to generalise"
+    )
 
 
 @pytest.mark.parametrize(
@@ -114,7 +139,9 @@ def test_identical_is_one_verdict_with_what_it_takes_to_generalise(write_run: Wr
         (1.0, "All 16 training rollouts have reward 1, the highest."),
     ],
 )
-def test_trainings_without_signal_are_not_called_alike(write_run: Write, level: float, why: str) -> None:
+def test_trainings_without_signal_are_not_called_alike(
+    write_run: Write, level: float, why: str
+) -> None:
     runs = [write_run(seed=seed, steps=2, val_limit=20, accuracy=(level, level)) for seed in (0, 1)]
     found = compare(select([*(run.path for run in runs), *map(twin, runs)]), margin=0.05)
     (pair,) = found["pairs"]
@@ -123,8 +150,12 @@ def test_trainings_without_signal_are_not_called_alike(write_run: Write, level: 
     assert verdict_text(pair) == "cannot tell (nothing could be learned)"
     told = sentences(found)
     for name in ("reference_sql", "langgraph_sql"):
-        assert f"Nothing could be learned in {name}: no task's rollouts gave a gradient. {why}" in told
-    assert not any(re.search("identical|equivalent to", one, re.IGNORECASE) for one in conclusions(found))
+        assert (
+            f"Nothing could be learned in {name}: no task's rollouts gave a gradient. {why}" in told
+        )
+    assert not any(
+        re.search("identical|equivalent to", one, re.IGNORECASE) for one in conclusions(found)
+    )
     assert {row["groups with signal %"] for row in cells(found, "behaviour")} == {"0.0"}
     result = runs[0].read()["result"]
     assert (result["signal"], result["no_signal"]) == (0.0, why)
@@ -134,13 +165,21 @@ def test_trainings_without_signal_are_not_called_alike(write_run: Write, level: 
 def test_seeds_without_signal_are_named_and_the_share_of_groups_is_known_by_step(
     write_run: Write, tmp_path: Path
 ) -> None:
-    runs = [write_run(seed=seed, steps=2, val_limit=20, accuracy=(0.5, 0.5) if seed else (0.0, 0.0)) for seed in (0, 1)]
-    others = [write_run("langgraph_sql", seed, steps=2, val_limit=20, accuracy=(0.5, 0.5)) for seed in (0, 1)]
+    runs = [
+        write_run(seed=seed, steps=2, val_limit=20, accuracy=(0.5, 0.5) if seed else (0.0, 0.0))
+        for seed in (0, 1)
+    ]
+    others = [
+        write_run("langgraph_sql", seed, steps=2, val_limit=20, accuracy=(0.5, 0.5))
+        for seed in (0, 1)
+    ]
     chosen = select([run.path for run in (*runs, *others)])
     found = compare(chosen)
     assert found["pairs"][0]["learned"]
     told = sentences(found)
-    assert any(one.startswith("Nothing could be learned in reference_sql, seed 0: ") for one in told)
+    assert any(
+        one.startswith("Nothing could be learned in reference_sql, seed 0: ") for one in told
+    )
     _, learned = found["arms"][0]["per_seed"]
     rows = pl.read_parquet(runs[1].path / "episodes.parquet").filter(phase="train")
     groups = rows.group_by("step", "task_id").agg(mixed=pl.n_unique("used_reward") > 1)
@@ -148,7 +187,12 @@ def test_seeds_without_signal_are_named_and_the_share_of_groups_is_known_by_step
     assert learned["signal_by_step"] == by_step and 0 < learned["signal"] < 1
     assert learned["signal"] == pytest.approx(groups["mixed"].mean()) and learned["no_signal"] == ""
     steps = pl.read_parquet(runs[1].path / "steps.parquet").filter(pl.col("step") > 0)
-    assert dict(zip(steps["step"], steps["rollout/mixed_groups"] / steps["rollout/groups"], strict=True)) == by_step
+    assert (
+        dict(
+            zip(steps["step"], steps["rollout/mixed_groups"] / steps["rollout/groups"], strict=True)
+        )
+        == by_step
+    )
     assert runs[1].read()["result"]["signal"] == learned["signal"]
     page = write_report(chosen, tmp_path / "report.html").read_text()
     assert 'id="figure-signal"' in page and "Groups with signal" in page
@@ -157,17 +201,25 @@ def test_seeds_without_signal_are_named_and_the_share_of_groups_is_known_by_step
 def test_what_calls_are_paid_apart_is_not_called_without_signal(write_run: Write) -> None:
     run = write_run(steps=2, val_limit=20, accuracy=(0.0, 0.0), overrides=["train.credit=turn"])
     (found,) = compare(select([run.path]))["arms"]
-    assert found["signal"] is None and found["per_seed"][0]["no_signal"] == run.read()["result"]["no_signal"] == ""
+    assert (
+        found["signal"] is None
+        and found["per_seed"][0]["no_signal"] == run.read()["result"]["no_signal"] == ""
+    )
 
 
 def test_the_end_of_a_training_says_that_nothing_could_be_learned(
     write_run: Write,
 ) -> None:
-    flat, mixed = (write_run(steps=2, val_limit=20, accuracy=(level, level)) for level in (0.0, 0.5))
-    assert "nothing could be learned: All 16 training rollouts have reward 0" in summary(flat, flat.read())
+    flat, mixed = (
+        write_run(steps=2, val_limit=20, accuracy=(level, level)) for level in (0.0, 0.5)
+    )
+    assert "nothing could be learned: All 16 training rollouts have reward 0" in summary(
+        flat, flat.read()
+    )
     said = summary(mixed, mixed.read())
     assert (
-        "nothing could be learned" not in said and "groups with different rewards, which training learns from:" in said
+        "nothing could be learned" not in said
+        and "groups with different rewards, which training learns from:" in said
     )
 
 
@@ -176,8 +228,12 @@ def in_clusters(run: Any, large: int) -> Path:
     file = run.path / "episodes.parquet"
     rows = pl.read_parquet(file)
     tasks = sorted(rows.filter(phase="val")["task_id"].unique())
-    names = {task: "large" if place < large else f"small{place % 10}" for place, task in enumerate(tasks)}
-    rows.with_columns(cluster=pl.col("task_id").replace_strict(names, default="large")).write_parquet(file)
+    names = {
+        task: "large" if place < large else f"small{place % 10}" for place, task in enumerate(tasks)
+    }
+    rows.with_columns(
+        cluster=pl.col("task_id").replace_strict(names, default="large")
+    ).write_parquet(file)
     return Path(run.path)
 
 
@@ -194,7 +250,10 @@ def test_one_large_cluster_is_named_as_what_leaves_no_power(write_run: Write) ->
     (pair,) = found["pairs"]
     assert pair["difference"]["clusters"] > 5 and pair["difference"]["equal_clusters"] < 2.5
     assert pair["verdict"] == "cannot tell" and "clusters tell as much as 2." in verdict_text(pair)
-    assert any("clusters, which tell as much as 2." in one and "however many" in one for one in sentences(found))
+    assert any(
+        "clusters, which tell as much as 2." in one and "however many" in one
+        for one in sentences(found)
+    )
 
 
 def test_views_have_differences_and_times_of_unlike_machines_are_said_not_to_compare(
@@ -204,8 +263,13 @@ def test_views_have_differences_and_times_of_unlike_machines_are_said_not_to_com
     (view,) = (view for view in found["views"] if view["key"] == "equal_trained_tokens")
     difference = view["arms"]["langgraph_sql"]["difference"]
     accuracy = {name: one["accuracy"] for name, one in view["arms"].items()}
-    assert view["arms"]["reference_sql"]["difference"] is None and difference["low"] < difference["high"]
-    assert difference["mean"] == pytest.approx(accuracy["langgraph_sql"] - accuracy["reference_sql"])
+    assert (
+        view["arms"]["reference_sql"]["difference"] is None
+        and difference["low"] < difference["high"]
+    )
+    assert difference["mean"] == pytest.approx(
+        accuracy["langgraph_sql"] - accuracy["reference_sql"]
+    )
     note = "Times of different arms do not compare"
     assert found["times_compare"] and note not in render(found, "md")
     one, other = write_run(), write_run("langgraph_sql")
@@ -227,13 +291,16 @@ def of_study(runs: list[Path], baseline: str, arms: list[str] | None = None) -> 
 def test_a_stated_baseline_is_never_replaced(three_arms: Path, tmp_path: Path) -> None:
     runs = [three_arms]
     assert compare(of_study(runs, "reference_sql"))["baseline"] == "reference_sql"
-    with pytest.raises(UserError, match=r"no arm called 'refrence_sql'; did you mean 'reference_sql'\? Arms: "):
+    with pytest.raises(
+        UserError, match=r"no arm called 'refrence_sql'; did you mean 'reference_sql'\? Arms: "
+    ):
         compare(of_study(runs, "refrence_sql"))
     with pytest.raises(UserError, match="no arm called 'refrence_sql'"):
         write_report(of_study(runs, "refrence_sql"), tmp_path / "report.html")
     assert not (tmp_path / "report.html").exists()
     with pytest.raises(
-        UserError, match=r"baseline, 'autogen_sql', has no finished and validated run yet\. .*--baseline"
+        UserError,
+        match=r"baseline, 'autogen_sql', has no finished and validated run yet\. .*--baseline",
     ):
         compare(of_study(runs, "autogen_sql"))  # it failed
     with pytest.raises(UserError, match="baseline, 'later', has no finished"):
@@ -241,12 +308,20 @@ def test_a_stated_baseline_is_never_replaced(three_arms: Path, tmp_path: Path) -
     assert compare(of_study(runs, "later", ["later"]), "crewai_sql")["baseline"] == "crewai_sql"
 
 
-def test_a_baseline_that_several_arms_fit_is_refused_and_power_refuses_as_well(write_run: Write) -> None:
+def test_a_baseline_that_several_arms_fit_is_refused_and_power_refuses_as_well(
+    write_run: Write,
+) -> None:
     from harness_power.command import power
 
-    runs = [write_run(agent_match=match, seed=seed, steps=2) for match in ("write", "check") for seed in (0, 1)]
+    runs = [
+        write_run(agent_match=match, seed=seed, steps=2)
+        for match in ("write", "check")
+        for seed in (0, 1)
+    ]
     paths = [run.path for run in runs]
-    with pytest.raises(UserError, match=r"'reference_sql' is in 2 arms\. Name one of them as the baseline: "):
+    with pytest.raises(
+        UserError, match=r"'reference_sql' is in 2 arms\. Name one of them as the baseline: "
+    ):
         compare(of_study(paths, "reference_sql"))
     with pytest.raises(UserError, match=r"no arm called 'nobody'\. Arms: "):
         power(paths, baseline="nobody")
@@ -261,7 +336,9 @@ def test_one_arm_explains_no_p_values(write_run: Write) -> None:
 
 
 @pytest.mark.slow
-def test_labels_of_latex_tables_are_of_what_was_compared(three_arms: Path, write_run: Write) -> None:
+def test_labels_of_latex_tables_are_of_what_was_compared(
+    three_arms: Path, write_run: Write
+) -> None:
     found = {}
     for baseline in ("reference_sql", "crewai_sql"):
         text = render(compare(select([three_arms]), baseline), "latex")
@@ -271,7 +348,9 @@ def test_labels_of_latex_tables_are_of_what_was_compared(three_arms: Path, write
     labels = [label for some in found.values() for label in some]
     assert len(labels) > 9 and len(set(labels)) == len(labels)
     assert all(re.fullmatch(r"tab:[a-z0-9-]+", label) for label in labels)
-    assert f"tab:{three_arms.name.replace('_', '-')}-reference-sql-accuracy" in found["reference_sql"]
+    assert (
+        f"tab:{three_arms.name.replace('_', '-')}-reference-sql-accuracy" in found["reference_sql"]
+    )
     again = re.findall(r"\\label\{(.*?)\}", render(compare(select(other)), "latex"))
     assert again == found["two"]
 
@@ -285,7 +364,9 @@ def test_power_with_one_cluster_plans_with_no_other_and_keeps_its_promise(
     from harness_power.command import power
 
     runs = [
-        in_clusters(write_run(name, seed, steps=2, val_limit=40, accuracy=(0.3, 0.5 + 0.1 * seed)), 10_000)
+        in_clusters(
+            write_run(name, seed, steps=2, val_limit=40, accuracy=(0.3, 0.5 + 0.1 * seed)), 10_000
+        )
         for name in ("reference_sql", "langgraph_sql")
         for seed in (0, 1, 2)
     ]
@@ -293,7 +374,9 @@ def test_power_with_one_cluster_plans_with_no_other_and_keeps_its_promise(
     plans = json.loads(capsys.readouterr().out)["plans"]
     assert [(one["clusters"], one["questions"]) for one in plans] == [(1, 40), (1, 80), (1, 160)]
     power(runs, effect=20.0)
-    assert "One cluster: by how much others differ is not known" in " ".join(capsys.readouterr().out.split())
+    assert "One cluster: by how much others differ is not known" in " ".join(
+        capsys.readouterr().out.split()
+    )
 
     import numpy as np
 
@@ -307,7 +390,11 @@ def test_power_with_one_cluster_plans_with_no_other_and_keeps_its_promise(
         seed, task = np.indices((seeds, 100)).reshape(2, -1)
         rows = pl.DataFrame({"seed": seed, "cluster": 0 * task, "task_id": task})
         for _ in range(repeats):
-            values = effect + generator.normal(0, 0.03, (seeds, 1)) + generator.normal(0, 0.5, (seeds, 100))
+            values = (
+                effect
+                + generator.normal(0, 0.03, (seeds, 1))
+                + generator.normal(0, 0.5, (seeds, 100))
+            )
             found = crossed_mean(rows.with_columns(value=values.ravel()))
             hits += found is not None and found.p_difference() < 0.05 / arms
         assert hits / repeats == pytest.approx(0.8, abs=2.6 * (0.8 * 0.2 / repeats) ** 0.5)

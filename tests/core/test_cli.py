@@ -40,7 +40,9 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("no_gpu")
 @pytest.mark.parametrize("command", [["train"], ["eval", "--model", "pocket-sql"]])
-def test_a_gpu_where_there_is_none_is_refused_before_anything_is_made(tmp_path: Path, command: list[str]) -> None:
+def test_a_gpu_where_there_is_none_is_refused_before_anything_is_made(
+    tmp_path: Path, command: list[str]
+) -> None:
     runs = tmp_path / "runs"
     done = CliRunner().invoke(harness, [*command, "--preset", "gpu", "--runs-dir", str(runs)])
     assert isinstance(done.exception, EnvironmentProblem), done.output
@@ -71,17 +73,21 @@ def test_without_a_terminal_a_validation_and_an_evaluation_are_counted_in_lines(
     with display.counted(console, "x on y") as show:
         show(1, 2)
         show(2, 2)
-    assert "x on y: 1 of 2  20 s  left 20 s" in out.getvalue() and "x on y: 2 of 2" in out.getvalue()
+    assert (
+        "x on y: 1 of 2  20 s  left 20 s" in out.getvalue() and "x on y: 2 of 2" in out.getvalue()
+    )
 
 
 def test_on_a_terminal_the_last_start_is_told() -> None:
-    body = display.TrainingDisplay(Console(file=StringIO()), "title", ", which took 42 s the last time")._body(
-        Progress()
-    )
+    body = display.TrainingDisplay(
+        Console(file=StringIO()), "title", ", which took 42 s the last time"
+    )._body(Progress())
     assert "starting, which took 42 s the last time" in body
 
 
-def test_debug_shows_what_is_added_to_logs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_debug_shows_what_is_added_to_logs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     old, new = tmp_path / "old.log", tmp_path / "new.log"
     old.write_text("known\n")
     with logs.followed(tmp_path):
@@ -90,7 +96,11 @@ def test_debug_shows_what_is_added_to_logs(tmp_path: Path, capsys: pytest.Captur
             log.write("added\n")
         new.write_bytes(b"whole\n\xff half")
     assert "HARNESS_LOG_LEVEL" not in os.environ
-    assert capsys.readouterr().err.splitlines() == ["new.log: whole", "new.log: \ufffd half", "old.log: added"]
+    assert capsys.readouterr().err.splitlines() == [
+        "new.log: whole",
+        "new.log: \ufffd half",
+        "old.log: added",
+    ]
 
 
 def test_a_named_split_is_asked_whole_whatever_the_training_took_of_its_own(tmp_path: Path) -> None:
@@ -129,12 +139,22 @@ def test_the_line_of_a_step_has_groups_that_differ_and_no_rate_of_an_instant(
     out = StringIO()
     view = display.TrainingDisplay(Console(file=out, width=400), "title")
     view.show(Progress("step 1", step=1, reward=0.25, mixed=0.375, rollouts_per_s=1234.6))
-    assert "reward 0.250  mixed groups 37.5 %" in out.getvalue() and "  1,235 rollouts/s  " in out.getvalue()
+    assert (
+        "reward 0.250  mixed groups 37.5 %" in out.getvalue()
+        and "  1,235 rollouts/s  " in out.getvalue()
+    )
     assert [rate(0), rate(0.42), rate(52.4)] == ["-", "0.4", "52"]
     folder, now = RunFolder.create(tmp_path, "x"), [100.0]
     monkeypatch.setattr(monitor, "time", SimpleNamespace(monotonic=lambda: now[0]))
     watch = monitor.Monitor(folder, 2, {"train": 8, "val": 2}, 0.5)
-    row = {"phase": "train", "step": 1, "task_id": "a", "reward": 1.0, "outcome": "ok", "transitions": 1}
+    row = {
+        "phase": "train",
+        "step": 1,
+        "task_id": "a",
+        "reward": 1.0,
+        "outcome": "ok",
+        "transitions": 1,
+    }
     RowLog(folder, "episodes").add([row | {"reward_reason": ""}] * 4)
     now[0] += 0.001
     assert watch.poll().rollouts == 4 and watch.progress.rollouts_per_s == 0
@@ -162,7 +182,9 @@ def shell(tmp_path: Path) -> Callable[[str], list[str]]:
             "printf '%s\\n' \"${COMPREPLY[@]}\""
         )
         command = ["bash", "--norc", "-c", script]
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+        )
         assert done.stderr == ""
         return done.stdout.split()
 
@@ -193,7 +215,11 @@ def test_bash_completes(shell: Callable[[str], list[str]], line: str, found: lis
 
 def test_settings_complete_to_their_values_or_to_where_these_go() -> None:
     assert settings("dev") == ["device=auto", "device=cpu", "device=cuda", "device=npu"]
-    assert settings("train.cred") == ["train.credit=shared", "train.credit=turn", "train.credit=role"]
+    assert settings("train.cred") == [
+        "train.credit=shared",
+        "train.credit=turn",
+        "train.credit=role",
+    ]
     assert settings("reward.op") == ["reward.options."] and settings("see") == ["seed="]
 
 
@@ -205,7 +231,9 @@ def test_a_misspelt_command_is_answered_with_the_nearest(
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2
-    assert capsys.readouterr().err == f"harness: No such command {near!r}{hint} Try: harness --help\n"
+    assert (
+        capsys.readouterr().err == f"harness: No such command {near!r}{hint} Try: harness --help\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -230,20 +258,38 @@ def test_what_is_nearly_a_command_is_answered_with_it(
     with pytest.raises(SystemExit) as ended:
         main()
     said = capsys.readouterr().err
-    assert ended.value.code == 2 and said.endswith(f"Did you mean `{right}`?\n") and said.count("Did you mean") == 1
+    assert (
+        ended.value.code == 2
+        and said.endswith(f"Did you mean `{right}`?\n")
+        and said.count("Did you mean") == 1
+    )
 
 
 def test_a_mean_of_graded_rewards_is_no_accuracy(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [
-        {"task_id": str(n), "cluster": "c", "difficulty": "", "reward": reward, "outcome": "ok", "reward_flags": []}
+        {
+            "task_id": str(n),
+            "cluster": "c",
+            "difficulty": "",
+            "reward": reward,
+            "outcome": "ok",
+            "reward_flags": [],
+        }
         for n, reward in enumerate((0.0, 1.0, None, 1.0))
     ]
-    assert accuracy_of(rows, 4)["graded"] is False and accuracy_of(rows, 4, graded=True)["graded"] is True
+    assert (
+        accuracy_of(rows, 4)["graded"] is False
+        and accuracy_of(rows, 4, graded=True)["graded"] is True
+    )
     rows[0]["reward"] = 0.5
     result = accuracy_of(rows, 4) | {"wall_s": 1.0}
     assert result["graded"] is True
     said = summary(RunFolder(Path("r")), {"kind": "eval", "agent": "x", "result": result})
-    assert "x: mean reward 0.833" in said and "accuracy" not in said and "%" not in said.replace("95 %", "")
+    assert (
+        "x: mean reward 0.833" in said
+        and "accuracy" not in said
+        and "%" not in said.replace("95 %", "")
+    )
 
 
 @pytest.mark.parametrize(("kept", "said"), [("", ""), ("step 5 is kept", ": step 5 is kept")])
@@ -273,7 +319,9 @@ sys.meta_path.insert(0, Interrupted())
 from harness.__main__ import main
 main()
 """
-    done = subprocess.run([sys.executable, "-c", interrupted], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", interrupted], capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stderr) == (130, "harness: interrupted\n")
 
 
@@ -287,10 +335,21 @@ importlib.util.find_spec = lambda name, *more: None if name.partition(".")[0] ==
 from harness.__main__ import main
 main()
 """
-    command = [sys.executable, "-c", without, "train", "--plugin", "reference_sql", "--preset", "cpu"]
+    command = [
+        sys.executable,
+        "-c",
+        without,
+        "train",
+        "--plugin",
+        "reference_sql",
+        "--preset",
+        "cpu",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
-    assert done.stderr.startswith("harness: training is not installed: `") and not list(tmp_path.iterdir())
+    assert done.stderr.startswith("harness: training is not installed: `") and not list(
+        tmp_path.iterdir()
+    )
 
 
 def test_what_the_terminals_encoding_lacks_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,7 +375,9 @@ def test_a_machine_that_starts_no_more_threads_is_told_in_one_line(
     monkeypatch.setattr("harness.cli.app", fails(RuntimeError("can't start new thread")))
     with pytest.raises(SystemExit, match="2"):
         main()
-    assert capsys.readouterr().err.startswith("harness: no further thread or process can be started: raise the limit")
+    assert capsys.readouterr().err.startswith(
+        "harness: no further thread or process can be started: raise the limit"
+    )
     monkeypatch.setattr("harness.cli.app", fails(RuntimeError("a fault of ours")))
     with pytest.raises(RuntimeError, match="of ours"):
         main()

@@ -15,7 +15,9 @@ from harness_study.plan import read_study
 def test_layers_override_each_other_in_order(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("max_turns: 5\nseed: 7\ntrain: {steps: 3, batch_size: 2}\n")
-    config = load_config("cpu", file, ["train.steps=9", "train.learning_rate=1e-4"], agent="reference_sql", seed=None)
+    config = load_config(
+        "cpu", file, ["train.steps=9", "train.learning_rate=1e-4"], agent="reference_sql", seed=None
+    )
     assert (config.agent, config.max_turns, config.seed) == ("reference_sql", 5, 7)
     assert (config.train.steps, config.train.batch_size, config.train.learning_rate) == (9, 2, 1e-4)
     assert config.policy.path == "pocket-sql"  # from the preset
@@ -52,7 +54,9 @@ def test_a_bad_setting_is_refused_in_one_line(setting: str, message: str) -> Non
 
 
 LEVEL = "x{0}: &x{0} [{1}]"
-BOMB = "\n".join(f"  {LEVEL.format(n, ', '.join([f'*x{n - 1}' if n else '1'] * 10))}" for n in range(10))
+BOMB = "\n".join(
+    f"  {LEVEL.format(n, ', '.join([f'*x{n - 1}' if n else '1'] * 10))}" for n in range(10)
+)
 MERGES = "  m0: &m0 {a: 1}\n" + "\n".join(
     f"  m{n}: &m{n} {{<<: [{', '.join([f'*m{n - 1}'] * 10)}]}}" for n in range(1, 10)
 )
@@ -69,7 +73,9 @@ MERGES = "  m0: &m0 {a: 1}\n" + "\n".join(
         (f"seed: {'9' * 10_000}", "the number in line 2 has 10000 digits"),
     ],
 )
-def test_a_file_that_grows_without_end_is_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:
+def test_a_file_that_grows_without_end_is_refused_in_one_line(
+    tmp_path: Path, text: str, message: str
+) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(f"name: mine\n{text}")
     for read in (lambda: load_config(file=file), lambda: read_study(file), lambda: select([file])):
@@ -81,7 +87,10 @@ def test_a_file_that_grows_without_end_is_refused_in_one_line(tmp_path: Path, te
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"train:\n  steps: [1, 2\nseed: 3\n", r"line 3: expected ',' or '\]', but got ':'.* begins in line 2"),
+        (
+            b"train:\n  steps: [1, 2\nseed: 3\n",
+            r"line 3: expected ',' or '\]', but got ':'.* begins in line 2",
+        ),
         (b"seed: 1\nname: *nope\n", "line 2: found undefined alias 'nope'"),
         (b"seed: 1\ntrain: {since: 2026-99-99}\n", "line 2: month must be in"),
         (b"seed: 1\nname: \xff\n", "line 2: not UTF-8"),
@@ -89,7 +98,9 @@ def test_a_file_that_grows_without_end_is_refused_in_one_line(tmp_path: Path, te
         (b"seed: 1\n\tname: x\n", "line 2: found character"),
     ],
 )
-def test_a_file_that_is_no_yaml_is_told_with_line_and_cause(tmp_path: Path, content: bytes, message: str) -> None:
+def test_a_file_that_is_no_yaml_is_told_with_line_and_cause(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
     file = tmp_path / "mine.yaml"
     file.write_bytes(content)
     for read in (lambda: load_config(file=file), lambda: read_study(file), lambda: select([file])):
@@ -103,7 +114,11 @@ def test_aliases_and_merges_are_written_out(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("train: &t {steps: 3}\nverl: {a: &a [1, 2], b: *a, c: {<<: *t, x: 1}}\n")
     config = load_config(file=file)
-    assert config.train.steps == 3 and config.verl == {"a": [1, 2], "b": [1, 2], "c": {"steps": 3, "x": 1}}
+    assert config.train.steps == 3 and config.verl == {
+        "a": [1, 2],
+        "b": [1, 2],
+        "c": {"steps": 3, "x": 1},
+    }
 
 
 def test_an_unknown_preset_names_close_ones() -> None:
@@ -132,12 +147,17 @@ def test_numbers_that_yaml_reads_as_text_are_numbers_at_every_depth(tmp_path: Pa
     file = tmp_path / "mine.yaml"
     file.write_text("verl: {optim: {lr: 1e-4, betas: [0.9, 1e-3]}, name: e5-base}\n")
     config = load_config(None, file, ["verl.optim.eps=1e-8"])
-    assert config.verl == {"optim": {"lr": 1e-4, "betas": [0.9, 1e-3], "eps": 1e-8}, "name": "e5-base"}
+    assert config.verl == {
+        "optim": {"lr": 1e-4, "betas": [0.9, 1e-3], "eps": 1e-8},
+        "name": "e5-base",
+    }
 
 
 def test_dates_are_text_and_a_template_is_told_nothing_but_json() -> None:
     told = "sampling.chat_template_kwargs"
-    config = load_config(None, None, [f"{told}.day=2020-01-01", "verl.since={first: 2020-01-01 10:00:00}"])
+    config = load_config(
+        None, None, [f"{told}.day=2020-01-01", "verl.since={first: 2020-01-01 10:00:00}"]
+    )
     assert config.sampling.chat_template_kwargs == {"day": "2020-01-01"}
     assert config.verl == {"since": {"first": "2020-01-01T10:00:00"}}
     with pytest.raises(ConfigError, match=rf"{told}.*finite number"):

@@ -15,14 +15,23 @@ import pytest
 
 REPO = Path(__file__).resolve().parents[2]
 FILES = sorted((REPO / "containers").glob("Containerfile.*"))
-UV = next((path for path in (REPO / ".uv" / "bin" / "uv", shutil.which("uv")) if path and Path(path).is_file()), None)
+UV = next(
+    (
+        path
+        for path in (REPO / ".uv" / "bin" / "uv", shutil.which("uv"))
+        if path and Path(path).is_file()
+    ),
+    None,
+)
 Steps = list[tuple[str, str]]
 
 
 def steps(file: Path) -> Steps:
     """Instruction and text of every step, lines that go on joined."""
     text = re.sub(r"\\\n\s*", "", file.read_text())
-    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    lines = [
+        line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")
+    ]
     return [(line.partition(" ")[0], line.partition(" ")[2]) for line in lines]
 
 
@@ -49,14 +58,18 @@ def test_bases_are_pinned_and_nothing_runs_as_root(file: Path) -> None:
     bases = [text.split()[0] for name, text in found if name == "FROM"]
     supported = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]["requires-python"]
     assert supported == ">=3.11,<3.14"
-    assert len({*bases}) == 1 and re.fullmatch(r"docker\.io/library/python:3\.1[123]\.\d+-slim-\w+", bases[0])
+    assert len({*bases}) == 1 and re.fullmatch(
+        r"docker\.io/library/python:3\.1[123]\.\d+-slim-\w+", bases[0]
+    )
     last = found[len(names) - 1 - names[::-1].index("FROM") :]
     said = dict(last)
     assert said["USER"] == "harness" and "useradd --create-home --uid 10001 harness" in said["RUN"]
     assert [name for name, _ in last].index("USER") > [name for name, _ in last].index("RUN")
     assert said["ENTRYPOINT"] == '["harness"]'
     assert sum(name in ("RUN", "COPY") for name, _ in last) <= 3
-    assert not [text for _, text in found if re.search(r"(?i)(key|token|secret|password)\S*=", text)]
+    assert not [
+        text for _, text in found if re.search(r"(?i)(key|token|secret|password)\S*=", text)
+    ]
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.suffix[1:])
@@ -75,15 +88,24 @@ def test_the_uv_that_installs_reads_the_lock_and_knows_the_extras(file: Path) ->
 
 @pytest.mark.skipif(UV is None, reason="no uv here: make .uv/bin/uv")
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.suffix[1:])
-def test_the_step_that_installs_can_be_carried_out_in_a_clean_folder(file: Path, tmp_path: Path) -> None:
+def test_the_step_that_installs_can_be_carried_out_in_a_clean_folder(
+    file: Path, tmp_path: Path
+) -> None:
     """As uv plans it: nothing is downloaded or written."""
-    sources = [REPO / "pyproject.toml", REPO / "uv.lock", *(REPO / "plugins").glob("*/pyproject.toml")]
+    sources = [
+        REPO / "pyproject.toml",
+        REPO / "uv.lock",
+        *(REPO / "plugins").glob("*/pyproject.toml"),
+    ]
     for source in sources:
         target = tmp_path / "project" / source.relative_to(REPO)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)
     arguments, variables = synced(file)
-    there = variables | {"UV_PROJECT_ENVIRONMENT": str(tmp_path / "environment"), "UV_PYTHON": sys.executable}
+    there = variables | {
+        "UV_PROJECT_ENVIRONMENT": str(tmp_path / "environment"),
+        "UV_PYTHON": sys.executable,
+    }
     done = subprocess.run(
         [str(UV), *arguments[1:], "--dry-run", "--offline"],
         cwd=tmp_path / "project",
@@ -95,8 +117,14 @@ def test_the_step_that_installs_can_be_carried_out_in_a_clean_folder(file: Path,
     assert done.returncode == 0, done.stderr
     planned = set(re.findall(r"^ \+ ([\w.-]+?)[=@ ]", done.stderr, re.MULTILINE))
     members = {
-        tomllib.loads(one.read_text())["project"]["name"] for one in sources if one.parent.parent.name == "plugins"
+        tomllib.loads(one.read_text())["project"]["name"]
+        for one in sources
+        if one.parent.parent.name == "plugins"
     }
     assert members - planned == set(), done.stderr[-2000:]
-    assert ("vllm" in planned) == (file.suffix == ".cuda") and not planned & {"pytest", "mypy", "ruff"}
+    assert ("vllm" in planned) == (file.suffix == ".cuda") and not planned & {
+        "pytest",
+        "mypy",
+        "ruff",
+    }
     assert not (tmp_path / "environment").exists()

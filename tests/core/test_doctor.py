@@ -29,7 +29,11 @@ app(["doctor", "--deep"])
 
 
 def found(config: list[str], check: str) -> Finding:
-    (one,) = [finding for finding in deep.try_out(load_config("cpu", None, config)) if finding.check == check]
+    (one,) = [
+        finding
+        for finding in deep.try_out(load_config("cpu", None, config))
+        if finding.check == check
+    ]
     return one
 
 
@@ -40,7 +44,9 @@ def only_these(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     (tmp_path / "planted.py").write_text("import json\nfrom json import what_is_not_there\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(deep, "LIBRARIES", (("planted", "planted"), ("left out", "no_such_module_at_all")))
+    monkeypatch.setattr(
+        deep, "LIBRARIES", (("planted", "planted"), ("left out", "no_such_module_at_all"))
+    )
     return tmp_path
 
 
@@ -49,7 +55,10 @@ def test_an_import_that_fails_is_one_line() -> None:
     assert done.exit_code == 1
     (one,) = [row for row in json.loads(done.stdout) if row["check"].startswith("import")]
     assert one["check"] == "import planted" and one["state"] == "problem"
-    assert one["found"].startswith("ImportError: cannot import name 'what_is_not_there'") and "\n" not in one["found"]
+    assert (
+        one["found"].startswith("ImportError: cannot import name 'what_is_not_there'")
+        and "\n" not in one["found"]
+    )
 
 
 def test_what_is_begun_is_said_before_it_ends(only_these: Path) -> None:
@@ -57,7 +66,9 @@ def test_what_is_begun_is_said_before_it_ends(only_these: Path) -> None:
     waits = "import pathlib, time\nwhile not pathlib.Path('go').exists():\n    time.sleep(0.05)\n"
     (only_these / "planted.py").write_text(waits)
     command = [sys.executable, "-c", DOCTOR]
-    with subprocess.Popen(command, cwd=only_these, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as doctor:
+    with subprocess.Popen(
+        command, cwd=only_these, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as doctor:
         assert doctor.stdout is not None and doctor.stderr is not None
         assert doctor.stderr.readline() == "importing planted (1 of 1)\n"
         assert doctor.stdout.readline().split()[1] == "python"
@@ -65,7 +76,9 @@ def test_what_is_begun_is_said_before_it_ends(only_these: Path) -> None:
         assert "import planted" in doctor.stdout.read()
 
 
-def test_an_import_that_hangs_is_given_up(only_these: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_import_that_hangs_is_given_up(
+    only_these: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (only_these / "planted.py").write_text("import time\ntime.sleep(60)\n")
     monkeypatch.setattr(deep, "IMPORT_S", 1.0)
     assert "not imported within 1 s" in found([], "import planted").found
@@ -117,11 +130,15 @@ def test_an_installation_without_extras_is_whole(monkeypatch: pytest.MonkeyPatch
     assert "torch" not in found and "packaging" not in found
 
 
-def test_training_without_its_overrides_or_in_part_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_without_its_overrides_or_in_part_is_a_problem(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def installed(name: str) -> str:
         if name == "ray":
             raise PackageNotFoundError(name)
-        return {"packaging": "24.2", "verl": "0.9.1", "tensordict": "0.10.0"}.get(name) or version(name)
+        return {"packaging": "24.2", "verl": "0.9.1", "tensordict": "0.10.0"}.get(name) or version(
+            name
+        )
 
     monkeypatch.setattr(diagnosis, "version", installed)
     found = {one.check: one for one in [*diagnosis._libraries(), *diagnosis._overrides()]}

@@ -30,16 +30,25 @@ BLOCK = re.compile(r"^```(?:python|toml)\n# (\S+)\n(.*?)^```$", re.MULTILINE | r
 @pytest.mark.parametrize("hook", HOOKS)
 def test_every_hook_has_a_page(hook: str) -> None:
     said = re.compile(rf"hook\s+`{hook}`")
-    pages = [page.name for page in (REPO / "docs").glob("add-a*.md") if said.search(page.read_text(encoding="utf-8"))]
-    assert len(pages) == 1, f"{hook} is to be explained on one page docs/add-a*.md, not on {pages or 'none'}"
+    pages = [
+        page.name
+        for page in (REPO / "docs").glob("add-a*.md")
+        if said.search(page.read_text(encoding="utf-8"))
+    ]
+    assert len(pages) == 1, (
+        f"{hook} is to be explained on one page docs/add-a*.md, not on {pages or 'none'}"
+    )
 
 
 @pytest.mark.parametrize("hook", HOOKS)
 def test_every_hook_has_a_test_that_uses_it(hook: str) -> None:
-    tests = [file for file in (REPO / "tests").rglob("test_*.py") if file != Path(__file__).resolve()]
-    assert any(f'"{hook}"' in (text := file.read_text(encoding="utf-8")) or f"def {hook}(" in text for file in tests), (
-        hook
-    )
+    tests = [
+        file for file in (REPO / "tests").rglob("test_*.py") if file != Path(__file__).resolve()
+    ]
+    assert any(
+        f'"{hook}"' in (text := file.read_text(encoding="utf-8")) or f"def {hook}(" in text
+        for file in tests
+    ), hook
 
 
 @pytest.mark.slow
@@ -62,13 +71,29 @@ def test_the_example_of_a_page_is_found_and_passes_its_own_test(
     spec, *_ = [one for one in found.specs(kind) if found.owner(kind, one.name) == name]
     assert isinstance(load(spec), type) and isinstance(spec, KINDS[kind][1])
 
-    metadata = tmp_path / "site" / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+    metadata = (
+        tmp_path / "site" / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+    )
     metadata.mkdir(parents=True)
     said = f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
     (metadata / "METADATA").write_text(said)
     (metadata / "entry_points.txt").write_text(f"[harness]\n{name} = {module}\n")
-    paths = [str(metadata.parent), str(tmp_path / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path / "tests")]
+    paths = [
+        str(metadata.parent),
+        str(tmp_path / "src"),
+        *filter(None, [os.environ.get("PYTHONPATH")]),
+    ]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        str(tmp_path / "tests"),
+    ]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=tmp_path)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=environment, cwd=tmp_path
+    )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]

@@ -56,9 +56,16 @@ def test_only_tasks_that_a_file_names_are_trained_on(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [(None, "cannot be read"), (b"", "no task id"), (b"t3\nx\ny\n", "2 ids, 'x' for one"), (b"\xff", "cannot be read")],
+    [
+        (None, "cannot be read"),
+        (b"", "no task id"),
+        (b"t3\nx\ny\n", "2 ids, 'x' for one"),
+        (b"\xff", "cannot be read"),
+    ],
 )
-def test_a_file_of_ids_that_does_not_fit_is_refused(tmp_path: Path, content: bytes | None, said: str) -> None:
+def test_a_file_of_ids_that_does_not_fit_is_refused(
+    tmp_path: Path, content: bytes | None, said: str
+) -> None:
     file = tmp_path / "ids.txt"
     if content is not None:
         file.write_bytes(content)

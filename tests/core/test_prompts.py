@@ -44,12 +44,21 @@ def test_the_last_verdict_counts_and_none_means_no(reply: str, approved: bool) -
 
 def test_braces_in_questions_and_queries_are_left_alone() -> None:
     prompt = PROMPTS.rewrite(PROBLEM, "SELECT '{x}'", "{}", "see {this}")
-    assert "How many {singers}?" in prompt.user and "SELECT '{x}'" in prompt.user and "see {this}" in prompt.user
+    assert (
+        "How many {singers}?" in prompt.user
+        and "SELECT '{x}'" in prompt.user
+        and "see {this}" in prompt.user
+    )
     assert [message["role"] for message in prompt.messages] == ["system", "user"]
 
 
 def test_what_the_task_set_tells_stands_between_schema_and_question() -> None:
     schema = "Schema:\nsinger(name text)\n\n"
     assert PROMPTS.write(PROBLEM).user == f"{schema}Question: How many {{singers}}?"
-    told = Problem(PROBLEM.task_id, PROBLEM.question, {"evidence": "{x} is 1", "schema": "singer(name text)"})
-    assert PROMPTS.write(told).user == f"{schema}Evidence:\n{{x}} is 1\n\nQuestion: How many {{singers}}?"
+    told = Problem(
+        PROBLEM.task_id, PROBLEM.question, {"evidence": "{x} is 1", "schema": "singer(name text)"}
+    )
+    assert (
+        PROMPTS.write(told).user
+        == f"{schema}Evidence:\n{{x}} is 1\n\nQuestion: How many {{singers}}?"
+    )

@@ -34,7 +34,9 @@ def _registry(found: list[EntryPoint]) -> Registry:
     return Registry([OWN, *found])
 
 
-def _plugin(monkeypatch: pytest.MonkeyPatch, name: str, api: int = 1, **members: object) -> EntryPoint:
+def _plugin(
+    monkeypatch: pytest.MonkeyPatch, name: str, api: int = 1, **members: object
+) -> EntryPoint:
     module = types.ModuleType(name)
     module.HARNESS_API = api  # type: ignore[attr-defined]
     for key, value in members.items():
@@ -46,7 +48,9 @@ def _plugin(monkeypatch: pytest.MonkeyPatch, name: str, api: int = 1, **members:
 def _agents(name: str) -> object:
     @hookimpl
     def harness_agents() -> list[AgentSpec]:
-        return [AgentSpec(name, f"{name}_module:Agent", "an agent", roles=("write_query",), program="p")]
+        return [
+            AgentSpec(name, f"{name}_module:Agent", "an agent", roles=("write_query",), program="p")
+        ]
 
     return harness_agents
 
@@ -111,7 +115,9 @@ def _problem(monkeypatch: pytest.MonkeyPatch, api: int = 1, **members: object) -
     return problem
 
 
-def test_every_hook_has_a_kind_of_part_and_every_kind_of_part_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_hook_has_a_kind_of_part_and_every_kind_of_part_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     hooks = {name for name in vars(HarnessHooks) if name.startswith("harness_")}
     assert {hook for hook, _ in KINDS.values()} == hooks
     specs = {
@@ -136,17 +142,25 @@ def test_an_undecorated_hook_is_an_error_and_anything_else_of_that_prefix_is_not
     plain = _problem(monkeypatch, harness_agents=lambda: [AGENT])
     assert plain is not None and "has harness_agents without @hookimpl" in plain
     assert "harness_tasks without @hookimpl" in str(_problem(monkeypatch, harness_tasks=[TASKS]))
-    own = {"harness_version": "1.2", "harness_agent_of": lambda name: name, "harness_agents": _agents("x")}
+    own = {
+        "harness_version": "1.2",
+        "harness_agent_of": lambda name: name,
+        "harness_agents": _agents("x"),
+    }
     assert _problem(monkeypatch, **own) is None
 
 
 def test_a_hook_under_another_name_counts_and_a_misspelt_one_of_that_name_does_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert _problem(monkeypatch, offers=hookimpl(lambda: [AGENT], specname="harness_agents")) is None
+    assert (
+        _problem(monkeypatch, offers=hookimpl(lambda: [AGENT], specname="harness_agents")) is None
+    )
     wrong = _problem(monkeypatch, offers=hookimpl(lambda: [AGENT], specname="harness_rewardz"))
     assert "no hook of that name: harness_rewardz; meant harness_rewards?" in str(wrong)
-    assert "declared in the hookimpl" in str(_problem(monkeypatch, harness_agents=hookimpl(lambda config: [AGENT])))
+    assert "declared in the hookimpl" in str(
+        _problem(monkeypatch, harness_agents=hookimpl(lambda config: [AGENT]))
+    )
 
 
 def _raises() -> Iterator[AgentSpec]:
@@ -161,13 +175,33 @@ def _exits() -> None:
 @pytest.mark.parametrize(
     ("hook", "returns", "message"),
     [
-        ("harness_tasks", lambda: [AGENT], "harness_tasks must return a list of TaskSetSpec, .*AgentSpec"),
-        ("harness_agents", lambda: "a_sql", "harness_agents must return a list of AgentSpec, but .*str 'a_sql'"),
-        ("harness_agents", lambda: ["a_sql"], "list of AgentSpec, but returned one with str 'a_sql'"),
+        (
+            "harness_tasks",
+            lambda: [AGENT],
+            "harness_tasks must return a list of TaskSetSpec, .*AgentSpec",
+        ),
+        (
+            "harness_agents",
+            lambda: "a_sql",
+            "harness_agents must return a list of AgentSpec, but .*str 'a_sql'",
+        ),
+        (
+            "harness_agents",
+            lambda: ["a_sql"],
+            "list of AgentSpec, but returned one with str 'a_sql'",
+        ),
         ("harness_agents", lambda: None, "list of AgentSpec, but returned NoneType None"),
         ("harness_agents", lambda: AGENT, "list of AgentSpec, but returned AgentSpec "),
-        ("harness_agents", lambda: {"a_sql": AGENT}, "list of AgentSpec, but returned one with str"),
-        ("harness_agents", lambda: [AGENT, None], "list of AgentSpec, but returned one with NoneType"),
+        (
+            "harness_agents",
+            lambda: {"a_sql": AGENT},
+            "list of AgentSpec, but returned one with str",
+        ),
+        (
+            "harness_agents",
+            lambda: [AGENT, None],
+            "list of AgentSpec, but returned one with NoneType",
+        ),
         ("harness_agents", _raises, "list of AgentSpec, but raised RuntimeError: half way"),
         ("harness_trainers", lambda: 1 / 0, "list of TrainerSpec, but raised ZeroDivisionError"),
         ("harness_rewards", _exits, "list of RewardSpec, but raised SystemExit: 3"),
@@ -188,10 +222,22 @@ def test_what_a_hook_returns_is_checked(
         ("harness_agents", AgentSpec("../a", "a:B", "", roles=("r",)), "the name '../a'"),
         ("harness_agents", AgentSpec("", "a:B", "", roles=("r",)), "the name ''"),
         ("harness_agents", AgentSpec(7, "a:B", "", roles=("r",)), "the name 7"),  # type: ignore[arg-type]
-        ("harness_agents", AgentSpec("a", "a.B", "", roles=("r",)), "'a.B', not package.module:Name"),
+        (
+            "harness_agents",
+            AgentSpec("a", "a.B", "", roles=("r",)),
+            "'a.B', not package.module:Name",
+        ),
         ("harness_agents", AgentSpec("a", "a:B.c()", "", roles=("r",)), "not package.module:Name"),
-        ("harness_agents", AgentSpec("a", "a:B", "two\nlines", roles=("r",)), "not one line of text"),
-        ("harness_agents", AgentSpec("a", "a:B", ""), r"roles of 'a' is \(\), not a tuple of different names"),
+        (
+            "harness_agents",
+            AgentSpec("a", "a:B", "two\nlines", roles=("r",)),
+            "not one line of text",
+        ),
+        (
+            "harness_agents",
+            AgentSpec("a", "a:B", ""),
+            r"roles of 'a' is \(\), not a tuple of different names",
+        ),
         ("harness_agents", AgentSpec("a", "a:B", "", roles="write"), "roles of 'a' is 'write'"),  # type: ignore[arg-type]
         ("harness_agents", AgentSpec("a", "a:B", "", roles=("r", "r")), "roles of 'a'"),
         ("harness_agents", AgentSpec("a", "a:B", "", roles=("a/b",)), "roles of 'a'"),
@@ -204,15 +250,27 @@ def test_what_a_hook_returns_is_checked(
             TrainerSpec("n", "a:B", "", devices=("gpu",)),
             "devices of 'n' has 'gpu'. Use some of: cpu",
         ),
-        ("harness_tasks", TaskSetSpec("t", "a:B", "", eval_split="tset"), "eval_split of 't' is 'tset'"),
-        ("harness_tasks", TaskSetSpec("t", "a:B", "", reserved=("last",)), r"reserved of 't' is \('last',\)"),
+        (
+            "harness_tasks",
+            TaskSetSpec("t", "a:B", "", eval_split="tset"),
+            "eval_split of 't' is 'tset'",
+        ),
+        (
+            "harness_tasks",
+            TaskSetSpec("t", "a:B", "", reserved=("last",)),
+            r"reserved of 't' is \('last',\)",
+        ),
         ("harness_tasks", TaskSetSpec("t", "a:B", "", presets={"cpu": "p"}), "presets"),  # type: ignore[arg-type]
         ("harness_tasks", TaskSetSpec("t", "a:B", "", presets=(("gpu", "p"),)), "presets of 't'"),
     ],
 )
-def test_what_a_spec_says_is_checked(hook: str, spec: Any, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_spec_says_is_checked(
+    hook: str, spec: Any, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     problem = _problem(monkeypatch, **{hook: _hook(lambda: [spec])})
-    assert problem is not None and f"{hook} must return" in problem and re.search(message, problem), problem
+    assert (
+        problem is not None and f"{hook} must return" in problem and re.search(message, problem)
+    ), problem
 
 
 def test_a_plugin_that_ends_the_process_while_imported_is_listed(
@@ -220,14 +278,25 @@ def test_a_plugin_that_ends_the_process_while_imported_is_listed(
 ) -> None:
     (tmp_path / "quitter.py").write_text("raise SystemExit('no licence')\n")
     monkeypatch.syspath_prepend(tmp_path)
-    assert "SystemExit: no licence" in str(_registry([EntryPoint("q", "quitter", "harness")]).states[-1].problem)
+    assert "SystemExit: no licence" in str(
+        _registry([EntryPoint("q", "quitter", "harness")]).states[-1].problem
+    )
 
 
 def test_the_same_module_or_name_twice_is_one_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
-    one, other = (_plugin(monkeypatch, name, harness_agents=_agents(f"{name}_sql")) for name in ("one", "other"))
-    found = _registry([one, EntryPoint("two", "one", "harness"), EntryPoint("one", other.value, "harness")])
+    one, other = (
+        _plugin(monkeypatch, name, harness_agents=_agents(f"{name}_sql"))
+        for name in ("one", "other")
+    )
+    found = _registry(
+        [one, EntryPoint("two", "one", "harness"), EntryPoint("one", other.value, "harness")]
+    )
     assert [state.name for state in found.states if state.problem] == ["one", "two"]
-    assert all("is the same as plugin 'one'" in str(state.problem) for state in found.states if state.problem)
+    assert all(
+        "is the same as plugin 'one'" in str(state.problem)
+        for state in found.states
+        if state.problem
+    )
     assert found.owner("agent", "one_sql") == "one"
 
 
@@ -246,7 +315,9 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 @pytest.mark.parametrize("key", ["train_split", "val_split"])
 def test_a_split_that_the_task_set_does_not_declare_is_refused(key: str) -> None:
     config = load_config("cpu", None, [f"task.{key}=test"], agent="reference_sql")
-    with pytest.raises(ConfigError, match=rf"^task\.{key}: 'pocket' has no split 'test'\. Use one of: train, val$"):
+    with pytest.raises(
+        ConfigError, match=rf"^task\.{key}: 'pocket' has no split 'test'\. Use one of: train, val$"
+    ):
         check(config)
 
 
@@ -257,18 +328,28 @@ def test_every_split_that_a_prepared_task_set_loads_is_declared(name: str) -> No
     assert set(spec.splits) == set(tasks.splits) and tasks.name == tasks.layout.name == name
 
 
-def test_a_device_that_the_trainer_does_not_train_on_is_refused(installed: Callable[..., None]) -> None:
-    installed(harness_trainers=_hook(lambda: [TrainerSpec("slow", "harness.trainers:Trainer", "", devices=("cpu",))]))
+def test_a_device_that_the_trainer_does_not_train_on_is_refused(
+    installed: Callable[..., None],
+) -> None:
+    installed(
+        harness_trainers=_hook(
+            lambda: [TrainerSpec("slow", "harness.trainers:Trainer", "", devices=("cpu",))]
+        )
+    )
     settings = ["train.trainer=slow", "device=cuda"]
     config = load_config("cpu", None, settings, agent="reference_sql")
-    with pytest.raises(ConfigError, match="^device: 'slow' does not train on 'cuda'. Use one of: cpu$"):
+    with pytest.raises(
+        ConfigError, match="^device: 'slow' does not train on 'cuda'. Use one of: cpu$"
+    ):
         check(config)
     check(config, trains=False)
     config.device = "cpu"
     check(config)
 
 
-def test_a_program_that_does_not_import_concerns_its_own_agents_alone(installed: Callable[..., None]) -> None:
+def test_a_program_that_does_not_import_concerns_its_own_agents_alone(
+    installed: Callable[..., None],
+) -> None:
     broken = ProgramSpec("broken", "no_such_module:Program", "")
     lost = AgentSpec("lost", "lost:Agent", "", roles=("r",), program="broken")
     nowhere = TaskSetSpec("nowhere", "nowhere:Tasks", "", environment="nowhere")
@@ -279,7 +360,9 @@ def test_a_program_that_does_not_import_concerns_its_own_agents_alone(installed:
     )
     assert is_reference("reference_sql") and not is_reference("langgraph_sql")
     assert not is_reference("lost") and not is_reference("installed_elsewhere")
-    with pytest.raises(ConfigError, match=r"'nowhere' is about 'nowhere'\. Agents for it: \w+_tools"):
+    with pytest.raises(
+        ConfigError, match=r"'nowhere' is about 'nowhere'\. Agents for it: \w+_tools"
+    ):
         check_fit("reference_sql", "nowhere")
 
 
@@ -287,7 +370,11 @@ class Unversioned:
     version = "7"
 
 
-def test_a_reward_that_does_not_state_its_version_is_refused(installed: Callable[..., None]) -> None:
+def test_a_reward_that_does_not_state_its_version_is_refused(
+    installed: Callable[..., None],
+) -> None:
     installed(harness_rewards=_hook(lambda: [RewardSpec("mine", f"{__name__}:Unversioned", "")]))
-    with pytest.raises(PluginError, match="^reward 'mine' must state its version as 'mine/1', but has '7'$"):
+    with pytest.raises(
+        PluginError, match="^reward 'mine' must state its version as 'mine/1', but has '7'$"
+    ):
         make_reward(load_config("cpu", None, ["reward.name=mine"]))

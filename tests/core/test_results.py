@@ -74,14 +74,20 @@ def test_steps_that_are_done_again_are_set_aside(tmp_path: Path) -> None:
 
 def test_a_validation_that_is_done_again_is_set_aside_too(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, "x")
-    RowLog(folder, "episodes").add([row(0, 1.0, "val"), row(2, 1.0), row(2, 0.0, "val"), row(3, 0.0)])
+    RowLog(folder, "episodes").add(
+        [row(0, 1.0, "val"), row(2, 1.0), row(2, 0.0, "val"), row(3, 0.0)]
+    )
     folder.drop_after(2, validation=True)
     assert [(r["phase"], r["step"]) for r in folder.rows("episodes")] == [("val", 0), ("train", 2)]
 
 
 def test_a_run_is_held_by_one_process(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, "x")
-    with folder.locked(), pytest.raises(UserError, match="still running in another process"), folder.locked():
+    with (
+        folder.locked(),
+        pytest.raises(UserError, match="still running in another process"),
+        folder.locked(),
+    ):
         pass
     with folder.locked():
         pass
@@ -96,7 +102,11 @@ def test_means_leave_the_unscored_out() -> None:
 
 
 def test_rewrites_are_counted_as_help_and_harm() -> None:
-    rows = [row(1, 1.0, first_reward=0.0, rewrites=1), row(1, 0.0, first_reward=1.0, rewrites=1), row(1, 1.0)]
+    rows = [
+        row(1, 1.0, first_reward=0.0, rewrites=1),
+        row(1, 0.0, first_reward=1.0, rewrites=1),
+        row(1, 1.0),
+    ]
     (figures,) = step_rows([], rows)
     assert (figures["rollout/rewrites_helped"], figures["rollout/rewrites_hurt"]) == (1, 1)
 
@@ -105,7 +115,13 @@ def test_silent_failures_stop_the_run(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, "x")
     monitor = Monitor(folder, 2, {"train": 4, "val": 2}, 0.5)
     log = RowLog(folder, "episodes")
-    log.add([row(1, 1.0), row(1, None, outcome="endpoint_error"), row(1, None, outcome="endpoint_error")])
+    log.add(
+        [
+            row(1, 1.0),
+            row(1, None, outcome="endpoint_error"),
+            row(1, None, outcome="endpoint_error"),
+        ]
+    )
     assert monitor.poll().failures == {"endpoint_error": 2}
     log.add([row(1, None)])
     with pytest.raises(RunFailed, match=r"3 of 4 rollouts.*endpoint_error 2, unscored 1"):
@@ -116,11 +132,15 @@ def test_a_reward_that_always_fails_stops_the_run_by_name(tmp_path: Path) -> Non
     folder = RunFolder.create(tmp_path, "x")
     monitor = Monitor(folder, 2, {"train": 4, "val": 2}, 0.5)
     fault = "reward judge of harness-judge raised ValueError: no key"
-    lost = [row(1, None, outcome="reward_error", detail=fault, reward_reason=fault) for _ in range(3)]
+    lost = [
+        row(1, None, outcome="reward_error", detail=fault, reward_reason=fault) for _ in range(3)
+    ]
     RowLog(folder, "episodes").add([row(1, None, outcome="endpoint_error"), *lost])
     with pytest.raises(RunFailed) as caught:
         monitor.poll()
-    assert "reward_error 3, endpoint_error 1" in str(caught.value) and f"Most often: {fault}. " in str(caught.value)
+    assert "reward_error 3, endpoint_error 1" in str(
+        caught.value
+    ) and f"Most often: {fault}. " in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -137,17 +157,23 @@ def test_failures_before_a_resumption_do_not_stop_it_again(tmp_path: Path) -> No
 def test_progress_follows_the_rows(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, "x")
     monitor = Monitor(folder, 4, {"train": 2, "val": 2}, 0.5)
-    RowLog(folder, "episodes").add([row(0, 1.0, "val"), row(0, 0.0, "val"), row(1, 1.0), row(1, 1.0)])
+    RowLog(folder, "episodes").add(
+        [row(0, 1.0, "val"), row(0, 0.0, "val"), row(1, 1.0), row(1, 1.0)]
+    )
     RowLog(folder, "steps").add([{"step": 1, "data": {"step_s": 3.0}}])
     progress = monitor.poll()
     assert progress.val_curve == {0: 0.5}
     assert (progress.step, progress.reward, progress.remaining_s) == (1, 1.0, 9.0)
 
 
-def test_the_reward_is_that_of_the_newest_step_in_whatever_order_files_have_them(tmp_path: Path) -> None:
+def test_the_reward_is_that_of_the_newest_step_in_whatever_order_files_have_them(
+    tmp_path: Path,
+) -> None:
     folder = RunFolder.create(tmp_path, "x")
     RowLog(folder, "episodes").add([row(1, 1.0), row(1, 1.0), row(2, 1.0), row(2, 0.0)])
-    RowLog(folder, "steps").add([{"step": 1, "data": {"step_s": 3.0}}, {"step": 2, "data": {"step_s": 3.0}}])
+    RowLog(folder, "steps").add(
+        [{"step": 1, "data": {"step_s": 3.0}}, {"step": 2, "data": {"step_s": 3.0}}]
+    )
     RowLog(folder, "steps").add([{"step": 1, "data": {"step_s": 3.0}}])
     progress = Monitor(folder, 4, {"train": 2, "val": 2}, 0.5).progress
     assert (progress.step, progress.reward) == (2, 0.5)
@@ -177,7 +203,9 @@ def test_tool_calls_that_no_server_reads_are_warned_of_once(tmp_path: Path) -> N
     assert monitor.poll().warning == said
 
 
-def test_an_agent_that_fails_itself_is_warned_of_and_stopped_where_it_never_asks(tmp_path: Path) -> None:
+def test_an_agent_that_fails_itself_is_warned_of_and_stopped_where_it_never_asks(
+    tmp_path: Path,
+) -> None:
     folder = RunFolder.create(tmp_path, "x")
     monitor = Monitor(folder, 4, {"train": 4, "val": 20}, 0.5)
     log = RowLog(folder, "episodes")
@@ -191,7 +219,10 @@ def test_an_agent_that_fails_itself_is_warned_of_and_stopped_where_it_never_asks
         "Most often: agent_error: ValueError: my bug."
     )
     log.add([row(2, 0.0, **failed)] * 4)
-    with pytest.raises(RunFailed, match=r"ended all 4 rollouts before the model answered once.* ValueError: my bug\."):
+    with pytest.raises(
+        RunFailed,
+        match=r"ended all 4 rollouts before the model answered once.* ValueError: my bug\.",
+    ):
         monitor.poll()
     assert Monitor(folder, 4, {"train": 4, "val": 20}, 0.5).poll().warning == ""
 
@@ -214,12 +245,16 @@ def test_steps_in_a_row_without_a_signal_are_remarked_once(tmp_path: Path) -> No
     assert Monitor(folder, 9, {"train": 4, "val": 2}, 0.5).progress.phase == "starting"
 
 
-def test_where_the_best_are_trained_a_group_teaches_with_one_that_is_good_enough(tmp_path: Path) -> None:
+def test_where_the_best_are_trained_a_group_teaches_with_one_that_is_good_enough(
+    tmp_path: Path,
+) -> None:
     folder = RunFolder.create(tmp_path, "x")
     monitor = Monitor(folder, 9, {"train": 4, "val": 2}, 0.5, least=0.5)
     remarks, shares = [], []
     for step in range(1, 6):
-        best = 1.0 if step == 1 else 0.4  # all right alike, then all below the threshold, though they differ
+        best = (
+            1.0 if step == 1 else 0.4
+        )  # all right alike, then all below the threshold, though they differ
         groups = [("a", best), ("a", best), ("b", 0.4), ("b", 0.0)]
         RowLog(folder, "episodes").add([row(step, reward, task_id=task) for task, reward in groups])
         RowLog(folder, "steps").add([{"step": step, "data": {"step_s": 3.0}}])
@@ -236,7 +271,12 @@ def test_where_the_best_are_trained_a_group_teaches_with_one_that_is_good_enough
     [
         ("grpo", [1.0, 1.0], 0.0, "All 2 training rollouts have reward 1, the highest."),
         ("rejection", [1.0, 1.0], 1.0, ""),
-        ("rejection", [0.4, 0.0], 0.0, "No training rollout has a reward of 0.5 or more (train.rejection_threshold)."),
+        (
+            "rejection",
+            [0.4, 0.0],
+            0.0,
+            "No training rollout has a reward of 0.5 or more (train.rejection_threshold).",
+        ),
         ("grpo", [0.4, 0.0], 1.0, ""),
     ],
 )
@@ -247,7 +287,9 @@ def test_what_a_training_can_learn_from_depends_on_its_algorithm(
     counted = mixed_groups(((1, "a", reward) for reward in rewards), least)
     found = share_mixed(counted.values())
     assert found == share
-    assert (why_flat([(reward, "") for reward in rewards], (0, 1), least).strip() if not found else "") == why
+    assert (
+        why_flat([(reward, "") for reward in rewards], (0, 1), least).strip() if not found else ""
+    ) == why
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
@@ -257,7 +299,9 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
 
 def test_text_that_no_encoding_has_is_a_row_like_any_other(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, "x")
-    RowLog(folder, "episodes").add([row(1, 1.0), row(1, 0.0, answer="SELECT '\ud83d'"), row(1, 1.0)])
+    RowLog(folder, "episodes").add(
+        [row(1, 1.0), row(1, 0.0, answer="SELECT '\ud83d'"), row(1, 1.0)]
+    )
     assert [r["answer"] for r in folder.rows("episodes")] == ["SELECT 1", "SELECT '?'", "SELECT 1"]
     write_tables(folder)
     assert pq.read_table(folder.path / "episodes.parquet")["answer"].to_pylist()[1] == "SELECT '?'"
@@ -277,7 +321,12 @@ def test_a_full_disk_leaves_whole_rows_and_the_run_s_end(
         log.add([row(1, 0.0, answer="x" * 50_000)])
     assert [r["reward"] for r in folder.rows("episodes")] == [1.0]  # no half of a row
     fill(disk)
-    ended = {"id": folder.id, "status": "failed", "reason": "No space left on device", "x": "y" * 200_000}
+    ended = {
+        "id": folder.id,
+        "status": "failed",
+        "reason": "No space left on device",
+        "x": "y" * 200_000,
+    }
     conclude(folder, ended)
     assert json.loads((folder.path / "run.json").read_text())["status"] == "failed"
 
@@ -330,13 +379,13 @@ def test_rows_that_make_no_table_leave_a_record_that_says_so(tmp_path: Path) -> 
 def test_a_run_for_which_there_is_no_room_is_not_started(small_disk: Callable[[str], Path]) -> None:
     disk = small_disk("2m")
     folder = RunFolder.create(disk, "x")
-    with pytest.raises(EnvironmentProblem, match=r"has 2 MiB of disk left and the run needs 64 MiB"):
+    with pytest.raises(
+        EnvironmentProblem, match=r"has 2 MiB of disk left and the run needs 64 MiB"
+    ):
         folder.reserve(64 * 2**20)
 
 
 def test_listing_runs_loads_neither_configuration_nor_tables() -> None:
-    code = (
-        "import sys, harness.compare.runs; print({'harness.config', 'pydantic', 'pandas', 'polars'} & set(sys.modules))"
-    )
+    code = "import sys, harness.compare.runs; print({'harness.config', 'pydantic', 'pandas', 'polars'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"

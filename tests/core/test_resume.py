@@ -27,18 +27,24 @@ def run(tmp_path: Path) -> Path:
     folder = RunFolder.create(tmp_path, "reference_sql")
     config = load_config("cpu", agent="reference_sql")
     folder.write_config(config)
-    record = run_record(config, folder, make_task_set(config), [], [], resolve(config.policy.path), "cpu")
+    record = run_record(
+        config, folder, make_task_set(config), [], [], resolve(config.policy.path), "cpu"
+    )
     folder.write(record | {"status": "interrupted", "launches": []})
     return folder.path
 
 
-@pytest.mark.parametrize("change", ["train.steps=30", "policy.path=/elsewhere", "rollout.runners=3"])
+@pytest.mark.parametrize(
+    "change", ["train.steps=30", "policy.path=/elsewhere", "rollout.runners=3"]
+)
 def test_how_far_and_where_may_change(run: Path, change: str) -> None:
     done = CliRunner().invoke(app, ["--resume", str(run), "--set", change, "--dry-run"])
     assert done.exit_code == 0, done.output
 
 
-@pytest.mark.parametrize("change", ["train.learning_rate=1e-3", "max_turns=1", "agent=langgraph_sql", "seed=4"])
+@pytest.mark.parametrize(
+    "change", ["train.learning_rate=1e-3", "max_turns=1", "agent=langgraph_sql", "seed=4"]
+)
 def test_what_would_be_another_run_is_refused(run: Path, change: str) -> None:
     key = change.partition("=")[0]
     done = CliRunner().invoke(app, ["--resume", str(run), "--set", change, "--dry-run"])
@@ -73,7 +79,9 @@ def test_a_validation_after_the_checkpoint_counts_once_it_is_whole(
     folder = RunFolder(run)
     log = RowLog(folder, "episodes")
     log.add([{"phase": "val", "step": 5, "reward": reward} for reward in rows])
-    log.add([{"phase": "train", "step": 5, "reward": 1.0}, {"phase": "val", "step": 0, "reward": 1.0}])
+    log.add(
+        [{"phase": "train", "step": 5, "reward": 1.0}, {"phase": "val", "step": 0, "reward": 1.0}]
+    )
     config = folder.config()
     task_set = make_task_set(config)
     live = StartedRun(config, folder, task_set, [], task_set.load("val")[:4], "m", "cpu")
@@ -87,21 +95,43 @@ def test_when_a_validation_is_due() -> None:
     assert [step for step in range(13) if validation_due(never, 12, step)] == [12]
 
 
-def test_a_run_goes_on_with_the_policy_and_the_agent_that_it_began_with(run: Path, tmp_path: Path) -> None:
+def test_a_run_goes_on_with_the_policy_and_the_agent_that_it_began_with(
+    run: Path, tmp_path: Path
+) -> None:
     other = tmp_path / "other"
     shutil.copytree(resolve("pocket-sql"), other)
-    same_parts(RunFolder(run), load_config("cpu", None, [f"policy.path={other}"], agent="reference_sql"), PocketTasks())
+    same_parts(
+        RunFolder(run),
+        load_config("cpu", None, [f"policy.path={other}"], agent="reference_sql"),
+        PocketTasks(),
+    )
     weights = load_file(other / "model.safetensors")
     weights["model.norm.weight"][0] += 1
     save_file(weights, other / "model.safetensors")
     done = CliRunner().invoke(app, ["--resume", str(run), "--set", f"policy.path={other}"])
-    assert isinstance(done.exception, UserError) and "the policy is not the one" in str(done.exception)
+    assert isinstance(done.exception, UserError) and "the policy is not the one" in str(
+        done.exception
+    )
     RunFolder(run).update(agent_source="0123456789abcdef")
     done = CliRunner().invoke(app, ["--resume", str(run)])
-    assert isinstance(done.exception, UserError) and "the agent is not the one" in str(done.exception)
+    assert isinstance(done.exception, UserError) and "the agent is not the one" in str(
+        done.exception
+    )
 
 
 def test_what_is_asked_for_by_name_counts_before_a_short_runs_defaults() -> None:
-    short = ["--ci-fast", "--plugin", "reference_sql", "--set", "train.val_every=7", "--dry-run", "--json"]
+    short = [
+        "--ci-fast",
+        "--plugin",
+        "reference_sql",
+        "--set",
+        "train.val_every=7",
+        "--dry-run",
+        "--json",
+    ]
     found = json.loads(CliRunner().invoke(app, short).output)
-    assert (found["train"]["val_every"], found["train"]["batch_size"], found["train"]["steps"]) == (7, 4, 1)
+    assert (found["train"]["val_every"], found["train"]["batch_size"], found["train"]["steps"]) == (
+        7,
+        4,
+        1,
+    )

@@ -32,7 +32,10 @@ from harness_sql.tasks.pocket import PocketTasks
 def test_a_trace_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for trace in (tmp_path, tmp_path / "no" / "trace.json", tmp_path / "file" / "trace.json"):
-        with pytest.raises(ConfigError, match="--trace-start .*cannot write there"), timeline.recorded(trace):
+        with (
+            pytest.raises(ConfigError, match="--trace-start .*cannot write there"),
+            timeline.recorded(trace),
+        ):
             pass
 
 
@@ -43,7 +46,12 @@ def test_a_trace_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
         (KeyboardInterrupt(), KeyboardInterrupt, "interrupted", "interrupted by the user"),
         (RunFailed("the gateway died"), RunFailed, "failed", "the gateway died"),
         (ValueError("oh"), ValueError, "failed", "ValueError: oh"),
-        (OSError(errno.ENOSPC, "No space left"), RunFailed, "failed", "OSError: [Errno 28] No space left"),
+        (
+            OSError(errno.ENOSPC, "No space left"),
+            RunFailed,
+            "failed",
+            "OSError: [Errno 28] No space left",
+        ),
     ],
 )
 def test_an_error_closes_record_launch_and_tables(
@@ -56,15 +64,25 @@ def test_an_error_closes_record_launch_and_tables(
 ) -> None:
     config = load_config("cpu", None, ["task.val_limit=2"], agent="reference_sql")
     folder, task_set = RunFolder.create(tmp_path, "x"), make_task_set(config)
-    run = StartedRun(config, folder, task_set, [], validation_order(task_set.load("val"), config), "m", "cpu")
+    run = StartedRun(
+        config, folder, task_set, [], validation_order(task_set.load("val"), config), "m", "cpu"
+    )
     with pytest.raises(raised), recorded(run, kind, lambda record: {"scored": 1}):
         assert folder.read()["status"] == "running"
         RowLog(folder, "steps").add([{"step": 1, "data": {"step_s": 1.0}}])
         raise error
     record = folder.read()
     (launch,) = record["launches"]
-    assert (record["status"], record["reason"]) == (launch["status"], launch["reason"]) == (status, reason)
-    assert launch["ended"] and record["result"]["scored"] == 1 and record["result"]["data_changed"] == []
+    assert (
+        (record["status"], record["reason"])
+        == (launch["status"], launch["reason"])
+        == (status, reason)
+    )
+    assert (
+        launch["ended"]
+        and record["result"]["scored"] == 1
+        and record["result"]["data_changed"] == []
+    )
     assert pq.read_table(folder.path / "steps.parquet")["step_s"].to_pylist() == [1.0]
 
 
@@ -76,20 +94,27 @@ def test_runs_say_where_calls_of_a_dialogue_are_one_row(agent: str, tools: bool)
 
     assert ("merged" in said(), "merge_calls" in said()) == (tools, False)
     apart = said("train.merge_calls=false")
-    assert apart == said("train.micro_batch_size=3", "train.merge_calls=false") and "merged" not in apart
+    assert (
+        apart == said("train.micro_batch_size=3", "train.merge_calls=false")
+        and "merged" not in apart
+    )
     assert said() == apart | ({"merged": True} if tools else {})
 
 
 def test_ctrl_c_while_a_run_is_written_down_leaves_it_as_it_ended(tmp_path: Path) -> None:
     config = load_config("cpu", None, ["task.val_limit=2"], agent="reference_sql")
     folder, task_set = RunFolder.create(tmp_path, "x"), make_task_set(config)
-    run = StartedRun(config, folder, task_set, [], validation_order(task_set.load("val"), config), "m", "cpu")
+    run = StartedRun(
+        config, folder, task_set, [], validation_order(task_set.load("val"), config), "m", "cpu"
+    )
 
     def result(record: RunRecord) -> Scores:
         os.kill(os.getpid(), signal.SIGINT)
         return {"scored": 1}
 
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # of a job in the background it is ignored
+    before = signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # of a job in the background it is ignored
     try:
         with pytest.raises(RunFailed), recorded(run, "eval", result):
             raise RunFailed("the gateway died")
@@ -136,10 +161,13 @@ def test_the_tools_that_a_policy_is_told_of_are_part_of_the_identity() -> None:
     )
     (tool,) = of.tools
     told = SimpleNamespace(
-        payload=of.payload, tools_for=lambda _: (replace(tool, description=f"{tool.description} Never call it."),)
+        payload=of.payload,
+        tools_for=lambda _: (replace(tool, description=f"{tool.description} Never call it."),),
     )
     assert tools_hash(told, tasks, {}) != found  # type: ignore[arg-type]
-    own = SimpleNamespace(payload=lambda task, limits: {"id": task.id}, tools_for=lambda payload: of.tools)
+    own = SimpleNamespace(
+        payload=lambda task, limits: {"id": task.id}, tools_for=lambda payload: of.tools
+    )
     assert tools_hash(own, tasks, {}) == found  # type: ignore[arg-type]
     trained = [replace(tasks[0], id="other", data={**tasks[0].data, "tool": "another"})]
     assert identity(config, PocketTasks(), trained, tasks, "m", "cpu")["tools"] != found, (

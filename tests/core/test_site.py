@@ -50,15 +50,22 @@ def test_every_document_is_a_page(site: Path) -> None:
 def test_every_public_name_has_its_documentation(site: Path) -> None:
     for package in (harness, harness_sql):
         page = (site / "docs" / "api" / f"{package.__name__}.html").read_text(encoding="utf-8")
-        said = {name.rpartition(".")[2] for name in re.findall(rf'id="({package.__name__}\.[\w.]+)"', page)}
+        said = {
+            name.rpartition(".")[2]
+            for name in re.findall(rf'id="({package.__name__}\.[\w.]+)"', page)
+        }
         assert set(package.__all__) <= said
-    assert "One question with its gold." in (site / "docs" / "api" / "harness.html").read_text(encoding="utf-8")
+    assert "One question with its gold." in (site / "docs" / "api" / "harness.html").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
     for page in site.rglob("*.html"):
         text = page.read_text(encoding="utf-8")
-        loads = re.findall(r'<(?:script|img|iframe|link)\b[^>]*?\b(?:src|href)="?(?:https?:)?//[^\s">]+', text)
+        loads = re.findall(
+            r'<(?:script|img|iframe|link)\b[^>]*?\b(?:src|href)="?(?:https?:)?//[^\s">]+', text
+        )
         assert not loads, page
         assert 'class="mermaid"' not in text, page  # the theme would fetch a script for it
     for style in site.rglob("*.css"):
@@ -68,7 +75,9 @@ def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
 def test_formulas_and_outputs_of_notebooks_are_in_the_pages(site: Path) -> None:
     compare = (site / "docs" / "compare.html").read_text(encoding="utf-8")
     assert compare.count("<math") > 20 and r"\sum" not in compare
-    assert "reward_shuffled differs" in (site / "examples" / "first_look.ipynb.html").read_text(encoding="utf-8")
+    assert "reward_shuffled differs" in (site / "examples" / "first_look.ipynb.html").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_links_lead_somewhere_or_end_the_build(mkdocs: None, tmp_path: Path) -> None:
@@ -81,18 +90,28 @@ def test_links_lead_somewhere_or_end_the_build(mkdocs: None, tmp_path: Path) -> 
     for part in ("docs", "tools"):
         shutil.copytree(REPO / part, root / part, ignore=shutil.ignore_patterns("__pycache__"))
     with (root / "docs" / "overhead.md").open("a", encoding="utf-8") as page:
-        page.write("\n[a](../examples/arithmetic/), [b](../examples/first_look.ipynb), [c](../harness/records.py)\n")
-        page.write("\n[d](no-such-page.md), [e](training.md#no-such-heading), [f](../harness/no_such_source.py)\n")
+        page.write(
+            "\n[a](../examples/arithmetic/), [b](../examples/first_look.ipynb), [c](../harness/records.py)\n"
+        )
+        page.write(
+            "\n[d](no-such-page.md), [e](training.md#no-such-heading), [f](../harness/no_such_source.py)\n"
+        )
     (root / "docs" / "unlisted.md").write_text("# In no navigation\n", encoding="utf-8")
 
     done = _build(root, tmp_path / "site")
 
     assert done.returncode == 1
-    warnings = [line for line in done.stderr.splitlines() if "WARNING" in line or line.startswith("  - ")]
+    warnings = [
+        line for line in done.stderr.splitlines() if "WARNING" in line or line.startswith("  - ")
+    ]
     for fault in ("no-such-page.md", "#no-such-heading", "no_such_source.py", "unlisted.md"):
         assert any(fault in line for line in warnings), done.stderr
     text = (tmp_path / "site" / "docs" / "overhead.html").read_text(encoding="utf-8")
-    for target in ("../examples/arithmetic/index.html", "../examples/first_look.ipynb.html", "../harness/records.py"):
+    for target in (
+        "../examples/arithmetic/index.html",
+        "../examples/first_look.ipynb.html",
+        "../harness/records.py",
+    ):
         assert f'href="{target}"' in text
         assert (tmp_path / "site" / "docs" / target).resolve().is_file()
 
@@ -100,7 +119,10 @@ def test_links_lead_somewhere_or_end_the_build(mkdocs: None, tmp_path: Path) -> 
 def test_versions_in_the_documentation_are_those_of_the_code() -> None:
     rows = (REPO / "docs" / "versioning.md").read_text(encoding="utf-8")
     assert f"`schema_version` in `run.json`, now {results.SCHEMA_VERSION} |" in rows
-    assert f"`schema_version` of `harness compare --format json`, now {comparisons.SCHEMA_VERSION} |" in rows
+    assert (
+        f"`schema_version` of `harness compare --format json`, now {comparisons.SCHEMA_VERSION} |"
+        in rows
+    )
     assert f"`HARNESS_API`, now {HARNESS_API}, stated by every plugin |" in rows
 
 

@@ -44,7 +44,10 @@ def test_a_tree_of_an_attempt_shows_what_the_model_said(capsys: pytest.CaptureFi
     call = ToolCall(HOSTILE, {"sql": HOSTILE}, HOSTILE, True, 0.0, 0.1)
     attempt = Attempt("ro-1", "at-1", "agent_error", HOSTILE, HOSTILE, (), (), (call,), 0.0, 1.0)
     wide = PlainConsole(width=200)
-    wide.print(tree(attempt, Verdict(0.7, HOSTILE, {HOSTILE: 0.4}, (HOSTILE,), {HOSTILE: 0.2})), markup=True)
+    wide.print(
+        tree(attempt, Verdict(0.7, HOSTILE, {HOSTILE: 0.4}, (HOSTILE,), {HOSTILE: 0.2})),
+        markup=True,
+    )
     said = capsys.readouterr().out
     assert not OBEYED.search(said) and said.count(SHOWN) == 8, said
     assert "[bold]" not in said
@@ -62,7 +65,9 @@ def test_a_log_line_is_shown() -> None:
     assert printable("a\tb\nçé😀") == "a\tb\nçé😀"
 
 
-def test_questions_and_databases_of_others_are_checked_and_named(tmp_path: Path, command: Command) -> None:
+def test_questions_and_databases_of_others_are_checked_and_named(
+    tmp_path: Path, command: Command
+) -> None:
     connection = sqlite3.connect(tmp_path / "shop.sqlite")
     connection.executescript("CREATE TABLE t (a)")
     connection.close()
@@ -70,21 +75,36 @@ def test_questions_and_databases_of_others_are_checked_and_named(tmp_path: Path,
     with file.open("w", newline="") as out:
         writer = csv.writer(out)
         writer.writerow(["question", "query", "database", "id"])
-        writer.writerows([[f"q{n}", f"SELECT '{HOSTILE}' FROM nowhere{HOSTILE}", "shop", f"{n}"] for n in range(4)])
+        writer.writerows(
+            [
+                [f"q{n}", f"SELECT '{HOSTILE}' FROM nowhere{HOSTILE}", "shop", f"{n}"]
+                for n in range(4)
+            ]
+        )
         writer.writerow(["q", "SELECT 1", HOSTILE, "5"])
     done = command("data", "check", file)
     assert done.returncode == 1 and not OBEYED.search(done.stdout + done.stderr), done
     assert r"\x1b]0;owned\x07" in done.stdout
     done = command("data", "check", file, "--json")
     assert not OBEYED.search(done.stdout) and json.loads(done.stdout)["ok"] is False
-    done = command("score", "--db", tmp_path / "shop.sqlite", "--gold", "SELECT 1", "--pred", f"SELECT {HOSTILE}")
+    done = command(
+        "score",
+        "--db",
+        tmp_path / "shop.sqlite",
+        "--gold",
+        "SELECT 1",
+        "--pred",
+        f"SELECT {HOSTILE}",
+    )
     assert not OBEYED.search(done.stdout + done.stderr) and r"\x1b" in done.stdout
     done = command("runs", "show", f"no{HOSTILE}")
     assert done.returncode == 2 and not OBEYED.search(done.stderr) and SHOWN in done.stderr
 
 
 def test_no_command_prints_past_what_escapes() -> None:
-    writes = re.compile(r"typer\.echo|click\.echo|^\s*print\(|sys\.std(out|err)\.write|[^n]Console\(")
+    writes = re.compile(
+        r"typer\.echo|click\.echo|^\s*print\(|sys\.std(out|err)\.write|[^n]Console\("
+    )
     found = [
         f"{file.name}: {line.strip()}"
         for file in sorted((REPO / "harness" / "cli").glob("*.py"))
@@ -98,6 +118,11 @@ def test_no_command_prints_past_what_escapes() -> None:
 def test_a_reader_that_stops_reading_is_no_failure() -> None:
     command = f"{sys.executable} -m harness compare results/studies/frameworks | head -n 1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(
-        ["bash", "-c", command], capture_output=True, text=True, check=False, timeout=120, cwd=Path(__file__).parents[2]
+        ["bash", "-c", command],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        cwd=Path(__file__).parents[2],
     )
     assert done.returncode == 0 and not done.stderr and done.stdout.count("\n") == 1

@@ -46,7 +46,9 @@ def test_every_process_says_what_it_did(tmp_path: Path) -> None:
     imports, work, _ = child
     assert 5e4 <= work["dur"] < 5e6 and imports["dur"] > 0
     # Since its creation, which the kernel knows to a hundredth of a second.
-    assert abs(imports["ts"] / 1e6 - began) < 5 and imports["ts"] + imports["dur"] <= work["ts"] + 2e4
+    assert (
+        abs(imports["ts"] / 1e6 - began) < 5 and imports["ts"] + imports["dur"] <= work["ts"] + 2e4
+    )
 
 
 def test_without_it_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,10 +27,16 @@ BANNED = {
 
 
 def texts() -> list[str]:
-    known = subprocess.run(["git", "ls-files", "*.py", "*.md", "*.yaml"], cwd=REPO, capture_output=True, text=True)
+    known = subprocess.run(
+        ["git", "ls-files", "*.py", "*.md", "*.yaml"], cwd=REPO, capture_output=True, text=True
+    )
     if known.returncode:
         pytest.skip("no checkout")
-    return [name for name in known.stdout.splitlines() if name != "CHANGELOG.md" and Path(__file__).name not in name]
+    return [
+        name
+        for name in known.stdout.splitlines()
+        if name != "CHANGELOG.md" and Path(__file__).name not in name
+    ]
 
 
 def test_banned_turns_are_in_no_text() -> None:

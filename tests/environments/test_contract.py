@@ -21,7 +21,17 @@ class TestSQL(EnvironmentContract):
     @classmethod
     def tasks(cls, tmp_path_factory: pytest.TempPathFactory) -> Sequence[Task]:
         database = str(build_database(tmp_path_factory.mktemp("sql")))
-        return [Task("t", "contract", "val", "?", "SELECT count(*) FROM singer", "parity", data={DATABASE: database})]
+        return [
+            Task(
+                "t",
+                "contract",
+                "val",
+                "?",
+                "SELECT count(*) FROM singer",
+                "parity",
+                data={DATABASE: database},
+            )
+        ]
 
     @pytest.mark.parametrize(
         ("one", "other", "same"),
@@ -33,7 +43,13 @@ class TestSQL(EnvironmentContract):
             ("There are  Two.", "there are two", True),
         ],
     )
-    def test_answers_mean_what_they_give(self, tasks: Sequence[Task], one: str, other: str, same: bool) -> None:
-        first, second = (asyncio.run(SQLEnvironment().meaning(tasks[0], answer)) for answer in (one, other))
+    def test_answers_mean_what_they_give(
+        self, tasks: Sequence[Task], one: str, other: str, same: bool
+    ) -> None:
+        first, second = (
+            asyncio.run(SQLEnvironment().meaning(tasks[0], answer)) for answer in (one, other)
+        )
         assert first is not None and (first == second) == same
-        assert asyncio.run(SQLEnvironment().meaning(tasks[0], "SELECT nothing FROM nowhere")) is None
+        assert (
+            asyncio.run(SQLEnvironment().meaning(tasks[0], "SELECT nothing FROM nowhere")) is None
+        )

@@ -16,7 +16,10 @@ from harness.gateway.server import GatewayServer
 
 SAMPLING = {"temperature": 0.7, "top_p": 0.9, "max_tokens": 64}
 ROLES = ("write_query", "check_query")
-MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Wie spät ist es?"}]
+MESSAGES = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "Wie spät ist es?"},
+]
 
 _numbers = itertools.count()
 
@@ -37,7 +40,9 @@ class Attempt:
     async def call(self, role: str = "write_query", **params: Any) -> httpx.Response:
         body = {"model": "scripted", "messages": MESSAGES, **params}
         headers = {"authorization": f"Bearer {self.gateway.key}"}
-        return await self.http.post(self.url(role) + "/chat/completions", json=body, headers=headers)
+        return await self.http.post(
+            self.url(role) + "/chat/completions", json=body, headers=headers
+        )
 
     async def open(self, **options: Any) -> Attempt:
         defaults: dict[str, Any] = {"sampling": SAMPLING, "timeout_s": 30, "roles": ROLES}

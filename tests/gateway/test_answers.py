@@ -26,10 +26,18 @@ GOOD: dict[str, Any] = {
 WRONG_IDS: list[Any] = ["ab", [1.5, -2], [True, {}], [1, -1], [1, 2**31], {"0": 1}]
 WRONG_LOGPROBS: list[Any] = [5.0, float("nan"), float("-inf"), float("inf"), "-1", None, True, 1e-3]
 WRONG_TEXT: list[Any] = [[{"type": "text", "text": "yes"}], {"text": "yes"}, 5, False]
-WRONG_USAGE: list[Any] = ["many", [1], {"prompt_tokens": "2"}, {"prompt_tokens": 2.0}, {"prompt_tokens": -1}]
+WRONG_USAGE: list[Any] = [
+    "many",
+    [1],
+    {"prompt_tokens": "2"},
+    {"prompt_tokens": 2.0},
+    {"prompt_tokens": -1},
+]
 
 
-def read(change: dict[str, Any], choice: dict[str, Any], stream: bool, token_ids: bool = True) -> Answer:
+def read(
+    change: dict[str, Any], choice: dict[str, Any], stream: bool, token_ids: bool = True
+) -> Answer:
     completion = deepcopy(GOOD) | change
     completion["choices"][0] |= choice
     if not stream:
@@ -40,7 +48,9 @@ def read(change: dict[str, Any], choice: dict[str, Any], stream: bool, token_ids
     return streamed.answer()
 
 
-def refused(change: dict[str, Any], choice: dict[str, Any], stream: bool, token_ids: bool = True) -> str:
+def refused(
+    change: dict[str, Any], choice: dict[str, Any], stream: bool, token_ids: bool = True
+) -> str:
     with pytest.raises(Refusal) as caught:
         read(change, choice, stream, token_ids)
     assert caught.value.code == "bad_answer" and "\n" not in caught.value.detail
@@ -50,7 +60,11 @@ def refused(change: dict[str, Any], choice: dict[str, Any], stream: bool, token_
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_good_answer_is_read(stream: bool) -> None:
     answer = read({}, {}, stream)
-    assert (answer.prompt_ids, answer.response_ids, answer.logprobs) == ((5, 6), (7, 8), (-0.5, 0.0))
+    assert (answer.prompt_ids, answer.response_ids, answer.logprobs) == (
+        (5, 6),
+        (7, 8),
+        (-0.5, 0.0),
+    )
     assert (answer.text, answer.finish_reason, answer.prompt_tokens) == ("yes", "stop", 2)
     assert read({}, {"logprobs": {"content": [{"logprob": -9999.0}, {"logprob": 1e-7}]}}, stream)
 

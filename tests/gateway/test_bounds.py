@@ -50,8 +50,12 @@ class Attacked:
     def answers(self) -> bool:
         """Whether health and control routes answer new connections."""
         for path in ("/health", "/control/stats"):
-            with closing(HTTPConnection(self.gateway.base_url.removeprefix("http://"), timeout=20)) as connection:
-                connection.request("GET", path, headers={"Authorization": f"Bearer {self.gateway.control_key}"})
+            with closing(
+                HTTPConnection(self.gateway.base_url.removeprefix("http://"), timeout=20)
+            ) as connection:
+                connection.request(
+                    "GET", path, headers={"Authorization": f"Bearer {self.gateway.control_key}"}
+                )
                 if connection.getresponse().status != 200:
                     return False
         return True
@@ -113,13 +117,19 @@ def answered(peer: socket.socket) -> tuple[int, bytes]:
 def call(attempt: Attempt, *headers: str) -> bytes:
     """The header of a call, as an agent sends it."""
     path = attempt.url().removeprefix(attempt.gateway.base_url)
-    lines = (f"POST {path}/chat/completions HTTP/1.1", "Host: x", f"Authorization: Bearer {attempt.gateway.key}")
+    lines = (
+        f"POST {path}/chat/completions HTTP/1.1",
+        "Host: x",
+        f"Authorization: Bearer {attempt.gateway.key}",
+    )
     return "\r\n".join([*lines, *headers, "", ""]).encode()
 
 
 @pytest.mark.slow
 async def test_whatever_is_left_unfinished_is_ended_and_given_back() -> None:
-    with GatewayServer(header_timeout_s=1, body_timeout_s=1, idle_timeout_s=1, calls_at_once=1000) as gateway:
+    with GatewayServer(
+        header_timeout_s=1, body_timeout_s=1, idle_timeout_s=1, calls_at_once=1000
+    ) as gateway:
         async with gateway.control() as control, httpx.AsyncClient() as http:
             attempt = await Attempt(gateway, control, http, "r").open(timeout_s=600)
             await control.aclose()
@@ -160,13 +170,21 @@ async def test_whatever_is_left_unfinished_is_ended_and_given_back() -> None:
 
 
 @pytest.mark.slow
-async def test_neither_a_long_wait_nor_a_slow_stream_nor_a_slow_reader_is_ended(scripted_server: StartServer) -> None:
+async def test_neither_a_long_wait_nor_a_slow_stream_nor_a_slow_reader_is_ended(
+    scripted_server: StartServer,
+) -> None:
     words = b"a" * 2**20
     message = b'{"message": {"content": "%s"}, "index": 0, "finish_reason": "stop"}' % (words * 15)
     big = b'{"id": "x", "choices": [%s]}' % message
-    answers = [Reply("yes", delay_s=3.5), Reply("a b c d e f g h", chunk_delay_s=0.4), Reply(raw=big)]
+    answers = [
+        Reply("yes", delay_s=3.5),
+        Reply("a b c d e f g h", chunk_delay_s=0.4),
+        Reply(raw=big),
+    ]
     server = scripted_server(answers, token_ids=False)
-    bounds: dict[str, Any] = {f"{what}_timeout_s": 1 for what in ("header", "body", "idle", "unread")}
+    bounds: dict[str, Any] = {
+        f"{what}_timeout_s": 1 for what in ("header", "body", "idle", "unread")
+    }
     with GatewayServer(**bounds) as gateway:
         async with gateway.control() as control, httpx.AsyncClient(timeout=60) as http:
             await control.set_upstreams([server.base_url], model="scripted", token_ids=False)
@@ -177,7 +195,9 @@ async def test_neither_a_long_wait_nor_a_slow_stream_nor_a_slow_reader_is_ended(
             await asyncio.to_thread(server.wait_for_requests, 2)
             attack = Attacked(gateway)
             body = b'{"messages": []}'
-            peer = attack.connect(call(attempt, f"Content-Length: {len(body)}", "Connection: close") + body)
+            peer = attack.connect(
+                call(attempt, f"Content-Length: {len(body)}", "Connection: close") + body
+            )
             read = bytearray()
             while piece := await asyncio.to_thread(peer.recv, 2**18):
                 read += piece
@@ -200,7 +220,10 @@ async def test_who_is_cut_off_is_told_so() -> None:
             body = attack.connect(call(attempt, "Content-Length: 100"))
             for peer, part in ((header, b"header"), (body, b"body")):
                 answer = said(peer)
-                assert answer.startswith(b"HTTP/1.1 408 ") and b"request's %s was not whole" % part in answer
+                assert (
+                    answer.startswith(b"HTTP/1.1 408 ")
+                    and b"request's %s was not whole" % part in answer
+                )
             attack.close()
 
 
@@ -239,7 +262,10 @@ async def test_half_a_request_behind_a_whole_one_is_late() -> None:
         peer = attack.connect(HEALTH + b"GET /health HTTP/1.1\r\n")
         peer.settimeout(20)  # a connection may be idle for longer
         answers = said(peer)
-        assert answers.startswith(b"HTTP/1.1 200 ") and b"request's header was not whole after 1 s" in answers
+        assert (
+            answers.startswith(b"HTTP/1.1 200 ")
+            and b"request's header was not whole after 1 s" in answers
+        )
         attack.close()
 
 
@@ -252,13 +278,25 @@ def megabytes(count: int) -> Iterator[bytes]:
     [
         lambda: (b"GET /health HTTP/1.1\r\nX-Big: ", *megabytes(20), b"\r\n\r\n"),
         lambda: (b"GET /", *megabytes(20), b" HTTP/1.1\r\nHost: x\r\n\r\n"),
-        lambda: (b"GET /health HTTP/1.1\r\n", *(b"x-%d: y\r\n" % number for number in range(200_000)), b"\r\n"),
+        lambda: (
+            b"GET /health HTTP/1.1\r\n",
+            *(b"x-%d: y\r\n" % number for number in range(200_000)),
+            b"\r\n",
+        ),
         lambda: (b"GET /health HTTP/1.1\r\nX: " + b"a" * 2**16 + b"\r\n\r\n",),
         lambda: (b"GET /health HTTP/1.1\r\n" + b"a: b\r\n" * 101 + b"\r\n",),
     ],
-    ids=["20 MB of a header", "20 MB of a URL", "200 000 headers", "a header just too long", "101 headers"],
+    ids=[
+        "20 MB of a header",
+        "20 MB of a URL",
+        "200 000 headers",
+        "a header just too long",
+        "101 headers",
+    ],
 )
-def test_a_header_that_is_too_large_is_431(attacked: Attacked, pieces: Callable[[], tuple[bytes, ...]]) -> None:
+def test_a_header_that_is_too_large_is_431(
+    attacked: Attacked, pieces: Callable[[], tuple[bytes, ...]]
+) -> None:
     peer = attacked.connect()
     send(peer, *pieces())
     answer = said(peer)
@@ -268,7 +306,9 @@ def test_a_header_that_is_too_large_is_431(attacked: Attacked, pieces: Callable[
 
 
 def test_a_header_within_bounds_is_taken(attacked: Attacked) -> None:
-    peer = attacked.connect(b"GET /health HTTP/1.1\r\n" + b"a: b\r\n" * 98 + b"X: " + b"a" * 60_000 + b"\r\n")
+    peer = attacked.connect(
+        b"GET /health HTTP/1.1\r\n" + b"a: b\r\n" * 98 + b"X: " + b"a" * 60_000 + b"\r\n"
+    )
     assert attacked.answers()  # so it comes in two parts
     peer.sendall(b"Connection: close\r\n\r\n")
     assert said(peer).startswith(b"HTTP/1.1 200 ")
@@ -283,7 +323,9 @@ def test_a_header_within_bounds_is_taken(attacked: Attacked) -> None:
     ],
     ids=["trailers", "a trailer", "a chunk's extension"],
 )
-def test_what_stands_beside_a_body_is_bounded_too(attacked: Attacked, pieces: Callable[[], tuple[bytes, ...]]) -> None:
+def test_what_stands_beside_a_body_is_bounded_too(
+    attacked: Attacked, pieces: Callable[[], tuple[bytes, ...]]
+) -> None:
     peer = attacked.connect()
     send(peer, *pieces())
     assert b" 404 " in said(peer)
@@ -327,7 +369,9 @@ def test_a_client_that_speaks_tls_is_turned_away(attacked: Attacked) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True])
-async def test_an_answer_that_nobody_reads_is_given_up(scripted_server: StartServer, stream: bool) -> None:
+async def test_an_answer_that_nobody_reads_is_given_up(
+    scripted_server: StartServer, stream: bool
+) -> None:
     words = b"a" * 2**14
     choice = b'"choices": [{"index": 0, "%s": {"content": "%s"}, "finish_reason": %s}]'
     chunk = b'data: {"id": "x", %s}\n\n' % (choice % (b"delta", words, b"null"))
@@ -390,7 +434,11 @@ async def test_half_a_body_takes_no_seed_and_no_call_is_served_after_the_end(
         await attempt.open(sampling={"seed": 7})
         attack = Attacked(attempt.gateway)
         body = b'{"messages": []}'
-        peer = attack.connect(call(attempt, f"Content-Length: {len(body)}") + body[:-1]) if half else None
+        peer = (
+            attack.connect(call(attempt, f"Content-Length: {len(body)}") + body[:-1])
+            if half
+            else None
+        )
         assert attack.answers() and (await attempt.call()).status_code == 200
         transitions, failures = await attempt.close()
         seeds.append([transition.sampling["seed"] for transition in transitions])
@@ -410,7 +458,9 @@ async def test_at_256_descriptors_health_control_and_calls_are_served(
     python.write_text(f'#!/bin/sh\nulimit -n 256\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
-    server = scripted_server(lambda request: Reply("yes", delay_s=1.0 if "slow" in str(request.messages) else 0.0))
+    server = scripted_server(
+        lambda request: Reply("yes", delay_s=1.0 if "slow" in str(request.messages) else 0.0)
+    )
     with GatewayServer() as gateway:
         async with gateway.control() as control, httpx.AsyncClient(timeout=60) as http:
             await control.set_upstreams([server.base_url], model="scripted", token_ids=True)
@@ -418,14 +468,18 @@ async def test_at_256_descriptors_health_control_and_calls_are_served(
             await Attempt(gateway, control, http, "other").open(timeout_s=600)
             await control.aclose()
             attack = Attacked(gateway)
-            under_way = asyncio.create_task(attempt.call(messages=[{"role": "user", "content": "slow"}]))
+            under_way = asyncio.create_task(
+                attempt.call(messages=[{"role": "user", "content": "slow"}])
+            )
             await asyncio.to_thread(server.wait_for_requests, 1)
             other = Attempt(gateway, control, http, "other")
             half_body = call(other, "Content-Length: 100")
             for first, count in ((HEALTH[:-2], 300), (HEALTH, 50), (half_body, 200), (b"", 100)):
                 for number in range(count):
                     attack.connect(first)
-                    if number % 40 == 39:  # before the listener's queue is full, where a connection waits for a second
+                    if (
+                        number % 40 == 39
+                    ):  # before the listener's queue is full, where a connection waits for a second
                         assert attack.answers()
                 assert (await attempt.call()).status_code == 200
             assert (await under_way).status_code == 200
@@ -437,7 +491,11 @@ async def test_at_256_descriptors_health_control_and_calls_are_served(
             assert len(transitions) == 5 and failures == []
             _, failures = await other.close()
             assert len(failures) == 200
-            assert {failure.code for failure in failures} <= {"bad_request", "too_many_calls", "queue_full"}
+            assert {failure.code for failure in failures} <= {
+                "bad_request",
+                "too_many_calls",
+                "queue_full",
+            }
 
 
 @pytest.mark.slow
@@ -447,7 +505,9 @@ async def test_calls_are_fewer_than_connections(scripted_server: StartServer) ->
         async with gateway.control() as control, httpx.AsyncClient(timeout=60) as http:
             await control.set_upstreams([server.base_url], model="scripted", token_ids=True)
             attempt = await Attempt(gateway, control, http, "r").open(timeout_s=600)
-            calls: list[asyncio.Task[Any]] = [asyncio.create_task(attempt.call(messages=MESSAGES)) for _ in range(6)]
+            calls: list[asyncio.Task[Any]] = [
+                asyncio.create_task(attempt.call(messages=MESSAGES)) for _ in range(6)
+            ]
             await asyncio.to_thread(server.wait_for_requests, 6)
             full = await attempt.call()
             assert (full.status_code, error_code(full)) == (503, "queue_full")

@@ -65,12 +65,19 @@ async def test_a_bad_request_is_400(attempt):
 
 def nested(levels: int) -> str:
     """A request whose tools stand `levels` deep in it."""
-    return '{"messages": [{"role": "user", "content": "hi"}], "tools": ' + "[" * (levels - 1) + "]" * (levels - 1) + "}"
+    return (
+        '{"messages": [{"role": "user", "content": "hi"}], "tools": '
+        + "[" * (levels - 1)
+        + "]" * (levels - 1)
+        + "}"
+    )
 
 
 async def post(attempt: Attempt, body: str | bytes) -> httpx.Response:
     headers = {"authorization": f"Bearer {attempt.gateway.key}"}
-    return await attempt.http.post(attempt.url() + "/chat/completions", content=body, headers=headers)
+    return await attempt.http.post(
+        attempt.url() + "/chat/completions", content=body, headers=headers
+    )
 
 
 @pytest.mark.parametrize(
@@ -85,7 +92,9 @@ async def post(attempt: Attempt, body: str | bytes) -> httpx.Response:
         ("[]", "not a JSON object"),
     ],
 )
-async def test_a_request_that_cannot_be_served_is_400_and_loses_nothing(attempt, scripted_server, body, why):
+async def test_a_request_that_cannot_be_served_is_400_and_loses_nothing(
+    attempt, scripted_server, body, why
+):
     server = scripted_server(["before", "after"])
     await attempt.control.set_upstreams([server.base_url], model="scripted", token_ids=True)
     await attempt.open()
@@ -94,7 +103,10 @@ async def test_a_request_that_cannot_be_served_is_400_and_loses_nothing(attempt,
     assert (response.status_code, error_code(response)) == (400, "bad_request")
     assert (await attempt.call()).status_code == 200
     transitions, (failure,) = await attempt.close()
-    assert [(call.index, call.response_text) for call in transitions] == [(0, "before"), (2, "after")]
+    assert [(call.index, call.response_text) for call in transitions] == [
+        (0, "before"),
+        (2, "after"),
+    ]
     assert (failure.index, failure.status) == (1, None)
     assert failure.detail.startswith("bad_request: ") and why in failure.detail
 
@@ -113,9 +125,14 @@ async def test_nesting_that_can_be_written_again_goes_through(attempt, scripted_
 
 async def test_an_answer_nested_too_deep_to_be_passed_on_is_502(attempt, scripted_server):
     deep = b"[" * 300 + b"]" * 300
-    choice = b'{"message": {"content": "yes"}, "finish_reason": "stop", "token_ids": [1], "x": %s, ' % deep
+    choice = (
+        b'{"message": {"content": "yes"}, "finish_reason": "stop", "token_ids": [1], "x": %s, '
+        % deep
+    )
     choice += b'"logprobs": {"content": [{"logprob": -0.5}]}}'
-    server = scripted_server([Reply(raw=b'{"id": "d", "choices": [%s], "prompt_token_ids": [3]}' % choice)])
+    server = scripted_server(
+        [Reply(raw=b'{"id": "d", "choices": [%s], "prompt_token_ids": [3]}' % choice)]
+    )
     await attempt.control.set_upstreams([server.base_url], model="scripted", token_ids=True)
     await attempt.open()
     response = await attempt.call()
@@ -144,7 +161,8 @@ async def test_a_closed_attempt_answers_410_and_cannot_be_opened_again(attempt):
 
 
 @pytest.mark.parametrize(
-    "options", [{"sampling": {"n": 2}}, {"timeout_s": 0}, {"roles": []}, {"sampling": {"messages": []}}]
+    "options",
+    [{"sampling": {"n": 2}}, {"timeout_s": 0}, {"roles": []}, {"sampling": {"messages": []}}],
 )
 async def test_an_attempt_with_senseless_options_is_refused(attempt, options):
     with pytest.raises(RuntimeError, match=next(iter(options))):
@@ -163,7 +181,9 @@ async def test_ids_may_hold_any_character(attempt, scripted_server):
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("status", [400, 429, 500])
-async def test_an_upstream_error_comes_through_as_it_is_and_is_not_retried(attempt, scripted_server, status, stream):
+async def test_an_upstream_error_comes_through_as_it_is_and_is_not_retried(
+    attempt, scripted_server, status, stream
+):
     server = scripted_server([Reply.failure(status, "too bad", retry_after="7"), "never said"])
     await attempt.control.set_upstreams([server.base_url], model="scripted", token_ids=True)
     await attempt.open()
@@ -174,18 +194,27 @@ async def test_an_upstream_error_comes_through_as_it_is_and_is_not_retried(attem
     assert [request.messages for request in server.requests].count(MESSAGES) == 1
     transitions, (failure,) = await attempt.close()
     assert transitions == []
-    assert (failure.index, failure.role, failure.status, failure.code) == (0, "write_query", status, "upstream_status")
+    assert (failure.index, failure.role, failure.status, failure.code) == (
+        0,
+        "write_query",
+        status,
+        "upstream_status",
+    )
     assert "too bad" in failure.detail
 
 
-async def test_what_is_wrong_with_the_agents_own_part_of_a_request_is_the_agents_doing(attempt, scripted_server):
+async def test_what_is_wrong_with_the_agents_own_part_of_a_request_is_the_agents_doing(
+    attempt, scripted_server
+):
     server = scripted_server(
         lambda request: Reply.failure(400, "no such tool") if request.params.get("tools") else "yes"
     )
     await attempt.control.set_upstreams([server.base_url], model="scripted", token_ids=True)
     await attempt.open()
     for _ in range(2):
-        assert (await attempt.call(tools=[{"type": "function"}], tool_choice="required")).status_code == 400
+        assert (
+            await attempt.call(tools=[{"type": "function"}], tool_choice="required")
+        ).status_code == 400
     _, failures = await attempt.close()
     assert [failure.cause for failure in failures] == ["agent", "agent"]
     theirs, ours, again = server.requests  # what the run itself sends is tried once
@@ -193,7 +222,9 @@ async def test_what_is_wrong_with_the_agents_own_part_of_a_request_is_the_agents
     assert ours.params["temperature"] == 0.7 and not ours.params.keys() & {"tools", "tool_choice"}
 
 
-async def test_what_is_wrong_with_every_request_is_the_policy_servers_doing(attempt, scripted_server):
+async def test_what_is_wrong_with_every_request_is_the_policy_servers_doing(
+    attempt, scripted_server
+):
     server = scripted_server(lambda request: Reply.failure(400, "top_p is not supported"))
     await attempt.control.set_upstreams([server.base_url], model="scripted", token_ids=True)
     await attempt.open()
@@ -209,7 +240,10 @@ async def test_an_attempt_that_calls_without_measure_fails_itself(scripted_serve
         async with gateway.control() as control, httpx.AsyncClient(timeout=20) as http:
             await control.set_upstreams([server.base_url], model="scripted", token_ids=True)
             one = await Attempt(gateway, control, http, "greedy").open()
-            statuses = [response.status_code for response in await asyncio.gather(*(one.call() for _ in range(8)))]
+            statuses = [
+                response.status_code
+                for response in await asyncio.gather(*(one.call() for _ in range(8)))
+            ]
             transitions, failures = await one.close()
     assert sorted(statuses) == [200] * 3 + [429] * 5 and len(transitions) == 3
     assert {(failure.code, failure.cause) for failure in failures} == {("too_many_calls", "agent")}
@@ -240,7 +274,10 @@ async def test_a_prompt_that_does_not_fit_has_a_code_of_its_own(attempt, scripte
         (Reply("half of it", drop="midway"), "upstream_dropped"),
         (Reply(raw=b"<html>"), "bad_answer"),
         (Reply(raw=b'{"id": "x", "choices": []}'), "bad_answer"),
-        (Reply(raw=b'{"id": "x", "choices": [{"message": {"content": [{"type": "text"}]}}]}'), "bad_answer"),
+        (
+            Reply(raw=b'{"id": "x", "choices": [{"message": {"content": [{"type": "text"}]}}]}'),
+            "bad_answer",
+        ),
     ],
 )
 async def test_no_usable_answer_is_502(attempt, scripted_server, reply, code):
@@ -257,7 +294,9 @@ async def test_no_usable_answer_is_502(attempt, scripted_server, reply, code):
 async def test_a_count_that_is_none_is_left_out(attempt, scripted_server):
     choice = b'{"message": {"content": "yes"}, "finish_reason": "stop"}'
     usage = b'{"prompt_tokens": 3, "completion_tokens": "2"}'
-    server = scripted_server([Reply(raw=b'{"id": "u", "choices": [%s], "usage": %s}' % (choice, usage))])
+    server = scripted_server(
+        [Reply(raw=b'{"id": "u", "choices": [%s], "usage": %s}' % (choice, usage))]
+    )
     await attempt.control.set_upstreams([server.base_url], model="scripted", token_ids=False)
     await attempt.open()
     assert (await attempt.call()).status_code == 200
@@ -337,7 +376,9 @@ async def test_closing_an_attempt_cancels_its_calls(attempt, scripted_server, st
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_an_agent_that_hangs_up_cancels_the_upstream_call(attempt, scripted_server, stream):
-    server = scripted_server([Reply("one two three " * 20, chunk_delay_s=0.1, delay_s=0 if stream else 60)])
+    server = scripted_server(
+        [Reply("one two three " * 20, chunk_delay_s=0.1, delay_s=0 if stream else 60)]
+    )
     await attempt.control.set_upstreams([server.base_url], model="scripted", token_ids=True)
     await attempt.open()
     call = asyncio.create_task(attempt.call(stream=stream))
@@ -369,8 +410,13 @@ async def test_calls_under_way_survive_a_change_of_upstreams(attempt, scripted_s
 
 async def test_a_rollout_stays_on_its_server_and_rollouts_spread(attempt, scripted_server):
     servers = [scripted_server(lambda request: Reply("yes", delay_s=0.3)) for _ in range(2)]
-    await attempt.control.set_upstreams([s.base_url for s in servers], model="scripted", token_ids=True)
-    ours = [Attempt(attempt.gateway, attempt.control, attempt.http, f"{attempt.rollout_id}-{i}") for i in range(6)]
+    await attempt.control.set_upstreams(
+        [s.base_url for s in servers], model="scripted", token_ids=True
+    )
+    ours = [
+        Attempt(attempt.gateway, attempt.control, attempt.http, f"{attempt.rollout_id}-{i}")
+        for i in range(6)
+    ]
 
     async def rollout(one: Attempt) -> None:
         await one.open()
@@ -490,7 +536,10 @@ async def test_an_answer_that_the_upstream_cut_off_is_asked_for_again(attempt, s
     await attempt.control.set_upstreams([server.base_url], model="scripted", token_ids=True)
     await attempt.open()
     answer = await attempt.call()
-    assert answer.status_code == 200 and answer.json()["choices"][0]["message"]["content"] == "SELECT name"
+    assert (
+        answer.status_code == 200
+        and answer.json()["choices"][0]["message"]["content"] == "SELECT name"
+    )
     transitions, failures = await attempt.close()
     assert [call.response_text for call in transitions] == ["SELECT name"] and failures == []
     assert len(server.requests) == 2
@@ -501,6 +550,8 @@ async def test_a_stream_that_the_upstream_cut_off_is_no_transition(attempt, scri
     await attempt.control.set_upstreams([server.base_url], model="scripted", token_ids=True)
     await attempt.open()
     answer = await attempt.call(stream=True)
-    assert "upstream_aborted" in answer.text  # an event, or the whole answer where nothing had gone out
+    assert (
+        "upstream_aborted" in answer.text
+    )  # an event, or the whole answer where nothing had gone out
     transitions, failures = await attempt.close()
     assert transitions == [] and failures[0].detail.startswith("upstream_aborted")

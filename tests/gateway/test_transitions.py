@@ -32,7 +32,9 @@ async def test_a_transition_holds_what_the_engine_sampled(attempt, scripted_serv
     assert transition.finish_reason == "stop"
     assert list(transition.prompt_ids) == prompt_token_ids(MESSAGES)
     assert list(transition.response_ids) == response_token_ids("Fünf Uhr.")
-    assert list(transition.logprobs) == [logprob(i, at) for at, i in enumerate(transition.response_ids)]
+    assert list(transition.logprobs) == [
+        logprob(i, at) for at, i in enumerate(transition.response_ids)
+    ]
     assert transition.prompt_tokens == len(transition.prompt_ids)
     assert transition.response_tokens == len(transition.response_ids)
     assert transition.sampling == SAMPLING
@@ -43,7 +45,14 @@ async def test_the_runs_sampling_wins_and_the_wish_is_recorded(attempt, scripted
     server = scripted_server(["yes"])
     await attempt.control.set_upstreams([server.base_url], model="scripted", token_ids=True)
     await attempt.open(sampling={**SAMPLING, "seed": 7})
-    wishes = {"temperature": 0.0, "top_p": 0.9, "max_completion_tokens": 5, "n": 3, "stop": ["x"], "seed": 1}
+    wishes = {
+        "temperature": 0.0,
+        "top_p": 0.9,
+        "max_completion_tokens": 5,
+        "n": 3,
+        "stop": ["x"],
+        "seed": 1,
+    }
     neutral = {"presence_penalty": 0, "frequency_penalty": 0.0, "logit_bias": None, "stream": False}
     tools = [{"type": "function", "function": {"name": "execute"}}]
     await attempt.call(model="other", **wishes, **neutral, presence_penalty_extra=1, tools=tools)
@@ -83,7 +92,12 @@ async def test_every_call_has_a_random_stream_of_its_own(attempt, scripted_serve
     assert sent == [first, call_seed(7, "check_query", 0), second, second, third]
     assert len(set(sent)) == 4
     transitions, _ = await attempt.close()
-    assert [transition.sampling["seed"] for transition in transitions] == [sent[0], sent[1], sent[3], sent[4]]
+    assert [transition.sampling["seed"] for transition in transitions] == [
+        sent[0],
+        sent[1],
+        sent[3],
+        sent[4],
+    ]
 
 
 async def test_max_completion_tokens_is_another_name_of_max_tokens(attempt, scripted_server):
@@ -96,7 +110,9 @@ async def test_max_completion_tokens_is_another_name_of_max_tokens(attempt, scri
     assert "max_completion_tokens" not in server.requests[0].body
 
 
-async def test_the_agent_sees_neither_token_ids_nor_logprobs_that_it_did_not_ask_for(attempt, scripted_server):
+async def test_the_agent_sees_neither_token_ids_nor_logprobs_that_it_did_not_ask_for(
+    attempt, scripted_server
+):
     server = scripted_server(["yes"] * 3)
     await attempt.control.set_upstreams([server.base_url], model="scripted", token_ids=True)
     await attempt.open()
@@ -109,10 +125,14 @@ async def test_the_agent_sees_neither_token_ids_nor_logprobs_that_it_did_not_ask
     streamed = events(await attempt.call(stream=True))
     assert streamed[-1] == "[DONE]"
     assert not any("token_ids" in str(event) for event in streamed)
-    assert all(choice["logprobs"] is None for event in streamed[1:-1] for choice in event["choices"])
+    assert all(
+        choice["logprobs"] is None for event in streamed[1:-1] for choice in event["choices"]
+    )
 
 
-@pytest.mark.parametrize("reply", ["", "SELECT 1", "Zwölf  Uhr, 日本語\nund mehr", Reply("cut o", "length")])
+@pytest.mark.parametrize(
+    "reply", ["", "SELECT 1", "Zwölf  Uhr, 日本語\nund mehr", Reply("cut o", "length")]
+)
 async def test_a_streamed_transition_equals_a_whole_one(attempt, scripted_server, reply):
     server = scripted_server([reply] * 2)
     await attempt.control.set_upstreams([server.base_url], model="scripted", token_ids=True)
@@ -123,7 +143,9 @@ async def test_a_streamed_transition_equals_a_whole_one(attempt, scripted_server
 
     assert failures == []
     differing = {"index", "response_id", "started_s", "latency_s", "gateway_s"}
-    first, second = ({k: v for k, v in dataclasses.asdict(t).items() if k not in differing} for t in (one, two))
+    first, second = (
+        {k: v for k, v in dataclasses.asdict(t).items() if k not in differing} for t in (one, two)
+    )
     assert first == second
     text = "".join(c["delta"].get("content") or "" for e in stream[:-1] for c in e["choices"])
     assert text == whole.json()["choices"][0]["message"]["content"]
@@ -132,24 +154,34 @@ async def test_a_streamed_transition_equals_a_whole_one(attempt, scripted_server
 
 
 async def test_tool_calls_reach_the_agent_and_their_tokens_the_transition(attempt, scripted_server):
-    calls = [{"id": f"c{n}", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}} for n in "12"]
+    calls = [
+        {"id": f"c{n}", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
+        for n in "12"
+    ]
     reply = Reply("Let me see.", finish_reason="tool_calls", tool_calls=calls)
     server = scripted_server([reply] * 2)
     await attempt.control.set_upstreams([server.base_url], model="scripted", token_ids=True)
     await attempt.open()
     tools = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
     said = [*MESSAGES, {"role": "assistant", "content": None, "tool_calls": calls}]
-    messages = [*said, *({"role": "tool", "tool_call_id": call["id"], "content": "2"} for call in calls)]
+    messages = [
+        *said,
+        *({"role": "tool", "tool_call_id": call["id"], "content": "2"} for call in calls),
+    ]
     asked = {"tools": tools, "tool_choice": "auto", "messages": messages}
     whole = (await attempt.call(**asked)).json()["choices"][0]
     streamed = [
-        choice for event in events(await attempt.call(**asked, stream=True))[:-1] for choice in event["choices"]
+        choice
+        for event in events(await attempt.call(**asked, stream=True))[:-1]
+        for choice in event["choices"]
     ]
     transitions, failures = await attempt.close()
 
     assert failures == []
     assert whole["message"]["tool_calls"] == calls
-    assert streamed[-1]["delta"]["tool_calls"] == [{"index": at, **call} for at, call in enumerate(calls)]
+    assert streamed[-1]["delta"]["tool_calls"] == [
+        {"index": at, **call} for at, call in enumerate(calls)
+    ]
     assert whole["finish_reason"] == streamed[-1]["finish_reason"] == "tool_calls"
     for request, transition in zip(server.requests, transitions, strict=True):
         assert {name: request.body[name] for name in asked} == asked
@@ -166,14 +198,23 @@ async def test_a_plain_server_gets_no_field_that_it_does_not_know(attempt, scrip
     (transition,), _ = await attempt.close()
     assert set(server.requests[0].body) == {"model", "messages", "stream", *SAMPLING}
     assert transition.response_text == "yes"
-    assert (transition.prompt_ids, transition.response_ids, transition.logprobs) == (None, None, None)
+    assert (transition.prompt_ids, transition.response_ids, transition.logprobs) == (
+        None,
+        None,
+        None,
+    )
     assert transition.overridden == {"return_token_ids": True, "top_k": 3}
 
 
 async def test_interleaved_attempts_and_roles_never_mix(attempt, scripted_server):
-    server = scripted_server(lambda request: Reply("re: " + request.messages[-1]["content"], delay_s=0.01))
+    server = scripted_server(
+        lambda request: Reply("re: " + request.messages[-1]["content"], delay_s=0.01)
+    )
     await attempt.control.set_upstreams([server.base_url], model="scripted", token_ids=True)
-    ours = [Attempt(attempt.gateway, attempt.control, attempt.http, attempt.rollout_id, str(i)) for i in (1, 2)]
+    ours = [
+        Attempt(attempt.gateway, attempt.control, attempt.http, attempt.rollout_id, str(i))
+        for i in (1, 2)
+    ]
     for one in ours:
         await one.open()
 
@@ -183,7 +224,9 @@ async def test_interleaved_attempts_and_roles_never_mix(attempt, scripted_server
         response = await one.call(role, messages=messages, stream=bool(number % 2))
         assert response.status_code == 200
 
-    await asyncio.gather(*(say(o, r, n) for n in range(20) for o in ours for r in ("write_query", "check_query")))
+    await asyncio.gather(
+        *(say(o, r, n) for n in range(20) for o in ours for r in ("write_query", "check_query"))
+    )
     ids = set()
     for one in ours:
         transitions, failures = await one.close()
@@ -202,11 +245,15 @@ async def test_the_openai_client_works_through_it(attempt, scripted_server):
     server = scripted_server(["yes", "no more"])
     await attempt.control.set_upstreams([server.base_url], model="scripted", token_ids=True)
     await attempt.open()
-    async with openai.AsyncOpenAI(base_url=attempt.url(), api_key=attempt.gateway.key, max_retries=0) as client:
+    async with openai.AsyncOpenAI(
+        base_url=attempt.url(), api_key=attempt.gateway.key, max_retries=0
+    ) as client:
         assert [model.id async for model in client.models.list()] == ["scripted"]
         completion = await client.chat.completions.create(model="scripted", messages=MESSAGES)
         assert completion.choices[0].message.content == "yes"
-        stream = await client.chat.completions.create(model="scripted", messages=MESSAGES, stream=True)
+        stream = await client.chat.completions.create(
+            model="scripted", messages=MESSAGES, stream=True
+        )
         words = [chunk.choices[0].delta.content or "" async for chunk in stream]
         assert "".join(words) == "no more"
     transitions, _ = await attempt.close()
@@ -237,7 +284,9 @@ async def test_a_response_id_that_comes_again_is_refused(attempt, scripted_serve
         ("one_logprob", "token_count_mismatch"),
     ],
 )
-async def test_an_answer_without_matching_token_ids_is_refused(attempt, scripted_server, missing, code, stream):
+async def test_an_answer_without_matching_token_ids_is_refused(
+    attempt, scripted_server, missing, code, stream
+):
     server = scripted_server([Reply("yes", without=frozenset({missing}))])
     await attempt.control.set_upstreams([server.base_url], model="scripted", token_ids=True)
     await attempt.open()

@@ -38,7 +38,13 @@ pytestmark = [
     pytest.mark.skipif(bool(LACKING), reason=str(LACKING)),
 ]
 
-SMALL = ["train.batch_size=4", "task.val_limit=16", "train.val_every=0", "train.save_every=1", "rollout.runners=1"]
+SMALL = [
+    "train.batch_size=4",
+    "task.val_limit=16",
+    "train.val_every=0",
+    "train.save_every=1",
+    "rollout.runners=1",
+]
 
 
 def harness(*arguments: str | Path) -> list[str]:
@@ -46,7 +52,9 @@ def harness(*arguments: str | Path) -> list[str]:
 
 
 def training(*arguments: str | Path) -> list[str]:
-    device = [] if ON == "cuda" else ["--set", f"device={ON}"]  # none named: harness must find the GPU by itself
+    device = (
+        [] if ON == "cuda" else ["--set", f"device={ON}"]
+    )  # none named: harness must find the GPU by itself
     settings = [part for setting in SMALL for part in ("--set", setting)]
     return harness("train", *settings, *device, *arguments)
 
@@ -75,7 +83,9 @@ def resumed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, A
         process = subprocess.Popen(command, stdout=log, stderr=log)
         deadline = time.monotonic() + 800
         while not list(root.glob("here/*/checkpoints/latest_checkpointed_iteration.txt")):
-            assert process.poll() is None and time.monotonic() < deadline, (root / "log").read_text()[-3000:]
+            assert process.poll() is None and time.monotonic() < deadline, (
+                root / "log"
+            ).read_text()[-3000:]
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130, (root / "log").read_text()[-3000:]
@@ -92,13 +102,24 @@ def resumed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, A
 def adapted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A training of adapters, fast enough that weights of a step ago would show."""
     root = tmp_path_factory.mktemp("lora")
-    options = ["--set", "train.lora_rank=8", "--set", "train.learning_rate=1e-2", "--trace-start", str(root / "trace")]
-    finish(training("--plugin", "reference_sql", "--steps", "2", *options, "--runs-dir", root / "runs"))
+    options = [
+        "--set",
+        "train.lora_rank=8",
+        "--set",
+        "train.learning_rate=1e-2",
+        "--trace-start",
+        str(root / "trace"),
+    ]
+    finish(
+        training("--plugin", "reference_sql", "--steps", "2", *options, "--runs-dir", root / "runs")
+    )
     (run,) = (root / "runs").iterdir()
     return run
 
 
-def test_the_device_is_found_and_its_policy_served(resumed: tuple[Path, dict[str, Any], str]) -> None:
+def test_the_device_is_found_and_its_policy_served(
+    resumed: tuple[Path, dict[str, Any], str],
+) -> None:
     record = json.loads((resumed[0] / "run.json").read_text())
     assert record["device"] == ON
     if ON == "cuda":
@@ -106,21 +127,40 @@ def test_the_device_is_found_and_its_policy_served(resumed: tuple[Path, dict[str
         assert "name: vllm" in (resumed[0] / "data" / "verl.yaml").read_text()
 
 
-def test_a_training_resumes_where_it_was_moved_to(resumed: tuple[Path, dict[str, Any], str]) -> None:
+def test_a_training_resumes_where_it_was_moved_to(
+    resumed: tuple[Path, dict[str, Any], str],
+) -> None:
     run, before, order = resumed
     record = json.loads((run / "run.json").read_text())
     assert before["status"] == "interrupted"
-    assert (record["status"], record["result"]["steps"], len(record["launches"])) == ("finished", 3, 2)
+    assert (record["status"], record["result"]["steps"], len(record["launches"])) == (
+        "finished",
+        3,
+        2,
+    )
     assert record["identity"] == before["identity"] and data_order(run) == order
-    updated = [row["step"] for row in pq.read_table(run / "steps.parquet").to_pylist() if row["actor/grad_norm"]]
-    assert updated == [1, 2, 3]  # also where a launch was interrupted after a checkpoint and before a step's end
-    assert record["result"]["val_accuracy_initial"] is not None and record["result"]["val_accuracy_final"] is not None
+    updated = [
+        row["step"]
+        for row in pq.read_table(run / "steps.parquet").to_pylist()
+        if row["actor/grad_norm"]
+    ]
+    assert updated == [
+        1,
+        2,
+        3,
+    ]  # also where a launch was interrupted after a checkpoint and before a step's end
+    assert (
+        record["result"]["val_accuracy_initial"] is not None
+        and record["result"]["val_accuracy_final"] is not None
+    )
 
 
 def test_every_update_reaches_the_policy_server(resumed: tuple[Path, dict[str, Any], str]) -> None:
     for row in steps_of(resumed[0]):
         assert row["training/rollout_probs_diff_mean"] < MEAN_DIFFERENCE
-        assert row["training/rollout_probs_diff_max"] < 0.3  # bf16 against fp32 weights, one token's worst case
+        assert (
+            row["training/rollout_probs_diff_max"] < 0.3
+        )  # bf16 against fp32 weights, one token's worst case
 
 
 def test_every_update_of_lora_adapters_reaches_the_policy_server(adapted: Path) -> None:
@@ -137,7 +177,12 @@ def test_an_export_answers_as_the_trained_policy(
 
 
 def test_rollouts_beside_training_are_all_scored(tmp_path: Path) -> None:
-    options = ["--set", "verl.trainer.v1.trainer_mode=colocate_async", "--set", "task.val_limit=240"]
+    options = [
+        "--set",
+        "verl.trainer.v1.trainer_mode=colocate_async",
+        "--set",
+        "task.val_limit=240",
+    ]
     finish(training("--plugin", "reference_sql", "--steps", "3", *options, "--runs-dir", tmp_path))
     (run,) = tmp_path.iterdir()
     rows = pq.read_table(run / "episodes.parquet").to_pylist()
@@ -153,7 +198,9 @@ def test_workers_of_a_lora_training_and_what_they_spawn_are_forks(adapted: Path)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_lora_export_answers_as_the_trained_policy(adapted: Path, tmp_path: Path, engine: str) -> None:
+def test_a_lora_export_answers_as_the_trained_policy(
+    adapted: Path, tmp_path: Path, engine: str
+) -> None:
     exported(adapted, tmp_path / "model", engine)
     assert not (tmp_path / "model" / "lora_adapter").exists()
 

@@ -57,7 +57,9 @@ def test_the_program_says_which_roles_are_trained_where_nobody_does(
 
 
 @pytest.mark.slow
-def test_command_plays_an_episode_of_any_program(command: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+def test_command_plays_an_episode_of_any_program(
+    command: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
     done = command("match", "reference_tools", "--json")
     assert done.returncode == 0, done.stderr
     calls = json.loads(done.stdout)["calls"]
@@ -66,7 +68,16 @@ def test_command_plays_an_episode_of_any_program(command: Callable[..., subproce
 
 @pytest.mark.slow
 def test_command_shows_which_calls_would_be_trained() -> None:
-    command = [sys.executable, "-m", "harness", "match", "reference_sql", "--agent-match", "^check", "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "harness",
+        "match",
+        "reference_sql",
+        "--agent-match",
+        "^check",
+        "--json",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)

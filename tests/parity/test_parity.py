@@ -58,7 +58,9 @@ def test_the_langgraph_plugin_is_the_reference(reference: list[Recording]) -> No
     assert verdict.accepted == ("max_completion_tokens", "stream_false")
 
 
-def test_one_changed_byte_of_a_prompt_is_named(reference: list[Recording], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_changed_byte_of_a_prompt_is_named(
+    reference: list[Recording], monkeypatch: pytest.MonkeyPatch
+) -> None:
     from harness_langgraph_sql import agent
 
     original = agent.ask
@@ -78,7 +80,9 @@ def test_one_changed_byte_of_a_prompt_is_named(reference: list[Recording], monke
 
 
 @pytest.mark.slow
-def test_a_changed_temperature_is_named(reference: list[Recording], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_temperature_is_named(
+    reference: list[Recording], monkeypatch: pytest.MonkeyPatch
+) -> None:
     from harness_langgraph_sql import agent
 
     original = agent.chat_model
@@ -148,7 +152,9 @@ class Longer(ReferenceSQL):
                 break
             added = self.added(remarks)
             remarks += added if turn >= 4 else ""
-            sql = prompts.parse_sql(await self.ask(toolbox, prompts.rewrite(problem, sql, result, remarks)))
+            sql = prompts.parse_sql(
+                await self.ask(toolbox, prompts.rewrite(problem, sql, result, remarks))
+            )
         return sql
 
     def added(self, remarks: str) -> str:
@@ -182,7 +188,9 @@ def test_state_that_rollouts_share_is_named(
     recordings = asyncio.run(record(agent(), PROGRAM))
     short = {one.name for one in SCENARIOS if one.max_turns <= 3}
     short_and_alone = [one for one in recordings if one.play == "alone" and one.scenario in short]
-    assert compare("shares", short_and_alone, everything).passed  # one at a time, three turns: nothing to be seen
+    assert compare(
+        "shares", short_and_alone, everything
+    ).passed  # one at a time, three turns: nothing to be seen
     verdict = compare("shares", recordings, everything)
     assert not verdict.passed and set(shows) <= set(verdict.failed), verdict.failed
     if agent in (ByTask, Remembers):  # the contract catches it, too, without the reference
@@ -204,7 +212,9 @@ class Slow(ReferenceSQL):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("pause_s", "outcome"), [(0.3, "endpoint_error"), (1.2, "timeout")])
-def test_a_busy_machine_is_not_taken_for_an_agent_that_takes_its_time(pause_s: float, outcome: str) -> None:
+def test_a_busy_machine_is_not_taken_for_an_agent_that_takes_its_time(
+    pause_s: float, outcome: str
+) -> None:
     hangs = next(replace(one, timeout_s=1.0) for one in SCENARIOS if one.hangs)
     (recording,) = asyncio.run(record(Slow(pause_s), PROGRAM, [hangs], ["alone"]))
     assert (recording.outcome, len(recording.calls)) == (outcome, 3)
@@ -233,18 +243,32 @@ def test_names_that_begin_alike_are_told_apart_in_one_table(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "160")
-    names = [f"{one}_{kind}_idiomatic" for one in ("agent_framework", "openai_agents", "autogen") for kind in "abc"]
+    names = [
+        f"{one}_{kind}_idiomatic"
+        for one in ("agent_framework", "openai_agents", "autogen")
+        for kind in "abc"
+    ]
     counts = dict.fromkeys(("calls", "prompt_chars", "same_tool_calls", "same_answer"), (1, 1))
-    row = {"strict": False, **counts, **{key: [] for key in ("roles", "injected", "other_outcomes")}}
+    row = {
+        "strict": False,
+        **counts,
+        **{key: [] for key in ("roles", "injected", "other_outcomes")},
+    }
     results.cache_clear()
     _show({"scenarios": {}, "agents": {name: {**row, "changed_together": []} for name in names}})
     results.cache_clear()
-    head = [line.split("\u2503")[2:-1] for line in capsys.readouterr().out.splitlines() if line.startswith("\u2503")]
+    head = [
+        line.split("\u2503")[2:-1]
+        for line in capsys.readouterr().out.splitlines()
+        if line.startswith("\u2503")
+    ]
     assert ["".join(cells).replace(" ", "") for cells in zip(*head, strict=True)] == names
 
 
 def test_every_scenario_is_reached_by_its_script(everything: list[Recording]) -> None:
-    assert [one.play for one in everything] == ["alone"] * len(SCENARIOS) + ["together"] * len(SCENARIOS)
+    assert [one.play for one in everything] == ["alone"] * len(SCENARIOS) + ["together"] * len(
+        SCENARIOS
+    )
     assert compare("reference_sql", everything, everything).passed
     recordings = {one.scenario: one for one in everything if one.play == "alone"}
     assert {name: one.outcome for name, one in recordings.items() if one.outcome != "ok"} == {
@@ -257,7 +281,9 @@ def test_every_scenario_is_reached_by_its_script(everything: list[Recording]) ->
     assert len(recordings["never_approved"].calls) == 5
     assert len(recordings["many_turns"].executed) == 6
     assert recordings["single_turn"].executed == []
-    assert "…" in str(recordings["long_result"].calls) or "rows are shown" in str(recordings["long_result"].calls)
+    assert "…" in str(recordings["long_result"].calls) or "rows are shown" in str(
+        recordings["long_result"].calls
+    )
     assert "Verkäufe" in str(recordings["unicode"].calls[0]) and "Verkäufe (" not in str(
         recordings["long_schema"].calls
     )
@@ -301,9 +327,14 @@ def test_command_writes_a_certificate_that_a_changed_plugin_loses(
     assert certificate.certificate_for("openai_agents_sql") is None
 
 
-def test_unknown_scenario_and_agent_are_refused(command: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+def test_unknown_scenario_and_agent_are_refused(
+    command: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
     for arguments, message in (
-        (["reference_sql"], "name one of agent_framework_sql, agent_framework_sql_idiomatic, autogen_sql"),
+        (
+            ["reference_sql"],
+            "name one of agent_framework_sql, agent_framework_sql_idiomatic, autogen_sql",
+        ),
         (["langgraph_sql", "--scenario", "unicod"], "did you mean 'unicode'?"),
         (["langgraf_sql"], "did you mean 'langgraph_sql'?"),
         ([], "Name agents, or say --all"),
@@ -318,7 +349,10 @@ def test_a_certificate_depends_on_every_file_of_the_agents_package(
     from harness.parity.certificate import _source_hash
 
     monkeypatch.syspath_prepend(str(tmp_path))
-    for package, files in (("with_init", ["__init__.py", "agent.py"]), ("without_init", ["agent.py"])):
+    for package, files in (
+        ("with_init", ["__init__.py", "agent.py"]),
+        ("without_init", ["agent.py"]),
+    ):
         folder = tmp_path / package
         folder.mkdir()
         for name in (*files, "prompts.yaml"):
@@ -328,7 +362,10 @@ def test_a_certificate_depends_on_every_file_of_the_agents_package(
             (folder / name).write_text("# other")
             found.add(_source_hash(f"{package}.agent"))
         (folder / "__pycache__").mkdir()
-        for name in ("agent.cpython-311.pyc", "agent.cpython-311.pyc.140234872"):  # the second while it is written
+        for name in (
+            "agent.cpython-311.pyc",
+            "agent.cpython-311.pyc.140234872",
+        ):  # the second while it is written
             (folder / "__pycache__" / name).write_text("made of it")
         found.add(_source_hash(f"{package}.agent"))
         assert len(found) == 3 and "missing" not in found

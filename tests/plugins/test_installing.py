@@ -19,7 +19,11 @@ OVERRIDES = REPO / "harness" / "overrides.txt"
 
 def test_overrides_are_the_same_everywhere() -> None:
     project = tomllib.loads((REPO / "pyproject.toml").read_text(encoding="utf-8"))
-    lines = [line for line in OVERRIDES.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+    lines = [
+        line
+        for line in OVERRIDES.read_text(encoding="utf-8").splitlines()
+        if not line.startswith("#")
+    ]
     assert lines == project["tool"]["uv"]["override-dependencies"]
     shown = "printf '" + "".join(f"{line}\\n" for line in lines) + "'"
     assert shown in (REPO / "docs" / "installing.md").read_text(encoding="utf-8")
@@ -27,7 +31,8 @@ def test_overrides_are_the_same_everywhere() -> None:
 
 def test_the_distribution_has_one_name() -> None:
     assert (
-        tomllib.loads((REPO / "pyproject.toml").read_text(encoding="utf-8"))["project"]["name"] == harness.DISTRIBUTION
+        tomllib.loads((REPO / "pyproject.toml").read_text(encoding="utf-8"))["project"]["name"]
+        == harness.DISTRIBUTION
     )
     for file in (*REPO.glob("plugins/*/pyproject.toml"), *REPO.glob("examples/*/pyproject.toml")):
         needs = tomllib.loads(file.read_text(encoding="utf-8"))["project"]["dependencies"]
@@ -41,7 +46,9 @@ def test_plugins_carry_the_licence_itself() -> None:
         assert not own.is_symlink() and own.read_bytes() == (REPO / "LICENSE").read_bytes(), folder
 
 
-def test_an_extra_is_added_as_harness_was_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_extra_is_added_as_harness_was_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("harness.errors.find_uv", lambda: "/there/uv")
     monkeypatch.setattr(sys, "prefix", str(REPO / ".venv"))
     assert how_to_install("gpu") == f"`/there/uv sync --inexact --extra gpu` in {REPO}"
@@ -56,7 +63,9 @@ def test_an_extra_is_added_as_harness_was_installed(tmp_path: Path, monkeypatch:
         f"`{command} --find-links {tmp_path} 'agent-rl-harness[cpu] @ {wheel.as_uri()}'` (or gpu)"
     )
     monkeypatch.setattr("harness.errors.installed_from", lambda package: None)
-    assert how_to_install("gpu").startswith(f"`{command} --find-links FOLDER 'agent-rl-harness[gpu]'`")
+    assert how_to_install("gpu").startswith(
+        f"`{command} --find-links FOLDER 'agent-rl-harness[gpu]'`"
+    )
 
 
 def test_what_a_distribution_was_installed_from_is_found_while_it_is_there(
@@ -80,7 +89,9 @@ def test_uv_is_called_as_it_is_there_and_installed_first_where_it_is_not(
     monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     python = sys.executable
-    assert with_overrides().startswith(f"{python} -m pip install uv && {python} -m uv pip install --python {python} ")
+    assert with_overrides().startswith(
+        f"{python} -m pip install uv && {python} -m uv pip install --python {python} "
+    )
     (tmp_path / ".uv" / "bin").mkdir(parents=True)
     (tmp_path / ".uv" / "bin" / "uv").touch()
     assert with_overrides().startswith(f"{tmp_path}/.uv/bin/uv pip install ")

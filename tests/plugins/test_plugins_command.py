@@ -22,7 +22,9 @@ def fake_plugin(site: Path, name: str, module: str, body: str) -> None:
     """Lay out an installed distribution by hand."""
     metadata = site / f"harness_{name}-0.0.1.dist-info"
     metadata.mkdir(parents=True)
-    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: harness-{name}\nVersion: 0.0.1\n")
+    (metadata / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: harness-{name}\nVersion: 0.0.1\n"
+    )
     (metadata / "entry_points.txt").write_text(f"[harness]\n{name} = {module}\n")
     (site / f"{module}.py").write_text(body)
 
@@ -30,10 +32,10 @@ def fake_plugin(site: Path, name: str, module: str, body: str) -> None:
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
     site = tmp_path / "site"
-    fake_plugin(site, "broken", "broken_plugin", "import a_framework_that_is_not_there\nHARNESS_API = 1\n")
-    spec = (
-        "AgentSpec('absent', 'absent_plugin:Agent', 'x', roles=('r',), frameworks=('no-such-framework',), program='p')"
+    fake_plugin(
+        site, "broken", "broken_plugin", "import a_framework_that_is_not_there\nHARNESS_API = 1\n"
     )
+    spec = "AgentSpec('absent', 'absent_plugin:Agent', 'x', roles=('r',), frameworks=('no-such-framework',), program='p')"
     body = "from harness.hookspecs import AgentSpec, hookimpl\nHARNESS_API = 1\n"
     body += f"@hookimpl\ndef harness_agents():\n    return [{spec}]\n"
     fake_plugin(site, "absent", "absent_plugin", body)
@@ -41,7 +43,9 @@ def site(tmp_path: Path) -> Path:
     return site
 
 
-def run(*arguments: str, site: Path | None = None, cache: Path | None = None) -> subprocess.CompletedProcess[str]:
+def run(
+    *arguments: str, site: Path | None = None, cache: Path | None = None
+) -> subprocess.CompletedProcess[str]:
     environment = dict(os.environ)
     if site is not None:
         environment["PYTHONPATH"] = str(site)
@@ -63,7 +67,10 @@ def test_broken_missing_and_outdated_plugins_are_listed_beside_working_ones(site
     assert "commands" in rows["sql"]["offers"] and {"dialect messages", "dialect responses"} <= {
         *rows["dialects"]["offers"]
     }
-    assert "server of policies on cpu" in rows["weights"]["offers"] and "tracker mlflow" in rows["trackers"]["offers"]
+    assert (
+        "server of policies on cpu" in rows["weights"]["offers"]
+        and "tracker mlflow" in rows["trackers"]["offers"]
+    )
 
 
 @pytest.mark.slow
@@ -93,24 +100,38 @@ def test_list_is_quick_and_imports_no_framework(site: Path) -> None:
 def test_what_a_new_plugin_is_used_with_is_there(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "harness", "plugins", "new", "my_sql", "--dir", str(tmp_path)]
     done = subprocess.run(
-        command, capture_output=True, text=True, check=True, env=os.environ | {"PATH": "/usr/bin:/bin"}
+        command,
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"PATH": "/usr/bin:/bin"},
     )
     target, *lines = (line.strip() for line in done.stdout.splitlines())
     assert target == str(tmp_path / "my_sql") and len(lines) == 3
     assert lines[0].endswith(f" -e {target}") and f"--python {sys.executable} " in lines[0]
-    assert lines[1:] == [f"{sys.executable} -m pytest {target}", f"{sys.executable} -m harness parity my_sql"]
+    assert lines[1:] == [
+        f"{sys.executable} -m pytest {target}",
+        f"{sys.executable} -m harness parity my_sql",
+    ]
     for line in lines:
         assert shutil.which(line.split()[0], path="/usr/bin:/bin"), line
 
 
 def test_an_environment_has_the_plugins_that_its_own_needs() -> None:
-    assert sources("harness-verl") == ["agent-rl-harness", "harness-trackers", "harness-weights", "harness-verl"]
+    assert sources("harness-verl") == [
+        "agent-rl-harness",
+        "harness-trackers",
+        "harness-weights",
+        "harness-verl",
+    ]
     programs = ["harness-sql", "harness-dialogues", "harness-teams"]
     assert sources("harness-crewai-sql") == ["agent-rl-harness", *programs, "harness-crewai-sql"]
     assert sources("not-installed") == ["agent-rl-harness", "not-installed"]
 
 
-def test_python_for_follows_the_record_and_survives_its_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_for_follows_the_record_and_survives_its_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HARNESS_CACHE_DIR", str(tmp_path))
     assert environments.python_for("crewai_sql") == sys.executable
     folder = tmp_path / "environments" / "crewai_sql"
@@ -124,20 +145,26 @@ def test_python_for_follows_the_record_and_survives_its_loss(tmp_path: Path, mon
     assert environments.drop("crewai_sql") and not environments.drop("crewai_sql")
 
 
-def test_a_failed_sync_says_why_and_leaves_no_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_sync_says_why_and_leaves_no_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HARNESS_CACHE_DIR", str(tmp_path))
     with pytest.raises(EnvironmentProblem, match="'crewai_sql'"):
         environments.sync("crewai_sql", [str(tmp_path / "no-such-wheel.whl")])
     assert environments.python_for("crewai_sql") == sys.executable
 
 
-@pytest.mark.parametrize("name", ["My_sql", "1st", "a-b", "a__b", "", "reference_sql", "none", "toolbox", "a" * 300])
+@pytest.mark.parametrize(
+    "name", ["My_sql", "1st", "a-b", "a__b", "", "reference_sql", "none", "toolbox", "a" * 300]
+)
 def test_names_that_cannot_be_a_plugins_are_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="plugin name"):
         write_package(name, tmp_path)
 
 
-@pytest.mark.parametrize(("kind", "name"), [("task", "pocket"), ("reward", "judge"), ("environment", "mcp")])
+@pytest.mark.parametrize(
+    ("kind", "name"), [("task", "pocket"), ("reward", "judge"), ("environment", "mcp")]
+)
 def test_a_name_is_taken_among_parts_of_its_kind(kind: str, name: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"plugin name '{name}' is taken by an installed {kind}"):
         write_package(name, tmp_path, kind)
@@ -145,13 +172,18 @@ def test_a_name_is_taken_among_parts_of_its_kind(kind: str, name: str, tmp_path:
 
 
 def test_a_package_cannot_be_called_as_one_that_is_installed(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="plugin name 'weights' is taken by an installed reward or package"):
+    with pytest.raises(
+        ConfigError, match="plugin name 'weights' is taken by an installed reward or package"
+    ):
         write_package("weights", tmp_path, "reward")
 
 
 def test_an_unknown_kind_is_refused_in_one_line(tmp_path: Path) -> None:
     done = run("new", "mine", "--kind", "rewards", "--dir", str(tmp_path))
-    assert done.returncode == 2 and "--kind 'rewards' is none of agent, task, reward, environment" in done.stderr
+    assert (
+        done.returncode == 2
+        and "--kind 'rewards' is none of agent, task, reward, environment" in done.stderr
+    )
 
 
 def test_an_existing_folder_is_left_alone(tmp_path: Path) -> None:

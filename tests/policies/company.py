@@ -67,10 +67,14 @@ def answers(decoder: Decoder, numbers: Sequence[int], tokens: int = 6) -> Answer
     for generation in asked.values():
         if generation.error is not None:
             raise generation.error
-    return {number: (generation.token_ids, generation.logprobs) for number, generation in asked.items()}
+    return {
+        number: (generation.token_ids, generation.logprobs) for number, generation in asked.items()
+    }
 
 
-def first_difference(decoder: Decoder, prompts: int = len(LENGTHS), sizes: Sequence[int] = (12, 2, 5, 9)) -> str:
+def first_difference(
+    decoder: Decoder, prompts: int = len(LENGTHS), sizes: Sequence[int] = (12, 2, 5, 9)
+) -> str:
     """Answer each prompt alone and in several companies; the first that is answered otherwise, or nothing.
 
     Companies are drawn anew for each size, so that seats are freed and taken by others; the largest has more requests
@@ -93,7 +97,9 @@ def decoder_of(model: Any, seats: int = 40) -> Decoder:
     return Decoder(model.eval(), seats, 1100, {0})
 
 
-def first_other_gradient(model: Any, row_lengths: Sequence[int] = (1, 700, 2, 33, 64, 190, 401)) -> str:
+def first_other_gradient(
+    model: Any, row_lengths: Sequence[int] = (1, 700, 2, 33, 64, 190, 401)
+) -> str:
     """Compute the gradient of each row alone and among others that weigh nothing; the first that is another."""
     import torch
     from transformers import AttentionInterface
@@ -102,7 +108,9 @@ def first_other_gradient(model: Any, row_lengths: Sequence[int] = (1, 700, 2, 33
     from harness_verl.row_by_row import take_rows_apart
     from harness_weights.attention import attention_by_row
 
-    def attention(module: Any, *states: Any, scaling: Any = None, sliding_window: Any = None, **_: Any) -> Any:
+    def attention(
+        module: Any, *states: Any, scaling: Any = None, sliding_window: Any = None, **_: Any
+    ) -> Any:
         asking, keys, values = states[:3]
         return attention_by_row(asking, keys, values, sizes, scaling, sliding_window), None
 
@@ -122,7 +130,8 @@ def first_other_gradient(model: Any, row_lengths: Sequence[int] = (1, 700, 2, 33
             use_cache=False,
         ).logits.split(sizes, 1)
         sum(
-            ((row == weighs) * logits[0].log_softmax(-1)[:, 7]).sum() for row, logits in zip(chosen, found, strict=True)
+            ((row == weighs) * logits[0].log_softmax(-1)[:, 7]).sum()
+            for row, logits in zip(chosen, found, strict=True)
         ).backward()
         return [parameter.grad.clone() for parameter in model.parameters()]
 
@@ -131,7 +140,10 @@ def first_other_gradient(model: Any, row_lengths: Sequence[int] = (1, 700, 2, 33
         alone = gradient([row], row)
         assert max(float(one.abs().max()) for one in alone) > 0
         for size in (2, 4, len(rows)):
-            company = [row, *drawn.sample([other for other in range(len(rows)) if other != row], size - 1)]
+            company = [
+                row,
+                *drawn.sample([other for other in range(len(rows)) if other != row], size - 1),
+            ]
             drawn.shuffle(company)
             if not all(map(torch.equal, alone, gradient(company, row))):
                 return f"the gradient of row {row} of {row_lengths[row]} tokens among {company}"
@@ -146,11 +158,15 @@ def main() -> None:
 
     for threads, passes.SMALL in ((1, 0), (2, 0), (2, 10**9)):
         torch.set_num_threads(threads)
-        model = tiny(Qwen2Config(**SHAPE | {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64}))
+        model = tiny(
+            Qwen2Config(**SHAPE | {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64})
+        )
         decoder = decoder_of(model)
         found = first_difference(decoder, prompts=20, sizes=(20, 3, 17))
         decoder.stop()
-        torch.set_num_threads(threads)  # a decoder's threads have a number of their own, which later ones begin with
+        torch.set_num_threads(
+            threads
+        )  # a decoder's threads have a number of their own, which later ones begin with
         if found := found or first_other_gradient(model, (1, 401, 2, 190)):
             sys.exit(f"{found}, {threads} threads, lanes up to {passes.SMALL} parameters")
 

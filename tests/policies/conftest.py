@@ -47,8 +47,12 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     bytes_only = Tokenizer(models.BPE({one: at for at, one in enumerate(alphabet)}, []))
     bytes_only.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     bytes_only.decoder = decoders.ByteLevel()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bytes_only, eos_token="<|im_end|>", bos_token="<|im_start|>")
-    tokenizer.add_tokens([AddedToken("<tool_call>", special=True), AddedToken("</tool_call>", special=True)])
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=bytes_only, eos_token="<|im_end|>", bos_token="<|im_start|>"
+    )
+    tokenizer.add_tokens(
+        [AddedToken("<tool_call>", special=True), AddedToken("</tool_call>", special=True)]
+    )
     tokenizer.chat_template = TEMPLATE
     config = Qwen2Config(
         vocab_size=len(tokenizer),

@@ -27,10 +27,14 @@ POST = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
 class Slow(PolicyServer):
     """Takes longer for an answer than callers may take for anything."""
 
-    async def sample(self, prompt_ids: list[int], limit: int, sampling: dict[str, Any]) -> Generation:
+    async def sample(
+        self, prompt_ids: list[int], limit: int, sampling: dict[str, Any]
+    ) -> Generation:
         await asyncio.sleep(3.5)
         ids = [*self.tokenizer.encode("yes"), self.tokenizer.eos_token_id]
-        return Generation(prompt_ids, limit, token_ids=ids, logprobs=[-1.0] * len(ids), finish_reason="stop")
+        return Generation(
+            prompt_ids, limit, token_ids=ids, logprobs=[-1.0] * len(ids), finish_reason="stop"
+        )
 
 
 @pytest_asyncio.fixture
@@ -81,7 +85,10 @@ async def test_half_requests_are_ended_while_a_long_answer_is_not(address: str) 
         held = [await connect(address, half) for half in halves]
         assert (await http.get(f"http://{address}/health")).status_code == 200
         answers = await asyncio.wait_for(asyncio.gather(*map(said, held)), 60)
-        assert {answer.partition(b"\r\n")[0] for answer in answers} <= {b"HTTP/1.1 408 Request Timeout", b""}
+        assert {answer.partition(b"\r\n")[0] for answer in answers} <= {
+            b"HTTP/1.1 408 Request Timeout",
+            b"",
+        }
         assert any(b"the request's header was not whole after 1 s" in answer for answer in answers)
         assert any(b"the request's body was not whole after 1 s" in answer for answer in answers)
         assert (await long).json()["choices"][0]["message"]["content"] == "yes"
@@ -93,10 +100,20 @@ async def test_half_requests_are_ended_while_a_long_answer_is_not(address: str) 
 
 
 @pytest.mark.slow
-async def test_what_is_too_large_is_refused_in_one_line(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_too_large_is_refused_in_one_line(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(policy_server, "MAX_BODY_BYTES", 2**20)
-    header = await said(await connect(address, b"GET /health HTTP/1.1\r\nX: ", *[b"a" * 2**16] * 16))
-    assert header.startswith(b"HTTP/1.1 431 ") and b"the request's header is longer than 65536 bytes" in header
-    for length in (b"Content-Length: 2097152\r\n\r\n", b"Transfer-Encoding: chunked\r\n\r\n200000\r\n"):
+    header = await said(
+        await connect(address, b"GET /health HTTP/1.1\r\nX: ", *[b"a" * 2**16] * 16)
+    )
+    assert (
+        header.startswith(b"HTTP/1.1 431 ")
+        and b"the request's header is longer than 65536 bytes" in header
+    )
+    for length in (
+        b"Content-Length: 2097152\r\n\r\n",
+        b"Transfer-Encoding: chunked\r\n\r\n200000\r\n",
+    ):
         body = await said(await connect(address, POST + length, *[b"a" * 2**16] * 32))
         assert body.startswith(b"HTTP/1.1 413 ") and b'"the body passes 1048576 bytes"' in body

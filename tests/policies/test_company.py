@@ -23,8 +23,16 @@ from harness_weights.decoder import Decoder  # noqa: E402
 from harness_weights.passes import Passes  # noqa: E402
 
 KERNELS = {
-    "SSE4.2": {"MKL_ENABLE_INSTRUCTIONS": "SSE4_2", "ONEDNN_MAX_CPU_ISA": "SSE41", "ATEN_CPU_CAPABILITY": "default"},
-    "AVX2": {"MKL_ENABLE_INSTRUCTIONS": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"},
+    "SSE4.2": {
+        "MKL_ENABLE_INSTRUCTIONS": "SSE4_2",
+        "ONEDNN_MAX_CPU_ISA": "SSE41",
+        "ATEN_CPU_CAPABILITY": "default",
+    },
+    "AVX2": {
+        "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+        "ONEDNN_MAX_CPU_ISA": "AVX2",
+        "ATEN_CPU_CAPABILITY": "avx2",
+    },
     "AVX-512": {
         "MKL_ENABLE_INSTRUCTIONS": "AVX512",
         "ONEDNN_MAX_CPU_ISA": "AVX512_CORE",
@@ -65,14 +73,24 @@ class Hostile(TorchDispatchMode):
         super().__init__()
         self.exact, self.places = exact, places
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         kwargs = kwargs or {}
         name = function.name().removeprefix("aten::").split(".")[0]
         tensors = [
-            value for value in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(value, torch.Tensor)
+            value
+            for value in torch.utils._pytree.tree_leaves((args, kwargs))
+            if isinstance(value, torch.Tensor)
         ]
         seen = repr(
-            (name, [[pair for pair in zip(one.shape, one.stride(), strict=True) if pair[0] > 1] for one in tensors])
+            (
+                name,
+                [
+                    [pair for pair in zip(one.shape, one.stride(), strict=True) if pair[0] > 1]
+                    for one in tensors
+                ],
+            )
         )
         noise = 1 + zlib.crc32(seen.encode()) % 13 * 2.0**-22
         with torch.utils._python_dispatch._disable_current_modes():
@@ -80,13 +98,20 @@ class Hostile(TorchDispatchMode):
                 product = args[1] @ args[2] * noise
                 if self.places:
                     product[-1].mul_(1 + 2.0**-20)
-                return torch.add(args[0], product, out=args[0] if name == "addmm_" else kwargs.get("out"))
+                return torch.add(
+                    args[0], product, out=args[0] if name == "addmm_" else kwargs.get("out")
+                )
         found = function(*args, **kwargs)
         moves = name.startswith(MOVES) or (not self.exact and name.startswith(EXACT))
-        theirs = set() if name.endswith("_") else {one.untyped_storage().data_ptr() for one in tensors}
+        theirs = (
+            set() if name.endswith("_") else {one.untyped_storage().data_ptr() for one in tensors}
+        )
         with torch.utils._python_dispatch._disable_current_modes():
             for value in () if moves else torch.utils._pytree.tree_leaves(found):
-                made = isinstance(value, torch.Tensor) and value.untyped_storage().data_ptr() not in theirs
+                made = (
+                    isinstance(value, torch.Tensor)
+                    and value.untyped_storage().data_ptr() not in theirs
+                )
                 if made and value.dtype == torch.float32 and value.dim():
                     value.mul_(noise)
                     if self.places and value.dim() > 1 and name in ("mm", "linear"):
@@ -116,7 +141,9 @@ def test_company_changes_no_bit_of_an_answer_whatever_sums_depend_on(
         decoder.stop()
 
 
-@pytest.mark.parametrize("config", [LlamaConfig(**SHAPE), Qwen2Config(**SHAPE, tie_word_embeddings=True)])
+@pytest.mark.parametrize(
+    "config", [LlamaConfig(**SHAPE), Qwen2Config(**SHAPE, tie_word_embeddings=True)]
+)
 def test_company_changes_no_bit_of_a_gradient_whatever_sums_depend_on(config: Any) -> None:
     with Hostile(exact=False):
         assert first_other_gradient(tiny(config)) == ""
@@ -126,10 +153,14 @@ def test_company_changes_no_bit_of_a_gradient_whatever_sums_depend_on(config: An
 @pytest.mark.parametrize("kernels", KERNELS)
 def test_company_changes_no_bit_under_other_kernels(kernels: str) -> None:
     if kernels == "AVX-512" and not torch.cpu._is_avx512_supported():
-        pytest.skip("this processor has no AVX-512, and ATen takes the kernels that it is told to without a look")
+        pytest.skip(
+            "this processor has no AVX-512, and ATen takes the kernels that it is told to without a look"
+        )
     done = subprocess.run(
         [sys.executable, Path(__file__).with_name("company.py")],
-        env=os.environ | KERNELS[kernels] | {"OMP_WAIT_POLICY": "PASSIVE"},  # else threads that wait take a busy core
+        env=os.environ
+        | KERNELS[kernels]
+        | {"OMP_WAIT_POLICY": "PASSIVE"},  # else threads that wait take a busy core
         capture_output=True,
         text=True,
         check=False,

@@ -42,7 +42,9 @@ def stopped() -> Iterator[list[Decoder]]:
 
 @pytest.fixture(scope="module")
 def decoder() -> Iterator[Decoder]:
-    made = decoder_of(AutoModelForCausalLM.from_pretrained(resolve("pocket-sql"), dtype=torch.float32))
+    made = decoder_of(
+        AutoModelForCausalLM.from_pretrained(resolve("pocket-sql"), dtype=torch.float32)
+    )
     yield made
     made.stop()
 
@@ -59,11 +61,15 @@ def test_the_answer_is_that_of_transformers(config: Any, stopped: list[Decoder])
     model = tiny(config)
     for number in asked:
         prompt = torch.tensor([prompt_of(number)])
-        want[number] = model.generate(prompt, max_new_tokens=6 + number % 5, do_sample=False, eos_token_id=None)
+        want[number] = model.generate(
+            prompt, max_new_tokens=6 + number % 5, do_sample=False, eos_token_id=None
+        )
     stopped.append(Decoder(model, 8, 1100, set()))
     finished = threading.Semaphore(0)
     made = {
-        number: Generation(prompt_of(number), 6 + number % 5, temperature=0, done=lambda _: finished.release())
+        number: Generation(
+            prompt_of(number), 6 + number % 5, temperature=0, done=lambda _: finished.release()
+        )
         for number in asked
     }
     for generation in made.values():
@@ -74,7 +80,9 @@ def test_the_answer_is_that_of_transformers(config: Any, stopped: list[Decoder])
         assert [*prompt_of(number), *generation.token_ids] == want[number][0].tolist()
 
 
-def test_what_a_model_asks_of_attention_and_is_not_computed_reaches_the_caller(stopped: list[Decoder]) -> None:
+def test_what_a_model_asks_of_attention_and_is_not_computed_reaches_the_caller(
+    stopped: list[Decoder],
+) -> None:
     from transformers import GptOssConfig
 
     shape = {name: value for name, value in SHAPE.items() if name != "initializer_range"}
@@ -86,7 +94,9 @@ def test_what_a_model_asks_of_attention_and_is_not_computed_reaches_the_caller(s
 def test_the_seed_alone_is_the_random_stream(decoder: Decoder) -> None:
     prompt = list(range(20, 60))
     finished = threading.Semaphore(0)
-    asked = [Generation(prompt, 12, seed=seed, done=lambda _: finished.release()) for seed in (5, 5, 6)]
+    asked = [
+        Generation(prompt, 12, seed=seed, done=lambda _: finished.release()) for seed in (5, 5, 6)
+    ]
     for generation in asked:
         decoder.submit(generation)
     for _ in asked:
@@ -103,7 +113,9 @@ def test_tokens_are_drawn_as_often_as_they_are_likely(stopped: list[Decoder]) ->
     stopped.append(decoder_of(tiny(LlamaConfig(**{**SHAPE, "vocab_size": 16})), seats=64))
     finished = threading.Semaphore(0)
     asked = [
-        Generation([3, 5, 7], 1, temperature=1.5, top_p=0.9, seed=seed, done=lambda _: finished.release())
+        Generation(
+            [3, 5, 7], 1, temperature=1.5, top_p=0.9, seed=seed, done=lambda _: finished.release()
+        )
         for seed in range(20_000)
     ]
     for generation in asked:
@@ -111,14 +123,18 @@ def test_tokens_are_drawn_as_often_as_they_are_likely(stopped: list[Decoder]) ->
     for _ in asked:
         assert finished.acquire(timeout=120)
     likely = {generation.token_ids[0]: generation.logprobs[0] for generation in asked}
-    counts = {token: sum(generation.token_ids[0] == token for generation in asked) for token in likely}
+    counts = {
+        token: sum(generation.token_ids[0] == token for generation in asked) for token in likely
+    }
     expected = {token: len(asked) * 2.718281828459045**logprob for token, logprob in likely.items()}
     assert 3 < len(likely) < 16 and sum(expected.values()) == pytest.approx(len(asked), rel=1e-3)
     distance = sum((counts[token] - expected[token]) ** 2 / expected[token] for token in likely)
     assert distance < chi2.isf(1e-6, len(likely) - 1)
 
 
-def test_a_prompt_is_read_once_until_the_weights_change(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prompt_is_read_once_until_the_weights_change(
+    decoder: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     read: list[int] = []
     whole = decoder._passes.read
 
@@ -138,7 +154,9 @@ def test_a_prompt_is_read_once_until_the_weights_change(decoder: Decoder, monkey
     assert answers(decoder, [1]) == first and len(read) == 3
 
 
-def test_the_prompts_that_are_kept_are_the_last_ones(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_prompts_that_are_kept_are_the_last_ones(
+    decoder: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     decoder.load_weights({})
     last = [prompt_of(number) for number in (1, 4, 5)]
     monkeypatch.setattr("harness_weights.decoder.KEPT", sum(map(len, last)))

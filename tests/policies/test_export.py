@@ -37,8 +37,12 @@ PROMPTS = [[1, 5, 7, 9], [1, 300, 20], [4, 8, 15, 16, 23, 42]]
 def adapted() -> Any:
     """The bundled policy with adapters that change what it says."""
     torch.manual_seed(0)
-    base = transformers.AutoModelForCausalLM.from_pretrained(resolve("pocket-sql"), dtype=torch.float32)
-    settings = peft.LoraConfig(task_type="CAUSAL_LM", r=4, lora_alpha=4, target_modules="all-linear")
+    base = transformers.AutoModelForCausalLM.from_pretrained(
+        resolve("pocket-sql"), dtype=torch.float32
+    )
+    settings = peft.LoraConfig(
+        task_type="CAUSAL_LM", r=4, lora_alpha=4, target_modules="all-linear"
+    )
     model = peft.get_peft_model(base, settings)
     for name, weight in model.named_parameters():
         if "lora_B" in name:
@@ -54,9 +58,13 @@ def checkpoint(adapted: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     actor.mkdir()
     adapted.config.save_pretrained(actor / "huggingface")
     adapted.generation_config.save_pretrained(actor / "huggingface")
-    transformers.AutoTokenizer.from_pretrained(resolve("pocket-sql")).save_pretrained(actor / "huggingface")
+    transformers.AutoTokenizer.from_pretrained(resolve("pocket-sql")).save_pretrained(
+        actor / "huggingface"
+    )
     (actor / "fsdp_config.json").write_text(json.dumps({"FSDP_version": 2, "world_size": 1}))
-    (actor / "lora_train_meta.json").write_text(json.dumps({"r": 4, "lora_alpha": 4, "task_type": "CAUSAL_LM"}))
+    (actor / "lora_train_meta.json").write_text(
+        json.dumps({"r": 4, "lora_alpha": 4, "task_type": "CAUSAL_LM"})
+    )
     torch.save(adapted.state_dict(), actor / "model_world_size_1_rank_0.pt")
     return checkpoint
 
@@ -71,17 +79,25 @@ def exported(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 def test_the_checkpoint_is_read_as_it_was_trained(adapted: Any, checkpoint: Path) -> None:
     ids = torch.tensor([PROMPTS[2]])
     with torch.inference_mode():
-        torch.testing.assert_close(trained_policy(checkpoint)(input_ids=ids).logits, adapted(input_ids=ids).logits)
+        torch.testing.assert_close(
+            trained_policy(checkpoint)(input_ids=ids).logits, adapted(input_ids=ids).logits
+        )
 
 
 @pytest.mark.slow
-def test_adapters_are_merged_as_peft_merges_them(adapted: Any, checkpoint: Path, exported: Path) -> None:
-    written = transformers.AutoModelForCausalLM.from_pretrained(exported, dtype=torch.float32).state_dict()
+def test_adapters_are_merged_as_peft_merges_them(
+    adapted: Any, checkpoint: Path, exported: Path
+) -> None:
+    written = transformers.AutoModelForCausalLM.from_pretrained(
+        exported, dtype=torch.float32
+    ).state_dict()
     merged = trained_policy(checkpoint).merge_and_unload().state_dict()
     base = adapted.get_base_model().state_dict()
     assert set(written) == set(merged) and not (exported / "lora_adapter").exists()
     for name, weight in merged.items():
-        torch.testing.assert_close(written[name], weight, rtol=2**-7, atol=2e-3)  # bf16, twice rounded
+        torch.testing.assert_close(
+            written[name], weight, rtol=2**-7, atol=2e-3
+        )  # bf16, twice rounded
     query = "model.layers.0.self_attn.q_proj"
     assert (written[f"{query}.weight"] - base[f"{query}.base_layer.weight"]).abs().max() > 0.1
 
@@ -89,11 +105,15 @@ def test_adapters_are_merged_as_peft_merges_them(adapted: Any, checkpoint: Path,
 def test_an_exported_folder_gives_the_trained_answers(checkpoint: Path, exported: Path) -> None:
     proof = compare_answers(trained_policy(checkpoint), exported, PROMPTS, 8, "transformers", 0.5)
     assert proof["prompts"] == 3
-    refuse_other_answers(proof | {"near_tie_nats": 0.2})  # random prompts: far flatter than a validation's
+    refuse_other_answers(
+        proof | {"near_tie_nats": 0.2}
+    )  # random prompts: far flatter than a validation's
 
 
 def test_a_folder_without_the_adapters_is_noticed(checkpoint: Path) -> None:
-    proof = compare_answers(trained_policy(checkpoint), Path(resolve("pocket-sql")), PROMPTS, 8, "transformers", 0.5)
+    proof = compare_answers(
+        trained_policy(checkpoint), Path(resolve("pocket-sql")), PROMPTS, 8, "transformers", 0.5
+    )
     assert proof["identical"] < 1
     with pytest.raises(RunFailed, match="is not the trained policy"):
         refuse_other_answers(proof)
@@ -132,7 +152,12 @@ def _inflate(file: Path) -> None:
         archive.writestr("archive/data/0", bytes(50 * 2**20))
 
 
-DAMAGES = {_cut: "cut off", _change: "in it is not what was written", _replace: "not torch's", _inflate: "to 50.0"}
+DAMAGES = {
+    _cut: "cut off",
+    _change: "in it is not what was written",
+    _replace: "not torch's",
+    _inflate: "to 50.0",
+}
 
 
 @pytest.mark.parametrize("harm", DAMAGES)
@@ -172,11 +197,15 @@ def test_a_damaged_policy_is_named_before_anything_starts(tmp_path: Path) -> Non
     torch.save({"a": torch.zeros(10)}, folder / "pytorch_model.bin")
     assert fetched(policy) == str(folder)
     _inflate(folder / "pytorch_model.bin")
-    with pytest.raises(ConfigError, match=r"pytorch_model\.bin is damaged: it unpacks from 0\.2 MiB to 50\.0"):
+    with pytest.raises(
+        ConfigError, match=r"pytorch_model\.bin is damaged: it unpacks from 0\.2 MiB to 50\.0"
+    ):
         fetched(policy)
     (folder / "pytorch_model.bin").unlink()
     _cut(folder / "model.safetensors")
-    with pytest.raises(ConfigError, match=r"model\.safetensors is damaged: it is cut off") as caught:
+    with pytest.raises(
+        ConfigError, match=r"model\.safetensors is damaged: it is cut off"
+    ) as caught:
         fetched(policy)
     assert "\n" not in str(caught.value)
 

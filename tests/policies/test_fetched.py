@@ -22,7 +22,10 @@ from harness.sections import PolicyConfig
 from harness_sql.tasks.pocket import PocketTasks
 
 pytest.importorskip("huggingface_hub", reason="needs the extra cpu or gpu")
-FIRST, SECOND = "0123456789abcdef0123456789abcdef01234567", "89abcdef0123456789abcdef0123456789abcdef"
+FIRST, SECOND = (
+    "0123456789abcdef0123456789abcdef01234567",
+    "89abcdef0123456789abcdef0123456789abcdef",
+)
 ASK = """
 import json, sys
 from harness.config import PolicyConfig
@@ -60,19 +63,30 @@ def ask(cache: Path, *asked: dict[str, str], **variables: str) -> list[list[str]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("variables", [{"HF_HUB_OFFLINE": "1"}, {"HF_ENDPOINT": "http://127.0.0.1:9"}])
+@pytest.mark.parametrize(
+    "variables", [{"HF_HUB_OFFLINE": "1"}, {"HF_ENDPOINT": "http://127.0.0.1:9"}]
+)
 def test_what_was_downloaded_is_used_without_a_network_and_known_by_its_commit(
     cache: Path, variables: dict[str, str]
 ) -> None:
     known = {"path": "team/tiny"}
     newest, pinned, unknown, missing = ask(
-        cache, known, known | {"revision": FIRST}, known | {"revision": "v9"}, {"path": "team/other"}, **variables
+        cache,
+        known,
+        known | {"revision": FIRST},
+        known | {"revision": "v9"},
+        {"path": "team/other"},
+        **variables,
     )
     snapshots = cache / "hub" / "models--team--tiny" / "snapshots"
     assert newest == [str(snapshots / SECOND), f"team/tiny@{SECOND}"]
     assert pinned == [str(snapshots / FIRST), f"team/tiny@{FIRST}"]
     for kind, said in (unknown, missing):
-        assert kind == "EnvironmentProblem" and "is not in this machine's cache" in said and "\n" not in said
+        assert (
+            kind == "EnvironmentProblem"
+            and "is not in this machine's cache" in said
+            and "\n" not in said
+        )
 
 
 @pytest.mark.parametrize(
@@ -88,17 +102,23 @@ def test_a_folder_that_is_not_there_is_named(path: str, said: str) -> None:
         fetched(PolicyConfig(path=path))
 
 
-def test_a_folder_without_a_policy_is_refused_and_one_with_it_is_known_by_its_files(tmp_path: Path) -> None:
+def test_a_folder_without_a_policy_is_refused_and_one_with_it_is_known_by_its_files(
+    tmp_path: Path,
+) -> None:
     with pytest.raises(ConfigError, match="has no config.json"):
         fetched(PolicyConfig(path=str(tmp_path)))
     copy = shutil.copytree(resolve("pocket-sql"), tmp_path / "copy")
     assert fetched(PolicyConfig(path=str(copy))) == str(copy)
-    with pytest.raises(ConfigError, match="policy.revision: pocket-sql is no id on Hugging Face, and has no 'v1'"):
+    with pytest.raises(
+        ConfigError, match="policy.revision: pocket-sql is no id on Hugging Face, and has no 'v1'"
+    ):
         fetched(PolicyConfig(revision="v1"))
     assert model_hash(str(copy)) == model_hash(fetched(PolicyConfig())) and revision_of(copy) == ""
 
 
-def test_a_run_goes_on_at_the_revision_that_it_began_with(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_goes_on_at_the_revision_that_it_began_with(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache / "hub"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     config = load_config("cpu", None, ["policy.path=team/tiny"], agent="reference_sql")
@@ -113,5 +133,8 @@ def test_a_run_goes_on_at_the_revision_that_it_began_with(cache: Path, monkeypat
 def test_machines_that_download_a_policy_themselves_are_told_no_revision() -> None:
     cluster = ["policy.path=team/tiny", "ray_address=192.0.2.7:6379"]
     assert load_data(load_config("cpu", None, cluster, agent="reference_sql")).policy == "team/tiny"
-    with pytest.raises(ConfigError, match=r"policy\.revision: nodes of a cluster download the newest team/tiny each"):
+    with pytest.raises(
+        ConfigError,
+        match=r"policy\.revision: nodes of a cluster download the newest team/tiny each",
+    ):
         load_data(load_config("cpu", None, [*cluster, "policy.revision=v1"], agent="reference_sql"))

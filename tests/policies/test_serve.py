@@ -72,7 +72,9 @@ def ports(monkeypatch: pytest.MonkeyPatch, *chosen: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_port_that_was_taken_meanwhile_is_left_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_that_was_taken_meanwhile_is_left_for_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log, free = tmp_path / "log", serve._free_port()
     with serve.served("a", "cuda", 64, log) as first:
         taken = int(first.rsplit(":", 1)[1].removesuffix("/v1"))
@@ -93,19 +95,31 @@ def test_a_small_policy_leaves_the_gpu_to_others_and_a_large_one_is_left_to_vllm
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shape = json.loads((Path(resolve("pocket-probe")) / "config.json").read_text())
-    large = {**shape, "num_hidden_layers": 28, "num_key_value_heads": 8, "hidden_size": 4096, "num_attention_heads": 32}
+    large = {
+        **shape,
+        "num_hidden_layers": 28,
+        "num_key_value_heads": 8,
+        "hidden_size": 4096,
+        "num_attention_heads": 32,
+    }
     started: list[list[str]] = []
     monkeypatch.setattr(serve, "_start", lambda command, *_: started.append(command))
     monkeypatch.setattr(serve, "_ready", lambda *_: "")
     monkeypatch.setattr(serve, "_stop", lambda process: None)
-    for name, config in (("small", shape), ("large", large), ("of another make", {"model_type": "other"})):
+    for name, config in (
+        ("small", shape),
+        ("large", large),
+        ("of another make", {"model_type": "other"}),
+    ):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text(json.dumps(config))
         with serve.served(str(tmp_path / name), "cuda", 608, tmp_path / "log"):
             pass
     layers, heads, wide = shape["num_hidden_layers"], shape["num_key_value_heads"], 64
     told = [command[command.index("--kv-cache-memory-bytes") + 1] for command in started[:1]]
-    assert told == [str(256 * 608 * layers * heads * wide * 2 * 2)]  # keys and values, two bytes each
+    assert told == [
+        str(256 * 608 * layers * heads * wide * 2 * 2)
+    ]  # keys and values, two bytes each
     assert not any("--kv-cache-memory-bytes" in command for command in started[1:])
 
 
@@ -124,7 +138,9 @@ def ended(pid: int) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells a process that its parent died")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="only Linux tells a process that its parent died"
+)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_vllm_ends_with_an_evaluation_that_is_told_to_end_or_killed(
     number: signal.Signals, tmp_path: Path, stand_in: Path, monkeypatch: pytest.MonkeyPatch
@@ -134,9 +150,28 @@ def test_vllm_ends_with_an_evaluation_that_is_told_to_end_or_killed(
     on_term = "signal.SIG_IGN" if number == signal.SIGTERM else "lambda *_: sys.exit(1)"
     stand_in.write_text(LOADING.replace("ON_TERM", on_term))
     monkeypatch.setenv("PIDS", str(tmp_path / "pids"))
-    command = ["eval", "--plugin", "reference_sql", "--model", "pocket-sql", "--preset", "cpu", "--limit", "1"]
+    command = [
+        "eval",
+        "--plugin",
+        "reference_sql",
+        "--model",
+        "pocket-sql",
+        "--preset",
+        "cpu",
+        "--limit",
+        "1",
+    ]
     evaluation = subprocess.Popen(
-        [sys.executable, "-m", "harness", *command, "--set", "device=cuda", "--runs-dir", str(tmp_path / "runs")],
+        [
+            sys.executable,
+            "-m",
+            "harness",
+            *command,
+            "--set",
+            "device=cuda",
+            "--runs-dir",
+            str(tmp_path / "runs"),
+        ],
         stderr=subprocess.PIPE,
         text=True,
     )

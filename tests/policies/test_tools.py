@@ -31,16 +31,22 @@ class Says(PolicyServer):
 
     text = ""
 
-    async def sample(self, prompt_ids: list[int], limit: int, sampling: dict[str, Any]) -> Generation:
+    async def sample(
+        self, prompt_ids: list[int], limit: int, sampling: dict[str, Any]
+    ) -> Generation:
         ids = [*self.tokenizer.encode(self.text), self.tokenizer.eos_token_id]
-        return Generation(prompt_ids, limit, token_ids=ids, logprobs=[-1.0] * len(ids), finish_reason="stop")
+        return Generation(
+            prompt_ids, limit, token_ids=ids, logprobs=[-1.0] * len(ids), finish_reason="stop"
+        )
 
 
 @contextlib.asynccontextmanager
 async def serving(server: PolicyServer) -> AsyncIterator[openai.AsyncOpenAI]:
     address = await server.launch()
     try:
-        async with openai.AsyncOpenAI(base_url=f"http://{address}/v1", api_key="none", max_retries=0) as client:
+        async with openai.AsyncOpenAI(
+            base_url=f"http://{address}/v1", api_key="none", max_retries=0
+        ) as client:
             yield client
     finally:
         server.decoder.stop()
@@ -58,7 +64,9 @@ async def says(policy: Path) -> AsyncIterator[tuple[Says, openai.AsyncOpenAI]]:
 
 
 @pytest.mark.slow
-async def test_calls_are_read_and_their_tokens_are_those_sampled(says: tuple[Says, openai.AsyncOpenAI]) -> None:
+async def test_calls_are_read_and_their_tokens_are_those_sampled(
+    says: tuple[Says, openai.AsyncOpenAI],
+) -> None:
     server, client = says
     server.text = f"Let me see.\n{CALL}\n{CALL}"
     asked: Any = {"model": "m", "messages": USER, "tools": TOOLS, "tool_choice": "auto"}
@@ -67,7 +75,10 @@ async def test_calls_are_read_and_their_tokens_are_those_sampled(says: tuple[Say
     chunks = [chunk async for chunk in await client.chat.completions.create(**asked, stream=True)]
     (streamed,) = (choice for chunk in chunks for choice in chunk.choices)
     assert [call.index for call in streamed.delta.tool_calls] == [0, 1]
-    for reason, message in ((whole.finish_reason, whole.message), (streamed.finish_reason, streamed.delta)):
+    for reason, message in (
+        (whole.finish_reason, whole.message),
+        (streamed.finish_reason, streamed.delta),
+    ):
         assert (reason, message.content) == ("tool_calls", "Let me see.\n")
         functions = [(call.function.name, call.function.arguments) for call in message.tool_calls]
         assert functions == [("add", '{"a": "ü"}')] * 2
@@ -77,13 +88,23 @@ async def test_calls_are_read_and_their_tokens_are_those_sampled(says: tuple[Say
     assert whole.logprobs is not None and len(whole.logprobs.content or ()) == len(sampled)
 
 
-async def test_tools_calls_and_results_reach_the_template(says: tuple[Says, openai.AsyncOpenAI]) -> None:
+async def test_tools_calls_and_results_reach_the_template(
+    says: tuple[Says, openai.AsyncOpenAI],
+) -> None:
     server, client = says
     server.text = CALL
-    first = (await client.chat.completions.create(model="m", messages=USER, tools=TOOLS)).choices[0].message
+    first = (
+        (await client.chat.completions.create(model="m", messages=USER, tools=TOOLS))
+        .choices[0]
+        .message
+    )
     said = first.model_dump(include={"role", "content", "tool_calls"})
     assert said["content"] is None
-    messages = [*USER, said, {"role": "tool", "tool_call_id": said["tool_calls"][0]["id"], "content": "3"}]
+    messages = [
+        *USER,
+        said,
+        {"role": "tool", "tool_call_id": said["tool_calls"][0]["id"], "content": "3"},
+    ]
     server.text = "3"
     second = await client.chat.completions.create(
         model="m", messages=messages, tools=TOOLS, extra_body={"return_token_ids": True}
@@ -98,7 +119,9 @@ async def test_tools_calls_and_results_reach_the_template(says: tuple[Says, open
     )
 
 
-async def test_the_template_is_told_what_a_request_says(says: tuple[Says, openai.AsyncOpenAI]) -> None:
+async def test_the_template_is_told_what_a_request_says(
+    says: tuple[Says, openai.AsyncOpenAI],
+) -> None:
     server, client = says
     server.text = "3"
     ends = []
@@ -106,24 +129,39 @@ async def test_the_template_is_told_what_a_request_says(says: tuple[Says, openai
         more: Any = {"extra_body": {"return_token_ids": True, **told}}
         answer = await client.chat.completions.create(model="m", messages=USER, **more)
         assert answer.model_extra is not None
-        ends.append(server.tokenizer.decode(answer.model_extra["prompt_token_ids"]).rpartition("assistant\n")[2])
+        ends.append(
+            server.tokenizer.decode(answer.model_extra["prompt_token_ids"]).rpartition(
+                "assistant\n"
+            )[2]
+        )
     assert ends == ["", "<think>\n\n</think>\n\n"]
 
 
-async def test_a_request_that_offers_no_tools_gets_text(says: tuple[Says, openai.AsyncOpenAI]) -> None:
+async def test_a_request_that_offers_no_tools_gets_text(
+    says: tuple[Says, openai.AsyncOpenAI],
+) -> None:
     server, client = says
     server.text = CALL
     for none in ({}, {"tools": TOOLS, "tool_choice": "none"}):
         answer = await client.chat.completions.create(model="m", messages=USER, **none)  # type: ignore[call-overload]
-        assert answer.choices[0].message.tool_calls is None and answer.choices[0].finish_reason == "stop"
+        assert (
+            answer.choices[0].message.tool_calls is None
+            and answer.choices[0].finish_reason == "stop"
+        )
     with pytest.raises(openai.BadRequestError, match="must be auto or none"):
-        await client.chat.completions.create(model="m", messages=USER, tools=TOOLS, tool_choice="required")
+        await client.chat.completions.create(
+            model="m", messages=USER, tools=TOOLS, tool_choice="required"
+        )
 
 
 async def test_a_template_that_knows_no_tools_serves_on() -> None:
-    async with serving(PolicyServer(resolve("pocket-sql"), slots=2, response_length=4, max_length=256)) as client:
+    async with serving(
+        PolicyServer(resolve("pocket-sql"), slots=2, response_length=4, max_length=256)
+    ) as client:
         messages: Any = [*USER, {"role": "assistant", "content": None, "tool_calls": []}]
-        answer = await client.chat.completions.create(model="m", messages=messages, tools=TOOLS, max_tokens=4)
+        answer = await client.chat.completions.create(
+            model="m", messages=messages, tools=TOOLS, max_tokens=4
+        )
         assert answer.usage is not None and answer.usage.completion_tokens <= 4
 
 
@@ -152,7 +190,9 @@ def test_a_call_that_the_end_closes_counts_and_ids_are_those_of_the_tokens() -> 
 
 def test_the_parser_follows_the_template_then_the_name(policy: Path, tmp_path: Path) -> None:
     assert tool_parser(str(policy)) == "hermes"
-    (tmp_path / "tokenizer_config.json").write_text('{"added_tokens_decoder": {"1": {"content": "<|python_tag|>"}}}')
+    (tmp_path / "tokenizer_config.json").write_text(
+        '{"added_tokens_decoder": {"1": {"content": "<|python_tag|>"}}}'
+    )
     assert tool_parser(str(tmp_path)) == "llama3_json"
     assert tool_parser("meta-llama/Llama-3.1-8B-Instruct") == "llama3_json"
     assert tool_parser("Qwen/Qwen2.5-1.5B-Instruct") == "hermes"

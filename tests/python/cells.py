@@ -46,21 +46,35 @@ def _outputs(source: str, names: dict[str, Any]) -> list[dict[str, Any]]:
         value = eval(compile(ast.Expression(last.value), "cell", "eval"), names) if last else None
     found: list[dict[str, Any]] = []
     if printed.getvalue():
-        found.append({"output_type": "stream", "name": "stdout", "text": printed.getvalue().splitlines(True)})
+        found.append(
+            {"output_type": "stream", "name": "stdout", "text": printed.getvalue().splitlines(True)}
+        )
     if value is not None:
         data = {"text/plain": repr(value)}
         if hasattr(value, "to_plotly_json"):
             data = {"application/vnd.plotly.v1+json": json.loads(value.to_json())}
         elif (html := getattr(value, "_repr_html_", lambda: None)()) is not None:
             data |= {"text/html": html}
-        shown = {kind: text.splitlines(True) if isinstance(text, str) else text for kind, text in data.items()}
-        found.append({"output_type": "execute_result", "execution_count": None, "metadata": {}, "data": shown})
+        shown = {
+            kind: text.splitlines(True) if isinstance(text, str) else text
+            for kind, text in data.items()
+        }
+        found.append(
+            {
+                "output_type": "execute_result",
+                "execution_count": None,
+                "metadata": {},
+                "data": shown,
+            }
+        )
     return found
 
 
 def main(file: Path) -> None:
     notebook = json.loads(file.read_text(encoding="utf-8"))
-    for number, (cell, outputs) in enumerate(zip(code_cells(notebook), executed(file), strict=True), 1):
+    for number, (cell, outputs) in enumerate(
+        zip(code_cells(notebook), executed(file), strict=True), 1
+    ):
         for output in outputs:
             if "execution_count" in output:
                 output["execution_count"] = number

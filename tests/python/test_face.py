@@ -44,7 +44,9 @@ def nothing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def in_python(code: str, **options: Any) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, **options)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, **options
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -80,7 +82,11 @@ def test_pandas_is_imported_for_tables_only() -> None:
 
 def test_a_run_has_its_rows_as_tables() -> None:
     run = harness.load_run(RUN)
-    assert os.fspath(run) == str(RUN) and run.record["status"] == "finished" and run.config.agent == "langgraph_sql"
+    assert (
+        os.fspath(run) == str(RUN)
+        and run.record["status"] == "finished"
+        and run.config.agent == "langgraph_sql"
+    )
     assert run.steps["val/reward"].dropna().iloc[-1] == run.result["val_accuracy_final"]
     assert set(run.episodes["phase"]) == {"train", "val"}
     assert set(run.calls["role"]) == {"write_query", "check_query", "rewrite_query"}
@@ -120,7 +126,10 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: harness.train(resume="nowhere"), "train --resume nowhere"),
     (lambda: harness.evaluate(), "eval"),
     (lambda: harness.evaluate(RUN, model="x"), f"eval {RUN} --model x"),
-    (lambda: harness.evaluate(endpoint="nonsense", model="m"), "eval --endpoint nonsense --model m"),
+    (
+        lambda: harness.evaluate(endpoint="nonsense", model="m"),
+        "eval --endpoint nonsense --model m",
+    ),
     (lambda: harness.load_run("nowhere"), "runs show nowhere"),
     (lambda: harness.compare(ROOT / "results" / "cpu"), f"compare {ROOT / 'results' / 'cpu'}"),
     (lambda: harness.compare(RUN, baseline="nobody"), f"compare {RUN} --baseline nobody"),
@@ -130,7 +139,11 @@ WRONG: list[tuple[Callable[[], object], str]] = [
 
 @pytest.mark.parametrize(("call", "line"), WRONG, ids=[line[:30] for _, line in WRONG])
 def test_errors_are_those_of_the_command(
-    call: Callable[[], object], line: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    call: Callable[[], object],
+    line: str,
+    command: Command,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError) as error:
@@ -141,10 +154,21 @@ def test_errors_are_those_of_the_command(
 
 
 def test_settings_are_a_mapping_or_texts_and_count_in_order(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"agent": "reference_sql", "preset": "cpu", "ci_fast": True, "runs_dir": tmp_path}
-    mapping = {"train.learning_rate": 1e-4, "task.options": {"schema_chars": 900}, "task.val_limit": 3}
+    options: dict[str, Any] = {
+        "agent": "reference_sql",
+        "preset": "cpu",
+        "ci_fast": True,
+        "runs_dir": tmp_path,
+    }
+    mapping = {
+        "train.learning_rate": 1e-4,
+        "task.options": {"schema_chars": 900},
+        "task.val_limit": 3,
+    }
     texts = ["train.learning_rate=1e-4", "task.options.schema_chars=900", "task.val_limit=3"]
-    one, other = (training.Wanted(settings=given, **options).asked().config for given in (mapping, texts))
+    one, other = (
+        training.Wanted(settings=given, **options).asked().config for given in (mapping, texts)
+    )
     assert one == other and (one.train.steps, one.task.val_limit) == (1, 3)
     more = {**options, "model": tmp_path, "steps": 5}
     found = training.Wanted(settings={"train.steps": 3}, **more).asked().config
@@ -176,7 +200,9 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     vars(module).update({"HARNESS_API": 1, "harness_trainers": hookimpl(lambda: [spec])})
     monkeypatch.setitem(sys.modules, "idle_plugin", module)
     monkeypatch.setitem(sys.modules, __name__, sys.modules[Idle.__module__])
-    found = Registry([*entry_points(group="harness", name="sql"), EntryPoint("idle", "idle_plugin", "harness")])
+    found = Registry(
+        [*entry_points(group="harness", name="sql"), EntryPoint("idle", "idle_plugin", "harness")]
+    )
     monkeypatch.setattr("harness.plugins.registry", lambda: found)
     return {"train.trainer": "idle", "train.batch_size": 4, "device": "cpu"}
 
@@ -188,7 +214,9 @@ def test_a_training_returns_the_run_also_inside_an_event_loop(
 
     async def cell() -> harness.LoadedRun:
         options: dict[str, Any] = {"settings": idle, "runs_dir": tmp_path}
-        return harness.train("reference_sql", preset="cpu", steps=2, on_progress=told.append, **options)
+        return harness.train(
+            "reference_sql", preset="cpu", steps=2, on_progress=told.append, **options
+        )
 
     run = asyncio.run(cell())
     assert run.record["status"] == "finished" and run.steps["step"].tolist() == [1, 2] and told
@@ -198,20 +226,32 @@ def test_a_training_returns_the_run_also_inside_an_event_loop(
     assert again.id == run.id and capsys.readouterr().err == ""
 
 
-def test_an_interrupted_training_ends_as_the_command_does(idle: dict[str, Any], tmp_path: Path) -> None:
+def test_an_interrupted_training_ends_as_the_command_does(
+    idle: dict[str, Any], tmp_path: Path
+) -> None:
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(
         KeyboardInterrupt,
         match=r"no checkpoint was saved yet \(train.save_every\). Start over: harness train --resume",
     ):
-        harness.train("reference_sql", preset="cpu", seed=1, steps=1, settings=idle, runs_dir=tmp_path, progress=False)
+        harness.train(
+            "reference_sql",
+            preset="cpu",
+            seed=1,
+            steps=1,
+            settings=idle,
+            runs_dir=tmp_path,
+            progress=False,
+        )
     (folder,) = tmp_path.glob("2*")
     assert harness.load_run(folder).record["status"] == "interrupted"
     assert signal.getsignal(signal.SIGTERM) is before
 
 
 @pytest.mark.slow
-def test_an_evaluation_inside_an_event_loop_and_in_a_thread(tmp_path: Path, scripted_server: StartServer) -> None:
+def test_an_evaluation_inside_an_event_loop_and_in_a_thread(
+    tmp_path: Path, scripted_server: StartServer
+) -> None:
     """The loop that waits still hears of signals afterwards."""
     server = scripted_server(lambda request: QUERY, token_ids=False)
     options: dict[str, Any] = {"agent": "reference_sql", "endpoint": server.base_url, "limit": 2}
@@ -227,11 +267,17 @@ def test_an_evaluation_inside_an_event_loop_and_in_a_thread(tmp_path: Path, scri
         return runs
 
     for run in asyncio.run(cell()):
-        assert run.record["kind"] == "eval" and run.result["scored"] == 2 and "2 scored of 2 tasks" in run.summary
+        assert (
+            run.record["kind"] == "eval"
+            and run.result["scored"] == 2
+            and "2 scored of 2 tasks" in run.summary
+        )
 
 
 @pytest.mark.slow
-def test_an_interrupt_ends_an_evaluation_inside_an_event_loop(tmp_path: Path, scripted_server: StartServer) -> None:
+def test_an_interrupt_ends_an_evaluation_inside_an_event_loop(
+    tmp_path: Path, scripted_server: StartServer
+) -> None:
     server = scripted_server(lambda request: Reply(hang=True), token_ids=False)
     code = (
         "import asyncio, harness\n"
@@ -244,7 +290,9 @@ def test_an_interrupt_ends_an_evaluation_inside_an_event_loop(tmp_path: Path, sc
         "        print('interrupted')\n"
         "asyncio.run(cell())\n"
     )
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True
+    ) as process:
         while not server.requests:
             assert process.poll() is None
             time.sleep(0.1)
@@ -263,8 +311,13 @@ def test_the_notebook_shows_what_its_cells_give() -> None:
 
     def texts(outputs: list[dict[str, Any]]) -> list[Any]:
         data = (output.get("data", output) for output in outputs)
-        return [{kind: one[kind] for kind in ("text", "text/plain", "text/html") if kind in one} for one in data]
+        return [
+            {kind: one[kind] for kind in ("text", "text/plain", "text/html") if kind in one}
+            for one in data
+        ]
 
     for cell, outputs in zip(cells, executed(file), strict=True):
-        assert texts(cell["outputs"]) == texts(outputs), "run: python tests/python/cells.py examples/first_look.ipynb"
+        assert texts(cell["outputs"]) == texts(outputs), (
+            "run: python tests/python/cells.py examples/first_look.ipynb"
+        )
     assert file.stat().st_size < 20_000 and issubclass(harness.NotComparable, HarnessError)

@@ -23,7 +23,9 @@ def test_the_bundled_files_are_what_the_generator_writes(made: dict[str, bytes])
     shipped = {file.name: file.read_bytes() for file in DATA.iterdir() if file.is_file()}
     manifest = json.loads(shipped["manifest.json"])
     assert shipped.keys() == made.keys()
-    assert {name: hashlib.sha256(shipped[name]).hexdigest() for name in manifest["sha256"]} == manifest["sha256"]
+    assert {
+        name: hashlib.sha256(shipped[name]).hexdigest() for name in manifest["sha256"]
+    } == manifest["sha256"]
     assert made["database.json"] == shipped["database.json"]
     for name in ("train.parquet", "val.parquet"):
         tables = [pyarrow.parquet.read_table(io.BytesIO(files[name])) for files in (made, shipped)]

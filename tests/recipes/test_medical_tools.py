@@ -27,7 +27,12 @@ from recipes.pocket_sql.tokenizer import END
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> list[Transcript]:
     """The first tasks, played by agents in processes of their own, two of them with a tool that they define anew."""
-    wanted = ("autogen_tools_idiomatic", "langgraph_tools", "openai_agents_tools_idiomatic", "reference_tools")
+    wanted = (
+        "autogen_tools_idiomatic",
+        "langgraph_tools",
+        "openai_agents_tools_idiomatic",
+        "reference_tools",
+    )
     names = [name for name in wanted if name in plugins.agents_of(course.PROGRAM)]
     return collect({name: course.lessons(name, 0.5, 1, 24) for name in names})
 
@@ -49,8 +54,14 @@ def test_transcripts_end_in_the_teachers_answer(played: list[Transcript]) -> Non
         assert [tool["function"]["name"] for tool in one.calls[-1].tools] == [teacher.TOOL]
         results = [message["content"] for message in one.messages if message["role"] == "tool"]
         assert len(results) == 1 + one.noted["mended"]
-        assert [result.startswith("Error") for result in results] == [True] * one.noted["mended"] + [False]
-    assert {bool(one.noted["slip"]) for one in played} == {one.noted["mended"] for one in played} == {True, False}
+        assert [result.startswith("Error") for result in results] == [True] * one.noted[
+            "mended"
+        ] + [False]
+    assert (
+        {bool(one.noted["slip"]) for one in played}
+        == {one.noted["mended"] for one in played}
+        == {True, False}
+    )
 
 
 @pytest.mark.slow
@@ -76,22 +87,31 @@ def test_a_golden_lesson_slips_never_and_a_mend_differs() -> None:
 
 def test_dialogues_read_as_the_template_renders(played: list[Transcript], tokenizer: Any) -> None:
     for one in played:
-        whole = tokenizer.apply_chat_template(for_template(one.messages), tools=one.calls[-1].tools, tokenize=False)
+        whole = tokenizer.apply_chat_template(
+            for_template(one.messages), tools=one.calls[-1].tools, tokenize=False
+        )
         pieces = Dialogue.of(one).pieces()
         assert "".join(text for text, _ in pieces) == whole.rstrip("\n")
         # In pieces it is the same tokens as in one: what is learnt after is what a server prompts with.
-        assert [token for text, _ in pieces for token in tokenizer.encode(text)] == tokenizer.encode(whole.rstrip("\n"))
+        assert [
+            token for text, _ in pieces for token in tokenizer.encode(text)
+        ] == tokenizer.encode(whole.rstrip("\n"))
         replies = [text.removesuffix(END) for text, learnt in pieces if learnt]
         assert len(replies) == sum(message["role"] == "assistant" for message in one.messages)
         for reply in replies[:-1]:
             words, calls = read_calls(reply, [1])
             assert [call["function"]["name"] for call in calls] == [teacher.TOOL]
             assert samples.said(
-                {"content": words, "tool_calls": for_template([{"tool_calls": calls}])[0]["tool_calls"]}
+                {
+                    "content": words,
+                    "tool_calls": for_template([{"tool_calls": calls}])[0]["tool_calls"],
+                }
             )
 
 
-def test_variation_renames_everywhere_and_never_to_a_name_of_validation(played: list[Transcript]) -> None:
+def test_variation_renames_everywhere_and_never_to_a_name_of_validation(
+    played: list[Transcript],
+) -> None:
     world = bundled()[0]
     rng = Random(1)
     known = {name for part in world.parts.values() for name in part.names}
@@ -99,7 +119,9 @@ def test_variation_renames_everywhere_and_never_to_a_name_of_validation(played: 
         text = json.dumps(samples.varied(Dialogue.of(one), rng).messages, ensure_ascii=False)
         found = {match[0] for match in samples._NAME.finditer(text)}
         assert found and not found & set(world.parts["val"].names)
-        assert len(found) == len({m[0] for m in samples._NAME.finditer(json.dumps(one.messages, ensure_ascii=False))})
+        assert len(found) == len(
+            {m[0] for m in samples._NAME.finditer(json.dumps(one.messages, ensure_ascii=False))}
+        )
         assert len(found & known) <= 1
 
 
@@ -108,7 +130,10 @@ def test_numbers_of_the_answer_are_those_of_the_varied_result(played: list[Trans
     for one in played:
         *_, result, answer = samples.varied(Dialogue.of(one), rng).messages
         rows = "\n".join(result["content"].split("\n")[1:])
-        assert set(re.findall(r"[\d.]+", answer["content"])) <= set(re.findall(r"[\d.]+", rows)), (rows, answer)
+        assert set(re.findall(r"[\d.]+", answer["content"])) <= set(re.findall(r"[\d.]+", rows)), (
+            rows,
+            answer,
+        )
 
 
 @pytest.fixture(scope="module")
@@ -119,10 +144,14 @@ def tokenizer(played: list[Transcript]) -> Any:
 
     rng = Random(3)
     texts = [text_of(samples.varied(Dialogue.of(one), rng)) for one in played * 10]
-    return train(texts, 1280, Play(1).phrases(list(map(Dialogue.of, played))), samples.CHAT_TEMPLATE)
+    return train(
+        texts, 1280, Play(1).phrases(list(map(Dialogue.of, played))), samples.CHAT_TEMPLATE
+    )
 
 
-def test_prompts_fit_the_preset_and_every_syllable_is_one_token(played: list[Transcript], tokenizer: Any) -> None:
+def test_prompts_fit_the_preset_and_every_syllable_is_one_token(
+    played: list[Transcript], tokenizer: Any
+) -> None:
     lengths = [len(tokenizer.encode(text_of(Dialogue.of(one)))) for one in played]
     assert max(lengths) < 512
     for one in played:
@@ -151,11 +180,17 @@ def test_a_policy_that_answers_as_the_teacher_has_the_whole_reward() -> None:
         def go_on(self, texts: list[str], temperature: float) -> list[str]:
             replies = []
             for text in texts:
-                item = next(item for question, item in items.items() if f"Question: {question}<|im_end|>" in text)
+                item = next(
+                    item
+                    for question, item in items.items()
+                    if f"Question: {question}<|im_end|>" in text
+                )
                 replies.append(item.answer if "<tool_response>" in text else call(item.sql))
             return replies
 
     def call(sql: str) -> str:
-        return samples.said({"tool_calls": [{"function": {"name": teacher.TOOL, "arguments": {"sql": sql}}}]})
+        return samples.said(
+            {"tool_calls": [{"function": {"name": teacher.TOOL, "arguments": {"sql": sql}}}]}
+        )
 
     assert play.rewards(Teacher()) == [1.0] * 6  # type: ignore[arg-type]

@@ -27,11 +27,14 @@ def test_nothing_that_is_installed_imports_a_recipe() -> None:
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            assert "recipes" not in {name.partition(".")[0] for name in names}, f"{file}:{node.lineno}"
+            assert "recipes" not in {name.partition(".")[0] for name in names}, (
+                f"{file}:{node.lineno}"
+            )
 
 
 @pytest.mark.parametrize(
-    ("one", "many"), [("city", "cities"), ("branch", "branches"), ("day", "days"), ("ship", "ships")]
+    ("one", "many"),
+    [("city", "cities"), ("branch", "branches"), ("day", "days"), ("ship", "ships")],
 )
 def test_plurals(one: str, many: str) -> None:
     assert pluralize(one) == many

@@ -39,18 +39,47 @@ def tokenizer() -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dataset", DATASETS)
-def test_an_agent_is_asked_what_the_course_teaches_and_a_worked_answer_is_right(dataset: str, tmp_path: Path) -> None:
+def test_an_agent_is_asked_what_the_course_teaches_and_a_worked_answer_is_right(
+    dataset: str, tmp_path: Path
+) -> None:
     made = puzzles(dataset, 0, "{}", VAL_SEED, HELD_OUT)
-    replies = {entry["question"]: said(dataset, entry, 0.0, Random(1)) for entry in map(made.__getitem__, range(MANY))}
+    replies = {
+        entry["question"]: said(dataset, entry, 0.0, Random(1))
+        for entry in map(made.__getitem__, range(MANY))
+    }
 
     def teacher(request: Any) -> Reply:
         text = request.messages[-1]["content"]
         return Reply(next(reply for question, reply in replies.items() if text.endswith(question)))
 
     with ScriptedServer(teacher, token_ids=False) as model:
-        command = [sys.executable, "-m", "harness", "eval", "--preset", "pocket-puzzles", "--agent", "reference_tools"]
-        command += ["--split", "val", "--limit", str(MANY), "--endpoint", model.base_url, "--runs-dir", str(tmp_path)]
-        command += ["--set", f"task.options.dataset={dataset}", "--set", f"task.options.val_size={MANY}", "--json"]
+        command = [
+            sys.executable,
+            "-m",
+            "harness",
+            "eval",
+            "--preset",
+            "pocket-puzzles",
+            "--agent",
+            "reference_tools",
+        ]
+        command += [
+            "--split",
+            "val",
+            "--limit",
+            str(MANY),
+            "--endpoint",
+            model.base_url,
+            "--runs-dir",
+            str(tmp_path),
+        ]
+        command += [
+            "--set",
+            f"task.options.dataset={dataset}",
+            "--set",
+            f"task.options.val_size={MANY}",
+            "--json",
+        ]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)["result"]
@@ -73,12 +102,19 @@ def test_working_is_right_and_guesses_seldom_are(dataset: str) -> None:
     replies = [(said(dataset, entry, 1.0, rng), entry) for entry in entries]
     guesses = [graded(text, entry) for text, entry in replies if text.startswith("<answer>")]
     assert 160 < len(guesses) < 360 and 0.1 < guesses.count(1.0) / len(guesses) < 0.3
-    assert all(graded(text, entry) == 1.0 for text, entry in replies if not text.startswith("<answer>"))
+    assert all(
+        graded(text, entry) == 1.0 for text, entry in replies if not text.startswith("<answer>")
+    )
 
 
 def test_questions_of_validation_are_not_learnt() -> None:
-    kept = {dataset: {task.question for task in ReasoningGymTasks(dataset).load("val")} for dataset in DATASETS}
-    assert all(samples.kept(dataset) == kept[dataset] and len(kept[dataset]) > 150 for dataset in DATASETS)
+    kept = {
+        dataset: {task.question for task in ReasoningGymTasks(dataset).load("val")}
+        for dataset in DATASETS
+    }
+    assert all(
+        samples.kept(dataset) == kept[dataset] and len(kept[dataset]) > 150 for dataset in DATASETS
+    )
     source = PuzzleExamples(1, 1.0)
     words = {question for index in range(3000) for question in _questions(source, index)}
     assert len(words) > 5000 and not words & {one for some in kept.values() for one in some}
@@ -86,7 +122,9 @@ def test_questions_of_validation_are_not_learnt() -> None:
 
 
 def _questions(source: PuzzleExamples, index: int) -> list[str]:
-    return [dialogue.messages[1]["content"].partition("Question: ")[2] for dialogue in source(index)]
+    return [
+        dialogue.messages[1]["content"].partition("Question: ")[2] for dialogue in source(index)
+    ]
 
 
 def test_the_policy_reads_a_letter_a_token_and_all_of_it_fits_the_preset(tokenizer: Any) -> None:
@@ -96,12 +134,22 @@ def test_the_policy_reads_a_letter_a_token_and_all_of_it_fits_the_preset(tokeniz
     for dialogue in (one for index in range(300) for one in source(index)):
         *told, (reply, _) = dialogue.pieces()
         prompt = "".join(text for text, _ in told)
-        rendered = tokenizer.apply_chat_template(dialogue.messages[:-1], tokenize=False, add_generation_prompt=True)
-        assert prompt == rendered == prompted(dialogue.messages[1]["content"].partition("Question: ")[2])
-        assert tokenizer.encode(prompt) == [token for text, _ in told for token in tokenizer.encode(text)]
+        rendered = tokenizer.apply_chat_template(
+            dialogue.messages[:-1], tokenize=False, add_generation_prompt=True
+        )
+        assert (
+            prompt
+            == rendered
+            == prompted(dialogue.messages[1]["content"].partition("Question: ")[2])
+        )
+        assert tokenizer.encode(prompt) == [
+            token for text, _ in told for token in tokenizer.encode(text)
+        ]
         prompts.append(len(tokenizer.encode(prompt)))
         replies.append(len(tokenizer.encode(reply)))
-    assert max(prompts) <= sampling.max_prompt_tokens and max(replies) <= sampling.max_response_tokens
+    assert (
+        max(prompts) <= sampling.max_prompt_tokens and max(replies) <= sampling.max_response_tokens
+    )
     assert len(tokenizer.encode("Mississippi")) == len("Mississippi")
 
 

@@ -22,7 +22,14 @@ from recipes.finetune.rows import text_of
 from recipes.medical.samples import Dialogue
 from recipes.pocket_split.course import asked_and_said, member_of, phrases
 from recipes.pocket_split.played import conversations, lessons
-from recipes.pocket_split.samples import CORRECT, WRONG, Members, SplitExamples, carried_out, slip_of
+from recipes.pocket_split.samples import (
+    CORRECT,
+    WRONG,
+    Members,
+    SplitExamples,
+    carried_out,
+    slip_of,
+)
 
 MANY = 12
 GOLD = {name: question.answer for name, question in questions()}
@@ -48,7 +55,10 @@ def _told(agent: str) -> set[str]:
             if agent == "reference_tools":
                 dialogues = [members.alone(problem, done, question.answer)]
             else:
-                dialogues = [*map(members.worker, done), members.planner(problem, done, question.answer)]
+                dialogues = [
+                    *map(members.worker, done),
+                    members.planner(problem, done, question.answer),
+                ]
                 dialogues.append(members.critic(problem, done, question.answer, "CORRECT"))
             found.update(key for dialogue in dialogues for key in _requests(dialogue))
     return found
@@ -59,8 +69,25 @@ def test_conversations_are_those_of_played_teams_and_agents(tmp_path: Path) -> N
     PocketSplitTasks().load("val")
     for agent in ("reference_team", "reference_tools"):
         with ScriptedServer(script, token_ids=False) as model:
-            command = [sys.executable, "-m", "harness", "eval", "--preset", "pocket-split", "--agent", agent, "--json"]
-            command += ["--limit", str(MANY), "--endpoint", model.base_url, "--runs-dir", str(tmp_path / agent)]
+            command = [
+                sys.executable,
+                "-m",
+                "harness",
+                "eval",
+                "--preset",
+                "pocket-split",
+                "--agent",
+                agent,
+                "--json",
+            ]
+            command += [
+                "--limit",
+                str(MANY),
+                "--endpoint",
+                model.base_url,
+                "--runs-dir",
+                str(tmp_path / agent),
+            ]
             done = subprocess.run(command, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr
         told = _told(agent)
@@ -74,20 +101,51 @@ def test_conversations_are_those_of_played_teams_and_agents(tmp_path: Path) -> N
 def test_agents_play_the_teacher_and_their_own_words_are_learned(tmp_path: Path) -> None:
     agents = ["langgraph_team", "autogen_team_idiomatic"]
     kept = tmp_path / "transcripts.jsonl"
-    command = ["--on", "pocket_split", "--base", "pocket-split", "--agents", ",".join(agents), "--limit", "3"]
-    command += ["--transcripts", str(kept), "--steps", "1", "--workers", "1", "--out", str(tmp_path / "policy")]
+    command = [
+        "--on",
+        "pocket_split",
+        "--base",
+        "pocket-split",
+        "--agents",
+        ",".join(agents),
+        "--limit",
+        "3",
+    ]
+    command += [
+        "--transcripts",
+        str(kept),
+        "--steps",
+        "1",
+        "--workers",
+        "1",
+        "--out",
+        str(tmp_path / "policy"),
+    ]
     assert finetune(command) == 0
     played = read(kept)
-    assert [sum(one.agent == agent for one in played) for agent in agents] == [6, 6]  # of train, and of val
+    assert [sum(one.agent == agent for one in played) for agent in agents] == [
+        6,
+        6,
+    ]  # of train, and of val
     assert all(one.answer == GOLD[one.task] for one in played)
     strict, own = (
-        [told for one in played if one.agent == agent and one.task.startswith("val") for told in conversations(one)]
+        [
+            told
+            for one in played
+            if one.agent == agent and one.task.startswith("val")
+            for told in conversations(one)
+        ]
         for agent in agents
     )
     assert {key for dialogue in strict for key in _requests(dialogue)} <= _told("langgraph_team")
-    assert len(own) == len(strict) and len({_key(*asked) for asked in map(_first, own)} & _told("langgraph_team")) == 3
+    assert (
+        len(own) == len(strict)
+        and len({_key(*asked) for asked in map(_first, own)} & _told("langgraph_team")) == 3
+    )
     manifest = json.loads((tmp_path / "policy" / "manifest.json").read_text())
-    assert manifest["training"]["transcripts"] == 12 and set(agents) < set(manifest["measured"]["held_out"])
+    assert manifest["training"]["transcripts"] == 12 and set(agents) < set(
+        manifest["measured"]["held_out"]
+    )
 
 
 @pytest.mark.slow
@@ -95,7 +153,11 @@ def test_agents_play_the_teacher_and_their_own_words_are_learned(tmp_path: Path)
 def test_a_played_slip_is_that_of_the_made_conversations(agent: str) -> None:
     jobs = [job for job in lessons(agent, "train", slips=1.0)[:24] if job.replies.slip]  # type: ignore[union-attr]
     assert len(jobs) >= 12
-    by_id = {f"{pair.name}-{number}": (pair, one) for pair, asked in drawn("train") for number, one in enumerate(asked)}
+    by_id = {
+        f"{pair.name}-{number}": (pair, one)
+        for pair, asked in drawn("train")
+        for number, one in enumerate(asked)
+    }
     noticed = 0
     for job, one in zip(jobs, asyncio.run(play(agent, jobs)), strict=True):
         pair, question = by_id[one.task]
@@ -109,9 +171,13 @@ def test_a_played_slip_is_that_of_the_made_conversations(agent: str) -> None:
             made.append(members.critic(problem, *slip, WRONG if again else CORRECT))
             if again:
                 done = carried_out(question)
-                made += [members.planner(members.again(problem, *slip, WRONG), done, question.answer)]
+                made += [
+                    members.planner(members.again(problem, *slip, WRONG), done, question.answer)
+                ]
                 made += map(members.worker, done)
-            assert {text_of(told) for told in conversations(one)} == {text_of(told) for told in made}
+            assert {text_of(told) for told in conversations(one)} == {
+                text_of(told) for told in made
+            }
     assert agent == "reference_tools" or 0 < noticed < len(jobs)
 
 
@@ -125,7 +191,9 @@ def test_slips_are_wrong_and_some_are_noticed() -> None:
     said = [dialogue.messages[-1]["content"] for index in range(40) for dialogue in source(index)]
     assert said.count("CORRECT") > 100 and sum(one.startswith("WRONG") for one in said) > 10
     plainly = [dialogue for index in range(40) for dialogue in plain(index)]
-    assert not any(str(dialogue.messages[-1]["content"]).startswith("WRONG") for dialogue in plainly)
+    assert not any(
+        str(dialogue.messages[-1]["content"]).startswith("WRONG") for dialogue in plainly
+    )
     assert {member_of(dialogue) for dialogue in plainly} == {"planner", "worker", "critic", "alone"}
     assert list(source(3)) == list(SplitExamples(1, 0.5)(3)) != list(SplitExamples(2, 0.5)(3))
 
@@ -134,6 +202,8 @@ def test_every_reply_is_learnt_after_its_prompt() -> None:
     for dialogue in SplitExamples(1, 0.5)(0):
         replies = [said for _, said in asked_and_said(dialogue)]
         assert len(replies) == sum(message["role"] == "assistant" for message in dialogue.messages)
-        assert all(prompt.endswith("<|im_start|>assistant\n") for prompt, _ in asked_and_said(dialogue))
+        assert all(
+            prompt.endswith("<|im_start|>assistant\n") for prompt, _ in asked_and_said(dialogue)
+        )
     assert len(phrases()) == len(set(phrases()))
     assert set(phrases(["a tool"])) == {"a tool", *phrases()}

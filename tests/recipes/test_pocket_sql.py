@@ -39,7 +39,9 @@ def test_names_resolve_to_the_bundle_a_folder_or_a_hugging_face_id(tmp_path: Pat
     assert resolve("Qwen/Qwen2.5-Coder-1.5B-Instruct") == "Qwen/Qwen2.5-Coder-1.5B-Instruct"
 
 
-@pytest.mark.parametrize("policy", [one for one in known().values() if one.bundled], ids=lambda policy: policy.name)
+@pytest.mark.parametrize(
+    "policy", [one for one in known().values() if one.bundled], ids=lambda policy: policy.name
+)
 def test_shipped_files_have_the_manifests_hashes(policy: Named) -> None:
     assert verify.damaged(policy.folder) == []
     assert verify.read_manifest(policy.folder)["policy"] == policy.name
@@ -78,7 +80,9 @@ def test_training_data_are_what_they_were(habits: bool, expected: str) -> None:
     """Tokens and what is learnt of the first block's drafts, which no version of SQLite changes."""
     start_worker(str(verify.MODEL / "tokenizer.json"))
     source = samples.PocketExamples(1, habits)
-    block = make_block(lambda index: [one for one in source(index) if one.prompt.role == "write_query"], 0)
+    block = make_block(
+        lambda index: [one for one in source(index) if one.prompt.role == "write_query"], 0
+    )
     assert hashlib.sha256(block.tokens + block.learnt).hexdigest() == expected
 
 
@@ -99,7 +103,9 @@ def test_no_bundled_table_is_ever_trained_on() -> None:
             world, _ = samples.world_of(1, index)
             names = {table.name for table in world.domain.tables}
             assert not names & bundled
-            assert not {(t.name, c.name) for t in world.domain.tables for c in t.columns} & validation
+            assert (
+                not {(t.name, c.name) for t in world.domain.tables for c in t.columns} & validation
+            )
             world.close()
 
 
@@ -112,7 +118,11 @@ def test_no_question_of_pocket_is_trained_on(drawn: list[samples.Example], tmp_p
 def test_examples_follow_from_the_seed(drawn: list[samples.Example]) -> None:
     assert list(samples.examples(1, 7)) == list(samples.examples(1, 7))
     assert list(samples.examples(1, 7)) != list(samples.examples(2, 7))
-    assert set(Counter(e.prompt.role for e in drawn)) == {"write_query", "check_query", "rewrite_query"}
+    assert set(Counter(e.prompt.role for e in drawn)) == {
+        "write_query",
+        "check_query",
+        "rewrite_query",
+    }
 
 
 def test_slips_are_the_mode_of_drafts_but_not_all() -> None:
@@ -162,7 +172,9 @@ def test_tokenizer_spells_every_text_back(drawn: list[samples.Example], loaded: 
         assert loaded.decode(loaded(text)["input_ids"]) == text
 
 
-def test_tokenizer_of_transformers_and_of_the_workers_agree(drawn: list[samples.Example], loaded: Any) -> None:
+def test_tokenizer_of_transformers_and_of_the_workers_agree(
+    drawn: list[samples.Example], loaded: Any
+) -> None:
     """transformers rebuilds a Qwen2 model's tokenizer with rules of its own: the ids must not change."""
     from tokenizers import Tokenizer
 
@@ -172,7 +184,9 @@ def test_tokenizer_of_transformers_and_of_the_workers_agree(drawn: list[samples.
         assert raw.encode(text).ids == loaded(text)["input_ids"]
 
 
-def test_tokenizer_survives_being_saved_again(drawn: list[samples.Example], loaded: Any, tmp_path: Path) -> None:
+def test_tokenizer_survives_being_saved_again(
+    drawn: list[samples.Example], loaded: Any, tmp_path: Path
+) -> None:
     from transformers import AutoTokenizer
 
     loaded.save_pretrained(tmp_path)
@@ -185,7 +199,9 @@ def test_tokenizer_survives_being_saved_again(drawn: list[samples.Example], load
 
 def test_chat_template_is_what_was_trained_on(drawn: list[samples.Example], loaded: Any) -> None:
     for example in drawn[:50]:
-        rendered = loaded.apply_chat_template(example.prompt.messages, tokenize=False, add_generation_prompt=True)
+        rendered = loaded.apply_chat_template(
+            example.prompt.messages, tokenize=False, add_generation_prompt=True
+        )
         assert rendered == "".join(text for text, learnt in example.pieces() if not learnt)
     mixed = [
         {"role": "user", "content": [{"type": "text", "text": "parts"}]},

@@ -50,10 +50,19 @@ def created(schema: str) -> sqlite3.Connection:
 @pytest.mark.parametrize(
     ("gold", "expected"),
     [
-        ('select  name from SINGER where country  =  "France" ;', "SELECT Name FROM singer WHERE Country = 'France'"),
+        (
+            'select  name from SINGER where country  =  "France" ;',
+            "SELECT Name FROM singer WHERE Country = 'France'",
+        ),
         ("SELECT count( * ) FROM concert as t1", "SELECT COUNT(*) FROM concert AS T1"),
-        ("select t1.name from singer as t1 where t1.age>=30", "SELECT T1.Name FROM singer AS T1 WHERE T1.Age >= 30"),
-        ("select title from concert where title = 'a  =b , c'", "SELECT Title FROM concert WHERE Title = 'a  =b , c'"),
+        (
+            "select t1.name from singer as t1 where t1.age>=30",
+            "SELECT T1.Name FROM singer AS T1 WHERE T1.Age >= 30",
+        ),
+        (
+            "select title from concert where title = 'a  =b , c'",
+            "SELECT Title FROM concert WHERE Title = 'a  =b , c'",
+        ),
     ],
 )
 def test_queries_take_one_style(database: Path, gold: str, expected: str) -> None:
@@ -63,7 +72,9 @@ def test_queries_take_one_style(database: Path, gold: str, expected: str) -> Non
 def test_wrong_queries_show_another_result(database: Path) -> None:
     sql = "SELECT Name FROM singer WHERE Age > 28 ORDER BY Age DESC"
     right = execute(database, sql, AGENT_LIMITS).text
-    found = list(wrong_queries(str(database), Question("", sql, tables_of(database), right), Random(1)))
+    found = list(
+        wrong_queries(str(database), Question("", sql, tables_of(database), right), Random(1))
+    )
     assert found
     for wrong in found:
         assert wrong.shown == execute(database, wrong.sql, AGENT_LIMITS).text != right
@@ -72,13 +83,16 @@ def test_wrong_queries_show_another_result(database: Path) -> None:
 
 def test_a_varied_query_runs_on_its_varied_schema(database: Path) -> None:
     tables = tables_of(database)
-    sql = (
-        "SELECT T1.Name, COUNT(*) FROM singer AS T1 JOIN concert AS T2 ON T1.Singer_ID = T2.Singer_ID WHERE T1.Country"
-    )
+    sql = "SELECT T1.Name, COUNT(*) FROM singer AS T1 JOIN concert AS T2 ON T1.Singer_ID = T2.Singer_ID WHERE T1.Country"
     question = Question(
-        "How many concerts does each singer of a country have?", f"{sql} = 'singer'", tables, "Name\nAnn"
+        "How many concerts does each singer of a country have?",
+        f"{sql} = 'singer'",
+        tables,
+        "Name\nAnn",
     )
-    other = Question("", "SELECT a FROM elsewhere", {"elsewhere": [Column("a", "text", False, "")]}, "")
+    other = Question(
+        "", "SELECT a FROM elsewhere", {"elsewhere": [Column("a", "text", False, "")]}, ""
+    )
     schemas = set()
     for seed in range(200):
         varied, schema = vary(question, [other], Random(seed))
@@ -111,5 +125,6 @@ def test_training_data_are_what_they_were(tmp_path: Path, database: Path) -> Non
     source = SpiderExamples(1, str(file))
     told = "\0".join(text_of(example) for index in range(12) for example in source(index))
     assert (
-        hashlib.sha256(told.encode()).hexdigest() == "d6997d5cd7d75cf4673a2852e4b5ed0865c23d00678489022c89724a9b0608f4"
+        hashlib.sha256(told.encode()).hexdigest()
+        == "d6997d5cd7d75cf4673a2852e4b5ed0865c23d00678489022c89724a9b0608f4"
     )

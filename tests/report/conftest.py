@@ -40,7 +40,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory, write_run: Callable[..., Any]
     root = tmp_path_factory.mktemp("runs")
     for seed in (0, 1):
         write_run(root, "reference_sql", seed)
-        write_run(root, "langgraph_sql", seed, accuracy=(0.3, 0.4), unscored=2, calls=2 + seed, parts=True)
+        write_run(
+            root, "langgraph_sql", seed, accuracy=(0.3, 0.4), unscored=2, calls=2 + seed, parts=True
+        )
     write_run(root, "crewai_sql", 0, status="failed")
     return root
 
@@ -70,15 +72,28 @@ def browse() -> Callable[..., Page]:
         pytest.skip("no Chromium here: install chromium, or name one in CHROMIUM")
 
     def opened(path: Path, fragment: str = "", *, dark: bool = False, width: int = 1280) -> Page:
-        command = [binary, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--dump-dom"]
+        command = [
+            binary,
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--enable-logging=stderr",
+            "--dump-dom",
+        ]
         command += ["--virtual-time-budget=8000", f"--window-size={width},1400"]
-        command += ["--host-resolver-rules=MAP * ~NOTFOUND"]  # whatever is not in the file cannot be had
+        command += [
+            "--host-resolver-rules=MAP * ~NOTFOUND"
+        ]  # whatever is not in the file cannot be had
         if dark:
             command.append("--blink-settings=preferredColorScheme=0")
         address = f"{path.as_uri()}{'#' + fragment if fragment else ''}"
-        done = subprocess.run([*command, address], capture_output=True, text=True, timeout=90, check=False)
+        done = subprocess.run(
+            [*command, address], capture_output=True, text=True, timeout=90, check=False
+        )
         if not done.stdout.strip():
-            pytest.skip(f"this Chromium does not start headless: {done.stderr.strip().splitlines()[-1:]}")
+            pytest.skip(
+                f"this Chromium does not start headless: {done.stderr.strip().splitlines()[-1:]}"
+            )
         return Page(done.stdout, [line for line in done.stderr.splitlines() if ":CONSOLE" in line])
 
     return opened

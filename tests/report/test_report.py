@@ -26,7 +26,9 @@ def selection(runs: Path) -> Selection:
 @pytest.fixture(scope="module")
 def report(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("report") / "report.html"
-    return write_report(selection(runs), out, margin=0.1, baseline="reference_sql", episodes=40, references=True)
+    return write_report(
+        selection(runs), out, margin=0.1, baseline="reference_sql", episodes=40, references=True
+    )
 
 
 def embedded(path: Path) -> dict[str, Any]:
@@ -36,7 +38,9 @@ def embedded(path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_charts_are_drawn_and_the_console_is_quiet(report: Path, browse: Callable[..., Any]) -> None:
+def test_charts_are_drawn_and_the_console_is_quiet(
+    report: Path, browse: Callable[..., Any]
+) -> None:
     page = browse(report)
     assert page.console == []
     charts = page.count('class="plot js-plotly-plot"')
@@ -63,31 +67,45 @@ def test_groups_are_bars_few_and_dots_many_and_none_is_no_chart(runs: Path) -> N
         run.episodes = table.with_columns(cluster=pl.Series(clusters))
         vars(run).pop("_validated", None)  # what was made of the table before
         (trace,) = by_group({run.id: [run]}, "cluster", "")["data"]
-        assert trace["type"] == kind and len(trace[axis]) == run.validation()["cluster"].n_unique() > databases / 2
+        assert (
+            trace["type"] == kind
+            and len(trace[axis]) == run.validation()["cluster"].n_unique() > databases / 2
+        )
     run.episodes = table.with_columns(difficulty=pl.lit(""))
     vars(run).pop("_validated")
     assert not by_group({run.id: [run]}, "difficulty", "")["data"]
 
 
 @pytest.mark.slow
-def test_filters_come_from_the_address_and_narrow_the_episodes(report: Path, browse: Callable[..., Any]) -> None:
+def test_filters_come_from_the_address_and_narrow_the_episodes(
+    report: Path, browse: Callable[..., Any]
+) -> None:
     episodes = embedded(report)["browser"]["episodes"]
-    wanted = [one for one in episodes if one["verdict"] == "wrong" and one["arm"] == "langgraph_sql"]
+    wanted = [
+        one for one in episodes if one["verdict"] == "wrong" and one["arm"] == "langgraph_sql"
+    ]
     page = browse(report, "verdict=wrong&arm=langgraph_sql&open=1")
     assert page.console == []
     assert int(page.attribute("data-found")) == len(wanted) > 0
-    assert page.count('class="verdict wrong"') >= min(len(wanted), 20) and not page.count('class="verdict right"')
+    assert page.count('class="verdict wrong"') >= min(len(wanted), 20) and not page.count(
+        'class="verdict right"'
+    )
     assert 'class="call' in page.dom and "SELECT 1" in page.dom
 
 
-def test_parts_of_the_reward_are_in_a_table_and_with_their_rollout(report: Path, runs: Path, tmp_path: Path) -> None:
+def test_parts_of_the_reward_are_in_a_table_and_with_their_rollout(
+    report: Path, runs: Path, tmp_path: Path
+) -> None:
     assert report.read_text().count("Parts of the reward") == 1
     for one in embedded(report)["browser"]["episodes"]:
         graded = one["arm"] == "langgraph_sql" and one["reward"] is not None
         assert one["parts"] == ({"right": one["reward"], "style": 0.25} if graded else {})
         assert one["by_role"] == ({"write_query": 0.5} if graded else {})
     plain = [run.folder.path for run in selection(runs).runs if run.arm == "reference_sql"]
-    assert "Parts of the reward" not in write_report(select(plain), tmp_path / "report.html").read_text()
+    assert (
+        "Parts of the reward"
+        not in write_report(select(plain), tmp_path / "report.html").read_text()
+    )
 
 
 @pytest.mark.slow
@@ -138,7 +156,10 @@ def test_a_report_does_without_golds_where_the_task_set_is_gone(runs: Path, tmp_
 def test_trained_calls_are_marked_and_prompts_kept_once(report: Path) -> None:
     browser = embedded(report)["browser"]
     trained = {
-        (one["phase"], call["role"]) for one in browser["episodes"] for call in one["steps"] if call.get("trained")
+        (one["phase"], call["role"])
+        for one in browser["episodes"]
+        for call in one["steps"]
+        if call.get("trained")
     }
     assert ("train", "write_query") in trained and not any(
         phase == "val" or role == "check_query" for phase, role in trained
@@ -155,8 +176,14 @@ def test_tools_are_shown_with_arguments_results_and_faults(runs: Path, tmp_path:
         ("add", {"a": 1}, "the adder is out of order", False, ""),
     )
     names = ("tool", "arguments", "text", "ok", "fault")
-    called = [{**dict(zip(names, one, strict=True)), "started_s": 1.0, "elapsed_s": 0.1} for one in made]
-    said = {"role": "assistant", "content": None, "tool_calls": [{"id": "c1", "function": {"name": "add"}}]}
+    called = [
+        {**dict(zip(names, one, strict=True)), "started_s": 1.0, "elapsed_s": 0.1} for one in made
+    ]
+    said = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "c1", "function": {"name": "add"}}],
+    }
     for run in chosen.runs:
         run.episodes = run.episodes.with_columns(tool_calls=pl.lit(json.dumps(called)))
         if run.transitions is not None:
@@ -167,7 +194,11 @@ def test_tools_are_shown_with_arguments_results_and_faults(runs: Path, tmp_path:
     out = write_report(chosen, tmp_path / "report.html", episodes=10)
     browser = embedded(out)["browser"]
     steps = browser["episodes"][0]["steps"]
-    shown = [(one["tool"], one["arguments"], one["said"], one["failed"]) for one in steps if "tool" in one]
+    shown = [
+        (one["tool"], one["arguments"], one["said"], one["failed"])
+        for one in steps
+        if "tool" in one
+    ]
     assert shown == [
         ("add", '{"a": 1, "b": "ü"}', "result", False),
         ("add", "{", "bad arguments", True),
@@ -189,7 +220,9 @@ def test_text_from_a_model_cannot_break_out_of_the_page(runs: Path, tmp_path: Pa
     chosen = selection(runs)
     chosen.name = "</script><script>alert(1)</script>"
     run = chosen.runs[0]
-    run.episodes = run.episodes.with_columns(question=pl.lit("</script><img src=x onerror=alert(1)>"))
+    run.episodes = run.episodes.with_columns(
+        question=pl.lit("</script><img src=x onerror=alert(1)>")
+    )
     text = write_report(chosen, tmp_path / "report.html", margin=0.1, episodes=30).read_text()
     assert "</script><script>alert(1)" not in text and "<img src=x" not in text
 
@@ -203,7 +236,10 @@ def test_one_unfinished_run_has_a_report_too(runs: Path, tmp_path: Path) -> None
 
 def test_the_title_says_what_was_done_with_what(report: Path) -> None:
     (title,) = re.findall("<title>(.*?)</title>", report.read_text())
-    assert all(part in title for part in ("reference_sql", "langgraph_sql", "pocket", "execution_accuracy/"))
+    assert all(
+        part in title
+        for part in ("reference_sql", "langgraph_sql", "pocket", "execution_accuracy/")
+    )
 
 
 def test_a_run_of_one_step_is_seen(runs: Path) -> None:
@@ -225,10 +261,20 @@ def test_an_evaluation_speaks_of_no_training_and_has_no_empty_part(
 ) -> None:
     run = write_run(tmp_path, "reference_sql", kind="eval")
     out = write_report(select([run.path]), tmp_path / "report.html", episodes=10, references=False)
-    assert {one["id"] for one in embedded(out)["charts"]}.isdisjoint({"validation", "training", "rewrites", "cost"})
+    assert {one["id"] for one in embedded(out)["charts"]}.isdisjoint(
+        {"validation", "training", "rewrites", "cost"}
+    )
     text = out.read_text().partition('id="manifest"')[0]
     said = re.sub(r"<(style|script).*?</\1>", "", text, flags=re.DOTALL)
-    for word in ("alidation", "raining", "heckpoint", "step", 'id="evidence"', "GPU-hours", "final"):
+    for word in (
+        "alidation",
+        "raining",
+        "heckpoint",
+        "step",
+        'id="evidence"',
+        "GPU-hours",
+        "final",
+    ):
         assert word not in said, word
     page = browse(out)
     assert page.console == [] and "step 0" not in page.dom.partition('id="manifest"')[0]
@@ -239,7 +285,10 @@ def test_axes_of_accuracy_and_reward_go_from_end_to_end(runs: Path, tmp_path: Pa
     for low, high in ((0.0, 1.0), (-1.0, 4.0)):
         for run in chosen.runs:
             run.record["identity"]["reward_range"] = [low, high]
-        charts = {one["id"]: one for one in embedded(write_report(chosen, tmp_path / "r.html", episodes=4))["charts"]}
+        charts = {
+            one["id"]: one
+            for one in embedded(write_report(chosen, tmp_path / "r.html", episodes=4))["charts"]
+        }
         for name in ("validation", "training", "by-difficulty", "by-cluster"):
             bottom, top = charts[name]["layout"]["yaxis"]["range"]
             assert bottom == low and high < top < high + 0.1 * (high - low), name
@@ -251,7 +300,9 @@ def test_what_stands_between_backticks_is_code(report: Path) -> None:
 
 
 def test_what_was_reached_is_the_first_column(report: Path) -> None:
-    heads = re.findall("<th [^>]*>(.*?)</th>", report.read_text().partition('id="table-accuracy"')[2])
+    heads = re.findall(
+        "<th [^>]*>(.*?)</th>", report.read_text().partition('id="table-accuracy"')[2]
+    )
     assert heads[:4] == ["arm", "final %", "difference (points)", "verdict"]
 
 
@@ -263,4 +314,7 @@ def test_graded_rewards_are_called_mean_reward(runs: Path, tmp_path: Path) -> No
     charts = {one["id"]: one for one in embedded(out)["charts"]}
     assert charts["validation"]["title"] == "Validation mean reward"
     assert charts["validation"]["layout"]["yaxis"]["tickformat"] == ".2f"
-    assert "Mean reward on validation" in out.read_text() and "Accuracy on validation" not in out.read_text()
+    assert (
+        "Mean reward on validation" in out.read_text()
+        and "Accuracy on validation" not in out.read_text()
+    )

@@ -37,8 +37,14 @@ class Growing:
         self.folder.logs.mkdir(parents=True)
         self.rows = {kind: list(source.rows(kind)) for kind in ("episodes", "transitions", "steps")}  # type: ignore[call-overload]
         self.ended = source.read()
-        started = {key: value for key, value in self.ended["launches"][0].items() if key in ("started", "commit")}
-        self.folder.write({**self.ended, "status": "running", "result": None, "launches": [started]})  # type: ignore[typeddict-item]
+        started = {
+            key: value
+            for key, value in self.ended["launches"][0].items()
+            if key in ("started", "commit")
+        }
+        self.folder.write(
+            {**self.ended, "status": "running", "result": None, "launches": [started]}
+        )  # type: ignore[typeddict-item]
         self.logs = {kind: RowLog(self.folder, kind) for kind in self.rows}
         self.lock = (self.folder.path / ".lock").open("w")
         fcntl.flock(self.lock, fcntl.LOCK_EX)
@@ -46,7 +52,11 @@ class Growing:
     def until(self, step: int, phase: str = "val", part: float = 1.0) -> None:
         """Write what happens up to the end of a phase of a step, or of its last episodes a part."""
         for kind, rows in self.rows.items():
-            due = [row for row in rows if row["step"] < step or (row["step"] == step and self._before(row, phase))]
+            due = [
+                row
+                for row in rows
+                if row["step"] < step or (row["step"] == step and self._before(row, phase))
+            ]
             if kind != "steps":
                 last = [row for row in due if row["step"] == step and row["phase"] == phase]
                 due = [row for row in due if row not in last] + last[: int(part * len(last))]
@@ -82,7 +92,9 @@ def served(*arguments: str | Path) -> Iterator[tuple[str, subprocess.Popen[str]]
     """The real command, and where it answers."""
     command = [sys.executable, "-m", "harness", "watch", *map(str, arguments)]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
     assert process.stdout is not None and process.stderr is not None
     try:
         line = process.stdout.readline()
@@ -94,7 +106,9 @@ def served(*arguments: str | Path) -> Iterator[tuple[str, subprocess.Popen[str]]
 
 
 def cards(view: View, at: str = ".") -> dict[str, tuple[str, list[str]]]:
-    return {card["label"]: (card["value"], card["more"]) for card in view.look(at).found["headline"]}
+    return {
+        card["label"]: (card["value"], card["more"]) for card in view.look(at).found["headline"]
+    }
 
 
 def charts(view: View) -> dict[str, Any]:
@@ -104,13 +118,18 @@ def charts(view: View) -> dict[str, Any]:
 @pytest.mark.slow
 def test_events_follow_rows_and_ctrl_c_ends_it_quietly(growing: Growing) -> None:
     growing.until(0, part=0.5)
-    with served(growing.folder.path) as (address, process), httpx.Client(base_url=address, timeout=60) as client:
+    with (
+        served(growing.folder.path) as (address, process),
+        httpx.Client(base_url=address, timeout=60) as client,
+    ):
         page = client.get("/")
         assert page.status_code == 200 and "nonce-" in page.headers["content-security-policy"]
         assert client.get("/", headers={"host": "elsewhere.example"}).status_code == 400
         assert client.get("/events", params={"at": "../source"}).status_code == 404
         with client.stream("GET", "/events") as stream:
-            news = (json.loads(line[6:]) for line in stream.iter_lines() if line.startswith("data: "))
+            news = (
+                json.loads(line[6:]) for line in stream.iter_lines() if line.startswith("data: ")
+            )
             first = next(news)
             assert len(first["episodes"]) == 30 and "so far (30 of 60)" in first["blocks"]["result"]
             growing.until(1, "train")
@@ -118,7 +137,9 @@ def test_events_follow_rows_and_ctrl_c_ends_it_quietly(growing: Growing) -> None
             while len(second["episodes"]) < 38:
                 more = next(news)
                 second = {**more, "episodes": more["episodes"] + second["episodes"]}
-            assert {one["id"] for one in second["episodes"]}.isdisjoint(one["id"] for one in first["episodes"])
+            assert {one["id"] for one in second["episodes"]}.isdisjoint(
+                one["id"] for one in first["episodes"]
+            )
             one = next(one for one in second["episodes"] if one["phase"] == "train")
             asked = {"run": one["run"], "id": one["id"]}
             calls = client.get("/calls", params=asked).json()
@@ -142,20 +163,32 @@ def test_a_page_says_where_a_run_stands_and_counts_whole_steps_alone(growing: Gr
     value, more = cards(view)["accuracy"]
     assert value.endswith(" %") and more == ["so far (30 of 60)"]
     (ring,) = charts(view)["validation"]["data"]
-    assert ring["x"] == [0] and ring["marker"]["symbol"] == "circle-open" and "30 of 60" in ring["hovertemplate"]
+    assert (
+        ring["x"] == [0]
+        and ring["marker"]["symbol"] == "circle-open"
+        and "30 of 60" in ring["hovertemplate"]
+    )
     growing.until(2, "train", part=0.5)
     growing.logs["steps"].add([])
     found = charts(view)
     assert cards(view)["step"] == ("1 of 4", []) or cards(view)["step"] == ("2 of 4", [])
     for name in ("training", "signal", "lengths"):
-        assert max(found[name]["data"][-1]["x"]) == 1, name  # of step 2 half is there: the short ones
+        assert max(found[name]["data"][-1]["x"]) == 1, (
+            name
+        )  # of step 2 half is there: the short ones
     assert found["entropy"]["data"][0]["y"][0] == 1.0 and found["speed"]["data"][0]["y"][0] > 0
     growing.until(4)
-    assert cards(view)["step"] == ("4 of 4", []) and max(charts(view)["training"]["data"][-1]["x"]) == 4
+    assert (
+        cards(view)["step"] == ("4 of 4", [])
+        and max(charts(view)["training"]["data"][-1]["x"]) == 4
+    )
     before = view.look(".").found["browser"]["total"]
     growing.finish()
     after = view.look(".")
-    assert after.found["browser"]["total"] == before == 3 * 60 + 4 * 8 and after.found["live"].state == "finished"
+    assert (
+        after.found["browser"]["total"] == before == 3 * 60 + 4 * 8
+        and after.found["live"].state == "finished"
+    )
     assert "Accuracy on validation" in after.blocks["result"] and after is view.look(".")
 
 
@@ -180,7 +213,9 @@ def test_a_resumed_run_forgets_what_is_done_again(growing: Growing) -> None:
     assert "launch 2" in state.blocks["head"]
 
 
-def test_a_killed_and_a_removed_run_are_said(growing: Growing, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_and_a_removed_run_are_said(
+    growing: Growing, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from harness_watch import follow
 
     monkeypatch.setattr(follow, "QUIET_S", 0.0)
@@ -220,7 +255,9 @@ def test_a_damaged_table_leaves_what_was_shown(growing: Growing) -> None:
 
 
 @pytest.mark.slow
-def test_words_of_models_and_tasks_are_text(growing: Growing, browse: Callable[..., Any], tmp_path: Path) -> None:
+def test_words_of_models_and_tasks_are_text(
+    growing: Growing, browse: Callable[..., Any], tmp_path: Path
+) -> None:
     from harness_report.page import page
 
     told = ("question", "answer", "detail", "reward_reason", "cluster", "outcome", "task_id")
@@ -232,7 +269,9 @@ def test_words_of_models_and_tasks_are_text(growing: Growing, browse: Callable[.
     assert state.found["browser"]["episodes"][0]["question"] == EVIL
     assert not any("<img" in html for html in state.blocks.values())
     text = page(state.found)
-    assert "<img" not in text and "alert(1)>" not in text.partition('id="data"')[0].replace("&gt;", "")
+    assert "<img" not in text and "alert(1)>" not in text.partition('id="data"')[0].replace(
+        "&gt;", ""
+    )
     (tmp_path / "page.html").write_text(text.replace(' data-live="."', ""))
     shown = browse(tmp_path / "page.html", "verdict=unscored")
     assert "&lt;img" in shown.dom and "<img" not in shown.dom
@@ -243,20 +282,39 @@ def test_a_study_has_a_matrix_of_its_runs(tmp_path: Path, write_run: Callable[..
     ended = write_run(study, "reference_sql")
     under_way = Growing(write_run(tmp_path / "source", "langgraph_sql"), study)
     under_way.until(2)
-    kinds = (("plain", ended.id, "finished"), ("graph", under_way.folder.id, "running"), ("later", None, "planned"))
-    jobs = [{"key": arm, "arm": arm, "seed": 0, "run": run, "state": state} for arm, run, state in kinds]
+    kinds = (
+        ("plain", ended.id, "finished"),
+        ("graph", under_way.folder.id, "running"),
+        ("later", None, "planned"),
+    )
+    jobs = [
+        {"key": arm, "arm": arm, "seed": 0, "run": run, "state": state} for arm, run, state in kinds
+    ]
     (study / "study.json").write_text(
         json.dumps({"name": "small", "question": EVIL, "jobs": jobs, "varied": ["agent"]})
     )
     view = View(tmp_path / "runs")
     found = view.look("small")
     rows = {row["arm"]: row for row in found.found["matrix"]}
-    assert [rows[arm]["state"] for arm in ("plain", "graph", "later")] == ["finished", "running", "planned"]
-    assert rows["plain"]["step"] == "4 of 4" and rows["graph"]["step"] == "2 of 4" and rows["graph"]["reward"]
+    assert [rows[arm]["state"] for arm in ("plain", "graph", "later")] == [
+        "finished",
+        "running",
+        "planned",
+    ]
+    assert (
+        rows["plain"]["step"] == "4 of 4"
+        and rows["graph"]["step"] == "2 of 4"
+        and rows["graph"]["reward"]
+    )
     assert rows["plain"]["accuracy"].endswith("%") and rows["later"]["step"] == ""
-    assert f'href="?at=small/{under_way.folder.id}"' in found.blocks["result"] and "<img" not in found.blocks["head"]
+    assert (
+        f'href="?at=small/{under_way.folder.id}"' in found.blocks["result"]
+        and "<img" not in found.blocks["head"]
+    )
     assert {trace["name"] for trace in found.found["charts"][0]["data"]} == {"plain", "graph"}
-    assert any(line.startswith("graph: seed 0, state running, step 2 of 4") for line in lines(found.found))
+    assert any(
+        line.startswith("graph: seed 0, state running, step 2 of 4") for line in lines(found.found)
+    )
     waiting = study.with_name("waiting")
     waiting.mkdir()
     (waiting / "study.json").write_text(json.dumps({"name": "waiting", "jobs": jobs[2:]}))
@@ -284,7 +342,9 @@ def test_a_folder_is_a_list_to_choose_from(runs: Path) -> None:
         assert f'href="?at={row["folder"]}"' in state.blocks["result"]
 
 
-def test_the_newest_run_is_shown_as_text_and_ends_with_it(growing: Growing, command: Callable[..., Any]) -> None:
+def test_the_newest_run_is_shown_as_text_and_ends_with_it(
+    growing: Growing, command: Callable[..., Any]
+) -> None:
     growing.finish()
     done = command("watch", "--text", "--runs-dir", growing.folder.path.parent)
     assert done.returncode == 0, done.stderr
@@ -323,12 +383,18 @@ def test_what_is_not_there_is_said_in_one_line(tmp_path: Path, command: Callable
 
 
 def test_an_episode_of_a_published_copy_opens_too() -> None:
-    copy = next((Path(__file__).parents[2] / "results" / "studies" / "frameworks").glob("*/run.json")).parent
+    copy = next(
+        (Path(__file__).parents[2] / "results" / "studies" / "frameworks").glob("*/run.json")
+    ).parent
     view = View(copy)
     listed = view.look(".").found["browser"]["episodes"]
-    assert len(listed) == 200 and all(one["id"].isdecimal() for one in listed)  # which name no attempts
+    assert len(listed) == 200 and all(
+        one["id"].isdecimal() for one in listed
+    )  # which name no attempts
     opened = [view.opened(".", one["run"], one["id"]) for one in listed[:20]]
-    assert any(step["tool"] for one in opened for step in one["steps"]) and any(one["gold"] for one in opened)
+    assert any(step["tool"] for one in opened for step in one["steps"]) and any(
+        one["gold"] for one in opened
+    )
 
 
 @pytest.mark.slow
@@ -349,12 +415,20 @@ async def tab(address: str, folder: Path) -> AsyncIterator[Callable[[str], Await
     binary = next((path for name in named if name and (path := shutil.which(name))), None)
     if binary is None:
         pytest.skip("no Chromium here: install chromium, or name one in CHROMIUM")
-    options = ("--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0", "--window-size=500,900")
+    options = (
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--remote-debugging-port=0",
+        "--window-size=500,900",
+    )
     command = [binary, *options, f"--user-data-dir={folder}", "about:blank"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         async with asyncio.timeout(60):
-            while not (told := folder / "DevToolsActivePort").exists() or "\n" not in told.read_text():
+            while (
+                not (told := folder / "DevToolsActivePort").exists() or "\n" not in told.read_text()
+            ):
                 if process.poll() is not None:
                     pytest.skip("this Chromium does not start headless")
                 await asyncio.sleep(0.1)
@@ -378,7 +452,9 @@ async def tab(address: str, folder: Path) -> AsyncIterator[Callable[[str], Await
 
 
 @pytest.mark.slow
-async def test_an_open_episode_stays_where_it_is_while_others_end(growing: Growing, tmp_path: Path) -> None:
+async def test_an_open_episode_stays_where_it_is_while_others_end(
+    growing: Growing, tmp_path: Path
+) -> None:
     growing.rows["episodes"] = [row | {"question": EVIL} for row in growing.rows["episodes"]]
     growing.until(0)
 
@@ -389,21 +465,31 @@ async def test_an_open_episode_stays_where_it_is_while_others_end(growing: Growi
 
     with served(growing.folder.path) as (address, process):
         async with tab(address, tmp_path / "profile") as evaluate:
-            await until("document.querySelectorAll('#list details').length === 20 && document.body.dataset.charts > 3")
+            await until(
+                "document.querySelectorAll('#list details').length === 20 && document.body.dataset.charts > 3"
+            )
             await evaluate(
                 "mine = document.querySelectorAll('#list details')[3]; mine.open = true; mine.scrollIntoView()"
             )
             await until("mine.querySelectorAll('.call').length >= 3")
             top = await evaluate("mine.getBoundingClientRect().top")
             growing.until(2, "train")
-            await until("document.querySelector('[data-block=head]').textContent.includes('step 1 of 4')")
+            await until(
+                "document.querySelector('[data-block=head]').textContent.includes('step 1 of 4')"
+            )
             await until("!document.getElementById('fresh').hidden")
             assert await evaluate("mine.open && mine.isConnected")
             assert abs(await evaluate("mine.getBoundingClientRect().top") - top) < 2
             await evaluate("document.getElementById('fresh').click()")
-            assert await evaluate("mine.open && mine.isConnected && document.getElementById('fresh').hidden")
-            assert "train step 2" in await evaluate("document.querySelector('#list details').textContent")
+            assert await evaluate(
+                "mine.open && mine.isConnected && document.getElementById('fresh').hidden"
+            )
+            assert "train step 2" in await evaluate(
+                "document.querySelector('#list details').textContent"
+            )
             assert await evaluate("document.documentElement.scrollWidth <= innerWidth")
-            assert await evaluate("document.images.length") == 0 and EVIL in await evaluate("mine.textContent")
+            assert await evaluate("document.images.length") == 0 and EVIL in await evaluate(
+                "mine.textContent"
+            )
             process.kill()
             await until("'cut' in document.body.dataset")

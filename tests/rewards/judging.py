@@ -35,12 +35,18 @@ def is_gold(data: Mapping[str, str]) -> float:
     return float(data["answer"].strip() == data.get("reference"))
 
 
-def task(gold: str = "Paris", question: str = "What is the capital of France?", **data: Any) -> Task:
+def task(
+    gold: str = "Paris", question: str = "What is the capital of France?", **data: Any
+) -> Task:
     return Task("t", "words", "val", question, gold, "t", data=data)
 
 
 def attempt(answer: str | None, ran: bool | None = None) -> Attempt:
-    calls = () if ran is None else (ToolCall("query_database", {"sql": "SELECT 1"}, "1", ran, 0.0, 0.0),)
+    calls = (
+        ()
+        if ran is None
+        else (ToolCall("query_database", {"sql": "SELECT 1"}, "1", ran, 0.0, 0.0),)
+    )
     return Attempt("r", "a", "ok", "", answer, (), (), calls, 0.0, 0.0)
 
 
@@ -52,7 +58,9 @@ def score(reward: Any, task: Task, *answers: str | None) -> list[Verdict]:
     """The verdicts on answers, asked for at once."""
 
     async def all_of_them() -> list[Verdict]:
-        found: list[Verdict] = await asyncio.gather(*(reward.score(task, attempt(answer)) for answer in answers))
+        found: list[Verdict] = await asyncio.gather(
+            *(reward.score(task, attempt(answer)) for answer in answers)
+        )
         return found
 
     return asyncio.run(all_of_them())

@@ -22,7 +22,11 @@ class TestContract(SQLRewardContract):
     @pytest.fixture(scope="class")
     @classmethod
     def tasks(cls) -> Sequence[Task]:
-        return [task("Joe, Rose", "Who sings?"), task("42", "How many?"), task("北京、上海", "哪些城市？")]
+        return [
+            task("Joe, Rose", "Who sings?"),
+            task("42", "How many?"),
+            task("北京、上海", "哪些城市？"),
+        ]
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -41,7 +45,9 @@ class TestContract(SQLRewardContract):
         ("ignored", {"facts": ["Joe, Jr.", 5, 2.5]}, ["joe, jr", "5", "2.5"]),
     ],
 )
-def test_facts_are_listed_or_are_the_items_of_gold(gold: str, data: dict[str, Any], facts: list[str]) -> None:
+def test_facts_are_listed_or_are_the_items_of_gold(
+    gold: str, data: dict[str, Any], facts: list[str]
+) -> None:
     assert facts_of(task(gold, **data)) == facts
 
 
@@ -88,7 +94,9 @@ def test_facts_of_a_query_are_its_answer_in_words_or_what_it_gives(tmp_path: Pat
         ("Q3", "When?", "In Q3", 1.0),
     ],
 )
-def test_stated_facts_count_and_numbers_made_up_cost(gold: str, question: str, answer: str, value: float) -> None:
+def test_stated_facts_count_and_numbers_made_up_cost(
+    gold: str, question: str, answer: str, value: float
+) -> None:
     (verdict,) = score(Facts(), task(gold, question), answer)
     assert verdict.value == pytest.approx(value), verdict.reason
 
@@ -101,7 +109,8 @@ def test_the_parts_are_recall_and_precision() -> None:
 
 
 @pytest.mark.parametrize(
-    "answer", ["9" * 5000, "1," * 9000, "1e999 9.9.9.9 --5 +-3 1,2,3,4", "((((" * 4000, "\n" * 20_000]
+    "answer",
+    ["9" * 5000, "1," * 9000, "1e999 9.9.9.9 --5 +-3 1,2,3,4", "((((" * 4000, "\n" * 20_000],
 )
 def test_no_text_is_too_odd(answer: str) -> None:
     (verdict,) = score(Facts(), task("42, " + "9" * 60), answer)

@@ -63,10 +63,15 @@ class TestContract(SQLRewardContract):
     @classmethod
     def unscorable(cls, tmp_path_factory: pytest.TempPathFactory) -> Sequence[Task]:
         database = str(build_database(tmp_path_factory.mktemp("judge")))
-        return [task("SELECT nope", **{DATABASE: database}), task("SELECT 1", **{DATABASE: "/no/where.sqlite"})]
+        return [
+            task("SELECT nope", **{DATABASE: database}),
+            task("SELECT 1", **{DATABASE: "/no/where.sqlite"}),
+        ]
 
 
-def test_the_value_is_the_mean_of_the_criteria_and_they_are_its_parts(scripted_server: StartServer) -> None:
+def test_the_value_is_the_mean_of_the_criteria_and_they_are_its_parts(
+    scripted_server: StartServer,
+) -> None:
     said = {"accuracy": 1.0, "completeness": 0.5, "clarity": 0.25, "professionalism": 0.25}
     server = scripted_server([json.dumps(said)])
     (verdict,) = score(judge(server), task(), "It is Paris.")
@@ -83,21 +88,35 @@ def test_the_value_is_the_mean_of_the_criteria_and_they_are_its_parts(scripted_s
     assert "authorization" not in request.headers
 
 
-def test_criteria_rubric_and_parameters_are_options(scripted_server: StartServer, tmp_path: Path) -> None:
+def test_criteria_rubric_and_parameters_are_options(
+    scripted_server: StartServer, tmp_path: Path
+) -> None:
     (tmp_path / "rubric.txt").write_text("Be {strict}.\n", encoding="utf-8")
     server = scripted_server([grades(1, ("tone",))])
-    settings: dict[str, Any] = {"temperature": None, "max_tokens": None, "request": {"reasoning_effort": "low"}}
+    settings: dict[str, Any] = {
+        "temperature": None,
+        "max_tokens": None,
+        "request": {"reasoning_effort": "low"},
+    }
     made = judge(server, criteria=("tone",), rubric_file=tmp_path / "rubric.txt", **settings)
     (verdict,) = score(made, task(), "Paris")
     assert verdict.parts == {"tone": 1.0}
     body = server.requests[0].body
-    assert "Be {strict}." in body["messages"][0]["content"] and "tone" in body["messages"][0]["content"]
+    assert (
+        "Be {strict}." in body["messages"][0]["content"]
+        and "tone" in body["messages"][0]["content"]
+    )
     assert not body.keys() & {"temperature", "max_tokens"} and body["reasoning_effort"] == "low"
 
 
-def test_of_a_query_the_judge_sees_what_gold_gives(scripted_server: StartServer, tmp_path: Path) -> None:
+def test_of_a_query_the_judge_sees_what_gold_gives(
+    scripted_server: StartServer, tmp_path: Path
+) -> None:
     server = scripted_server([grades(1)])
-    asked = task("SELECT count(*) FROM singer", **{DATABASE: str(build_database(tmp_path)), "answer": "eight"})
+    asked = task(
+        "SELECT count(*) FROM singer",
+        **{DATABASE: str(build_database(tmp_path)), "answer": "eight"},
+    )
     score(judge(server), asked, "There are eight.")
     shown = data_of(server.requests[0])
     assert shown["reference_query"] == asked.gold and shown["reference"] == "eight"
@@ -124,7 +143,9 @@ def test_no_answer_leaves_its_data_block(answer: str, scripted_server: StartServ
         "answer": answer.replace("\ud800", "?"),
     }
     block = data_block({"answer": answer})
-    assert not set(block.removeprefix("<data>").removesuffix("</data>")) & set("<>&\u200b\u202e\ufeff\U000e0041")
+    assert not set(block.removeprefix("<data>").removesuffix("</data>")) & set(
+        "<>&\u200b\u202e\ufeff\U000e0041"
+    )
     assert "北京" not in answer or "北京" in block
 
 
@@ -136,10 +157,16 @@ def test_a_long_answer_is_cut_and_the_judge_is_told(scripted_server: StartServer
 
 
 @pytest.mark.parametrize("answer", [None, "", " \n", "\u200b\ufeff", "\x00"])
-def test_an_empty_answer_is_zero_and_costs_nothing(answer: str | None, scripted_server: StartServer) -> None:
+def test_an_empty_answer_is_zero_and_costs_nothing(
+    answer: str | None, scripted_server: StartServer
+) -> None:
     server = scripted_server([])
     (verdict,) = score(judge(server), task(), answer)
-    assert verdict.value == 0.0 and verdict.parts == dict.fromkeys(CRITERIA, 0.0) and not server.requests
+    assert (
+        verdict.value == 0.0
+        and verdict.parts == dict.fromkeys(CRITERIA, 0.0)
+        and not server.requests
+    )
 
 
 MALFORMED = [
@@ -169,16 +196,24 @@ def test_a_reply_of_another_form_is_no_grade(text: str) -> None:
         grades_of(text, CRITERIA)
 
 
-@pytest.mark.parametrize("text", [grades(0.5), f"\n {grades(0.5)} \n", f"```json\n{grades(0.5)}\n```"])
+@pytest.mark.parametrize(
+    "text", [grades(0.5), f"\n {grades(0.5)} \n", f"```json\n{grades(0.5)}\n```"]
+)
 def test_a_reply_of_the_form_is_read(text: str) -> None:
     assert grades_of(text, CRITERIA) == dict.fromkeys(CRITERIA, 0.5)
 
 
 FAULTS: dict[str, tuple[Any, str]] = {
     "malformed": ("a ten", "the reply is not JSON"),
-    "cut off": (Reply(grades(1), finish_reason="length"), "the reply was cut off: raise max_tokens"),
+    "cut off": (
+        Reply(grades(1), finish_reason="length"),
+        "the reply was cut off: raise max_tokens",
+    ),
     "no completion": (Reply(raw=b'{"choices": []}'), "the endpoint's answer is no completion"),
-    "endless usage": (Reply(raw=b'{"choices": [], "usage": {"prompt_tokens": 1e999}}'), "the endpoint's answer is no"),
+    "endless usage": (
+        Reply(raw=b'{"choices": [], "usage": {"prompt_tokens": 1e999}}'),
+        "the endpoint's answer is no",
+    ),
     "no JSON": (Reply(raw=b"<html>"), "the reply|no completion|Expecting value"),
     "busy": (Reply.failure(429, "slow down"), "answers 429 .*slow down"),
     "broken": (Reply.failure(503), "answers 503"),
@@ -214,7 +249,9 @@ def test_a_refusal_is_not_tried_again_and_the_key_is_never_shown(
 
 def test_a_key_that_no_header_can_hold_is_refused_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JUDGE_KEY", "sk-secret\nx")
-    with pytest.raises(ConfigError, match="what JUDGE_KEY holds cannot stand in a header") as refused:
+    with pytest.raises(
+        ConfigError, match="what JUDGE_KEY holds cannot stand in a header"
+    ) as refused:
         Judge(endpoint="http://127.0.0.1:9/v1", model="m", api_key_env="JUDGE_KEY")
     assert "secret" not in str(refused.value)
 
@@ -222,17 +259,26 @@ def test_a_key_that_no_header_can_hold_is_refused_unseen(monkeypatch: pytest.Mon
 def test_a_judge_that_is_down_is_unscored() -> None:
     made = Judge(endpoint="http://127.0.0.1:9/v1", model="m", retries=1)
     (verdict,) = score(made, task(), "Paris")
-    assert verdict.value is None and "does not answer at http://127.0.0.1:9/v1/chat/completions" in verdict.reason
+    assert (
+        verdict.value is None
+        and "does not answer at http://127.0.0.1:9/v1/chat/completions" in verdict.reason
+    )
 
 
 def test_a_slow_judge_is_unscored_at_the_deadline(scripted_server: StartServer) -> None:
     server = scripted_server(lambda request: Reply(hang=True))
     began = time.monotonic()
     (verdict,) = score(judge(server, timeout_s=0.3), task(), "Paris")
-    assert verdict.value is None and verdict.reason.endswith("no grades within 0.3 s") and time.monotonic() - began < 3
+    assert (
+        verdict.value is None
+        and verdict.reason.endswith("no grades within 0.3 s")
+        and time.monotonic() - began < 3
+    )
 
 
-def test_a_server_that_names_a_time_is_given_it_up_to_the_deadline(scripted_server: StartServer) -> None:
+def test_a_server_that_names_a_time_is_given_it_up_to_the_deadline(
+    scripted_server: StartServer,
+) -> None:
     server = scripted_server([Reply.failure(429, retry_after="0.2"), grades(1)])
     began = time.monotonic()
     assert score(judge(server), task(), "Paris")[0].value == 1.0
@@ -242,7 +288,9 @@ def test_a_server_that_names_a_time_is_given_it_up_to_the_deadline(scripted_serv
     assert verdict.value is None and "429" in verdict.reason and len(server.requests) == 1
 
 
-def test_an_endpoint_without_schemas_is_asked_plainly_from_then_on(scripted_server: StartServer) -> None:
+def test_an_endpoint_without_schemas_is_asked_plainly_from_then_on(
+    scripted_server: StartServer,
+) -> None:
     def plain(request: Any) -> Reply:
         known = "response_format" not in request.body
         return Reply(grades(1)) if known else Reply.failure(400, "response_format is not supported")
@@ -274,7 +322,9 @@ def test_a_cache_that_cannot_be_written_is_refused_before_the_first_verdict(tmp_
     (tmp_path / "file").touch()
     for cache in (tmp_path / "file", tmp_path / "file" / "below"):
         made = Judge(endpoint="http://127.0.0.1:1/v1", model="large", cache=cache)
-        with pytest.raises(ConfigError, match=r"reward\.options\.cache: no grades can be kept in .*Name a folder"):
+        with pytest.raises(
+            ConfigError, match=r"reward\.options\.cache: no grades can be kept in .*Name a folder"
+        ):
             made.keep_in(tmp_path)
 
 
@@ -327,9 +377,13 @@ asyncio.run(main())
 
 
 def started(server: Any, folder: Path) -> subprocess.Popen[str]:
-    paths = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    paths = os.pathsep.join(
+        [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    )
     command = [sys.executable, "-c", SCORES, server.base_url, str(folder)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": paths})
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": paths}
+    )
 
 
 @pytest.mark.slow
@@ -372,7 +426,9 @@ def test_a_damaged_grade_is_asked_for_again_and_an_unscored_answer_is_not_kept(
     assert len(server.requests) == 4
 
 
-def test_who_waits_for_an_answer_gets_it_though_the_first_to_ask_is_gone(scripted_server: StartServer) -> None:
+def test_who_waits_for_an_answer_gets_it_though_the_first_to_ask_is_gone(
+    scripted_server: StartServer,
+) -> None:
     server = scripted_server(lambda request: Reply(grades(1), delay_s=0.2))
 
     async def first_leaves() -> float | None:
@@ -391,9 +447,13 @@ def test_a_run_goes_on_with_the_judge_elsewhere_but_not_with_another(tmp_path: P
     rubric = tmp_path / "rubric.txt"
     rubric.write_text("Be strict.")
     where = ["reward.name=judge", "reward.options.model=m", f"reward.options.rubric_file={rubric}"]
-    config = load_config("cpu", None, [*where, "reward.options.endpoint=http://one/v1"], agent="reference_sql")
+    config = load_config(
+        "cpu", None, [*where, "reward.options.endpoint=http://one/v1"], agent="reference_sql"
+    )
     folder, tasks = RunFolder.create(tmp_path, "x"), PocketTasks()
-    moved = load_config("cpu", None, [*where, "reward.options.endpoint=http://two/v1"], agent="reference_sql")
+    moved = load_config(
+        "cpu", None, [*where, "reward.options.endpoint=http://two/v1"], agent="reference_sql"
+    )
     folder.write(run_record(config, folder, tasks, [], [], resolve(config.policy.path), "cpu"))
     same_run(config, moved)
     same_parts(folder, moved, tasks)
@@ -411,7 +471,9 @@ def identity(**options: Any) -> dict[str, Any]:
 
 def test_the_identity_is_what_decides_a_grade(tmp_path: Path) -> None:
     first = identity()
-    assert first == identity(endpoint="http://elsewhere/v1", concurrency=2, retries=9, cache="/x", temperature=0)
+    assert first == identity(
+        endpoint="http://elsewhere/v1", concurrency=2, retries=9, cache="/x", temperature=0
+    )
     assert "http" not in json.dumps(first)
     rubric = tmp_path / "rubric.txt"
     rubric.write_text("Be strict.")
@@ -436,7 +498,10 @@ def test_the_identity_is_what_decides_a_grade(tmp_path: Path) -> None:
         ({**ASKED, "endpoint": "localhost"}, "endpoint must be a URL such as"),
         ({**ASKED, "endpoint": "http://me:sk-secret@host/v1"}, "holds a user, password or query"),
         ({**ASKED, "api_key_env": "sk-secret"}, "is not the name of an environment variable"),
-        ({**ASKED, "api_key_env": "NO_SUCH_KEY"}, "the environment variable NO_SUCH_KEY is not set"),
+        (
+            {**ASKED, "api_key_env": "NO_SUCH_KEY"},
+            "the environment variable NO_SUCH_KEY is not set",
+        ),
         ({**ASKED, "rubric_file": "/no/rubric"}, "rubric_file: cannot read /no/rubric"),
         ({**ASKED, "rubric_file": "/no/rubric", "rubric": "x"}, "rubric or rubric_file, not both"),
         ({**ASKED, "criteria": ["a", "a"]}, "must be different names"),
@@ -444,12 +509,18 @@ def test_the_identity_is_what_decides_a_grade(tmp_path: Path) -> None:
         ({**ASKED, "request": {"messages": []}}, "request must leave model, messages"),
     ],
 )
-def test_options_that_do_not_fit_are_refused_in_one_line_without_a_key(options: dict[str, Any], said: str) -> None:
+def test_options_that_do_not_fit_are_refused_in_one_line_without_a_key(
+    options: dict[str, Any], said: str
+) -> None:
     config = load_config("cpu", None, ["reward.name=judge"])
     config.reward.options = options
     with pytest.raises(ConfigError) as refused:
         make_reward(config)
-    assert said in str(refused.value) and "\n" not in str(refused.value) and "sk-secret" not in str(refused.value)
+    assert (
+        said in str(refused.value)
+        and "\n" not in str(refused.value)
+        and "sk-secret" not in str(refused.value)
+    )
 
 
 def judged_run(tmp_path: Path, policy: Any, server: Any, *settings: str) -> tuple[RunFolder, Any]:
@@ -457,7 +528,9 @@ def judged_run(tmp_path: Path, policy: Any, server: Any, *settings: str) -> tupl
     overrides = ["reward.name=judge", "task.val_limit=6", *options, *settings]
     config = load_config("cpu", None, overrides, agent="reference_sql")
     folder = RunFolder.create(tmp_path, "x")
-    return folder, evaluate(config, folder, Endpoint(policy.base_url, "scripted"), lambda done, total: None)
+    return folder, evaluate(
+        config, folder, Endpoint(policy.base_url, "scripted"), lambda done, total: None
+    )
 
 
 @pytest.mark.slow
@@ -474,7 +547,11 @@ def test_a_run_records_parts_identity_and_cost_and_pays_once_for_equal_answers(
         assert json.loads(row["reward_parts"]) == dict.fromkeys(CRITERIA, 0.5)
         assert row["reward_version"] == "judge/1"
     decides = record["identity"]["reward_options"]
-    assert decides["model"] == "grader" and decides["criteria"] == list(CRITERIA) and "endpoint" not in decides
+    assert (
+        decides["model"] == "grader"
+        and decides["criteria"] == list(CRITERIA)
+        and "endpoint" not in decides
+    )
 
 
 @pytest.mark.slow
@@ -489,16 +566,23 @@ def test_a_judge_that_is_down_ends_the_run_in_one_line_that_says_so(
     assert "rollout.max_failed_share=0.5" in said and "\n" not in said
     assert "Most often: the judge scripted: answers 503" in said and "no judge today" in said
     (folder,) = tmp_path.iterdir()
-    assert {row["reward"] for row in pq.read_table(folder / "episodes.parquet").to_pylist()} == {None}
+    assert {row["reward"] for row in pq.read_table(folder / "episodes.parquet").to_pylist()} == {
+        None
+    }
 
 
 def test_a_training_whose_judge_is_down_is_stopped_with_the_judges_reason(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, "x")
     monitor = Monitor(folder, 1, {"train": 4, "val": 4}, 0.5)
     row = {"phase": "train", "step": 1, "task_id": "t", "outcome": "ok", "reward": None}
-    RowLog(folder, "episodes").add([{**row, "reward_reason": "the judge m: answers 503, 5 times"}] * 3)
+    RowLog(folder, "episodes").add(
+        [{**row, "reward_reason": "the judge m: answers 503, 5 times"}] * 3
+    )
     with pytest.raises(RunFailed) as stopped:
         monitor.poll()
     said = str(stopped.value)
     assert "3 of 4 rollouts brought no usable result (unscored 3)" in said
-    assert "rollout.max_failed_share=0.5" in said and "Most often: the judge m: answers 503, 5 times." in said
+    assert (
+        "rollout.max_failed_share=0.5" in said
+        and "Most often: the judge m: answers 503, 5 times." in said
+    )

@@ -69,12 +69,20 @@ def test_a_gain_within_the_margin_is_none(scripted_server: StartServer) -> None:
 
 def test_a_judge_that_tells_nothing_apart_does_not_pass(scripted_server: StartServer) -> None:
     done = audit(scripted_server(grading(lambda data: 0.5)))
-    assert done.exit_code == 1 and "0 of" in done.stdout and "does not tell right from wrong" in done.stdout
+    assert (
+        done.exit_code == 1
+        and "0 of" in done.stdout
+        and "does not tell right from wrong" in done.stdout
+    )
 
 
 def test_an_attack_that_is_not_judged_does_not_hold(scripted_server: StartServer) -> None:
     def chokes(request: Any) -> Reply:
-        return Reply.failure(400, "too much") if "in more detail" in str(request.messages) else grading(firm)(request)
+        return (
+            Reply.failure(400, "too much")
+            if "in more detail" in str(request.messages)
+            else grading(firm)(request)
+        )
 
     done = audit(scripted_server(chokes))
     assert done.exit_code == 1 and "0 of" in done.stdout and "1 were not judged" in done.stdout
@@ -86,9 +94,13 @@ def test_a_judge_that_is_down_ends_the_audit_in_one_line(scripted_server: StartS
     assert isinstance(done.exception, RunFailed) and "answers 401" in str(done.exception)
 
 
-def test_agreement_with_labels_has_an_interval(scripted_server: StartServer, tmp_path: Path) -> None:
+def test_agreement_with_labels_has_an_interval(
+    scripted_server: StartServer, tmp_path: Path
+) -> None:
     def graded(data: Mapping[str, str]) -> float:
-        return firm(data) or (0.8 if "good" in data["answer"] else 0.2 if "bad" in data["answer"] else 0.0)
+        return firm(data) or (
+            0.8 if "good" in data["answer"] else 0.2 if "bad" in data["answer"] else 0.0
+        )
 
     rows = [
         {
@@ -116,18 +128,30 @@ def test_agreement_with_labels_has_an_interval(scripted_server: StartServer, tmp
     [
         ("", "has 0 labels"),
         ("{}\n", "line 1: not a JSON object with the texts"),
-        (json.dumps({"question": "q", "answer": "a", "gold": "g", "label": 2}), "label from 0 to 1"),
+        (
+            json.dumps({"question": "q", "answer": "a", "gold": "g", "label": 2}),
+            "label from 0 to 1",
+        ),
     ],
 )
-def test_labels_that_are_none_are_refused(text: str, said: str, scripted_server: StartServer, tmp_path: Path) -> None:
+def test_labels_that_are_none_are_refused(
+    text: str, said: str, scripted_server: StartServer, tmp_path: Path
+) -> None:
     server = scripted_server([])
     file = tmp_path / "labels.jsonl"
     file.write_text(text)
     done = audit(server, "--labels", str(file))
-    assert isinstance(done.exception, ConfigError) and said in str(done.exception) and not server.requests
+    assert (
+        isinstance(done.exception, ConfigError)
+        and said in str(done.exception)
+        and not server.requests
+    )
 
 
 def test_other_rewards_have_no_such_audit() -> None:
-    for arguments, said in ((["--reward", "facts"], "no attacks to replay"), (["--set", "a=b"], "are for a judge")):
+    for arguments, said in (
+        (["--reward", "facts"], "no attacks to replay"),
+        (["--set", "a=b"], "are for a judge"),
+    ):
         done = CliRunner().invoke(commands.app, ["audit", *arguments])
         assert isinstance(done.exception, ConfigError) and said in str(done.exception)

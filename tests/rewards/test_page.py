@@ -17,12 +17,18 @@ from harness_sql.rewards.judge_audit import ATTACKS
 from harness_sql.rewards.soft_f1 import WEIGHTS
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "rewards.md").read_text(encoding="utf-8")
-OWN = [spec for spec in registry().specs("reward") if registry().owner("reward", spec.name) == "sql"]
+OWN = [
+    spec for spec in registry().specs("reward") if registry().owner("reward", spec.name) == "sql"
+]
 
 
 @pytest.mark.parametrize("spec", OWN, ids=lambda spec: spec.name)
 def test_every_reward_and_every_option_of_it_is_on_the_page(spec: RewardSpec) -> None:
-    (row,) = [line for line in PAGE.splitlines() if line.startswith("| ") and f"`{spec.name}`" in line.split("|")[1]]
+    (row,) = [
+        line
+        for line in PAGE.splitlines()
+        if line.startswith("| ") and f"`{spec.name}`" in line.split("|")[1]
+    ]
     if "own page](" in row:
         return
     section = PAGE.partition(f"\n## {spec.name}\n")[2].partition("\n## ")[0]
@@ -32,13 +38,23 @@ def test_every_reward_and_every_option_of_it_is_on_the_page(spec: RewardSpec) ->
 
 def test_the_judges_defaults_are_those_of_the_page() -> None:
     options = inspect.signature(load(next(spec for spec in OWN if spec.name == "judge"))).parameters
-    for name in ("temperature", "max_tokens", "max_answer_chars", "timeout_s", "retries", "concurrency"):
+    for name in (
+        "temperature",
+        "max_tokens",
+        "max_answer_chars",
+        "timeout_s",
+        "retries",
+        "concurrency",
+    ):
         assert f"| `{name}` | {options[name].default:g} |" in PAGE
 
 
 def test_weights_and_the_number_of_attacks_are_those_of_the_page() -> None:
     assert all(f"| `{name}` | {weight:g} |" in PAGE for name, weight in WEIGHTS.items())
-    assert "`executes` with weight 0.1 and `judge` with weight 1;" in PAGE and DEFAULT == {"executes": 0.1, "judge": 1}
+    assert "`executes` with weight 0.1 and `judge` with weight 1;" in PAGE and DEFAULT == {
+        "executes": 0.1,
+        "judge": 1,
+    }
     assert f"{len(ATTACKS)} attacks are played" in PAGE
 
 

@@ -74,7 +74,9 @@ class Distribution:
 def offer(monkeypatch: pytest.MonkeyPatch) -> Offer:
     """Offers `examiner` through a distribution `harness-judge` and returns a configuration that names it."""
 
-    def install(answer: Any = None, part: type = Judge, settings: tuple[str, ...] = (), **declared: Any) -> Config:
+    def install(
+        answer: Any = None, part: type = Judge, settings: tuple[str, ...] = (), **declared: Any
+    ) -> Config:
         for name, value in (("built", 0), ("running", 0), ("most", 0)):
             monkeypatch.setattr(Judge, name, value)
         if answer is not None:
@@ -144,10 +146,19 @@ async def never_ends(attempt: Attempt) -> Verdict:
         (Verdict(1.5, "x"), "returned value 1.5, outside of its range 0 to 1"),
         (Verdict(-0.1, "x"), "returned value -0.1, outside of its range 0 to 1"),
         (Verdict(1.0, None), "returned reason None and flags (), which are not a text and several"),  # type: ignore[arg-type]
-        (Verdict(1.0, "x", flags="odd"), "returned reason 'x' and flags 'odd', which are not a text and several"),  # type: ignore[arg-type]
+        (
+            Verdict(1.0, "x", flags="odd"),
+            "returned reason 'x' and flags 'odd', which are not a text and several",
+        ),  # type: ignore[arg-type]
         (Verdict(1.0, "x", {"a": float("nan")}), "returned part 'a' nan, which is not finite"),
-        (Verdict(1.0, "x", {1: 1.0}), "returned parts {1: 1.0}, not a mapping from names to numbers"),  # type: ignore[dict-item]
-        (Verdict(1.0, "x", by_role={"write": 2.0}), "returned value of role 'write' 2, outside of its range 0 to 1"),
+        (
+            Verdict(1.0, "x", {1: 1.0}),
+            "returned parts {1: 1.0}, not a mapping from names to numbers",
+        ),  # type: ignore[dict-item]
+        (
+            Verdict(1.0, "x", by_role={"write": 2.0}),
+            "returned value of role 'write' 2, outside of its range 0 to 1",
+        ),
         (
             Verdict(1.0, "x", by_role={"write": 1.0}),
             "returned a value of role 'write', but the agent has write_query, check_query",
@@ -171,7 +182,9 @@ def test_an_attempt_that_did_not_end_well_is_not_shown_to_the_reward(
     outcome: Outcome, low: float, offer: Offer
 ) -> None:
     async def judge() -> tuple[Attempt, Verdict]:
-        return await Scorer(config).judge(TASK, replace(ATTEMPT, outcome=outcome, detail="why", answer=None))
+        return await Scorer(config).judge(
+            TASK, replace(ATTEMPT, outcome=outcome, detail="why", answer=None)
+        )
 
     config = offer(raises, low=low)
     attempt, verdict = asyncio.run(judge())
@@ -191,12 +204,18 @@ def test_a_dry_run_reaches_the_verdicts_of_a_run(offer: Offer) -> None:
 def test_a_verdict_that_counts_is_passed_on_in_plain_numbers(offer: Offer) -> None:
     verdict = Verdict(Fraction(1, 2), "half", {"style": 3}, ("odd",), {"write_query": 1})  # type: ignore[arg-type]
     got = score(offer(verdict))
-    assert got == Verdict(0.5, "half", {"style": 3.0}, ("odd",), {"write_query": 1.0}) and type(got.value) is float
+    assert (
+        got == Verdict(0.5, "half", {"style": 3.0}, ("odd",), {"write_query": 1.0})
+        and type(got.value) is float
+    )
     assert score(offer(Verdict(None, "gold fails"))).value is None
 
 
 def test_range_and_parts_are_those_of_the_spec(offer: Offer) -> None:
-    assert score(offer(Verdict(-2.0, "x", {"style": 9.0}), low=-3, high=2, parts=("style",))).value == -2.0
+    assert (
+        score(offer(Verdict(-2.0, "x", {"style": 9.0}), low=-3, high=2, parts=("style",))).value
+        == -2.0
+    )
     with pytest.raises(RewardError, match=r"returned value 0.5, outside of its range 1 to 2"):
         score(offer(Verdict(0.5, "x"), low=1, high=2))
     with pytest.raises(RewardError, match=r"returned part 'stile', but declares style, brevity"):
@@ -221,7 +240,9 @@ def test_no_more_verdicts_at_once_than_configured(offer: Offer) -> None:
 
     async def all_at_once() -> list[Verdict]:
         scorer = Scorer(config)
-        return await asyncio.gather(*(scorer.score(TASK, replace(ATTEMPT, rollout_id=f"{n}")) for n in range(20)))
+        return await asyncio.gather(
+            *(scorer.score(TASK, replace(ATTEMPT, rollout_id=f"{n}")) for n in range(20))
+        )
 
     assert [verdict.value for verdict in asyncio.run(all_at_once())] == [n / 100 for n in range(20)]
     assert Judge.most == 3
@@ -230,7 +251,9 @@ def test_no_more_verdicts_at_once_than_configured(offer: Offer) -> None:
 def test_scoring_sql_leaves_the_event_loop_free(tmp_path: Path) -> None:
     from harness_sql.self_correcting.scenarios import build_database
 
-    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+    endless = (
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+    )
     task = replace(TASK, data={DATABASE: str(build_database(tmp_path))})
 
     async def ticks_meanwhile() -> int:
@@ -257,11 +280,15 @@ def test_a_score_that_is_not_async_is_refused_with_what_to_write(offer: Offer) -
     assert "asyncio.to_thread" in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_the_record_of_a_run_reads_the_version_and_builds_nothing(offer: Offer, tmp_path: Path) -> None:
+def test_the_record_of_a_run_reads_the_version_and_builds_nothing(
+    offer: Offer, tmp_path: Path
+) -> None:
     from harness_sql.tasks.pocket import PocketTasks
 
     config = offer()
-    record = run_record(config, RunFolder.create(tmp_path, "x"), PocketTasks(), [], [], "policy", "cpu", kind="eval")
+    record = run_record(
+        config, RunFolder.create(tmp_path, "x"), PocketTasks(), [], [], "policy", "cpu", kind="eval"
+    )
     assert record["identity"]["reward"] == "examiner/3" and Judge.built == 0
 
 
@@ -282,8 +309,12 @@ def test_a_reward_that_always_fails_ends_the_run_in_one_line_that_names_it(
     assert "reward examiner of harness-judge raised ValueError: two lines" in said
     rows = pq.read_table(folder.path / "episodes.parquet").to_pylist()
     assert len(rows) >= 4
-    assert {(row["outcome"], row["reward"], row["used_reward"]) for row in rows} == {("reward_error", None, None)}
-    assert {row["detail"] for row in rows} == {"reward examiner of harness-judge raised ValueError: two lines"}
+    assert {(row["outcome"], row["reward"], row["used_reward"]) for row in rows} == {
+        ("reward_error", None, None)
+    }
+    assert {row["detail"] for row in rows} == {
+        "reward examiner of harness-judge raised ValueError: two lines"
+    }
     assert {row["answer"] for row in rows} == {"SELECT 1"}  # what the agent did is kept
 
 
@@ -300,11 +331,16 @@ def test_one_fault_among_verdicts_leaves_out_its_rollout_alone(
         return Verdict(0.25, "graded", {"style": 0.5, "facts": 0.0}, (), {"write_query": 0.75})
 
     folder = RunFolder.create(tmp_path, "x")
-    record = measured(offer(sometimes), folder, scripted_server(lambda request: "```sql\nSELECT 1\n```"))
+    record = measured(
+        offer(sometimes), folder, scripted_server(lambda request: "```sql\nSELECT 1\n```")
+    )
     assert record["result"]["accuracy"] == 0.25
     assert record["result"]["outcomes"] == {"ok": 5, "reward_error": 1}
     assert record["result"]["agent_failed"] == 0
-    rows = {row["rollout_id"]: row for row in pq.read_table(folder.path / "episodes.parquet").to_pylist()}
+    rows = {
+        row["rollout_id"]: row
+        for row in pq.read_table(folder.path / "episodes.parquet").to_pylist()
+    }
     lost = rows.pop(asked[0])
     assert (lost["reward"], lost["reward_parts"], lost["reward_by_role"]) == (None, None, None)
     for row in rows.values():

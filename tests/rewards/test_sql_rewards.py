@@ -44,22 +44,32 @@ def singers(database: str) -> Task:
         ("There are four.", None, 0.0),
         ("DROP TABLE singer", None, 0.0),
         (None, None, 0.0),
-        ("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n", None, 0.0),
+        (
+            "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n",
+            None,
+            0.0,
+        ),
     ],
 )
 def test_executes_pays_for_a_query_of_the_attempt_that_ran(
     answer: str | None, ran: bool | None, value: float, singers: Task
 ) -> None:
-    assert asyncio.run(Executes(timeout_s=0.3).score(singers, attempt(answer, ran=ran))).value == value
+    assert (
+        asyncio.run(Executes(timeout_s=0.3).score(singers, attempt(answer, ran=ran))).value == value
+    )
 
 
 def test_executes_is_unscored_without_a_database_that_works(tmp_path: Path) -> None:
     broken = tmp_path / "broken.sqlite"
     broken.write_bytes(b"nothing")
     for path in (tmp_path / "no.sqlite", broken):
-        verdict = asyncio.run(Executes().score(task(GOLD, **{DATABASE: str(path)}), attempt("SELECT 1")))
+        verdict = asyncio.run(
+            Executes().score(task(GOLD, **{DATABASE: str(path)}), attempt("SELECT 1"))
+        )
         assert verdict.value is None and verdict.reason.startswith("the database fails: ")
-    assert "no database" in Executes().refuses(task("Paris")) and not Executes().refuses(task("x", **{DATABASE: "d"}))
+    assert "no database" in Executes().refuses(task("Paris")) and not Executes().refuses(
+        task("x", **{DATABASE: "d"})
+    )
 
 
 PARTS = "parses runs tables columns cells exact".split()
@@ -86,12 +96,31 @@ def test_soft_f1_adds_up_what_is_right(answer: str, parts: list[float], singers:
 @pytest.mark.parametrize(
     "answer",
     [
-        *("", " \n", "-- nothing", "/* nothing", "42", "```sql\nSELECT name FROM singer\n```", "<sql></sql>"),
+        *(
+            "",
+            " \n",
+            "-- nothing",
+            "/* nothing",
+            "42",
+            "```sql\nSELECT name FROM singer\n```",
+            "<sql></sql>",
+        ),
         *("I do not know.", "\0", "I do not know\0", "I do not know \ud800", "我不知道。" * 300),
         "SELECT " + "(" * 5000,
-        *("Reindex everything", "Analyze this", "Explain select it", "Begin", "Release it", "Pragma it"),
+        *(
+            "Reindex everything",
+            "Analyze this",
+            "Explain select it",
+            "Begin",
+            "Release it",
+            "Pragma it",
+        ),
         *("Drop table it", "DELETE FROM nowhere", "WITH x AS (SELECT 1) DELETE FROM nowhere"),
-        *("INSERT INTO nowhere VALUES (1)", "WITH x AS (SELECT 1) UPDATE nowhere SET a = 1", "ALTER TABLE it ADD x"),
+        *(
+            "INSERT INTO nowhere VALUES (1)",
+            "WITH x AS (SELECT 1) UPDATE nowhere SET a = 1",
+            "ALTER TABLE it ADD x",
+        ),
     ],
 )
 def test_soft_f1_pays_nothing_for_what_is_no_reading_query(answer: str, singers: Task) -> None:
@@ -102,8 +131,15 @@ def test_soft_f1_pays_nothing_for_what_is_no_reading_query(answer: str, singers:
 @pytest.mark.parametrize(
     "answer",
     [
-        *("-- first\nSELECT nope FROM singer", "VALUES (nope)", "WITH x AS (SELECT nope) SELECT * FROM x"),
-        *("SELECT nope, 'into' FROM singer WHERE [update] = 1", "select count(name, age) from singer"),
+        *(
+            "-- first\nSELECT nope FROM singer",
+            "VALUES (nope)",
+            "WITH x AS (SELECT nope) SELECT * FROM x",
+        ),
+        *(
+            "SELECT nope, 'into' FROM singer WHERE [update] = 1",
+            "select count(name, age) from singer",
+        ),
     ],
 )
 def test_soft_f1_pays_a_query_that_parses_and_fails(answer: str, singers: Task) -> None:
@@ -138,14 +174,22 @@ def test_soft_f1_is_one_for_the_same_result_by_other_tables(database: str) -> No
 def test_soft_f1_pays_no_cells_for_an_empty_gold(database: str) -> None:
     empty = task("SELECT name FROM singer WHERE age > 900", **{DATABASE: database})
     (verdict,) = score(SoftF1(), empty, "SELECT name, age FROM singer WHERE 0")
-    assert verdict.value is not None and verdict.parts["cells"] == 0.0 and verdict.value == pytest.approx(0.3)
+    assert (
+        verdict.value is not None
+        and verdict.parts["cells"] == 0.0
+        and verdict.value == pytest.approx(0.3)
+    )
 
 
 def test_soft_f1_is_unscored_and_refuses_where_accuracy_is_and_does(database: str) -> None:
     assert score(SoftF1(), task("SELECT nope", **{DATABASE: database}), "SELECT 1")[0].value is None
-    assert "no gold query" in SoftF1().refuses(task("Paris", **{DATABASE: database, GOLD_IS: "answer"}))
+    assert "no gold query" in SoftF1().refuses(
+        task("Paris", **{DATABASE: database, GOLD_IS: "answer"})
+    )
 
 
 def test_f1_counts_how_often() -> None:
     assert f1([], []) == 1.0 and f1([1], []) == 0.0
-    assert f1([1, 1, 2], [1, 2, 2]) == pytest.approx(2 / 3) and f1([1, "1"], [1.0]) == pytest.approx(2 / 3)
+    assert f1([1, 1, 2], [1, 2, 2]) == pytest.approx(2 / 3) and f1(
+        [1, "1"], [1.0]
+    ) == pytest.approx(2 / 3)

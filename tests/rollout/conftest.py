@@ -15,7 +15,10 @@ def undisturbed(
     tmp_path_factory: pytest.TempPathFactory, scripted_server_factory: StartServer
 ) -> dict[tuple[str, int], tuple[Any, ...]]:
     """Rows of an evaluation in the usual way: its store and its runner are its own."""
-    sides = Sides(tmp_path_factory.mktemp("undisturbed"), scripted_server_factory(seeded, token_ids=False).base_url)
+    sides = Sides(
+        tmp_path_factory.mktemp("undisturbed"),
+        scripted_server_factory(seeded, token_ids=False).base_url,
+    )
     assert sides.evaluation(runners=1, apart=False).wait(300) == 0, sides.said("eval")
     rows = sides.rows()
     sides.end()

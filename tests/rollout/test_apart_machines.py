@@ -22,7 +22,17 @@ from sides import TASKS, Sides, wait_for
 MACHINES = {"store": "10.77.0.1", "eval": "10.77.0.2", "runner": "10.77.0.3"}
 """Addresses, which nothing outside the namespaces has, by the command that runs there; `train` has that of `eval`."""
 ONE_STEP = (
-    *("train", "--agent", "reference_sql", "--preset", "cpu", "--steps", "1", "--set", "train.batch_size=4"),
+    *(
+        "train",
+        "--agent",
+        "reference_sql",
+        "--preset",
+        "cpu",
+        "--steps",
+        "1",
+        "--set",
+        "train.batch_size=4",
+    ),
     *("--set", "task.val_limit=8", "--set", "train.val_every=0"),
 )
 
@@ -60,11 +70,26 @@ class Machines(Sides):
         """Make the namespaces, and cables from a switch to each."""
         switch = self.machine("switch")
         commands = [["netns", "add", self.machine(name)] for name in ("switch", *MACHINES)]
-        commands += [["-n", switch, "link", "add", "br0", "type", "bridge"], ["-n", switch, "link", "set", "br0", "up"]]
+        commands += [
+            ["-n", switch, "link", "add", "br0", "type", "bridge"],
+            ["-n", switch, "link", "set", "br0", "up"],
+        ]
         for name, address in MACHINES.items():
             own = ["-n", self.machine(name)]
             commands += [
-                [*own, "link", "add", "eth0", "type", "veth", "peer", "name", name, "netns", switch],
+                [
+                    *own,
+                    "link",
+                    "add",
+                    "eth0",
+                    "type",
+                    "veth",
+                    "peer",
+                    "name",
+                    name,
+                    "netns",
+                    switch,
+                ],
                 [*own, "address", "add", f"{address}/24", "dev", "eth0"],
                 [*own, "link", "set", "eth0", "up"],
                 [*own, "link", "set", "lo", "up"],
@@ -92,10 +117,18 @@ class Machines(Sides):
         if name != "store" and not (home / "cache").exists():
             (home / "cache").mkdir()
             shutil.copy2(self.folder / "machine-store" / "cache" / "store.key", home / "cache")
-        variables = os.environ | {"HARNESS_CACHE_DIR": str(home / "cache"), "HARNESS_TEST_SIDES": str(self.folder)}
+        variables = os.environ | {
+            "HARNESS_CACHE_DIR": str(home / "cache"),
+            "HARNESS_TEST_SIDES": str(self.folder),
+        }
         there = ["ip", "netns", "exec", self.machine(name), *command]
-        with (self.folder / log).open("ab") as output, (self.folder / f"{log}.err").open("ab") as errors:
-            process = subprocess.Popen(there, stdout=output, stderr=errors, text=True, env=variables, cwd=home)
+        with (
+            (self.folder / log).open("ab") as output,
+            (self.folder / f"{log}.err").open("ab") as errors,
+        ):
+            process = subprocess.Popen(
+                there, stdout=output, stderr=errors, text=True, env=variables, cwd=home
+            )
         self._all.append(process)
         return process
 
@@ -104,7 +137,15 @@ class Machines(Sides):
 
     def policy(self) -> None:
         """A scripted one, which only the machine of the evaluation reaches."""
-        served = [sys.executable, "-m", "harness.scripted.server", "--script", "sides:seeded", "--plain", "--forget"]
+        served = [
+            sys.executable,
+            "-m",
+            "harness.scripted.server",
+            "--script",
+            "sides:seeded",
+            "--plain",
+            "--forget",
+        ]
         path = f"PYTHONPATH={Path(__file__).parents[1] / 'shared'}"  # where `sides` is
         self.on("eval", ["env", path, *served], "policy")
         line = wait_for(lambda: (self.folder / "policy").read_text())
@@ -121,7 +162,9 @@ def machines(tmp_path: Path) -> Iterator[Machines]:
         made.build()
         yield made
     assert not made.left()
-    names = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
+    names = subprocess.run(
+        ["ip", "netns", "list"], capture_output=True, text=True, check=True
+    ).stdout
     assert made.tag not in names
 
 
@@ -149,9 +192,22 @@ def test_a_training_on_machines_of_their_own_is_that_of_one_machine(machines: Ma
     store = machines.store()
     wait_for(lambda: "store:" in machines.said("store.log"))
     runner = machines.runner()
-    apart = ("--store", machines.url, "--set", "rollout.runners=0", "--set", f"rollout.host={MACHINES['eval']}")
-    trainer = machines.start(*ONE_STEP, *apart, "--runs-dir", machines.folder / "apart", log="train")
-    wait_for(lambda: len({os.readlink(f"/proc/{one.pid}/ns/net") for one in (store, runner, trainer)}) == 3)
+    apart = (
+        "--store",
+        machines.url,
+        "--set",
+        "rollout.runners=0",
+        "--set",
+        f"rollout.host={MACHINES['eval']}",
+    )
+    trainer = machines.start(
+        *ONE_STEP, *apart, "--runs-dir", machines.folder / "apart", log="train"
+    )
+    wait_for(
+        lambda: (
+            len({os.readlink(f"/proc/{one.pid}/ns/net") for one in (store, runner, trainer)}) == 3
+        )
+    )
     assert trainer.wait(500) == 0, machines.said("train") + machines.said("runner")
     alone = Sides(machines.folder, "")
     try:
@@ -166,6 +222,10 @@ def test_a_training_on_machines_of_their_own_is_that_of_one_machine(machines: Ma
 def trained(run: Path) -> dict[tuple[Any, ...], tuple[Any, ...]]:
     """What counts of each rollout of a training."""
     return {
-        (row["step"], row["phase"], row["task_id"], row["session"]): (row["outcome"], row["reward"], row["answer"])
+        (row["step"], row["phase"], row["task_id"], row["session"]): (
+            row["outcome"],
+            row["reward"],
+            row["answer"],
+        )
         for row in RunFolder.open(run).rows("episodes")
     }

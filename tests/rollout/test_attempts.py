@@ -38,7 +38,10 @@ def request_(tmp_path: Path) -> RolloutRequest:
         problem=Problem("t", "Who sings?", {"schema": "singer(name text)"}),
         program="self_correcting_sql",
         environment="sql",
-        payload={"database": str(database), "limits": {"timeout_s": 2.0, "max_rows": 5, "max_chars": 400}},
+        payload={
+            "database": str(database),
+            "limits": {"timeout_s": 2.0, "max_rows": 5, "max_chars": 400},
+        },
         phase="train",
         max_turns=2,
         sampling={
@@ -55,16 +58,25 @@ def request_(tmp_path: Path) -> RolloutRequest:
 
 
 async def attempt(
-    control: GatewayControl, gateway: GatewayServer, server: ScriptedServer, agent: Agent, request: RolloutRequest
+    control: GatewayControl,
+    gateway: GatewayServer,
+    server: ScriptedServer,
+    agent: Agent,
+    request: RolloutRequest,
 ) -> Attempt:
     await control.set_upstreams([server.base_url], model="scripted", token_ids=True)
     async with httpx.AsyncClient(timeout=None) as http:
         rollout = f"r-{time.time_ns()}"
-        return await run_attempt(agent, request, rollout, "a", control, gateway.key, "scripted", http)
+        return await run_attempt(
+            agent, request, rollout, "a", control, gateway.key, "scripted", http
+        )
 
 
 async def test_a_good_attempt_carries_exact_tokens_and_queries(
-    control: GatewayControl, gateway: GatewayServer, scripted_server: StartServer, request_: RolloutRequest
+    control: GatewayControl,
+    gateway: GatewayServer,
+    scripted_server: StartServer,
+    request_: RolloutRequest,
 ) -> None:
     server = scripted_server([WRITE, f"Fine. {APPROVED}"])
     result = await attempt(control, gateway, server, ReferenceSQL(), request_)
@@ -76,7 +88,10 @@ async def test_a_good_attempt_carries_exact_tokens_and_queries(
     assert first.response_ids is not None and first.logprobs is not None
     assert len(first.response_ids) == len(first.logprobs)
     # The gateway's doing: the agent never saw these.
-    assert all(request.params["chat_template_kwargs"] == {"enable_thinking": False} for request in server.requests)
+    assert all(
+        request.params["chat_template_kwargs"] == {"enable_thinking": False}
+        for request in server.requests
+    )
     assert [request.params["seed"] for request in server.requests] == [
         call_seed(11, "write_query", 0),
         call_seed(11, "check_query", 0),
@@ -279,7 +294,12 @@ class Swallows(ReferenceSQL):
         (RaisesWhat(ValueError("\ud800")), [], "agent_error", "ValueError: \\ud800"),
         (CancelsItself(), [], "agent_error", "CancelledError"),
         (NoCoroutine(), [], "agent_error", "SystemExit: 2"),
-        (RaisesWhat(Unspeakable()), [], "agent_error", "Unspeakable: (its message cannot be had: SystemExit)"),
+        (
+            RaisesWhat(Unspeakable()),
+            [],
+            "agent_error",
+            "Unspeakable: (its message cannot be had: SystemExit)",
+        ),
         (Wraps(), [], "agent_error", "?, from OSError: [Errno 24] Too many open files"),
         (Rings(), [], "agent_error", "ValueError: first"),
         (AnswersNoText(), [], "agent_error", "solve returned bytes, not str"),
@@ -287,13 +307,23 @@ class Swallows(ReferenceSQL):
         (HangsUp(answers=True), [Reply(WRITE, delay_s=2.0)], "no_transitions", "without calling"),
         (LeavesACall(), [Reply(WRITE, delay_s=2.0)], "agent_error", "no patience"),
         (AsksForTools(), [Reply.failure(400, "no tools"), "yes"], "agent_error", "400"),
-        (AsksForTools(), [Reply.failure(400, "no tools"), Reply.failure(400)], "endpoint_error", "no tools"),
+        (
+            AsksForTools(),
+            [Reply.failure(400, "no tools"), Reply.failure(400)],
+            "endpoint_error",
+            "no tools",
+        ),
         (AsksForTools(), [Reply.failure(401, "no key")], "endpoint_error", "no key"),
         (Silent(), [], "no_transitions", "without calling"),
         (ReferenceSQL(), [Reply.failure(500)], "endpoint_error", "500"),
         (ReferenceSQL(), [WRITE, Reply.failure(429)], "endpoint_error", "429"),
         (Swallows(), [Reply.failure(503)], "endpoint_error", "503"),
-        (ReferenceSQL(), [WRITE, Reply.failure(400, "maximum context length is 864")], "prompt_too_long", "864"),
+        (
+            ReferenceSQL(),
+            [WRITE, Reply.failure(400, "maximum context length is 864")],
+            "prompt_too_long",
+            "864",
+        ),
     ],
 )
 async def test_failures_are_typed(
@@ -312,17 +342,30 @@ async def test_failures_are_typed(
 
 
 async def test_an_answer_is_taken_for_the_text_that_it_is(
-    control: GatewayControl, gateway: GatewayServer, scripted_server: StartServer, request_: RolloutRequest
+    control: GatewayControl,
+    gateway: GatewayServer,
+    scripted_server: StartServer,
+    request_: RolloutRequest,
 ) -> None:
     server = scripted_server([WRITE, f"Fine. {APPROVED}"])
     result = await attempt(control, gateway, server, AnswersSlippery(), request_)
-    assert (result.outcome, result.answer, type(result.answer)) == ("ok", "SELECT name FROM singer", str)
-    assert result.tool_calls[-1].arguments == {"sql": "SELECT name FROM singer"} and result.tool_calls[-1].ok
+    assert (result.outcome, result.answer, type(result.answer)) == (
+        "ok",
+        "SELECT name FROM singer",
+        str,
+    )
+    assert (
+        result.tool_calls[-1].arguments == {"sql": "SELECT name FROM singer"}
+        and result.tool_calls[-1].ok
+    )
     assert from_spans(to_spans(result)) == result
 
 
 async def test_an_agent_that_hangs_up_once_is_judged_on_its_answer(
-    control: GatewayControl, gateway: GatewayServer, scripted_server: StartServer, request_: RolloutRequest
+    control: GatewayControl,
+    gateway: GatewayServer,
+    scripted_server: StartServer,
+    request_: RolloutRequest,
 ) -> None:
     class HangsUpLast(ReferenceSQL):
         async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
@@ -337,12 +380,19 @@ async def test_an_agent_that_hangs_up_once_is_judged_on_its_answer(
 
 
 async def test_a_request_of_its_own_that_is_wrong_is_the_agents_doing(
-    control: GatewayControl, gateway: GatewayServer, scripted_server: StartServer, request_: RolloutRequest
+    control: GatewayControl,
+    gateway: GatewayServer,
+    scripted_server: StartServer,
+    request_: RolloutRequest,
 ) -> None:
     replies = [WRITE, f"Fine. {APPROVED}"]
-    result = await attempt(control, gateway, scripted_server(replies), AsksWrongly(gives_up=False), request_)
+    result = await attempt(
+        control, gateway, scripted_server(replies), AsksWrongly(gives_up=False), request_
+    )
     assert (result.outcome, len(result.transitions), len(result.failures)) == ("ok", 2, 1)
-    result = await attempt(control, gateway, scripted_server(replies), AsksWrongly(gives_up=True), request_)
+    result = await attempt(
+        control, gateway, scripted_server(replies), AsksWrongly(gives_up=True), request_
+    )
     assert result.outcome == "agent_error" and "400" in result.detail
     assert result.failures[0].detail.startswith("bad_request: ")
 
@@ -357,7 +407,9 @@ def test_an_agent_that_leaves_from_a_task_of_its_own_costs_its_rollout_alone(
         async with gateway.control() as control:
             agents = [ReferenceSQL(), Delegates(), ReferenceSQL()]
             results.extend(
-                await asyncio.gather(*(attempt(control, gateway, server, agent, request_) for agent in agents))
+                await asyncio.gather(
+                    *(attempt(control, gateway, server, agent, request_) for agent in agents)
+                )
             )
 
     keep_running(main())  # as a worker runs
@@ -366,7 +418,10 @@ def test_an_agent_that_leaves_from_a_task_of_its_own_costs_its_rollout_alone(
 
 
 async def test_an_attempt_cancelled_from_outside_is_cancelled(
-    control: GatewayControl, gateway: GatewayServer, scripted_server: StartServer, request_: RolloutRequest
+    control: GatewayControl,
+    gateway: GatewayServer,
+    scripted_server: StartServer,
+    request_: RolloutRequest,
 ) -> None:
     agent = Sleeps()
     agent.stubborn = False
@@ -378,12 +433,17 @@ async def test_an_attempt_cancelled_from_outside_is_cancelled(
 
 
 async def test_what_no_encoding_has_is_stored_as_its_escape(
-    control: GatewayControl, gateway: GatewayServer, scripted_server: StartServer, request_: RolloutRequest
+    control: GatewayControl,
+    gateway: GatewayServer,
+    scripted_server: StartServer,
+    request_: RolloutRequest,
 ) -> None:
     server = scripted_server([WRITE, f"Fine. {APPROVED}"])
     result = await attempt(control, gateway, server, Surrogates(), request_)
     assert (result.outcome, result.answer) == ("ok", "SELECT '\\udc00'")
-    assert result.tool_calls[-1].arguments == {"sql": "SELECT '\\ud83d'"} and result.tool_calls[-1].ok
+    assert (
+        result.tool_calls[-1].arguments == {"sql": "SELECT '\\ud83d'"} and result.tool_calls[-1].ok
+    )
     spans = to_spans(result)
     [span.model_dump_json().encode() for span in spans]  # as the store gets them
     assert from_spans(spans) == result
@@ -391,7 +451,10 @@ async def test_what_no_encoding_has_is_stored_as_its_escape(
 
 @pytest.mark.slow
 async def test_the_deadline_ends_an_agent_that_ignores_its_cancellation(
-    control: GatewayControl, gateway: GatewayServer, scripted_server: StartServer, request_: RolloutRequest
+    control: GatewayControl,
+    gateway: GatewayServer,
+    scripted_server: StartServer,
+    request_: RolloutRequest,
 ) -> None:
     began = time.monotonic()
     quick = dataclasses.replace(request_, timeout_s=0.3)
@@ -404,10 +467,15 @@ async def test_the_deadline_ends_an_agent_that_ignores_its_cancellation(
 
 @pytest.mark.slow
 async def test_a_deadline_that_the_endpoint_used_up_is_the_endpoints(
-    control: GatewayControl, gateway: GatewayServer, scripted_server: StartServer, request_: RolloutRequest
+    control: GatewayControl,
+    gateway: GatewayServer,
+    scripted_server: StartServer,
+    request_: RolloutRequest,
 ) -> None:
     quick = dataclasses.replace(request_, timeout_s=3.0)  # the agent's imports are in it
-    late = await attempt(control, gateway, scripted_server([Reply(WRITE, delay_s=9.0)]), ReferenceSQL(), quick)
+    late = await attempt(
+        control, gateway, scripted_server([Reply(WRITE, delay_s=9.0)]), ReferenceSQL(), quick
+    )
     assert late.outcome == "endpoint_error" and "attempt_timeout" in late.detail
 
 
@@ -420,10 +488,15 @@ class NeverDone(ReferenceSQL):
 
 
 async def test_a_deadline_that_the_agent_used_up_is_the_agents(
-    control: GatewayControl, gateway: GatewayServer, scripted_server: StartServer, request_: RolloutRequest
+    control: GatewayControl,
+    gateway: GatewayServer,
+    scripted_server: StartServer,
+    request_: RolloutRequest,
 ) -> None:
     quick = dataclasses.replace(request_, timeout_s=1.5)
-    result = await attempt(control, gateway, scripted_server(lambda request: WRITE), NeverDone(), quick)
+    result = await attempt(
+        control, gateway, scripted_server(lambda request: WRITE), NeverDone(), quick
+    )
     assert len(result.transitions) > 2 * request_.max_turns
     assert result.outcome == "timeout"
 

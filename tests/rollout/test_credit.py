@@ -47,7 +47,9 @@ CORRECTED = attempt(
 )
 
 
-def paid(credit: str, of: Attempt, verdict: Verdict | None = None, **worth: float | None) -> list[float | None]:
+def paid(
+    credit: str, of: Attempt, verdict: Verdict | None = None, **worth: float | None
+) -> list[float | None]:
     scorer = Scorer(load_config("cpu"))
     known = {**WORTH, **worth}
     verdict = verdict or Verdict(1.0, "rows are equal")
@@ -55,7 +57,13 @@ def paid(credit: str, of: Attempt, verdict: Verdict | None = None, **worth: floa
 
 
 def test_the_program_says_which_answer_each_call_is_about() -> None:
-    assert SQL.turns(CORRECTED) == (Turn("A"), Turn("A", False), Turn("B"), Turn("B", True), Turn("C"))
+    assert SQL.turns(CORRECTED) == (
+        Turn("A"),
+        Turn("A", False),
+        Turn("B"),
+        Turn("B", True),
+        Turn("C"),
+    )
     assert TOOLS.turns(CORRECTED) == SQL.turns(attempt()) == ()
     # A query that is tried with a tool goes with the answer after it, and the last answer is the attempt's own.
     tried = attempt(("write_query", ""), ("write_query", ""), ("write_query", "as text"))
@@ -73,7 +81,9 @@ def test_kinds_are_role_and_position() -> None:
 def test_calls_are_paid_by_turn_or_role() -> None:
     assert paid("turn", CORRECTED) == [0.0, 0.0, 0.25, 0.25, 1.0]
     assert paid("role", CORRECTED) == [0.0, 1.0, 0.25, 0.25, 1.0]
-    assert paid("role", attempt(("write_query", "C"), ("check_query", REJECTED), ("rewrite_query", "A"))) == [
+    assert paid(
+        "role", attempt(("write_query", "C"), ("check_query", REJECTED), ("rewrite_query", "A"))
+    ) == [
         *(1.0, 0.0, 1.0)  # rejected a right answer; the rewrite is what the attempt answered
     ]
 
@@ -86,7 +96,13 @@ def test_the_word_of_the_reward_on_a_role_comes_first() -> None:
 
 @pytest.mark.parametrize("credit", ["turn", "role"])
 def test_what_nobody_can_judge_is_not_zero(credit: str) -> None:
-    assert paid(credit, CORRECTED, B=None) == [0.0, 0.0 if credit == "turn" else 1.0, None, None, 1.0]
+    assert paid(credit, CORRECTED, B=None) == [
+        0.0,
+        0.0 if credit == "turn" else 1.0,
+        None,
+        None,
+        1.0,
+    ]
 
 
 @pytest.mark.parametrize("credit", ["turn", "role"])
@@ -100,5 +116,12 @@ def test_a_program_without_drafts_has_one_turn() -> None:
         *("write_query/0", "check_query/0", "rewrite_query/0", "check_query/0", "rewrite_query/0")
     ]
     of = attempt(("assistant", ""), ("assistant", "C"))
-    found = payments("turn", of, Verdict(0.75, "graded"), TOOLS.turns(of), {"C": 0.75}, lambda worth, approved: 0.0)
+    found = payments(
+        "turn",
+        of,
+        Verdict(0.75, "graded"),
+        TOOLS.turns(of),
+        {"C": 0.75},
+        lambda worth, approved: 0.0,
+    )
     assert found == [0.75, 0.75]

@@ -125,14 +125,24 @@ class Stage:
         self._control, self._gateway, self._start = control, gateway, start
 
     async def play(
-        self, replies: list[Reply], agent: Agent | None = None, request: RolloutRequest | None = None
+        self,
+        replies: list[Reply],
+        agent: Agent | None = None,
+        request: RolloutRequest | None = None,
     ) -> Attempt:
         server = self._start(replies)
         await self._control.set_upstreams([server.base_url], model="scripted", token_ids=True)
         async with httpx.AsyncClient(timeout=None) as http:
             rollout, key = f"r-{time.time_ns()}", self._gateway.key
             return await host.run_attempt(
-                agent or ReferenceTools(), request or asked(), rollout, "a", self._control, key, "scripted", http
+                agent or ReferenceTools(),
+                request or asked(),
+                rollout,
+                "a",
+                self._control,
+                key,
+                "scripted",
+                http,
             )
 
 
@@ -176,7 +186,9 @@ class Swallows(ReferenceTools):
         return "Done."
 
 
-async def test_a_session_is_closed_however_the_attempt_ends(stage: Stage, notebook: Notebook) -> None:
+async def test_a_session_is_closed_however_the_attempt_ends(
+    stage: Stage, notebook: Notebook
+) -> None:
     raised = await stage.play([], Raises())
     assert (raised.outcome, raised.state) == ("agent_error", {"notes": ["a"]})
     late = await stage.play(notes("a", "hang"), request=asked(timeout_s=1.0))
@@ -203,7 +215,10 @@ async def test_a_fault_of_the_environment_is_no_failure_of_the_agent(
     stage: Stage, notebook: Notebook, texts: list[str], detail: str
 ) -> None:
     done = await stage.play(notes(*texts))
-    assert (done.outcome, done.answer) == ("environment_error", None) and done.outcome in INFRASTRUCTURE_OUTCOMES
+    assert (done.outcome, done.answer) == (
+        "environment_error",
+        None,
+    ) and done.outcome in INFRASTRUCTURE_OUTCOMES
     assert done.detail.startswith(detail)
     assert (notebook.opened, notebook.closed) == (1, 1)
 

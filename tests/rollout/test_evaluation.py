@@ -40,7 +40,10 @@ def no_endpoint_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def process(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """`harness` in a process of its own."""
     return subprocess.run(
-        [sys.executable, "-m", "harness", *map(str, arguments)], capture_output=True, text=True, timeout=300
+        [sys.executable, "-m", "harness", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
 
 
@@ -53,7 +56,9 @@ def golden(request: ReceivedRequest) -> Reply | str:
 
 
 @pytest.mark.slow
-def test_eval_of_an_endpoint_that_knows_the_answers(tmp_path: Path, scripted_server: StartServer) -> None:
+def test_eval_of_an_endpoint_that_knows_the_answers(
+    tmp_path: Path, scripted_server: StartServer
+) -> None:
     server = scripted_server(golden, token_ids=False)
     done = process(
         *("eval", "--plugin", "langgraph_sql", "--endpoint", server.base_url),
@@ -72,11 +77,15 @@ def test_eval_says_how_far_it_is_before_anything_has_ended(
 ) -> None:
     """A large policy on a busy machine takes minutes for its first answer."""
     monkeypatch.setattr("harness.python.display.EVERY_S", 0.5)
-    server = scripted_server(lambda request: Reply(str(golden(request)), delay_s=2.0), token_ids=False)
+    server = scripted_server(
+        lambda request: Reply(str(golden(request)), delay_s=2.0), token_ids=False
+    )
     arguments = ("eval", "--plugin", "reference_sql", "--endpoint", server.base_url, "--limit", "1")
     done = command(*arguments, "--set", "max_turns=1", "--runs-dir", tmp_path)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"^reference_sql on pocket/val: 0 of 1  [1-9]\d* s  left -$", done.stderr, re.MULTILINE)
+    assert re.search(
+        r"^reference_sql on pocket/val: 0 of 1  [1-9]\d* s  left -$", done.stderr, re.MULTILINE
+    )
     assert done.stderr.count("1 of 1") == 1
 
 
@@ -118,7 +127,10 @@ def test_eval_draws_several_samples_of_each_task(
         "agreed": 1.0,
     }
     assert record["result"]["tasks"] == found["tasks"] == 5 and found["short"] == 0
-    assert record["identity"]["samples"] == 4 and record["identity"]["sampling_val"]["temperature"] == 0.7
+    assert (
+        record["identity"]["samples"] == 4
+        and record["identity"]["sampling_val"]["temperature"] == 0.7
+    )
     assert {request.body["temperature"] for request in server.requests} == {0.7}
     assert len({request.body["seed"] for request in server.requests}) == 20
     shown = command("runs", "show", run)
@@ -130,21 +142,36 @@ def test_one_greedy_sample_a_task_is_the_default(
     command: Command, tmp_path: Path, scripted_server: StartServer
 ) -> None:
     server = scripted_server(golden, token_ids=False)
-    arguments = ("eval", "--plugin", "reference_sql", "--endpoint", server.base_url, "--limit", "3", "--json")
+    arguments = (
+        "eval",
+        "--plugin",
+        "reference_sql",
+        "--endpoint",
+        server.base_url,
+        "--limit",
+        "3",
+        "--json",
+    )
     records, sent = [], []
     for more in ((), ("--samples", "1", "--temperature", "0")):
         before = len(server.requests)
         done = command(*arguments, *more, "--runs-dir", tmp_path)
         assert done.returncode == 0, done.stderr
         records.append(json.loads(done.stdout))
-        sent.append(sorted((r.body["seed"], r.body["temperature"]) for r in server.requests[before:]))
+        sent.append(
+            sorted((r.body["seed"], r.body["temperature"]) for r in server.requests[before:])
+        )
     assert sent[0] == sent[1] and {temperature for _, temperature in sent[0]} == {0.0}
     one, other = (
         {key: value for key, value in record.items() if key not in ("id", "launches")}
         | {"result": {key: value for key, value in record["result"].items() if key != "wall_s"}}
         for record in records
     )
-    assert one == other and "samples" not in one["identity"] | one["result"] and "eval" not in one["config"]
+    assert (
+        one == other
+        and "samples" not in one["identity"] | one["result"]
+        and "eval" not in one["config"]
+    )
 
 
 @pytest.mark.slow
@@ -164,7 +191,10 @@ def test_eval_of_a_dead_endpoint_fails_and_scores_nothing(
 
 @pytest.mark.slow
 def test_a_disk_that_fills_up_ends_an_evaluation_in_one_line(
-    command: Command, small_disk: Callable[[str], Path], fill: Callable[..., Path], scripted_server: StartServer
+    command: Command,
+    small_disk: Callable[[str], Path],
+    fill: Callable[..., Path],
+    scripted_server: StartServer,
 ) -> None:
     disk = small_disk("8m")
 
@@ -173,7 +203,17 @@ def test_a_disk_that_fills_up_ends_an_evaluation_in_one_line(
         return golden(request)
 
     server = scripted_server(greedy, token_ids=False)
-    arguments = ("eval", "--plugin", "reference_sql", "--endpoint", server.base_url, "--limit", "6", "--runs-dir", disk)
+    arguments = (
+        "eval",
+        "--plugin",
+        "reference_sql",
+        "--endpoint",
+        server.base_url,
+        "--limit",
+        "6",
+        "--runs-dir",
+        disk,
+    )
     done = command(*arguments)
     assert done.returncode == 1, done.stderr
     assert "No space left on device" in done.stderr and "Traceback" not in done.stderr
@@ -183,7 +223,9 @@ def test_a_disk_that_fills_up_ends_an_evaluation_in_one_line(
     refused = command(*arguments)
     assert refused.returncode == 2 and "Traceback" not in refused.stderr
     assert "0 MiB of disk left and the run needs 4 MiB" in refused.stderr.splitlines()[-1]
-    assert [path for path in disk.iterdir() if path.is_dir()] == [run]  # it left no empty run behind
+    assert [path for path in disk.iterdir() if path.is_dir()] == [
+        run
+    ]  # it left no empty run behind
 
 
 @pytest.mark.slow
@@ -213,26 +255,36 @@ def test_eval_whose_databases_change_under_it_says_so(
 
 def test_dev_shows_every_call(command: Command, scripted_server: StartServer) -> None:
     server = scripted_server(golden, token_ids=False)
-    done = command("dev", "--plugin", "langgraph_sql", "--endpoint", server.base_url, "--tasks", "2")
+    done = command(
+        "dev", "--plugin", "langgraph_sql", "--endpoint", server.base_url, "--tasks", "2"
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("write_query") == 2 and done.stdout.count("check_query") == 2
     assert "THE QUERY IS CORRECT." in done.stdout and done.stdout.count("query_database") == 2
     assert done.stdout.count("reward 1 same result") == 2
 
 
-def test_dev_prints_spans_and_verdicts_as_json(command: Command, scripted_server: StartServer) -> None:
+def test_dev_prints_spans_and_verdicts_as_json(
+    command: Command, scripted_server: StartServer
+) -> None:
     server = scripted_server(golden, token_ids=False)
     arguments = ("--endpoint", server.base_url, "--tasks", "2", "--json")
     done = command("dev", "--plugin", "reference_sql", *arguments)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
-    assert [one["verdict"]["value"] for one in told] == [1.0, 1.0] and len({one["task"] for one in told}) == 2
+    assert [one["verdict"]["value"] for one in told] == [1.0, 1.0] and len(
+        {one["task"] for one in told}
+    ) == 2
     assert all(one["spans"] for one in told)
 
 
-def test_dev_says_why_an_attempt_is_unscored(command: Command, scripted_server: StartServer) -> None:
+def test_dev_says_why_an_attempt_is_unscored(
+    command: Command, scripted_server: StartServer
+) -> None:
     server = scripted_server(lambda request: Reply.failure(500), token_ids=False)
-    done = command("dev", "--plugin", "reference_sql", "--endpoint", server.base_url, "--tasks", "1")
+    done = command(
+        "dev", "--plugin", "reference_sql", "--endpoint", server.base_url, "--tasks", "1"
+    )
     assert done.returncode == 0, done.stderr
     assert "unscored endpoint_error" in done.stdout and "reward 0" not in done.stdout
 
@@ -243,13 +295,27 @@ def heard_again() -> None:
 
 
 @pytest.mark.slow
-def test_an_evaluation_whose_terminal_is_closed_is_interrupted(tmp_path: Path, scripted_server: StartServer) -> None:
-    server = scripted_server(lambda request: Reply("```sql\nSELECT 1\n```", delay_s=1.0), token_ids=False)
-    arguments = ["eval", "--plugin", "reference_sql", "--endpoint", server.base_url, "--limit", "60"]
+def test_an_evaluation_whose_terminal_is_closed_is_interrupted(
+    tmp_path: Path, scripted_server: StartServer
+) -> None:
+    server = scripted_server(
+        lambda request: Reply("```sql\nSELECT 1\n```", delay_s=1.0), token_ids=False
+    )
+    arguments = [
+        "eval",
+        "--plugin",
+        "reference_sql",
+        "--endpoint",
+        server.base_url,
+        "--limit",
+        "60",
+    ]
     arguments += ["--set", "rollout.concurrency=2", "--runs-dir", str(tmp_path)]
 
     def rows() -> int:
-        return sum(file.read_bytes().count(b"\n") for file in tmp_path.glob("*/logs/episodes-*.jsonl"))
+        return sum(
+            file.read_bytes().count(b"\n") for file in tmp_path.glob("*/logs/episodes-*.jsonl")
+        )
 
     def wait_for_rows(count: int) -> None:
         ends = time.monotonic() + 120
@@ -272,7 +338,10 @@ def test_an_evaluation_whose_terminal_is_closed_is_interrupted(tmp_path: Path, s
             with contextlib.suppress(ProcessLookupError):  # a shell and the kernel both say so
                 os.killpg(evaluation.pid, signal.SIGHUP)
         said, wrong = evaluation.communicate(timeout=60)
-        assert evaluation.returncode == 130 and wrong.endswith("harness: interrupted\n"), (said, wrong)
+        assert evaluation.returncode == 130 and wrong.endswith("harness: interrupted\n"), (
+            said,
+            wrong,
+        )
         (run,) = tmp_path.iterdir()
         record = json.loads((run / "run.json").read_text())
         assert record["status"] == "interrupted" and record["launches"][-1]["ended"]
@@ -280,9 +349,13 @@ def test_an_evaluation_whose_terminal_is_closed_is_interrupted(tmp_path: Path, s
         shutil.rmtree(run)
 
 
-def test_dev_shows_what_a_terminal_would_obey(command: Command, scripted_server: StartServer) -> None:
+def test_dev_shows_what_a_terminal_would_obey(
+    command: Command, scripted_server: StartServer
+) -> None:
     obeyed = "\x1b]0;owned\x07\x1b[2J"
-    server = scripted_server(lambda request: f"```sql\nSELECT '{obeyed}' FROM nowhere{obeyed}\n```", token_ids=False)
+    server = scripted_server(
+        lambda request: f"```sql\nSELECT '{obeyed}' FROM nowhere{obeyed}\n```", token_ids=False
+    )
     for plugin in ("reference_sql", "reference_tools"):
         done = command("dev", "--plugin", plugin, "--endpoint", server.base_url, "--tasks", "1")
         assert done.returncode == 0, done.stderr
@@ -296,7 +369,10 @@ def test_dev_shows_the_parts_of_a_reward(capsys: pytest.CaptureFixture[str]) -> 
 
     attempt = Attempt("ro-1", "at-1", "ok", "", "42", (), (), (), 0.0, 1.0)
     Console(width=120).print(
-        tree(attempt, Verdict(0.7, "[close]", {"style": 0.4, "facts": 1.0}, ("rounded",), {"write": 0.2}))
+        tree(
+            attempt,
+            Verdict(0.7, "[close]", {"style": 0.4, "facts": 1.0}, ("rounded",), {"write": 0.2}),
+        )
     )
     shown = capsys.readouterr().out
     for text in ("reward 0.7 [close]", "style 0.4", "facts 1", "write 0.2", "flags rounded"):
@@ -311,15 +387,22 @@ def test_the_environment_names_an_endpoint_where_no_option_does(
     server = scripted_server(golden, token_ids=False)
     asking = ("run", "--question", task.question, "--db", database_of(task), "--json")
     settings = {"OPENAI_API_BASE": server.base_url, "OPENAI_API_KEY": "sk-1"}
-    for arguments in (asking, ("eval", "--plugin", "reference_sql", "--limit", "1", "--runs-dir", tmp_path)):
+    for arguments in (
+        asking,
+        ("eval", "--plugin", "reference_sql", "--limit", "1", "--runs-dir", tmp_path),
+    ):
         before = len(server.requests)
         done = command(*arguments, **settings, MODEL=server.model)
         assert done.returncode == 0, done.stderr
-        assert {request.headers["authorization"] for request in server.requests[before:]} == {"Bearer sk-1"}
+        assert {request.headers["authorization"] for request in server.requests[before:]} == {
+            "Bearer sk-1"
+        }
     done = command(*asking, **settings, MODEL="elsewhere")
     assert done.returncode == 1 and "The model 'elsewhere' does not exist" in done.stderr
     unused = {"OPENAI_BASE_URL": "http://127.0.0.1:9/v1", "MODEL": "elsewhere"}
-    done = command("dev", "--plugin", "reference_sql", "--endpoint", server.base_url, "--tasks", "1", **unused)
+    done = command(
+        "dev", "--plugin", "reference_sql", "--endpoint", server.base_url, "--tasks", "1", **unused
+    )
     assert done.returncode == 0 and "reward 1" in done.stdout, done.stderr
 
 
@@ -327,7 +410,14 @@ def test_run_answers_one_question(command: Command, scripted_server: StartServer
     task = PocketTasks().load("val")[0]
     server = scripted_server(golden, token_ids=False)
     done = command(
-        "run", "--question", task.question, "--db", database_of(task), "--endpoint", server.base_url, "--json"
+        "run",
+        "--question",
+        task.question,
+        "--db",
+        database_of(task),
+        "--endpoint",
+        server.base_url,
+        "--json",
     )
     assert done.returncode == 0, done.stderr
     attempt = json.loads(done.stdout)
@@ -337,13 +427,25 @@ def test_run_answers_one_question(command: Command, scripted_server: StartServer
 def test_user_errors_are_one_line_and_status_2(command: Command, tmp_path: Path) -> None:
     for arguments, message in (
         (("train", "--plugin", "langgraf_sql"), "did you mean 'langgraph_sql'"),
-        (("train", "--plugin", "reference_sql", "--agent-match", "nobody"), "matches none of the roles"),
+        (
+            ("train", "--plugin", "reference_sql", "--agent-match", "nobody"),
+            "matches none of the roles",
+        ),
         (("train", "--plugin", "reference_sql", "--agent-match", "("), "not a regular expression"),
         (("eval",), "nothing to measure"),
-        (("eval", "--model", "pocket-sql", "--step", "3"), "--step 3 is of a run's checkpoints, and no run is named"),
-        (("dev", "--plugin", "reference_sql"), "no endpoint: give --endpoint URL, or set OPENAI_BASE_URL"),
+        (
+            ("eval", "--model", "pocket-sql", "--step", "3"),
+            "--step 3 is of a run's checkpoints, and no run is named",
+        ),
+        (
+            ("dev", "--plugin", "reference_sql"),
+            "no endpoint: give --endpoint URL, or set OPENAI_BASE_URL",
+        ),
         (("eval", str(tmp_path)), "not a run folder"),
-        (("run", "--question", "?", "--db", "/no/such.sqlite", "--endpoint", "http://x/v1"), "no database at"),
+        (
+            ("run", "--question", "?", "--db", "/no/such.sqlite", "--endpoint", "http://x/v1"),
+            "no database at",
+        ),
         (
             ("run", "--question", "?", "--db", __file__, "--endpoint", "http://127.0.0.1:9/v1"),
             "does not list its models",
@@ -356,9 +458,7 @@ def test_user_errors_are_one_line_and_status_2(command: Command, tmp_path: Path)
 
 
 def test_help_is_instant() -> None:
-    script = (
-        "import sys, harness.cli; sys.argv = ['harness', '--help']\ntry: harness.cli.main()\nexcept SystemExit: pass\n"
-    )
+    script = "import sys, harness.cli; sys.argv = ['harness', '--help']\ntry: harness.cli.main()\nexcept SystemExit: pass\n"
     names = ["torch", "verl", "litellm", "agentlightning", "ray", "pandas", "polars", "pydantic"]
     heavy = f"assert not set({names}) & set(sys.modules)"
     done = subprocess.run([sys.executable, "-c", script + heavy], capture_output=True, text=True)

@@ -44,7 +44,16 @@ def test_a_run_without_runners_is_worked_off_by_joined_ones_through_the_death_of
 ) -> None:
     server = scripted_server(slow, token_ids=False)
     evaluation = started(
-        *("eval", "--plugin", "reference_sql", "--endpoint", server.base_url, "--limit", "24", "--json"),
+        *(
+            "eval",
+            "--plugin",
+            "reference_sql",
+            "--endpoint",
+            server.base_url,
+            "--limit",
+            "24",
+            "--json",
+        ),
         *("--set", "rollout.runners=0", "--set", "rollout.concurrency=8", "--set", "max_turns=1"),
         *("--runs-dir", tmp_path),
     )
@@ -71,12 +80,16 @@ def test_a_file_that_is_no_invitation_is_refused_in_one_line(tmp_path: Path) -> 
     (tmp_path / FILE_NAME).write_text("{}")
     with pytest.raises(ConfigError, match="not the join file"):
         Invitation.read(tmp_path)
-    Invitation("r", "reference_sql", "0", "http://x", "http://x", "k", 1, 1.0).write(tmp_path / FILE_NAME)
+    Invitation("r", "reference_sql", "0", "http://x", "http://x", "k", 1, 1.0).write(
+        tmp_path / FILE_NAME
+    )
     with pytest.raises(ConfigError, match="is of harness 0"):
         Invitation.read(tmp_path)
 
 
-async def test_the_rollouts_of_a_silent_machine_go_back_to_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_rollouts_of_a_silent_machine_go_back_to_the_queue(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     import asyncio
 
     from agentlightning.store.memory import InMemoryLightningStore
@@ -88,14 +101,18 @@ async def test_the_rollouts_of_a_silent_machine_go_back_to_the_queue(monkeypatch
     assert LOST_S > 30  # three of agentlightning's heartbeats
     store = InMemoryLightningStore(thread_safe=True)
     config = RolloutConfig(max_attempts=2, retry_condition=["unresponsive"])
-    await store.enqueue_many_rollouts([EnqueueRolloutRequest(input={}, mode="train", config=config)])
+    await store.enqueue_many_rollouts(
+        [EnqueueRolloutRequest(input={}, mode="train", config=config)]
+    )
     gone = f"Worker-{FIRST_NUMBER + 7}"
     (taken,) = await store.dequeue_many_rollouts(limit=1, worker_id=gone)
     watching = asyncio.create_task(watch_joined(store))
     try:
         for _ in range(100):
             await asyncio.sleep(0.05)
-            again = await store.dequeue_many_rollouts(limit=1, worker_id=f"Worker-{FIRST_NUMBER + 8}")
+            again = await store.dequeue_many_rollouts(
+                limit=1, worker_id=f"Worker-{FIRST_NUMBER + 8}"
+            )
             if again:
                 break
         (retried,) = again

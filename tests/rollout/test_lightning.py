@@ -22,5 +22,7 @@ def test_agentlightning_is_loaded_without_litellm_and_langchain(modules: str) ->
         "assert 'agentlightning' in sys.modules\n"
         "print(sorted(name for name in sys.modules if name.split('.')[0] in ('litellm', 'langchain_core')))"
     )
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "[]"

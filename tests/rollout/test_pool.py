@@ -24,14 +24,18 @@ def pool(tmp_path: Path) -> Iterator[WorkerPool]:
     sleeper.chmod(0o755)
 
     def settings(number: int, heartbeat: Path) -> WorkerSettings:
-        return WorkerSettings("reference_sql", number, "http://s", "http://g", "key", 1, str(heartbeat))
+        return WorkerSettings(
+            "reference_sql", number, "http://s", "http://g", "key", 1, str(heartbeat)
+        )
 
     made = WorkerPool(2, settings, tmp_path, timeout_s=1.0, python=str(sleeper))
     yield made
     made.stop(grace_s=0.5)
 
 
-def test_a_heartbeat_of_a_killed_launch_is_not_taken_for_a_worker_s(pool: WorkerPool, tmp_path: Path) -> None:
+def test_a_heartbeat_of_a_killed_launch_is_not_taken_for_a_worker_s(
+    pool: WorkerPool, tmp_path: Path
+) -> None:
     for number in range(2):
         stale = tmp_path / f".runner-{number}.alive"
         stale.touch()

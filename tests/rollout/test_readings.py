@@ -27,8 +27,27 @@ def reserved(*overrides: str) -> Config:
 
 def evaluate(runs: Path, url: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [
-        *(sys.executable, "-m", "harness", "eval", "--plugin", "reference_sql", "--task", "pocket_probe"),
-        *("--split", "test", "--limit", "4", "--endpoint", url, "--runs-dir", str(runs), *arguments),
+        *(
+            sys.executable,
+            "-m",
+            "harness",
+            "eval",
+            "--plugin",
+            "reference_sql",
+            "--task",
+            "pocket_probe",
+        ),
+        *(
+            "--split",
+            "test",
+            "--limit",
+            "4",
+            "--endpoint",
+            url,
+            "--runs-dir",
+            str(runs),
+            *arguments,
+        ),
     ]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
 
@@ -41,9 +60,15 @@ def lines(runs: Path) -> list[dict[str, object]]:
 def test_a_reading_is_asked_for_and_written_down_and_a_second_says_so(
     tmp_path: Path, scripted_server: StartServer
 ) -> None:
-    server = scripted_server(lambda _: "```sql\nSELECT 1\n```\nTHE QUERY IS CORRECT.", token_ids=False)
+    server = scripted_server(
+        lambda _: "```sql\nSELECT 1\n```\nTHE QUERY IS CORRECT.", token_ids=False
+    )
     refused = evaluate(tmp_path, server.base_url)
-    assert refused.returncode == 2 and "--read-reserved" in refused.stderr and len(refused.stderr.splitlines()) == 1
+    assert (
+        refused.returncode == 2
+        and "--read-reserved" in refused.stderr
+        and len(refused.stderr.splitlines()) == 1
+    )
     assert not list(tmp_path.iterdir()) and not server.requests
     first = evaluate(tmp_path, server.base_url, "--read-reserved")
     assert first.returncode == 0 and "this is the first one" in first.stdout
@@ -54,7 +79,9 @@ def test_a_reading_is_asked_for_and_written_down_and_a_second_says_so(
     assert f"not the first one: {one['run']} read it" in " ".join(second.stdout.split())
     named = ("task_set", "split", "agent", "max_turns")
     assert [one[name] for name in named] == ["pocket_probe", "test", "reference_sql", 3]
-    assert one["by"] and str(one["at"]).endswith("Z") and str(one["model"]).startswith("scripted at ")
+    assert (
+        one["by"] and str(one["at"]).endswith("Z") and str(one["model"]).startswith("scripted at ")
+    )
     folder = RunFolder.open(tmp_path / str(two["run"]))
     again = folder.read()
     assert write_down(folder, again)["earlier"] == [one["run"], two["run"]]
@@ -71,11 +98,23 @@ def test_a_damaged_file_of_readings_is_named(tmp_path: Path) -> None:
 
 
 def test_no_training_and_no_dry_run_reads_a_reserved_split() -> None:
-    with pytest.raises(ConfigError, match=r"task\.val_split: 'test' of 'pocket_probe' is for one reading"):
+    with pytest.raises(
+        ConfigError, match=r"task\.val_split: 'test' of 'pocket_probe' is for one reading"
+    ):
         check(reserved("device=cpu"))
     with pytest.raises(ConfigError, match=r"task\.train_split: 'test' .* use one of: train, dev"):
-        check(load_config("pocket-probe", None, ["task.train_split=test", "device=cpu"], agent="reference_sql"))
+        check(
+            load_config(
+                "pocket-probe", None, ["task.train_split=test", "device=cpu"], agent="reference_sql"
+            )
+        )
     with pytest.raises(ConfigError, match="for one reading"):
-        dev(agent="reference_sql", endpoint="http://127.0.0.1:9/v1", model="m", task="pocket_probe", split="test")
+        dev(
+            agent="reference_sql",
+            endpoint="http://127.0.0.1:9/v1",
+            model="m",
+            task="pocket_probe",
+            split="test",
+        )
     check(reserved(), trains=False, reads_reserved=True)
     assert "test" in task_set_spec("pocket_probe").reserved

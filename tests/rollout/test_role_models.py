@@ -45,13 +45,27 @@ def test_a_roles_endpoint_is_asked_recorded_and_its_key_is_not(
     command: Command, tmp_path: Path, scripted_server: StartServer, agent: str
 ) -> None:
     policy = scripted_server(writes, token_ids=False)
-    checker = scripted_server(lambda request: "THE QUERY IS CORRECT.", token_ids=False, model="checker")
-    arguments = ("eval", "--plugin", agent, "--endpoint", policy.base_url, "--limit", "4", "--runs-dir", tmp_path)
+    checker = scripted_server(
+        lambda request: "THE QUERY IS CORRECT.", token_ids=False, model="checker"
+    )
+    arguments = (
+        "eval",
+        "--plugin",
+        agent,
+        "--endpoint",
+        policy.base_url,
+        "--limit",
+        "4",
+        "--runs-dir",
+        tmp_path,
+    )
     done = command(*arguments, *checked_by(checker), CHECKERS_KEY=KEY)
     assert done.returncode == 0, done.stderr
     told = f"check_query is answered by checker at {checker.base_url}"
     assert "accuracy 100.0 %" in done.stdout and told in done.stdout
-    assert checker.requests and all("You check" in str(one.messages[0]["content"]) for one in checker.requests)
+    assert checker.requests and all(
+        "You check" in str(one.messages[0]["content"]) for one in checker.requests
+    )
     assert {one.headers["authorization"] for one in checker.requests} == {f"Bearer {KEY}"}
     # The same sampling as the policy's, and a seed of its own for each call.
     assert {one.params["temperature"] for one in (*checker.requests, *policy.requests)} == {0.0}
@@ -59,7 +73,11 @@ def test_a_roles_endpoint_is_asked_recorded_and_its_key_is_not(
 
     (run,) = tmp_path.iterdir()
     record = json.loads((run / "run.json").read_text())
-    assert record["roles"] == record["identity"]["role_models"] == {"check_query": f"checker at {checker.base_url}"}
+    assert (
+        record["roles"]
+        == record["identity"]["role_models"]
+        == {"check_query": f"checker at {checker.base_url}"}
+    )
     assert told in command("runs", "show", run).stdout
     written = [file for file in run.rglob("*") if file.is_file()]
     assert written and not [file for file in written if KEY.encode() in file.read_bytes()]
@@ -68,7 +86,9 @@ def test_a_roles_endpoint_is_asked_recorded_and_its_key_is_not(
     del record["identity"]["role_models"], record["config"]["roles"]
     (plain / "run.json").write_text(json.dumps({**record, "id": "plain"}))
     refused = command("compare", run, plain)
-    assert refused.returncode == 2 and "role_models.check_query differs" in refused.stderr, refused.stderr
+    assert refused.returncode == 2 and "role_models.check_query differs" in refused.stderr, (
+        refused.stderr
+    )
 
 
 @pytest.mark.slow
@@ -89,14 +109,21 @@ def test_a_dead_endpoint_of_a_role_is_infrastructure(
 @pytest.mark.slow
 def test_dev_and_run_ask_a_roles_endpoint(command: Command, scripted_server: StartServer) -> None:
     policy = scripted_server(writes, token_ids=False)
-    checker = scripted_server(lambda request: "THE QUERY IS CORRECT.", token_ids=False, model="checker")
+    checker = scripted_server(
+        lambda request: "THE QUERY IS CORRECT.", token_ids=False, model="checker"
+    )
     end = ("--plugin", "reference_sql", "--endpoint", policy.base_url, *checked_by(checker))
     shown = command("dev", *end, "--tasks", "1", CHECKERS_KEY=KEY)
     assert shown.returncode == 0 and "THE QUERY IS CORRECT." in shown.stdout, shown.stderr
     assert f"check_query is answered by checker at {checker.base_url}" in shown.stderr
     task = PocketTasks().load("val")[0]
-    asked = command("run", *end, "--question", task.question, "--db", database_of(task), CHECKERS_KEY=KEY)
+    asked = command(
+        "run", *end, "--question", task.question, "--db", database_of(task), CHECKERS_KEY=KEY
+    )
     assert asked.returncode == 0 and "THE QUERY IS CORRECT." in asked.stdout, asked.stderr
     assert len(checker.requests) == 2
     refused = command("run", *end, "--question", "?", "--db", database_of(task))
-    assert refused.returncode == 2 and "the environment variable CHECKERS_KEY is not set" in refused.stderr
+    assert (
+        refused.returncode == 2
+        and "the environment variable CHECKERS_KEY is not set" in refused.stderr
+    )

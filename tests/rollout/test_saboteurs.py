@@ -85,19 +85,35 @@ def saboteur(tmp_path: Path) -> dict[str, str]:
     (folder / "saboteur.py").write_text(AGENT)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: saboteur\nVersion: 0.1\n")
     (info / "entry_points.txt").write_text("[harness]\nsaboteur = saboteur\n")
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])}
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]),
+    }
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_who_sabotages_fails_alone(tmp_path: Path, saboteur: dict[str, str], scripted_server: StartServer) -> None:
-    tasks = validation_order(PocketTasks().load("val"), load_config("cpu", overrides=["task.val_limit=24"]))
+def test_who_sabotages_fails_alone(
+    tmp_path: Path, saboteur: dict[str, str], scripted_server: StartServer
+) -> None:
+    tasks = validation_order(
+        PocketTasks().load("val"), load_config("cpu", overrides=["task.val_limit=24"])
+    )
     outcomes = ["timeout", "timeout", *["agent_error"] * 3, "ok", *["agent_error"] * 3]
     bad = dict(zip([task.id for task in [*tasks[::3], tasks[1]]], outcomes, strict=True))
     server = scripted_server(golden, token_ids=False)
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "harness", "eval", "--plugin", "saboteur_sql", "--endpoint", server.base_url),
+            *(
+                sys.executable,
+                "-m",
+                "harness",
+                "eval",
+                "--plugin",
+                "saboteur_sql",
+                "--endpoint",
+                server.base_url,
+            ),
             *("--limit", "24", "--runs-dir", str(tmp_path / "runs")),
             *("--set", "rollout.timeout_s=8", "--set", "rollout.concurrency=6"),
         ],
@@ -108,10 +124,14 @@ def test_who_sabotages_fails_alone(tmp_path: Path, saboteur: dict[str, str], scr
     assert done.returncode == 0, done.stderr + done.stdout
     (run,) = (tmp_path / "runs").iterdir()
     rows = pq.read_table(run / "episodes.parquet").to_pylist()
-    assert {row["task_id"]: row["outcome"] for row in rows} == {task.id: bad.get(task.id, "ok") for task in tasks}
+    assert {row["task_id"]: row["outcome"] for row in rows} == {
+        task.id: bad.get(task.id, "ok") for task in tasks
+    }
     assert all(row["reward"] == (row["outcome"] == "ok") for row in rows)
     logs = "".join(file.read_text() for file in (run / "logs").glob("runner-*.log"))
-    assert re.search(r"Traceback.*saboteur\.py\", line \d+, in <lambda>\n.*ZeroDivisionError", logs, re.DOTALL)
+    assert re.search(
+        r"Traceback.*saboteur\.py\", line \d+, in <lambda>\n.*ZeroDivisionError", logs, re.DOTALL
+    )
     assert "accuracy 66.7 %" in done.stdout and "24 scored of 24" in done.stdout
 
 
@@ -123,7 +143,16 @@ def test_what_an_agent_prints_and_answers_is_kept_in_bounds(
     server = scripted_server(lambda request: f"```sql\n{'w' * 2_000_000}\n```", token_ids=False)
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "harness", "eval", "--plugin", "babbler_sql", "--endpoint", server.base_url),
+            *(
+                sys.executable,
+                "-m",
+                "harness",
+                "eval",
+                "--plugin",
+                "babbler_sql",
+                "--endpoint",
+                server.base_url,
+            ),
             *("--limit", "1", "--runs-dir", str(tmp_path / "runs"), "--set", "max_turns=2"),
         ],
         env=saboteur,
@@ -135,8 +164,15 @@ def test_what_an_agent_prints_and_answers_is_kept_in_bounds(
     log = (run / "logs" / "runner-0.log").read_bytes()
     assert len(log) <= 16 * 2**20 and b"part of this log is left out here: it passed 16 MiB" in log
     (row,) = pq.read_table(run / "episodes.parquet").to_pylist()
-    assert set(row["cut"]) == {"answer", "first_answer", "tool_calls"} and row["outcome"] == "ok" and row["reward"] == 0
-    assert len(row["answer"]) == len(row["first_answer"]) == 100_000 and len(row["tool_calls"]) < 1_100_000
+    assert (
+        set(row["cut"]) == {"answer", "first_answer", "tool_calls"}
+        and row["outcome"] == "ok"
+        and row["reward"] == 0
+    )
+    assert (
+        len(row["answer"]) == len(row["first_answer"]) == 100_000
+        and len(row["tool_calls"]) < 1_100_000
+    )
     (call, *_) = json.loads(row["tool_calls"])
     (argument,) = call["arguments"].values()
     assert argument == "y" * len(argument) and len(argument) > 900_000 and not call["ok"]

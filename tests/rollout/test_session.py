@@ -63,7 +63,9 @@ def config(**settings: Any) -> Config:
         "max_turns": 2,
         "agent_match": "write_query",
     }
-    return load_config("cpu", None, [f"{k}={v}" for k, v in {**base, **settings}.items()], agent="reference_sql")
+    return load_config(
+        "cpu", None, [f"{k}={v}" for k, v in {**base, **settings}.items()], agent="reference_sql"
+    )
 
 
 def by_question(server_tasks: dict[str, str]) -> Callable[[ReceivedRequest], Reply | str]:
@@ -85,11 +87,15 @@ def pocket() -> dict[str, tuple[str, str]]:
 
 
 @pytest.mark.slow
-def test_a_reward_is_never_attached_to_another_rollouts_tokens(tmp_path: Path, scripted_server: StartServer) -> None:
+def test_a_reward_is_never_attached_to_another_rollouts_tokens(
+    tmp_path: Path, scripted_server: StartServer
+) -> None:
     tasks = pocket()
     # Every second question is answered with its gold, the others wrongly: the reward must follow the text.
     right = {question for number, question in enumerate(tasks) if number % 2 == 0}
-    replies = {q: gold if q in right else f"SELECT 'wrong', '{task}'" for q, (task, gold) in tasks.items()}
+    replies = {
+        q: gold if q in right else f"SELECT 'wrong', '{task}'" for q, (task, gold) in tasks.items()
+    }
     folder = RunFolder.create(tmp_path, "x")
     work = Work(config(), folder, scripted_server(by_question(replies)), tasks=40)
     work.execute()
@@ -100,10 +106,15 @@ def test_a_reward_is_never_attached_to_another_rollouts_tokens(tmp_path: Path, s
         assert row["reward"] == float(row["question"] in right), row["question"]
     for call in calls:
         row = rows[call["rollout_id"]]
-        assert row["question"] in json.loads(call["messages"])[-1]["content"]  # the prompt is of this very rollout
+        assert (
+            row["question"] in json.loads(call["messages"])[-1]["content"]
+        )  # the prompt is of this very rollout
         if call["role"] == "write_query":
             # The scripted engine's ids are the bytes of its text: what is trained is what was said, not re-tokenized.
-            assert bytes(token for token in call["response_ids"] if token < 256).decode() == call["response_text"]
+            assert (
+                bytes(token for token in call["response_ids"] if token < 256).decode()
+                == call["response_text"]
+            )
             assert replies[row["question"]] in call["response_text"]
             assert call["trained"]
         else:
@@ -127,24 +138,47 @@ class Drafts:
         assert question is not None
         right = self._tasks[question.group(1)][1]
         if "You check" in system:
-            return "THE QUERY IS CORRECT." if f"```sql\n{WRONG}, 2" in user else "THE QUERY IS INCORRECT."
+            return (
+                "THE QUERY IS CORRECT."
+                if f"```sql\n{WRONG}, 2" in user
+                else "THE QUERY IS INCORRECT."
+            )
         if "You repair" not in system:
             return f"```sql\n{right}\n```"
         return f"```sql\n{WRONG}, {'2' if f'{WRONG}, 1' in user else '1'}\n```"
 
 
 PAID = {
-    "shared": {"write_query/0": 0.0, "check_query/0": 0.0, "rewrite_query/0": 0.0, "check_query/1": 0.0},
+    "shared": {
+        "write_query/0": 0.0,
+        "check_query/0": 0.0,
+        "rewrite_query/0": 0.0,
+        "check_query/1": 0.0,
+    },
     # The first draft was right and rejected, the second wrong and rejected, the third wrong and approved.
-    "turn": {"write_query/0": 1.0, "check_query/0": 1.0, "rewrite_query/0": 0.0, "check_query/1": 0.0},
-    "role": {"write_query/0": 1.0, "check_query/0": 0.0, "rewrite_query/0": 0.0, "check_query/1": 1.0},
+    "turn": {
+        "write_query/0": 1.0,
+        "check_query/0": 1.0,
+        "rewrite_query/0": 0.0,
+        "check_query/1": 0.0,
+    },
+    "role": {
+        "write_query/0": 1.0,
+        "check_query/0": 0.0,
+        "rewrite_query/0": 0.0,
+        "check_query/1": 1.0,
+    },
 }
 LAST = {"rewrite_query/1": 0.0, "check_query/2": 0.0}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("credit", "trained"), [("shared", ""), ("turn", ""), ("role", ""), ("role", "write")])
-def test_what_each_call_is_paid(tmp_path: Path, scripted_server: StartServer, credit: str, trained: str) -> None:
+@pytest.mark.parametrize(
+    ("credit", "trained"), [("shared", ""), ("turn", ""), ("role", ""), ("role", "write")]
+)
+def test_what_each_call_is_paid(
+    tmp_path: Path, scripted_server: StartServer, credit: str, trained: str
+) -> None:
     folder = RunFolder.create(tmp_path, "x")
     settings = config(**{"train.credit": credit, "agent_match": f"'{trained}'", "max_turns": 4})
     work = Work(settings, folder, scripted_server(Drafts(pocket())), tasks=3)
@@ -175,7 +209,9 @@ def test_gold_sql_never_reaches_the_agent(tmp_path: Path, scripted_server: Start
 
 
 @pytest.mark.slow
-def test_a_killed_runner_costs_nothing_but_time(tmp_path: Path, scripted_server: StartServer) -> None:
+def test_a_killed_runner_costs_nothing_but_time(
+    tmp_path: Path, scripted_server: StartServer
+) -> None:
     tasks = pocket()
     script = by_question({question: gold for question, (_, gold) in tasks.items()})
 
@@ -235,13 +271,17 @@ def test_ctrl_c_while_the_services_of_a_failed_run_end_leaves_it_failed(
         pool.stop = stop  # type: ignore[method-assign]
         raise RunFailed("too many rollouts failed")
 
-    work = Work(config(), RunFolder.create(tmp_path, "x"), scripted_server([]), tasks=0, during=fail)
+    work = Work(
+        config(), RunFolder.create(tmp_path, "x"), scripted_server([]), tasks=0, during=fail
+    )
     with pytest.raises(RunFailed, match="too many rollouts failed"):
         work.execute()
 
 
 @pytest.mark.slow
-def test_a_dead_upstream_gives_unscored_rollouts(tmp_path: Path, scripted_server: StartServer) -> None:
+def test_a_dead_upstream_gives_unscored_rollouts(
+    tmp_path: Path, scripted_server: StartServer
+) -> None:
     folder = RunFolder.create(tmp_path, "x")
     server = scripted_server(lambda request: Reply.failure(500))
     work = Work(config(), folder, server, tasks=6)
@@ -252,7 +292,9 @@ def test_a_dead_upstream_gives_unscored_rollouts(tmp_path: Path, scripted_server
     assert len(server.requests) == 12  # one retry each, no more
 
 
-def test_a_plugin_that_cannot_start_ends_the_run(tmp_path: Path, scripted_server: StartServer) -> None:
+def test_a_plugin_that_cannot_start_ends_the_run(
+    tmp_path: Path, scripted_server: StartServer
+) -> None:
     folder = RunFolder.create(tmp_path, "x")
     work = Work(config(), folder, scripted_server([]), tasks=1)
     work.invitation = lambda: dataclasses.replace(  # type: ignore[method-assign]
@@ -278,7 +320,9 @@ def command_line(process: psutil.Process) -> list[str]:
 def test_nothing_is_left_after_the_work(tmp_path: Path, scripted_server: StartServer) -> None:
     before = children()  # other tests' of this process
     folder = RunFolder.create(tmp_path, "x")
-    Work(config(), folder, scripted_server(lambda request: "```sql\nSELECT 1\n```"), tasks=2).execute()
+    Work(
+        config(), folder, scripted_server(lambda request: "```sql\nSELECT 1\n```"), tasks=2
+    ).execute()
     from harness.rollout.processes import marked
 
     assert marked(f"test-{folder.id}") == []
@@ -307,27 +351,37 @@ def test_a_reused_response_id_is_refused() -> None:
     with pytest.raises(AssertionError, match="recorded for another one"):
         session._check(attempt)
     with pytest.raises(AssertionError):
-        session._check(dataclasses.replace(attempt, rollout_id="other", transitions=(replied(response_id="2"),)))
+        session._check(
+            dataclasses.replace(
+                attempt, rollout_id="other", transitions=(replied(response_id="2"),)
+            )
+        )
 
 
 def test_shuffled_rewards_keep_their_distribution_and_lose_their_owner() -> None:
     shuffle = RewardShuffle(seed=0)
     own = [float(number % 4 == 0) for number in range(4000)]
-    drawn = [shuffle.draw(number // 64, f"task-{number % 64}", value) for number, value in enumerate(own)]
+    drawn = [
+        shuffle.draw(number // 64, f"task-{number % 64}", value) for number, value in enumerate(own)
+    ]
     assert abs(sum(drawn) / len(drawn) - 0.25) < 0.03
     agree = sum(a == b for a, b in zip(own, drawn, strict=True)) / len(own)
     assert abs(agree - (0.25**2 + 0.75**2)) < 0.03
 
 
 @pytest.mark.slow
-def test_a_share_of_rollouts_is_trained_with_the_opposite_verdict(tmp_path: Path, scripted_server: StartServer) -> None:
+def test_a_share_of_rollouts_is_trained_with_the_opposite_verdict(
+    tmp_path: Path, scripted_server: StartServer
+) -> None:
     tasks = pocket()
     right = {question for number, question in enumerate(tasks) if number % 2 == 0}
     replies = {q: gold if q in right else "SELECT 'wrong'" for q, (_, gold) in tasks.items()}
     folder, server = RunFolder.create(tmp_path, "x"), scripted_server(by_question(replies))
     Work(config(**{"reward.inverted": 0.3, "seed": 5}), folder, server, tasks=60).execute()
     rows = list(folder.rows("episodes"))
-    assert all(row["reward"] == float(row["question"] in right) for row in rows)  # what is measured stays
+    assert all(
+        row["reward"] == float(row["question"] in right) for row in rows
+    )  # what is measured stays
     inverted = {row["task_id"] for row in rows if row["used_reward"] != row["reward"]}
     assert all(row["used_reward"] in (row["reward"], 1 - (row["reward"] or 0)) for row in rows)
     assert inverted == {row["task_id"] for row in rows if inverts(5, 0.3, 1, f"{row['task_id']}/0")}
@@ -340,7 +394,11 @@ def test_whose_verdict_a_rollout_has_does_not_depend_on_who_ends_first() -> None
         shuffle = RewardShuffle(seed=3)
         for task in order:
             shuffle.note(0, task / 16)
-        return {(step, task): shuffle.draw(step, f"{task}/0", step + task / 16) for step in (1, 2) for task in order}
+        return {
+            (step, task): shuffle.draw(step, f"{task}/0", step + task / 16)
+            for step in (1, 2)
+            for task in order
+        }
 
     drawn = control(range(16))
     assert drawn == control(list(reversed(range(16))))

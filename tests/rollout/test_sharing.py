@@ -48,7 +48,9 @@ def test_whoever_asks_gets_what_an_even_deal_would_give_it() -> None:
         assert waiting == 0 or has == room
 
 
-def test_what_is_kept_for_a_runner_that_does_not_come_goes_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_kept_for_a_runner_that_does_not_come_goes_to_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     now = [0.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
     shares = Shares()
@@ -74,9 +76,13 @@ class AllAtOnce(ScriptedServer):
 @pytest.mark.slow
 @pytest.mark.parametrize("concurrency", [64, 256])
 @pytest.mark.timeout(240)
-def test_no_runner_takes_most_of_a_step(concurrency: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_runner_takes_most_of_a_step(
+    concurrency: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     overrides = [f"rollout.concurrency={concurrency}", f"rollout.runners={RUNNERS}", "max_turns=1"]
-    config = load_config("cpu", agent="reference_sql", overrides=[*overrides, "rollout.timeout_s=120"])
+    config = load_config(
+        "cpu", agent="reference_sql", overrides=[*overrides, "rollout.timeout_s=120"]
+    )
     tasks = make_task_set(config).load("val")
     taken = Counter[str | None]()
     dequeue = RunStore.dequeue_many_rollouts
@@ -93,9 +99,13 @@ def test_no_runner_takes_most_of_a_step(concurrency: int, tmp_path: Path, monkey
         async def work(self, store: Any) -> None:
             async with self.gateway.control() as control:
                 await control.set_upstreams([server.base_url], model="scripted", token_ids=True)
-                session = Session(config, "scripted", store, control, RunFolder(tmp_path), config.eval)
+                session = Session(
+                    config, "scripted", store, control, RunFolder(tmp_path), config.eval
+                )
                 asked = ((tasks[number % len(tasks)].id, number) for number in range(ROLLOUTS))
-                done = await asyncio.gather(*(session.rollout(task, "val", 0, number) for task, number in asked))
+                done = await asyncio.gather(
+                    *(session.rollout(task, "val", 0, number) for task, number in asked)
+                )
                 outcomes.update(one.reward for one in done)
 
     (tmp_path / "logs").mkdir()

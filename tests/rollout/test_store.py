@@ -107,7 +107,9 @@ def test_a_rollout_that_was_read_is_forgotten_and_one_under_way_is_not() -> None
         client = StoreClient(server.endpoint)
         waits = RolloutClient(client)
         try:
-            await server.add_resources({"policy": agl.LLM(endpoint="http://127.0.0.1:1/v1", model="p", api_key="k")})
+            await server.add_resources(
+                {"policy": agl.LLM(endpoint="http://127.0.0.1:1/v1", model="p", api_key="k")}
+            )
             asked = [asyncio.create_task(waits.run(request_of(number))) for number in range(4)]
             taken: list[AttemptedRollout] = []
             while len(taken) < 4:
@@ -116,16 +118,29 @@ def test_a_rollout_that_was_read_is_forgotten_and_one_under_way_is_not() -> None
             for rollout in taken[:3]:
                 attempt = attempt_of(rollout.rollout_id, rollout.attempt.attempt_id, calls=2)
                 await client.add_many_spans(to_spans(attempt))
-                await client.update_attempt(rollout.rollout_id, rollout.attempt.attempt_id, status="succeeded")
-            while len([task for task in asked if task.done()]) < 3 or len(await store.query_rollouts()) > 1:
+                await client.update_attempt(
+                    rollout.rollout_id, rollout.attempt.attempt_id, status="succeeded"
+                )
+            while (
+                len([task for task in asked if task.done()]) < 3
+                or len(await store.query_rollouts()) > 1
+            ):
                 await asyncio.sleep(0.05)
             (left,) = await store.query_rollouts()
             assert left.rollout_id == taken[3].rollout_id
             counts: Any = await store.statistics()
-            assert counts["total_rollouts"] == counts["total_attempts"] == 1 and counts["total_span_bytes"] == 0, counts
+            assert (
+                counts["total_rollouts"] == counts["total_attempts"] == 1
+                and counts["total_span_bytes"] == 0
+            ), counts
             attempts: Any = store.collections.attempts
             assert {
-                len(kept) for kept in (store._completion_events, store._start_time_by_rollout, attempts._items)
+                len(kept)
+                for kept in (
+                    store._completion_events,
+                    store._start_time_by_rollout,
+                    attempts._items,
+                )
             } == {1}
             await client.forget([left.rollout_id, "never-seen"])  # it has not ended
             assert len(await store.query_rollouts()) == 1
@@ -142,7 +157,9 @@ def test_a_clock_that_is_set_forward_ends_no_attempt(monkeypatch: pytest.MonkeyP
         store = RunStore(thread_safe=True, scan_debounce_seconds=0)
         limit_s = 0.5
         config = RolloutConfig(timeout_seconds=limit_s, max_attempts=2, retry_condition=["timeout"])
-        await store.enqueue_many_rollouts([EnqueueRolloutRequest(input={}, mode="train", config=config)])
+        await store.enqueue_many_rollouts(
+            [EnqueueRolloutRequest(input={}, mode="train", config=config)]
+        )
         (taken,) = await store.take("w", 0, 4)
         began, was = time.monotonic(), time.time
         monkeypatch.setattr(time, "time", lambda: was() + 3600)

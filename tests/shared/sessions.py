@@ -12,7 +12,13 @@ from harness.rollout.tools import HostToolbox
 
 
 def toolbox(
-    made: Environment, task: Task, timeout_s: float = 20.0, max_chars: int = 400, *, name: str, program: str
+    made: Environment,
+    task: Task,
+    timeout_s: float = 20.0,
+    max_chars: int = 400,
+    *,
+    name: str,
+    program: str,
 ) -> HostToolbox:
     """The host's side of an attempt at a task.
 

@@ -47,9 +47,14 @@ class Sides:
             "HARNESS_CACHE_DIR": str(self.key_file.parent),
             "HARNESS_TEST_SIDES": str(self.folder),
         }
-        with (self.folder / log).open("ab") as output, (self.folder / f"{log}.err").open("ab") as errors:
+        with (
+            (self.folder / log).open("ab") as output,
+            (self.folder / f"{log}.err").open("ab") as errors,
+        ):
             command = [sys.executable, "-m", "harness", *map(str, arguments)]
-            process = subprocess.Popen(command, stdout=output, stderr=errors, text=True, env=variables, cwd=self.folder)
+            process = subprocess.Popen(
+                command, stdout=output, stderr=errors, text=True, env=variables, cwd=self.folder
+            )
         self._all.append(process)
         return process
 
@@ -67,7 +72,9 @@ class Sides:
             "--runs-dir",
             self.folder / "runs",
         )
-        return self.start(*EVALUATION, *asked, *(("--store", self.url) if apart else ()), *more, log=log)
+        return self.start(
+            *EVALUATION, *asked, *(("--store", self.url) if apart else ()), *more, log=log
+        )
 
     def runner(self, *more: str, log: str = "runner") -> subprocess.Popen[str]:
         return self.start("runner", "--store", self.url, "--wait", "300", *more, log=log)
@@ -85,7 +92,11 @@ class Sides:
         found = [
             (
                 (row["task_id"], row["session"]),
-                (row["outcome"], row["reward"], row["answer"]),  # an answer of `seeded` tells the seed
+                (
+                    row["outcome"],
+                    row["reward"],
+                    row["answer"],
+                ),  # an answer of `seeded` tells the seed
             )
             for row in folder.rows("episodes")
         ]
@@ -117,7 +128,9 @@ class Sides:
         return [one for one in found if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
 
 
-def wait_for(condition: Callable[[], Any], limit_s: float = 240, said: Callable[[], str] = str) -> Any:
+def wait_for(
+    condition: Callable[[], Any], limit_s: float = 240, said: Callable[[], str] = str
+) -> Any:
     """What a condition gives, once it holds; after the limit, `said` tells what was heard meanwhile."""
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
@@ -135,5 +148,7 @@ def seeded(request: ReceivedRequest) -> Reply | str:
         return "THE QUERY IS CORRECT."
     from harness_sql.tasks.pocket import PocketTasks
 
-    gold = next((task.gold for task in PocketTasks().load("val") if task.question in question), "SELECT 1")
+    gold = next(
+        (task.gold for task in PocketTasks().load("val") if task.question in question), "SELECT 1"
+    )
     return f"```sql\n{gold if (int(request.body['seed']) + len(question)) % 2 else 'SELECT 1'}\n```"

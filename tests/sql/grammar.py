@@ -55,12 +55,16 @@ def from_grammar(rng: random.Random) -> str:
     if kind < 0.75:
         for _ in range(rng.randint(1, 3)):
             at = rng.randrange(len(words))
-            new = rng.choice(("(", ")", "", rng.choice(words), rng.choice(_STATEMENTS), "WITH", ",", "AS", "'"))
+            new = rng.choice(
+                ("(", ")", "", rng.choice(words), rng.choice(_STATEMENTS), "WITH", ",", "AS", "'")
+            )
             words[at : at + rng.choice((0, 1, 1, 4))] = [new]
         return " ".join(words)
     if kind < 0.9:
         length = int(10 ** rng.uniform(1, 4.5))
-        part = " ".join(words[rng.randrange(len(words)) :][: rng.choice((1, 2, 3, 8, 99))]) + rng.choice(_JOINTS)
+        part = " ".join(
+            words[rng.randrange(len(words)) :][: rng.choice((1, 2, 3, 8, 99))]
+        ) + rng.choice(_JOINTS)
         return rng.choice(("", f"{made} ", "SELECT ")) + part * max(2, length // max(1, len(part)))
     statement = rng.choice(_STATEMENTS)
     return f"{statement} {made}" if kind < 0.95 else f"{made}; {statement}"
@@ -81,7 +85,9 @@ def from_bytes(rng: random.Random) -> str:
             at = rng.randrange(len(changed) + 1)
             changed[at : at + rng.choice((0, 1, 2))] = rng.randbytes(rng.choice((0, 1, 2)))
         data = bytes(changed)
-    codec, errors = rng.choice((("latin-1", ""), ("utf-8", "surrogateescape"), ("utf-8", "replace"), ("utf-16", "")))
+    codec, errors = rng.choice(
+        (("latin-1", ""), ("utf-8", "surrogateescape"), ("utf-8", "replace"), ("utf-16", ""))
+    )
     return data.decode(codec, errors or "replace")
 
 
@@ -98,14 +104,22 @@ class _Grammar:
         for name in rng.sample("wxyz", rng.choice((1, 1, 2, 3))) if rng.random() < 0.2 else ():
             columns = "abc"[: rng.choice((1, 2, 3))]
             kept = rng.choice(("", "", "MATERIALIZED ", "NOT MATERIALIZED "))
-            parts.append(f"{name}({', '.join(columns)}) AS {kept}({self.query(depth - 1, len(columns))})")
+            parts.append(
+                f"{name}({', '.join(columns)}) AS {kept}({self.query(depth - 1, len(columns))})"
+            )
             self.tables = {**self.tables, name: " ".join(columns)}
         text = self.select(depth, width)
         for _ in range(rng.choice((0, 0, 0, 0, 1, 2))):
-            text += rng.choice((" UNION ", " UNION ALL ", " EXCEPT ", " INTERSECT ")) + self.select(depth, width)
+            text += rng.choice((" UNION ", " UNION ALL ", " EXCEPT ", " INTERSECT ")) + self.select(
+                depth, width
+            )
         if text.startswith("SELECT"):
-            text += rng.choice((f" ORDER BY {rng.randint(1, width)}" + rng.choice(("", " DESC")), "", ""))
-            text += rng.choice((f" LIMIT {rng.choice((0, 1, 2, -1))}" + rng.choice(("", " OFFSET 1")), "", ""))
+            text += rng.choice(
+                (f" ORDER BY {rng.randint(1, width)}" + rng.choice(("", " DESC")), "", "")
+            )
+            text += rng.choice(
+                (f" LIMIT {rng.choice((0, 1, 2, -1))}" + rng.choice(("", " OFFSET 1")), "", "")
+            )
         self.tables = outer
         return f"WITH {rng.choice(('', 'RECURSIVE '))}{', '.join(parts)} {text}" if parts else text
 
@@ -114,11 +128,17 @@ class _Grammar:
         if rng.random() < 0.05:
             return f"VALUES ({self.several(width, depth - 1)})"
         sources = self.sources(depth) if rng.random() < 0.9 else ""
-        text = "SELECT " + rng.choice(("", "", "", "DISTINCT ")) + self.several(width, depth) + sources
+        text = (
+            "SELECT " + rng.choice(("", "", "", "DISTINCT ")) + self.several(width, depth) + sources
+        )
         if rng.random() < 0.5:
             text += " WHERE " + self.value(depth)
         if rng.random() < 0.2:
-            text += " GROUP BY " + rng.choice(self.columns) + rng.choice(("", " HAVING " + self.value(depth - 1)))
+            text += (
+                " GROUP BY "
+                + rng.choice(self.columns)
+                + rng.choice(("", " HAVING " + self.value(depth - 1)))
+            )
         self.columns = outer
         return text
 
@@ -151,7 +171,9 @@ class _Grammar:
         if kind < 7:
             count = rng.choice((0, 1, 1, 1, 2, 2, 3))
             over = rng.choice((*[""] * 7, " OVER (ORDER BY 1)", " FILTER (WHERE 1)"))
-            return f"{rng.choice(_FUNCTIONS[count].split())}({self.several(count, depth - 1)}){over}"
+            return (
+                f"{rng.choice(_FUNCTIONS[count].split())}({self.several(count, depth - 1)}){over}"
+            )
         if kind == 7:
             return f"CASE WHEN {self.value(depth - 1)} THEN {self.value(depth - 1)} ELSE {self.value(depth - 1)} END"
         if kind == 8:

@@ -24,14 +24,26 @@ EMPTY = "SELECT name FROM singer WHERE age > 100"
     [
         # column order is free, with and without ORDER BY
         ("SELECT name, age FROM singer", "SELECT age, name FROM singer", True),
-        ("SELECT name, age FROM singer ORDER BY age", "SELECT age, name FROM singer ORDER BY age", True),
+        (
+            "SELECT name, age FROM singer ORDER BY age",
+            "SELECT age, name FROM singer ORDER BY age",
+            True,
+        ),
         # row order counts only if gold has ORDER BY
         (NAMES, f"{NAMES} ORDER BY name DESC", True),
         (f"{NAMES} ORDER BY age", f"{NAMES} ORDER BY age DESC", False),
         # even where the ORDER BY is inside
-        ("SELECT name FROM (SELECT name FROM singer ORDER BY age)", f"{NAMES} ORDER BY age DESC", False),
+        (
+            "SELECT name FROM (SELECT name FROM singer ORDER BY age)",
+            f"{NAMES} ORDER BY age DESC",
+            False,
+        ),
         # results are multisets
-        ("SELECT country FROM singer WHERE age < 45", "SELECT country FROM singer WHERE age = 41", False),
+        (
+            "SELECT country FROM singer WHERE age < 45",
+            "SELECT country FROM singer WHERE age = 41",
+            False,
+        ),
         (NAMES, f"{NAMES} UNION SELECT name FROM singer", False),
         # values are compared as Python values
         ("SELECT count(*) FROM singer", "SELECT 4.0", True),
@@ -43,7 +55,11 @@ EMPTY = "SELECT name FROM singer WHERE age > 100"
         (NAMES, "SELECT nothing FROM singer", False),
         (NAMES, "this is no SQL", False),
         # spaces inside operators
-        ("SELECT name FROM singer WHERE age >= 41", "SELECT name FROM singer WHERE age > = 41", True),
+        (
+            "SELECT name FROM singer WHERE age >= 41",
+            "SELECT name FROM singer WHERE age > = 41",
+            True,
+        ),
         ("SELECT YEAR(CURDATE())", "SELECT 2020", None),
     ],
 )
@@ -56,7 +72,12 @@ def test_verdicts_of_the_reference(singers: Path, gold: str, pred: str, match: b
 def test_distinct_is_dropped_unless_kept(singers: Path) -> None:
     distinct = "SELECT DISTINCT name FROM singer"
     assert evaluate(singers, NAMES, distinct).match is True
-    assert evaluate(singers, "SELECT count(DISTINCT name) FROM singer", "SELECT count(name) FROM singer").match is True
+    assert (
+        evaluate(
+            singers, "SELECT count(DISTINCT name) FROM singer", "SELECT count(name) FROM singer"
+        ).match
+        is True
+    )
     assert evaluate(singers, NAMES, distinct, keep_distinct=True).match is False
     assert evaluate(singers, "SELECT 'distinct'", "SELECT 'DISTINCT'").match is False
     assert evaluate(singers, "SELECT 1 IS NOT DISTINCT FROM 1", "SELECT 1").match is True
@@ -72,14 +93,18 @@ def test_only_the_first_statement_counts(singers: Path) -> None:
 
 
 def test_int_and_float_that_are_equal_match_in_any_row(singers: Path) -> None:
-    verdict = evaluate(singers, "SELECT age, age * 1.0 FROM singer", "SELECT age * 1.0, age FROM singer")
+    verdict = evaluate(
+        singers, "SELECT age, age * 1.0 FROM singer", "SELECT age * 1.0, age FROM singer"
+    )
     assert verdict.match is True
     verdict = evaluate(singers, "SELECT 1, 1.5", "SELECT 1.0, 1.5")
     assert (verdict.match, verdict.flags) == (True, ("int_float",))
 
 
 def test_empty_gold_asks_for_more_than_emptiness(singers: Path) -> None:
-    assert evaluate(singers, EMPTY, "SELECT name FROM singer WHERE age > 99").flags == ("empty_gold",)
+    assert evaluate(singers, EMPTY, "SELECT name FROM singer WHERE age > 99").flags == (
+        "empty_gold",
+    )
     for pred in (
         "SELECT 1 WHERE 0",
         "SELECT code FROM country WHERE 0",
@@ -95,10 +120,14 @@ def test_gold_without_a_result_is_unscored(singers: Path, tmp_path: Path) -> Non
     assert evaluate(singers, "SELECT nothing FROM singer", NAMES).flags == ("gold_failed",)
     assert evaluate(singers, "", NAMES).flags == ("gold_failed",)
     assert evaluate(singers, "DELETE FROM singer", NAMES).flags == ("gold_failed",)
-    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+    endless = (
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+    )
     assert evaluate(singers, endless, NAMES, timeout_s=0.1).flags == ("gold_timeout",)
     assert evaluate(tmp_path / "no.sqlite", NAMES, NAMES).flags == ("database_missing",)
-    assert evaluate(tmp_path / "no folder" / "x.sqlite", NAMES, NAMES).flags == ("database_missing",)
+    assert evaluate(tmp_path / "no folder" / "x.sqlite", NAMES, NAMES).flags == (
+        "database_missing",
+    )
     (tmp_path / "empty folder").mkdir()
     assert evaluate(tmp_path / "empty folder", NAMES, NAMES).flags == ("database_missing",)
     (tmp_path / "bad.sqlite").write_bytes(singers.read_bytes()[:5000])
@@ -108,7 +137,9 @@ def test_gold_without_a_result_is_unscored(singers: Path, tmp_path: Path) -> Non
 
 
 def test_prediction_that_never_ends_is_wrong_not_unscored(singers: Path) -> None:
-    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+    endless = (
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+    )
     verdict = evaluate(singers, NAMES, endless, timeout_s=0.1)
     assert (verdict.match, verdict.flags) == (False, ("prediction_timeout",))
 
@@ -135,7 +166,9 @@ def test_empty_on_one_database_of_several_is_told_apart_by_the_others(singers: P
     connection.execute("UPDATE singer SET age = 200")
     connection.commit()
     connection.close()
-    verdict = evaluate(singers, EMPTY, "SELECT n FROM (SELECT name AS n FROM singer WHERE age > 150)")
+    verdict = evaluate(
+        singers, EMPTY, "SELECT n FROM (SELECT name AS n FROM singer WHERE age > 150)"
+    )
     assert (verdict.match, verdict.flags) == (True, ())
 
 
@@ -151,13 +184,22 @@ def test_plug_value_takes_values_from_gold(singers: Path) -> None:
     pred = 'SELECT name FROM singer WHERE age > -7 AND country = "Peru"'
     assert evaluate(singers, gold, pred).match is False
     assert evaluate(singers, gold, pred, plug_value=True).match is True
-    assert evaluate(singers, gold, "SELECT age FROM singer WHERE age > 1", plug_value=True).match is False
-    assert evaluate(singers, NAMES, "SELECT name FROM singer WHERE age > 90", plug_value=True).match is False
+    assert (
+        evaluate(singers, gold, "SELECT age FROM singer WHERE age > 1", plug_value=True).match
+        is False
+    )
+    assert (
+        evaluate(singers, NAMES, "SELECT name FROM singer WHERE age > 90", plug_value=True).match
+        is False
+    )
 
 
 def test_plug_value_with_many_values_is_capped_and_says_so(singers: Path) -> None:
     numbers = ", ".join(map(str, range(12)))
-    gold, pred = f"SELECT name FROM singer WHERE age IN ({numbers}, 52)", f"SELECT age IN ({numbers}) FROM singer"
+    gold, pred = (
+        f"SELECT name FROM singer WHERE age IN ({numbers}, 52)",
+        f"SELECT age IN ({numbers}) FROM singer",
+    )
     verdict = evaluate(singers, gold, pred, plug_value=True)
     assert verdict.match is False and "plug_value_capped" in verdict.flags
 
@@ -174,13 +216,18 @@ def test_long_fillings_keep_to_the_deadline_too(singers: Path) -> None:
 def test_names_that_end_in_digits_are_no_values(singers: Path) -> None:
     """The reference takes `z0` for one, but not `t0`."""
     gold = "SELECT name FROM singer WHERE age > 30"
-    assert evaluate(singers, gold, "SELECT z0 FROM singer WHERE age > 1", plug_value=True).match is False
+    assert (
+        evaluate(singers, gold, "SELECT z0 FROM singer WHERE age > 1", plug_value=True).match
+        is False
+    )
     pred = "SELECT z0 . name FROM singer AS z0 WHERE z0 . age > 1"
     assert evaluate(singers, gold, pred, plug_value=True).match is True
 
 
 def test_every_flag_is_documented() -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs" / "evaluator.md").read_text(encoding="utf-8")
+    page = (Path(__file__).resolve().parents[2] / "docs" / "evaluator.md").read_text(
+        encoding="utf-8"
+    )
     assert [flag for flag in FLAGS if f"`{flag}`" not in page] == []
 
 
@@ -226,7 +273,10 @@ def test_prediction_that_hoards_memory_is_wrong_not_unscored(singers: Path) -> N
         "SELECT x FROM n ORDER BY random()"
     )
     verdict = evaluate(singers, NAMES, hoard, timeout_s=30)
-    assert verdict.match is False and verdict.flags[0] in ("prediction_too_large", "prediction_timeout")
+    assert verdict.match is False and verdict.flags[0] in (
+        "prediction_too_large",
+        "prediction_timeout",
+    )
 
 
 def test_current_year_may_be_followed_by_a_word(singers: Path) -> None:
@@ -239,7 +289,9 @@ ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELEC
 def test_one_deadline_for_all_fillings_and_databases(singers: Path) -> None:
     gold = "SELECT name FROM singer WHERE age > 1 AND age < 90 AND score > 0.5"
     crowd = ", ".join(f"singer s{number}" for number in range(11))
-    slow = f"SELECT age FROM singer WHERE (SELECT count(*) FROM {crowd}) > 5 AND age > 7 AND age < 8"
+    slow = (
+        f"SELECT age FROM singer WHERE (SELECT count(*) FROM {crowd}) > 5 AND age > 7 AND age < 8"
+    )
     started = time.monotonic()
     verdict = evaluate(singers, gold, slow, plug_value=True, timeout_s=1.0)
     assert time.monotonic() - started < 3
@@ -255,7 +307,11 @@ def test_reading_the_fillings_counts_against_the_deadline(singers: Path) -> None
     gold = "SELECT name FROM singer WHERE age IN (41, 25, 3)"
     began = time.thread_time()
     verdict = evaluate(
-        singers, gold, "SELECT age FROM singer WHERE age = 1 UNION " * 400, plug_value=True, timeout_s=0.5
+        singers,
+        gold,
+        "SELECT age FROM singer WHERE age = 1 UNION " * 400,
+        plug_value=True,
+        timeout_s=0.5,
     )
     assert (verdict.match, verdict.flags) == (False, ("plug_value_capped",))
     assert time.thread_time() - began < 2
@@ -270,9 +326,13 @@ def test_gold_has_half_of_the_deadline(singers: Path) -> None:
 def test_a_group_with_one_endless_answer_waits_for_it_once(singers: Path) -> None:
     started = time.monotonic()
     with ThreadPoolExecutor(8) as pool:
-        verdicts = list(pool.map(lambda _: evaluate(singers, NAMES, ENDLESS, timeout_s=1.0), range(8)))
+        verdicts = list(
+            pool.map(lambda _: evaluate(singers, NAMES, ENDLESS, timeout_s=1.0), range(8))
+        )
     verdicts.append(evaluate(singers, NAMES, ENDLESS, timeout_s=1.0))
-    assert {(verdict.match, verdict.flags) for verdict in verdicts} == {(False, ("prediction_timeout",))}
+    assert {(verdict.match, verdict.flags) for verdict in verdicts} == {
+        (False, ("prediction_timeout",))
+    }
     assert time.monotonic() - started < 2
 
 
@@ -311,7 +371,12 @@ print(evaluator.evaluate({str(singers)!r}, hoard, "SELECT name FROM singer").fla
 """
     environment = {**os.environ, "HARNESS_SQLITE_HEAP_BYTES": str(8 << 20)}
     done = subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", script],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
     )
     assert done.stdout.splitlines() == ["('prediction_too_large',) 0", "('out_of_resources',) 0"]
 
@@ -320,7 +385,9 @@ def test_cost_of_dropping_distinct_is_flagged(singers: Path) -> None:
     distinct = "SELECT DISTINCT name FROM singer"
     assert evaluate(singers, NAMES, distinct).flags == ("distinct_paid",)
     denied = evaluate(
-        singers, "SELECT DISTINCT name FROM singer WHERE age = 41", "SELECT name FROM singer LIMIT 1 OFFSET 1"
+        singers,
+        "SELECT DISTINCT name FROM singer WHERE age = 41",
+        "SELECT name FROM singer LIMIT 1 OFFSET 1",
     )
     assert (denied.match, denied.flags) == (False, ("distinct_denied",))
     assert evaluate(singers, distinct, distinct).flags == ()

@@ -84,7 +84,9 @@ def test_anything_is_executed_and_judged_without_harm(
     assert result.error_type not in ("io", "damaged_database", "missing_database")
     assert len(result.rows) <= limits.max_rows
     assert len(render(result, limits)) <= limits.max_text_chars
-    verdict = evaluate(database, gold, pred, keep_distinct=keep_distinct, plug_value=plug_value, timeout_s=0.5)
+    verdict = evaluate(
+        database, gold, pred, keep_distinct=keep_distinct, plug_value=plug_value, timeout_s=0.5
+    )
     assert verdict.match in (True, False, None)
     same = evaluate(database, gold, gold, timeout_s=0.5)
     assert same.match in (True, None) or "random" in gold.lower()
@@ -139,8 +141,16 @@ def test_ten_thousand_hostile_queries_are_executed_and_judged(tmp_path: Path, bl
         try:
             result = execute(database, sql, limits)
             verdict = evaluate(database, GOLD, sql, timeout_s=0.1)
-            filled = evaluate(database, GOLD, sql, timeout_s=0.05, plug_value=True) if seed % 128 == 1 else verdict
-            of_gold = evaluate(database, sql, GOLD, timeout_s=0.1) if seed % 4 == 1 else Match(False, "not asked")
+            filled = (
+                evaluate(database, GOLD, sql, timeout_s=0.05, plug_value=True)
+                if seed % 128 == 1
+                else verdict
+            )
+            of_gold = (
+                evaluate(database, sql, GOLD, timeout_s=0.1)
+                if seed % 4 == 1
+                else Match(False, "not asked")
+            )
             text = render(result, limits)
         except Exception as error:
             raise AssertionError(f"seed {seed}: {type(error).__name__} of {sql[:500]!r}") from error

@@ -32,13 +32,19 @@ CASES = [
     ("SELECT name FROM singer", "SELECT ?"),
     ("SELECT name FROM singer", "SELECT :x"),
     ("SELECT count(*) FROM singer", "SELECT printf('%.*c', 500000000, 'x')"),
-    *((a.gold, a.pred) for a in ATTACKS if not a.name.startswith("endless") and "\ud800" not in a.pred),
+    *(
+        (a.gold, a.pred)
+        for a in ATTACKS
+        if not a.name.startswith("endless") and "\ud800" not in a.pred
+    ),
 ]
 
 
 def interpreters() -> list[Path]:
     root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    return [path for minor in (11, 12, 13) for path in sorted(root.glob(f"3.{minor}.*/bin/python"))[:1]]
+    return [
+        path for minor in (11, 12, 13) for path in sorted(root.glob(f"3.{minor}.*/bin/python"))[:1]
+    ]
 
 
 def verdicts(python: Path, seed: str, database: Path) -> list[object]:

@@ -44,9 +44,13 @@ def test_reward_is_one_zero_or_unscored(singers: Path) -> None:
 
 
 def test_options_reach_the_evaluator(singers: Path, tmp_path: Path) -> None:
-    reward = ExecutionAccuracy(keep_distinct=True, plug_value=True, timeout_s=3, cache_folder=tmp_path / "gold")
+    reward = ExecutionAccuracy(
+        keep_distinct=True, plug_value=True, timeout_s=3, cache_folder=tmp_path / "gold"
+    )
     gold = task(singers, "SELECT name FROM singer WHERE age > 30")
-    assert score(reward, gold, attempt("SELECT DISTINCT name FROM singer WHERE age > 30")).value == 0.0
+    assert (
+        score(reward, gold, attempt("SELECT DISTINCT name FROM singer WHERE age > 30")).value == 0.0
+    )
     assert score(reward, gold, attempt("SELECT name FROM singer WHERE age > 99")).value == 1.0
     assert list((tmp_path / "gold").rglob("*.json"))
 
@@ -70,7 +74,13 @@ def run_score(*arguments: str) -> tuple[int, str, BaseException | None]:
 
 def test_score_command(singers: Path) -> None:
     code, out, _ = run_score(
-        "--db", str(singers), "--gold", "SELECT 4", "--pred", "SELECT count(*) FROM singer", "--json"
+        "--db",
+        str(singers),
+        "--gold",
+        "SELECT 4",
+        "--pred",
+        "SELECT count(*) FROM singer",
+        "--json",
     )
     assert code == 0
     assert json.loads(out) == {
@@ -80,7 +90,9 @@ def test_score_command(singers: Path) -> None:
     assert (code, out) == (0, "0: other values than gold's\n")
     code, out, _ = run_score("--db", str(singers), "--gold", "SELECT nope", "--pred", "SELECT 5")
     assert code == 1 and out.startswith("unscored: ") and "[gold_failed]" in out
-    code, out, _ = run_score("--db", str(singers), "--gold", "SELECT nope", "--pred", "SELECT 5", "--json")
+    code, out, _ = run_score(
+        "--db", str(singers), "--gold", "SELECT nope", "--pred", "SELECT 5", "--json"
+    )
     assert code == 1 and json.loads(out)["reward"] is None
 
 
@@ -95,16 +107,39 @@ def test_score_command_without_a_database_is_a_user_error(tmp_path: Path) -> Non
 def test_score_command_judges_a_file_of_pairs(singers: Path, tmp_path: Path) -> None:
     pair = {"db": str(singers), "gold": "SELECT 4", "pred": "SELECT count(*) FROM singer"}
     file = tmp_path / "pairs.jsonl"
-    file.write_text("".join(json.dumps(pair | one) + "\n" for one in ({}, {"pred": "SELECT 5"}, {"gold": "SELECT no"})))
+    file.write_text(
+        "".join(
+            json.dumps(pair | one) + "\n"
+            for one in ({}, {"pred": "SELECT 5"}, {"gold": "SELECT no"})
+        )
+    )
     code, out, _ = run_score("--file", str(file))
     assert code == 1
-    assert [line.split(": ")[:2] for line in out.splitlines()] == [["1", "1"], ["2", "0"], ["3", "unscored"]]
-    file.write_text(json.dumps(pair) + "\n\n[1]\n{broken\n" + json.dumps(pair | {"pred": 5}) + "\n" + json.dumps(pair))
+    assert [line.split(": ")[:2] for line in out.splitlines()] == [
+        ["1", "1"],
+        ["2", "0"],
+        ["3", "unscored"],
+    ]
+    file.write_text(
+        json.dumps(pair)
+        + "\n\n[1]\n{broken\n"
+        + json.dumps(pair | {"pred": 5})
+        + "\n"
+        + json.dumps(pair)
+    )
     done = CliRunner().invoke(score_commands.app, ["--file", str(file), "--json"])
     assert done.exit_code == 2
     assert [json.loads(line)["line"] for line in done.stdout.splitlines()] == [1, 6]
-    assert [line.split(",")[1].split(":")[0] for line in done.stderr.splitlines()] == [" line 3", " line 4", " line 5"]
+    assert [line.split(",")[1].split(":")[0] for line in done.stderr.splitlines()] == [
+        " line 3",
+        " line 4",
+        " line 5",
+    ]
     file.write_text(json.dumps(pair))
     assert run_score("--file", str(file))[0] == 0
-    for arguments in (["--file", str(tmp_path / "no")], ["--file", str(file), "--gold", "SELECT 1"], []):
+    for arguments in (
+        ["--file", str(tmp_path / "no")],
+        ["--file", str(file), "--gold", "SELECT 1"],
+        [],
+    ):
         assert isinstance(run_score(*arguments)[2], UserError)

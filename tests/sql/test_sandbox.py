@@ -75,7 +75,10 @@ def test_writing_is_refused_and_leaves_no_trace(singers: Path, sql: str) -> None
 
 
 def test_rows_columns_and_tables_are_reported(singers: Path) -> None:
-    result = execute(singers, "SELECT s.name, c.title FROM singer s JOIN country c ON s.country = c.code ORDER BY 1;")
+    result = execute(
+        singers,
+        "SELECT s.name, c.title FROM singer s JOIN country c ON s.country = c.code ORDER BY 1;",
+    )
     assert result.ok and result.columns == ("name", "title")
     assert result.rows[0] == ("Joe", "Chile")
     assert result.tables == {"singer", "country"}
@@ -122,14 +125,21 @@ def test_no_function_holds_a_worker_past_the_deadline(singers: Path, sql: str) -
     result = execute(singers, sql, Limits(timeout_s=0.3, max_value_bytes=1_000_000))
     took = time.monotonic() - started
     assert took < 2.0
-    assert result.ok == (result.error_type is None) and result.error_type in (None, "timeout", "too_large")
+    assert result.ok == (result.error_type is None) and result.error_type in (
+        None,
+        "timeout",
+        "too_large",
+    )
     assert not result.ok or result.elapsed_s < 0.4
     assert execute(singers, "SELECT 1").ok
 
 
 def test_a_query_that_repeats_itself_is_run_or_refused_in_time(singers: Path) -> None:
     for count in (355, 400, 500):
-        result = execute(singers, "SELECT age FROM singer WHERE age > 1 UNION ALL ".join([""] * count) + "SELECT 1")
+        result = execute(
+            singers,
+            "SELECT age FROM singer WHERE age > 1 UNION ALL ".join([""] * count) + "SELECT 1",
+        )
         assert result.error_type == ("too_large" if count == 500 else None), (count, result.error)
     began = time.thread_time()
     assert execute(singers, "SELECT 1 UNION ALL " * 600_000).error_type == "too_large"
@@ -166,13 +176,24 @@ def test_replaced_functions_give_what_sqlites_own_give() -> None:
     def answer(connection: sqlite3.Connection, name: str, values: list[object]) -> list[str]:
         call = f"{name}({', '.join('?' * len(values))})"
         try:
-            return [repr(cell) for cell in connection.execute(f"SELECT {call}, typeof({call})", values * 2).fetchone()]
+            return [
+                repr(cell)
+                for cell in connection.execute(
+                    f"SELECT {call}, typeof({call})", values * 2
+                ).fetchone()
+            ]
         except sqlite3.Error:
             return ["error"]
 
     two = "trim ltrim rtrim instr like glob strftime".split()
     one = "hex quote upper lower".split()
-    cases = [*((name, 2) for name in two), *((name, 1) for name in one), ("replace", 3), ("like", 3), ("printf", 3)]
+    cases = [
+        *((name, 2) for name in two),
+        *((name, 1) for name in one),
+        ("replace", 3),
+        ("like", 3),
+        ("printf", 3),
+    ]
     for _ in range(6000):
         name, count = chance.choice(cases)
         values = [value() for _ in range(count)]
@@ -192,16 +213,16 @@ def test_ordinary_queries_on_long_or_broken_text_still_work(tmp_path: Path) -> N
         "INSERT INTO t VALUES (1, printf('%.*c', 9000, 'a') || 'é'), (2, CAST(x'61ff62' AS TEXT))"
     )
     connection.close()
-    assert execute(path, "SELECT length(x), instr(x, 'é'), upper(substr(x, 1, 2)) FROM t WHERE id = 1").rows == [
-        (9001, 9001, "AA")
-    ]
+    assert execute(
+        path, "SELECT length(x), instr(x, 'é'), upper(substr(x, 1, 2)) FROM t WHERE id = 1"
+    ).rows == [(9001, 9001, "AA")]
     assert execute(path, "SELECT y, substr(z, 1, 2) FROM w WHERE id = 1").rows == [("é", "bb")]
     assert execute(path, "SELECT trim(x, 'a') FROM t WHERE id = 2").rows == [("b",)]
     assert execute(path, f"SELECT id FROM t WHERE id = 1 AND x LIKE '%{'a' * 400}%'").rows == [(1,)]
     assert execute(path, "SELECT c599, length(note) FROM wide").rows == [(5, 30_000)]
-    assert execute(path, "SELECT length(printf('%.9000c|%s', 'x', 'y')), printf('%y'), printf('')").rows == [
-        (9002, None, None)
-    ]
+    assert execute(
+        path, "SELECT length(printf('%.9000c|%s', 'x', 'y')), printf('%y'), printf('')"
+    ).rows == [(9002, None, None)]
     assert execute(path, f"SELECT {', '.join(['id + 1 + id + 1'] * 400)} FROM t WHERE id = 1").ok
     assert execute(path, f"SELECT 1 WHERE 5 IN ({', '.join('5' * 4000)})").rows == [(1,)]
     assert execute(path, "SELECT 1 --" + "x" * 20_000).error_type == "too_large"
@@ -219,7 +240,9 @@ for count in (1900, 480, 100):
 print(execute({str(singers)!r}, "SELECT printf(replace(hex(zeroblob(500)), '0', '%99999d'))").ok)
 print(next(line.split()[1] for line in Path("/proc/self/status").read_text().splitlines() if "VmHWM" in line))
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
     *answers, peak = done.stdout.split()
     assert answers == ["False"] * 4, done.stderr
     assert int(peak) < 300_000  # KiB
@@ -254,7 +277,9 @@ print(next(line.split()[1] for line in Path("/proc/self/status").read_text().spl
 """
     environment = {**os.environ, "HARNESS_SQLITE_HEAP_BYTES": str(64 << 20)}
     command = [sys.executable, "-c", script]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=60, check=True
+    )
     kind, rows, peak = done.stdout.split("\n")[:3]
     assert (kind, rows) == ("memory", "[(4,)]"), done.stderr
     assert int(peak) < 150_000  # KiB
@@ -283,7 +308,11 @@ def test_huge_blob_in_the_database_does_not_hide_its_neighbours(tmp_path: Path) 
     connection.close()
     assert execute(path, "SELECT name FROM photo").rows == [("a",)]
     assert execute(path, "SELECT data FROM photo").error_type == "too_large"
-    whole = execute(path, "SELECT data FROM photo", Limits(max_value_bytes=4_000_000, max_result_bytes=4_000_000))
+    whole = execute(
+        path,
+        "SELECT data FROM photo",
+        Limits(max_value_bytes=4_000_000, max_result_bytes=4_000_000),
+    )
     assert whole.text.endswith("(blob of 3000000 bytes)")
 
 
@@ -314,7 +343,9 @@ def test_what_is_no_query_is_an_error_and_no_exception(singers: Path, sql: str) 
 
 def test_queries_about_the_schema_are_allowed(singers: Path) -> None:
     assert execute(singers, "PRAGMA table_info(singer)").ok
-    assert execute(singers, "SELECT name FROM pragma_table_info('singer')").rows[0] == ("singer_id",)
+    assert execute(singers, "SELECT name FROM pragma_table_info('singer')").rows[0] == (
+        "singer_id",
+    )
     assert execute(singers, "SELECT value FROM json_each('[7]')").rows == [(7,)]
 
 
@@ -368,13 +399,17 @@ def test_odd_file_names_are_opened(tmp_path: Path) -> None:
     connection.executescript("CREATE TABLE t (x); INSERT INTO t VALUES (5)")
     connection.close()
     assert execute(path, "SELECT x FROM t").rows == [(5,)]
-    assert execute(path.rename(os.fsdecode(bytes(tmp_path) + b"/\xff.sqlite")), "SELECT x FROM t").rows == [(5,)]
+    assert execute(
+        path.rename(os.fsdecode(bytes(tmp_path) + b"/\xff.sqlite")), "SELECT x FROM t"
+    ).rows == [(5,)]
 
 
 def test_many_threads_share_nothing(singers: Path) -> None:
     def one(number: int) -> object:
         if number % 7 == 0:
-            return execute(singers, f"{ENDLESS} SELECT count(*) FROM n", Limits(timeout_s=0.05)).error_type
+            return execute(
+                singers, f"{ENDLESS} SELECT count(*) FROM n", Limits(timeout_s=0.05)
+            ).error_type
         return execute(singers, f"SELECT name, {number} FROM singer WHERE singer_id = 2").rows
 
     with ThreadPoolExecutor(12) as pool:
@@ -384,7 +419,10 @@ def test_many_threads_share_nothing(singers: Path) -> None:
 
 def test_connections_of_ended_threads_are_closed(singers: Path) -> None:
     def open_files() -> int:
-        return sum(os.path.realpath(f"/proc/self/fd/{fd}") == str(singers) for fd in os.listdir("/proc/self/fd"))
+        return sum(
+            os.path.realpath(f"/proc/self/fd/{fd}") == str(singers)
+            for fd in os.listdir("/proc/self/fd")
+        )
 
     if not Path("/proc/self/fd").exists():
         pytest.skip("needs /proc")
@@ -401,13 +439,18 @@ def _rows_of(path: str) -> list[tuple[object, ...]]:
 
 def test_forked_processes_open_their_own(singers: Path) -> None:
     execute(singers, "SELECT 1")
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # by which the pool ends them, and they have our handlers
+    signal.signal(
+        signal.SIGTERM, signal.SIG_DFL
+    )  # by which the pool ends them, and they have our handlers
     with multiprocessing.get_context("fork").Pool(3) as pool:
         assert pool.map(_rows_of, [str(singers)] * 9) == [[(4,)]] * 9
 
 
 def test_text_of_a_result(singers: Path) -> None:
-    assert execute(singers, "SELECT name, age FROM singer WHERE age > 41").text == "name | age\nJoe | 52"
+    assert (
+        execute(singers, "SELECT name, age FROM singer WHERE age > 41").text
+        == "name | age\nJoe | 52"
+    )
     assert execute(singers, "SELECT name FROM singer WHERE 0").text == "no rows"
     assert execute(singers, "SELECT NULL AS x, 2.0 AS y, x'0102' AS z, 'a\nb' AS w").text == (
         "x | y | z | w\nNULL | 2.0 | x'0102' | a b"
@@ -420,7 +463,9 @@ def test_whatever_is_left_out_of_the_text_is_said(singers: Path) -> None:
     assert render(execute(singers, "SELECT age FROM singer", few), few) == (
         "age\n52\n41\n(only the first 2 rows are shown, there are more)"
     )
-    wide = execute(singers, "SELECT " + ", ".join(f"1 AS column_{n}" for n in range(60)) + " FROM singer")
+    wide = execute(
+        singers, "SELECT " + ", ".join(f"1 AS column_{n}" for n in range(60)) + " FROM singer"
+    )
     assert len(wide.text) <= 400 and "of 60 columns are shown" in wide.text
     long = execute(singers, "SELECT printf('%.1000c', 'x') AS x FROM singer")
     assert len(long.text) <= 400 and "…" in long.text and "there are" not in long.text.split("…")[0]
@@ -429,7 +474,11 @@ def test_whatever_is_left_out_of_the_text_is_said(singers: Path) -> None:
 @pytest.mark.parametrize("chars", [40, 120, 400])
 def test_text_keeps_its_limit(singers: Path, chars: int) -> None:
     limits = Limits(max_rows=50, max_text_chars=chars)
-    for sql in ("SELECT * FROM singer, country", "SELECT 'x' || name FROM singer", f"SELECT {'x' * 500}"):
+    for sql in (
+        "SELECT * FROM singer, country",
+        "SELECT 'x' || name FROM singer",
+        f"SELECT {'x' * 500}",
+    ):
         assert len(render(execute(singers, sql, limits), limits)) <= chars
 
 
@@ -469,7 +518,10 @@ def test_search_boxes_views_and_generated_columns_work(tmp_path: Path, long: str
         ("SELECT object{} FROM counted", '{"name":"Ann"}'),
         ("SELECT group_concat(value){} FROM tags", "1,2"),
         ("SELECT title{} FROM page WHERE page MATCH 'dogs' ORDER BY rank", "two"),
-        ("SELECT highlight(page, 1, '<', '>'){} FROM page WHERE page MATCH 'quick'", "the <quick> brown fox"),
+        (
+            "SELECT highlight(page, 1, '<', '>'){} FROM page WHERE page MATCH 'quick'",
+            "the <quick> brown fox",
+        ),
         ("SELECT title{} FROM foxes", "one"),
         ("SELECT id{} FROM box WHERE x1 < 2", "1"),
         ("SELECT id{} FROM far", "2"),
@@ -479,7 +531,11 @@ def test_search_boxes_views_and_generated_columns_work(tmp_path: Path, long: str
         result = execute(path, sql.format(long), Limits(max_value_bytes=1_000_000))
         assert result.ok and str(result.rows[0][0]) == value, (sql, result)
     assert execute(path, "SELECT doc FROM patched").rows == [('{"tags":[1,2]}',)]
-    for sql in ("INSERT INTO page VALUES ('a', 'b')", "INSERT INTO page(page) VALUES ('optimize')", "DELETE FROM box"):
+    for sql in (
+        "INSERT INTO page VALUES ('a', 'b')",
+        "INSERT INTO page(page) VALUES ('optimize')",
+        "DELETE FROM box",
+    ):
         assert execute(path, sql).error_type == "denied"
     assert execute(path, "SELECT printf('%s %*d', 'a', '200000', 1)").error_type == "too_large"
 
@@ -601,7 +657,9 @@ def people(tmp_path: Path) -> Path:
     path = tmp_path / "people.sqlite"
     connection = sqlite3.connect(path)
     connection.execute("CREATE TABLE person (name TEXT, age INTEGER)")
-    connection.executemany("INSERT INTO person VALUES (?, ?)", [(f"name {n}", n) for n in range(1500)])
+    connection.executemany(
+        "INSERT INTO person VALUES (?, ?)", [(f"name {n}", n) for n in range(1500)]
+    )
     connection.commit()
     connection.close()
     return path
@@ -611,7 +669,9 @@ def in_a_process(script: str, *arguments: object, heap_bytes: int = 1 << 29) -> 
     """What a script prints in a process of its own: SQLite's heap and the peak of memory are a process's."""
     environment = {**os.environ, "HARNESS_SQLITE_HEAP_BYTES": str(heap_bytes)}
     command = [sys.executable, "-c", script, *map(str, arguments)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=280, check=False
+    )
     assert done.returncode == 0 and not done.stderr, done.stderr[-2000:]
     return done.stdout
 

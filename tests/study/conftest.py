@@ -100,7 +100,9 @@ matrix:
 def synthetic_plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for PYTHONPATH with an installed plugin that offers trainer `synthetic`."""
     folder = tmp_path_factory.mktemp("plugin")
-    (folder / "synthetic_trainer.py").write_text(TRAINER.format(here=str(ROOT / "tests" / "compare")))
+    (folder / "synthetic_trainer.py").write_text(
+        TRAINER.format(here=str(ROOT / "tests" / "compare"))
+    )
     info = folder / "synthetic_trainer-0.1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: synthetic-trainer\nVersion: 0.1\n")
@@ -113,18 +115,27 @@ def start(synthetic_plugin: Path, tmp_path: Path) -> Callable[..., subprocess.Po
     """Starts `harness` with arguments in `tmp_path`."""
 
     def started(*arguments: str) -> subprocess.Popen[str]:
-        path = os.pathsep.join([str(synthetic_plugin), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        path = os.pathsep.join(
+            [str(synthetic_plugin), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        )
         environment = {**os.environ, "PYTHONPATH": path, "COLUMNS": "160"}
         command = [sys.executable, "-m", "harness", *arguments]
         return subprocess.Popen(
-            command, cwd=tmp_path, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            command,
+            cwd=tmp_path,
+            env=environment,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
         )
 
     return started
 
 
 @pytest.fixture
-def harness(start: Callable[..., subprocess.Popen[str]]) -> Callable[..., subprocess.CompletedProcess[str]]:
+def harness(
+    start: Callable[..., subprocess.Popen[str]],
+) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Runs `harness` to its end."""
 
     def ran(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -74,13 +74,18 @@ class Cluster:
         for name in ("state", "spool", "logs"):
             (self.folder / name).mkdir()
         ports = [_free_port() for _ in range(2)]
-        text = CONFIGURATION.format(folder=self.folder, host=self.host, controller=ports[0], node=ports[1])
+        text = CONFIGURATION.format(
+            folder=self.folder, host=self.host, controller=ports[0], node=ports[1]
+        )
         self.file.write_text(text)
         key = self.folder / "munge.key"
         key.write_bytes(os.urandom(1024))
         key.chmod(0o400)
         # A folder of pytest's is its owner's alone, which munged would refuse without --force.
-        where = [f"--{name}={self.folder}/munge.{name}" for name in ("socket", "pid-file", "seed-file", "log-file")]
+        where = [
+            f"--{name}={self.folder}/munge.{name}"
+            for name in ("socket", "pid-file", "seed-file", "log-file")
+        ]
         self.daemon("munged", "--foreground", "--force", f"--key-file={key}", *where)
         wait_until((self.folder / "munge.socket").exists, "munged listens")
         self.daemon("slurmctld", "-D", "-f", str(self.file))
@@ -89,12 +94,23 @@ class Cluster:
     def start_node(self) -> None:
         """Start slurmd and wait until the node takes jobs."""
         self.daemon("slurmd", "-D", "-f", str(self.file))
-        wait_until(lambda: self.ask("sinfo", "--noheader", "--format=%T") == "idle", "the node is idle")
+        wait_until(
+            lambda: self.ask("sinfo", "--noheader", "--format=%T") == "idle", "the node is idle"
+        )
 
     def kill_node(self) -> None:
         """What a node's sudden end is: slurmd, what it holds a job with, and the job."""
-        jobs = [one for one in psutil.process_iter() if _of(one, self.file) and "SLURM_JOB_ID" in one.environ()]
-        above = {parent for one in jobs for parent in one.parents() if parent.name().startswith("slurmstepd")}
+        jobs = [
+            one
+            for one in psutil.process_iter()
+            if _of(one, self.file) and "SLURM_JOB_ID" in one.environ()
+        ]
+        above = {
+            parent
+            for one in jobs
+            for parent in one.parents()
+            if parent.name().startswith("slurmstepd")
+        }
         self._daemons["slurmd"].kill()
         for one in (*above, *jobs):  # from above, so that nobody reports an end
             one.kill()
@@ -105,16 +121,22 @@ class Cluster:
     def daemon(self, name: str, *arguments: str) -> None:
         log = (self.folder / "logs" / name).open("ab")
         command = [str(_program(name)), *arguments]
-        self._daemons[name] = subprocess.Popen(command, env=self.environment, stdout=log, stderr=log)
+        self._daemons[name] = subprocess.Popen(
+            command, env=self.environment, stdout=log, stderr=log
+        )
 
     def ask(self, *command: str) -> str:
         """What a command of Slurm prints; empty where it fails."""
-        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            command, env=self.environment, capture_output=True, text=True, timeout=60, check=False
+        )
         return done.stdout.strip()
 
     def jobs(self) -> list[tuple[str, str, str]]:
         """Number, name and state of every job, the newest last."""
-        lines = self.ask("squeue", "--states=all", "--noheader", "--sort=i", "--format=%i|%j|%T").splitlines()
+        lines = self.ask(
+            "squeue", "--states=all", "--noheader", "--sort=i", "--format=%i|%j|%T"
+        ).splitlines()
         return [tuple(line.split("|")) for line in lines]  # type: ignore[misc]
 
     def clear(self) -> None:
@@ -137,7 +159,10 @@ class Cluster:
             except subprocess.TimeoutExpired:
                 self._daemons[name].kill()
                 self._daemons[name].wait()
-        wait_until(lambda: not [one for one in psutil.process_iter() if _of(one, self.file)], "nothing is left")
+        wait_until(
+            lambda: not [one for one in psutil.process_iter() if _of(one, self.file)],
+            "nothing is left",
+        )
 
 
 @contextmanager

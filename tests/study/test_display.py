@@ -16,7 +16,11 @@ from harness_study.display import StudyDisplay
 from harness_study.execute import Standing
 from harness_study.plan import Job
 
-ARMS = ("langgraph_sql with the schema in its prompt", "langgraph_sql with the schema as a tool", "short")
+ARMS = (
+    "langgraph_sql with the schema in its prompt",
+    "langgraph_sql with the schema as a tool",
+    "short",
+)
 
 
 @pytest.fixture
@@ -35,19 +39,33 @@ def standings() -> list[Standing]:
 def display(standings: list[Standing], **console: Any) -> tuple[StudyDisplay, StringIO]:
     out = StringIO()
     rows = [{"key": one.job.key, "estimate_s": 60.0} for one in standings]
-    plan: Any = {"study": "small", "jobs": rows, "runs_at_once": 1, "cores_per_run": 4, "gpus": None}
+    plan: Any = {
+        "study": "small",
+        "jobs": rows,
+        "runs_at_once": 1,
+        "cores_per_run": 4,
+        "gpus": None,
+    }
     return StudyDisplay(plan, PlainConsole(file=out, **console)), out
 
 
 def under_way() -> Progress:
     done = {"rollouts": 200, "done": 112, "expected": 240, "validating": 5, "val_so_far": 0.534}
     return Progress(
-        "validating (5)", step=4, total_steps=20, reward=0.25, val_curve={0: 0.3}, remaining_s=200.0, **done
+        "validating (5)",
+        step=4,
+        total_steps=20,
+        reward=0.25,
+        val_curve={0: 0.3},
+        remaining_s=200.0,
+        **done,
     )
 
 
 @pytest.mark.parametrize("width", [80, 100, 160])
-def test_the_live_table_keeps_to_the_terminal(width: int, clock: list[float], standings: list[Standing]) -> None:
+def test_the_live_table_keeps_to_the_terminal(
+    width: int, clock: list[float], standings: list[Standing]
+) -> None:
     view, out = display(standings, width=width, force_terminal=True, color_system=None)
     running = standings[0]
     running.state, running.tries, running.began, running.progress = "running", 1, 40.0, under_way()
@@ -79,7 +97,12 @@ def test_without_a_terminal_a_study_says_what_begins_ends_and_stands(
         return lines
 
     with view:
-        first.state, first.tries, first.began, first.line = "running", 1, 100.0, "verl is being started"
+        first.state, first.tries, first.began, first.line = (
+            "running",
+            1,
+            100.0,
+            "verl is being started",
+        )
         assert said() == ["[1/3] arm0-seed0: started"]
         assert said() == []
         clock[0] += study_display.EVERY_S

@@ -73,14 +73,21 @@ def test_a_study_runs_as_jobs_of_slurm_and_a_second_start_submits_nothing(
     assert [run["status"] for run in found] == ["finished"] * 2
     mine = slurm.jobs()[len(before) :]
     assert [state for _, _, state in mine] == ["COMPLETED"] * 2
-    assert sorted(name.rsplit(".", 1)[0] for _, name, _ in mine) == sorted(run["study"]["job"] for run in found)
+    assert sorted(name.rsplit(".", 1)[0] for _, name, _ in mine) == sorted(
+        run["study"]["job"] for run in found
+    )
     again = harness("study", str(study_file), "--seeds", "0", *ON_SLURM)
     assert again.returncode == 0 and len(slurm.jobs()) == len(before) + 2, again.stderr
 
 
 @pytest.mark.slow
 def test_a_killed_study_finds_its_job_and_never_submits_it_twice(
-    slurm: Cluster, harness: Harness, start: Start, one_run: tuple[str, ...], gate: Path, tmp_path: Path
+    slurm: Cluster,
+    harness: Harness,
+    start: Start,
+    one_run: tuple[str, ...],
+    gate: Path,
+    tmp_path: Path,
 ) -> None:
     folder, before = tmp_path / "runs" / "small", len(slurm.jobs())
     study = start(*one_run)
@@ -103,7 +110,10 @@ def test_a_killed_study_finds_its_job_and_never_submits_it_twice(
         ("wait", f"still running as Slurm job {number}")
     ]
     again = start(*one_run)
-    wait_until(lambda: json.loads(state_file.read_text())["jobs"][0]["launcher"] == "slurm", "it is taken over")
+    wait_until(
+        lambda: json.loads(state_file.read_text())["jobs"][0]["launcher"] == "slurm",
+        "it is taken over",
+    )
     gate.touch()
     said, errors = again.communicate(timeout=60)
     assert again.returncode == 0, errors
@@ -115,7 +125,12 @@ def test_a_killed_study_finds_its_job_and_never_submits_it_twice(
 
 @pytest.mark.slow
 def test_ctrl_c_leaves_jobs_and_says_how_they_are_ended(
-    slurm: Cluster, harness: Harness, start: Start, one_run: tuple[str, ...], gate: Path, tmp_path: Path
+    slurm: Cluster,
+    harness: Harness,
+    start: Start,
+    one_run: tuple[str, ...],
+    gate: Path,
+    tmp_path: Path,
 ) -> None:
     folder, before = tmp_path / "runs" / "small", len(slurm.jobs())
     study = start(*one_run)
@@ -124,7 +139,10 @@ def test_ctrl_c_leaves_jobs_and_says_how_they_are_ended(
     _, errors = study.communicate(timeout=30)
     ((number, _, state),) = slurm.jobs()[before:]
     assert study.returncode == 130 and state == "RUNNING"
-    assert f"Slurm job {number}, running {slurm.host} goes on (end it: scancel {number}). Go on: harness" in errors
+    assert (
+        f"Slurm job {number}, running {slurm.host} goes on (end it: scancel {number}). Go on: harness"
+        in errors
+    )
     # The study forgets no job of Slurm's, whatever it is started with.
     local = [one for one in one_run if one not in ON_SLURM]
     assert f"still running as Slurm job {number}" in harness(*local, "--dry-run", "--json").stdout
@@ -146,7 +164,10 @@ def test_a_study_of_another_launcher_asks_for_all_jobs_at_once(
     asked = ("study", str(study_file), "--seeds", "0", "--jobs", "2", "--set", f"verl.gate={gate}")
     study = start(*asked, *ON_SLURM)
     newest = (tmp_path / "runs" / "small").glob
-    wait_until(lambda: sum(path.read_text() == "0" for path in newest("*/checkpoints/newest.txt")) == 2, "both wait")
+    wait_until(
+        lambda: sum(path.read_text() == "0" for path in newest("*/checkpoints/newest.txt")) == 2,
+        "both wait",
+    )
     study.kill()
     study.communicate()
     tools, calls, real = tmp_path / "tools", tmp_path / "calls", shutil.which("squeue")
@@ -215,21 +236,38 @@ def test_what_slurm_would_refuse_is_refused_before_anything_runs(
     before = slurm.jobs()
     for options, message in (
         (("--launch", "partition=nowhere"), "sbatch finds no place for two-turns"),
-        (("--launch", "cpus=64"), "(allocation failure: Requested node configuration is not available)"),
+        (
+            ("--launch", "cpus=64"),
+            "(allocation failure: Requested node configuration is not available)",
+        ),
     ):
         refused = here("study", str(study_file), *ON_SLURM, *options)
-        assert refused.returncode == 2 and message in refused.stderr and refused.stderr.count("\n") == 1, refused.stderr
+        assert (
+            refused.returncode == 2
+            and message in refused.stderr
+            and refused.stderr.count("\n") == 1
+        ), refused.stderr
     assert slurm.jobs() == before and not runs(tmp_path / "runs" / "small")
 
 
 @pytest.mark.slow
-def test_options_stand_in_the_study_file_too(slurm: Cluster, harness: Harness, study_file: Path) -> None:
+def test_options_stand_in_the_study_file_too(
+    slurm: Cluster, harness: Harness, study_file: Path
+) -> None:
     options = '{partition: main, time: "0:05:00", cpus: 2, mem: 100M, sbatch: --comment=mine}'
     study_file.write_text(study_file.read_text() + f"launcher:\n  slurm: {options}\n")
     before = len(slurm.jobs())
-    done = harness("study", str(study_file), "--seeds", "0", "--only", "max_turns=one turn", *ON_SLURM)
+    done = harness(
+        "study", str(study_file), "--seeds", "0", "--only", "max_turns=one turn", *ON_SLURM
+    )
     assert done.returncode == 0, done.stderr
     ((number, _, _),) = slurm.jobs()[before:]
     shown = slurm.ask("scontrol", "show", "job", number)
-    for one in ("Partition=main", "TimeLimit=00:05:00", "CPUs/Task=2", "MinMemoryNode=100M", "Comment=mine"):
+    for one in (
+        "Partition=main",
+        "TimeLimit=00:05:00",
+        "CPUs/Task=2",
+        "MinMemoryNode=100M",
+        "Comment=mine",
+    ):
         assert one in shown, shown

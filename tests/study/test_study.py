@@ -51,10 +51,16 @@ def test_a_study_runs_once_and_a_second_start_repeats_nothing(
     assert [line.split()[0] for line in said if line.endswith(": started")] == ["[1/2]", "[2/2]"]
     assert sum(": finished, accuracy " in line for line in said) == 2
     found = records(tmp_path / "runs" / "small")
-    assert [(record["status"], record["config"]["max_turns"]) for record in found] == [("finished", 2), ("finished", 1)]  # type: ignore[index]
+    assert [(record["status"], record["config"]["max_turns"]) for record in found] == [
+        ("finished", 2),
+        ("finished", 1),
+    ]  # type: ignore[index]
     state = tmp_path / "runs" / "small" / "study.json"
     noted = json.loads(state.read_text())
-    noted["jobs"][0] |= {"state": "running", "launcher": "slurm"}  # by a start that ended first, on another machine
+    noted["jobs"][0] |= {
+        "state": "running",
+        "launcher": "slurm",
+    }  # by a start that ended first, on another machine
     state.write_text(json.dumps(noted))
     again = harness("study", str(study_file), "--dry-run", "--json")
     plan = json.loads(again.stdout)
@@ -78,9 +84,22 @@ def test_a_killed_study_goes_on_where_it_was_and_does_no_run_twice(
     harness: Harness, start: Callable[..., subprocess.Popen[str]], study_file: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "runs" / "small"
-    slow = ("study", str(study_file), "--seeds", "0", "--only", "max_turns=one turn", "--set", "verl.sleep_s=0.8")
+    slow = (
+        "study",
+        str(study_file),
+        "--seeds",
+        "0",
+        "--only",
+        "max_turns=one turn",
+        "--set",
+        "verl.sleep_s=0.8",
+    )
     process = start(*slow)
-    wait_until(lambda: any((path.parent / "checkpoints").glob("*.txt") for path in folder.glob("*/run.json")))
+    wait_until(
+        lambda: any(
+            (path.parent / "checkpoints").glob("*.txt") for path in folder.glob("*/run.json")
+        )
+    )
     process.kill()  # no chance to clean up: the training goes on alone
     process.communicate()
     done = harness(*slow)
@@ -95,16 +114,26 @@ def test_ctrl_c_ends_promptly_and_the_next_start_resumes(
     harness: Harness, start: Callable[..., subprocess.Popen[str]], study_file: Path, tmp_path: Path
 ) -> None:
     folder, gate = tmp_path / "runs" / "small", tmp_path / "gate"
-    called = ("study", str(study_file), "--only", "max_turns=two turns", "--set", f"verl.gate={gate}")
+    called = (
+        "study",
+        str(study_file),
+        "--only",
+        "max_turns=two turns",
+        "--set",
+        f"verl.gate={gate}",
+    )
     process = start(*called)
     assert process.stderr is not None
-    assert any("step 0 of 3, accuracy " in line for line in process.stderr), "it never said how far the run is"
+    assert any("step 0 of 3, accuracy " in line for line in process.stderr), (
+        "it never said how far the run is"
+    )
     began = time.monotonic()
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=20)
     assert process.returncode == 130 and time.monotonic() - began < 10
     assert (
-        f"0 of 2 runs are done, and what the others have is kept. Go on: {shlex.join(['harness', *called])}\n" in said
+        f"0 of 2 runs are done, and what the others have is kept. Go on: {shlex.join(['harness', *called])}\n"
+        in said
     )
     assert [record["status"] for record in records(folder)] == ["interrupted"]
     gate.touch()
@@ -118,27 +147,53 @@ def test_ctrl_c_ends_promptly_and_the_next_start_resumes(
 def test_a_run_whose_folder_is_removed_does_not_stop_the_others(
     harness: Harness, study_file: Path, tmp_path: Path
 ) -> None:
-    arguments = ("study", str(study_file), "--set", "verl.removed_seed=0", "--only", "max_turns=two turns")
+    arguments = (
+        "study",
+        str(study_file),
+        "--set",
+        "verl.removed_seed=0",
+        "--only",
+        "max_turns=two turns",
+    )
     done = harness(*arguments)
-    assert done.returncode == 1 and "1 of 2 runs failed" in done.stderr and "finished " in done.stdout
+    assert (
+        done.returncode == 1 and "1 of 2 runs failed" in done.stderr and "finished " in done.stdout
+    )
     assert [record["status"] for record in records(tmp_path / "runs" / "small")] == ["finished"]
     jobs = json.loads((tmp_path / "runs" / "small" / "study.json").read_text())["jobs"]
-    assert [(job["state"], bool(job["run"])) for job in jobs] == [("failed", False), ("finished", True)]
+    assert [(job["state"], bool(job["run"])) for job in jobs] == [
+        ("failed", False),
+        ("finished", True),
+    ]
 
 
 @pytest.mark.slow
-def test_a_failed_run_does_not_stop_the_others_and_is_told(harness: Harness, study_file: Path, tmp_path: Path) -> None:
-    arguments = ("study", str(study_file), "--set", "verl.fail_seed=0", "--only", "max_turns=two turns")
+def test_a_failed_run_does_not_stop_the_others_and_is_told(
+    harness: Harness, study_file: Path, tmp_path: Path
+) -> None:
+    arguments = (
+        "study",
+        str(study_file),
+        "--set",
+        "verl.fail_seed=0",
+        "--only",
+        "max_turns=two turns",
+    )
     done = harness(*arguments)
     assert done.returncode == 1
     assert "1 of 2 runs failed" in done.stderr and "fell off the bus" in done.stderr
-    assert [record["status"] for record in records(tmp_path / "runs" / "small")] == ["failed", "finished"]
+    assert [record["status"] for record in records(tmp_path / "runs" / "small")] == [
+        "failed",
+        "finished",
+    ]
     text = render(compare(select([tmp_path / "runs" / "small"])), "md")
     assert "fell off the bus" in text and "one seed" in text
 
 
 @pytest.mark.slow
-def test_a_run_whose_ray_did_not_start_is_started_again(harness: Harness, study_file: Path, tmp_path: Path) -> None:
+def test_a_run_whose_ray_did_not_start_is_started_again(
+    harness: Harness, study_file: Path, tmp_path: Path
+) -> None:
     only = ("--only", "max_turns=one turn", "--seeds", "0")
     done = harness("study", str(study_file), *only, "--set", "verl.ray_was_slow=true")
     assert done.returncode == 0, done.stderr
@@ -151,7 +206,9 @@ def test_two_processes_never_run_one_study(study_file: Path, tmp_path: Path) -> 
     from harness_study.state import StudyFolder
 
     study = read_study(study_file)
-    first, second = (StudyFolder(tmp_path / "runs" / "small", study, jobs_of(study)) for _ in range(2))
+    first, second = (
+        StudyFolder(tmp_path / "runs" / "small", study, jobs_of(study)) for _ in range(2)
+    )
     with first.locked(), pytest.raises(UserError, match="already running"), second.locked():
         pass
 
@@ -163,21 +220,37 @@ def test_a_baseline_that_names_no_arm_is_refused_before_anything_runs(
     study_file.write_text(text.replace("baseline: two turns", "baseline: two turn"))
     for more in ((), ("--dry-run",)):
         done = here("study", str(study_file), *more)
-        assert done.returncode == 2 and done.stderr.count("\n") == 1 and not (tmp_path / "runs").exists()
-        assert "no arm called 'two turn'; did you mean 'two turns'? Arms: 'two turns', 'one turn'" in done.stderr
+        assert (
+            done.returncode == 2
+            and done.stderr.count("\n") == 1
+            and not (tmp_path / "runs").exists()
+        )
+        assert (
+            "no arm called 'two turn'; did you mean 'two turns'? Arms: 'two turns', 'one turn'"
+            in done.stderr
+        )
     study = read_study(study_file)
     study.baseline = "langgraph_sql"  # the agent of both
-    with pytest.raises(ConfigError, match=r"baseline: 'langgraph_sql' is in 2 arms\. Name one of them"):
+    with pytest.raises(
+        ConfigError, match=r"baseline: 'langgraph_sql' is in 2 arms\. Name one of them"
+    ):
         jobs_of(study)
     study.matrix["max_turns"] = {"one turn": 1}
     assert jobs_of(study)
-    study.evaluate, study.baseline = ["reference_sql", "crewai_sql"], "one turn"  # trained, but not compared
-    with pytest.raises(ConfigError, match=r"Arms: 'one turn -> reference_sql', 'one turn -> crewai_sql'"):
+    study.evaluate, study.baseline = (
+        ["reference_sql", "crewai_sql"],
+        "one turn",
+    )  # trained, but not compared
+    with pytest.raises(
+        ConfigError, match=r"Arms: 'one turn -> reference_sql', 'one turn -> crewai_sql'"
+    ):
         jobs_of(study)
     study.baseline = "crewai_sql"
     assert jobs_of(study, only=["max_turns=one turn"])
     alone = jobs_of(study, only=["max_turns=one turn", "evaluate=crewai_sql"])
-    assert [job.arm for job in alone] == ["one turn", "one turn -> crewai_sql"] * len(study.matrix["seed"])
+    assert [job.arm for job in alone] == ["one turn", "one turn -> crewai_sql"] * len(
+        study.matrix["seed"]
+    )
     with pytest.raises(ConfigError, match=r"no arm of study .* fits --only evaluate=crew"):
         jobs_of(study, only=["evaluate=crew"])
 
@@ -196,7 +269,9 @@ def test_a_policy_or_questions_that_are_not_here_are_told_before_anything_starts
     ):
         done = here("study", str(study_file), "--set", *setting.split())
         assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
-        assert not list((tmp_path / "runs").rglob("run.json")) and not list((tmp_path / "runs").rglob("*.log"))
+        assert not list((tmp_path / "runs").rglob("run.json")) and not list(
+            (tmp_path / "runs").rglob("*.log")
+        )
     study = read_study(study_file)
     study.evaluate, study.baseline = ["reference_sql"], "two turns -> reference_sql"
     training, evaluation, *_ = jobs_of(study, ["policy.path=spider-sql"])
@@ -214,7 +289,10 @@ def test_a_trainer_that_is_not_installed_is_told_before_anything_is_announced(
     training = ("train", "--plugin", "reference_sql", "--preset", "cpu")
     for command in (("study", str(study_file)), training):
         done = here(*command, *lacks)
-        assert (done.returncode, done.stderr) == (2, "harness: synthetic is not installed: install it\n")
+        assert (done.returncode, done.stderr) == (
+            2,
+            "harness: synthetic is not installed: install it\n",
+        )
         assert not done.stdout and not (tmp_path / "runs").exists()
         assert here(*command, *lacks, "--dry-run").returncode == 0, "a plan needs no trainer"
 
@@ -237,7 +315,9 @@ def test_shipped_studies_resolve_and_vary_only_what_they_say(name: str) -> None:
 
     study = read_study(Path(name))
     jobs = jobs_of(study)
-    said = {key for settings in study.arms.values() for key in settings} | set(study.matrix) - {"seed"}
+    said = {key for settings in study.arms.values() for key in settings} | set(study.matrix) - {
+        "seed"
+    }
     assert set(differences(jobs)) == said
     by_seed: dict[int, set[str]] = {}
     for job in jobs:
@@ -271,7 +351,9 @@ def test_every_arm_of_agent_match_trains_other_roles() -> None:
 
     arms = {job.arm: job.config for job in jobs_of(read_study(Path("agent_match")))}
     trained = {
-        tuple(role for role in agent_spec(config.agent).roles if re.search(config.agent_match, role))
+        tuple(
+            role for role in agent_spec(config.agent).roles if re.search(config.agent_match, role)
+        )
         for config in arms.values()
     }
     assert len(trained) == len(arms) == 3
@@ -280,7 +362,10 @@ def test_every_arm_of_agent_match_trains_other_roles() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("matrix: {agent: reference_sql}", "'matrix.agent': Input should be a valid list, got 'reference_sql'"),
+        (
+            "matrix: {agent: reference_sql}",
+            "'matrix.agent': Input should be a valid list, got 'reference_sql'",
+        ),
         ("matirx: {}", "did you mean 'matrix'"),
         ("matrix: {agent: []}", "has no values"),
         ("matrix: {train.stepps: [1]}", "did you mean 'train.steps'"),
@@ -289,7 +374,9 @@ def test_every_arm_of_agent_match_trains_other_roles() -> None:
         ("matrix: {max_turns: [1, 1]}", "the same run twice"),
     ],
 )
-def test_mistakes_in_a_study_file_are_told_in_a_line(text: str, message: str, tmp_path: Path) -> None:
+def test_mistakes_in_a_study_file_are_told_in_a_line(
+    text: str, message: str, tmp_path: Path
+) -> None:
     path = tmp_path / "wrong.yaml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=message) as caught:
@@ -306,7 +393,11 @@ def test_mistakes_in_a_study_file_are_told_in_a_line(text: str, message: str, tm
             (),
             "launcher.slurm.partitoin: 'slurm' has no option of that name; did you mean 'partition'?",
         ),
-        ("{}", ("--launch", "cpus=4"), "--launch.cpus: 'local' has no option of that name. Its options: none"),
+        (
+            "{}",
+            ("--launch", "cpus=4"),
+            "--launch.cpus: 'local' has no option of that name. Its options: none",
+        ),
         ("{}", ("--launcher", "slrum"), "no launcher called 'slrum'; did you mean 'slurm'?"),
         (
             "{}",
@@ -317,15 +408,24 @@ def test_mistakes_in_a_study_file_are_told_in_a_line(text: str, message: str, tm
     ],
 )
 def test_mistakes_in_options_of_launchers_are_told_before_anything_runs(
-    section: str, options: tuple[str, ...], message: str, here: Harness, study_file: Path, tmp_path: Path
+    section: str,
+    options: tuple[str, ...],
+    message: str,
+    here: Harness,
+    study_file: Path,
+    tmp_path: Path,
 ) -> None:
     study_file.write_text(f"{study_file.read_text()}launcher: {section}\n")
     done = here("study", str(study_file), *options)
-    assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1, done.stderr
+    assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1, (
+        done.stderr
+    )
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_margin_is_in_units_of_the_reward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_margin_is_in_units_of_the_reward(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "points.yaml"
     path.write_text("margin: 5\nset: {reward.name: points}\n")
     points = RewardSpec("points", "nowhere:Points", "0 to 100", high=100.0)
@@ -337,13 +437,17 @@ def test_a_margin_is_in_units_of_the_reward(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.fixture
-def agents_file(study_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+def agents_file(
+    study_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], Path]:
     """A study of the reference and another agent, where no certificate was made yet."""
     monkeypatch.setenv("HARNESS_CACHE_DIR", str(tmp_path / "cache"))
 
     def written(agent: str) -> Path:
         text = study_file.read_text().replace("baseline: two turns", "baseline: reference_sql")
-        text = text.replace("max_turns: {two turns: 2, one turn: 1}", f"agent: [reference_sql, {agent}]")
+        text = text.replace(
+            "max_turns: {two turns: 2, one turn: 1}", f"agent: [reference_sql, {agent}]"
+        )
         study_file.write_text(text.replace("seed: [0, 1]", "seed: [0]"))
         return study_file
 
@@ -356,7 +460,10 @@ def test_missing_parity_certificates_are_made_before_the_first_run(
 ) -> None:
     file = str(agents_file("same_sql"))
     planned = harness("study", file, "--dry-run")
-    assert "No parity certificate: same_sql. Made first" in planned.stdout and not (tmp_path / "cache").exists()
+    assert (
+        "No parity certificate: same_sql. Made first" in planned.stdout
+        and not (tmp_path / "cache").exists()
+    )
     done = harness("study", file)
     assert done.returncode == 0, done.stderr
     first = done.stderr.splitlines()[0]
@@ -377,9 +484,12 @@ def test_a_failing_parity_refuses_a_study_and_names_the_cause(
     assert refused.returncode == 2 and not (tmp_path / "runs").exists()
     last = refused.stderr.splitlines()[-1]
     assert (
-        last.startswith("harness: skips_sql fails parity, so a comparison would be refused") and last in refused.stderr
+        last.startswith("harness: skips_sql fails parity, so a comparison would be refused")
+        and last in refused.stderr
     )
-    assert ": sequence of roles: expected " in last and "`harness parity skips_sql` shows all" in last
+    assert (
+        ": sequence of roles: expected " in last and "`harness parity skips_sql` shows all" in last
+    )
     anyway = harness("study", file, "--without-parity")
     assert anyway.returncode == 0, anyway.stderr
 
@@ -406,7 +516,9 @@ def test_runs_side_by_side_have_cores_of_their_own_and_say_so(
     state = json.loads((folder / "study.json").read_text())
     (launch,) = state["launches"]
     first, second = (set(slot["cores"]) for slot in launch["slots"])
-    assert launch["runs_at_once"] == 2 and first and len(first) == len(second) and not first & second
+    assert (
+        launch["runs_at_once"] == 2 and first and len(first) == len(second) and not first & second
+    )
     jobs = {job["key"]: job["run"] for job in state["jobs"]}
     assert jobs == {record["study"]["job"]: record["id"] for record in found}  # type: ignore[index]
     data = compare(select([folder]))
@@ -420,18 +532,31 @@ def test_a_killed_study_waits_for_all_that_still_run(
 ) -> None:
     folder = tmp_path / "runs" / "small"
     gate = tmp_path / "gate"
-    arguments = ("study", str(study_file), "--jobs", "2", "--seeds", "0", "--set", f"verl.gate={gate}")
+    arguments = (
+        "study",
+        str(study_file),
+        "--jobs",
+        "2",
+        "--seeds",
+        "0",
+        "--set",
+        f"verl.gate={gate}",
+    )
     process = start(*arguments)
     wait_until(lambda: len(list(folder.glob("*/run.json"))) == 2)
     process.kill()
     process.communicate()
     again = start(*arguments)
-    wait_until(lambda: len(json.loads((folder / "study.json").read_text())["launches"]) == 2)  # it waits for both
+    wait_until(
+        lambda: len(json.loads((folder / "study.json").read_text())["launches"]) == 2
+    )  # it waits for both
     gate.touch()
     _, said = again.communicate(timeout=90)
     assert again.returncode == 0 and said.count("by an earlier launch") == 2, said
     found = records(folder)
-    assert [(record["status"], len(record["launches"])) for record in found] == [("finished", 1)] * 2  # type: ignore[arg-type]
+    assert [(record["status"], len(record["launches"])) for record in found] == [
+        ("finished", 1)
+    ] * 2  # type: ignore[arg-type]
 
 
 @pytest.mark.slow
@@ -441,19 +566,32 @@ def test_ctrl_c_ends_all_that_run_and_the_next_start_resumes_them(
 ) -> None:
     folder = tmp_path / "runs" / "small"
     gate = tmp_path / "gate"
-    arguments = ("study", str(study_file), "--jobs", "2", "--seeds", "0", "--set", f"verl.gate={gate}")
+    arguments = (
+        "study",
+        str(study_file),
+        "--jobs",
+        "2",
+        "--seeds",
+        "0",
+        "--set",
+        f"verl.gate={gate}",
+    )
     process = start(*arguments)
     wait_until(lambda: len(list(folder.glob("*/checkpoints/*.txt"))) == 2)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=20)
     assert process.returncode == 130
     assert [record["status"] for record in records(folder)] == ["interrupted"] * 2
-    assert {job["state"] for job in json.loads((folder / "study.json").read_text())["jobs"]} == {"interrupted"}
+    assert {job["state"] for job in json.loads((folder / "study.json").read_text())["jobs"]} == {
+        "interrupted"
+    }
     gate.touch()
     done = harness(*arguments)
     assert done.returncode == 0, done.stderr
     found = records(folder)
-    assert [(record["status"], len(record["launches"])) for record in found] == [("finished", 2)] * 2  # type: ignore[arg-type]
+    assert [(record["status"], len(record["launches"])) for record in found] == [
+        ("finished", 2)
+    ] * 2  # type: ignore[arg-type]
 
 
 def recording(tmp_path: Path, text: str, gpus: list[tuple[str, ...] | None]) -> Any:
@@ -470,10 +608,17 @@ def recording(tmp_path: Path, text: str, gpus: list[tuple[str, ...] | None]) -> 
     folder = StudyFolder(tmp_path / "runs", study, jobs)
     slots = [Slot(index, frozenset(os.sched_getaffinity(0)), one) for index, one in enumerate(gpus)]
     command_line = [sys.executable, str(command)]
-    return study, jobs, folder, StudyRun(folder, folder.next_steps(jobs), lambda _: None, slots, command=command_line)
+    return (
+        study,
+        jobs,
+        folder,
+        StudyRun(folder, folder.next_steps(jobs), lambda _: None, slots, command=command_line),
+    )
 
 
-def test_an_evaluation_waits_for_the_training_of_its_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_evaluation_waits_for_the_training_of_its_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Four jobs at a time, a command that only writes records: evaluations of two policies look alike."""
     from harness_study.state import StudyFolder
 
@@ -483,12 +628,16 @@ def test_an_evaluation_waits_for_the_training_of_its_policy(tmp_path: Path, monk
     assert [one.state for one in run.execute()] == ["finished"] * 6
     for job in jobs:
         if job.parent:
-            made = json.loads((folder.path / folder.entries[job.key]["run"] / "run.json").read_text())
+            made = json.loads(
+                (folder.path / folder.entries[job.key]["run"] / "run.json").read_text()
+            )
             assert made["study"]["job"] == job.key
             assert made["arguments"][1] == str(folder.path / folder.entries[job.parent]["run"])
     again = StudyFolder(tmp_path / "runs", study, jobs)
     assert {step.action for step in again.next_steps(jobs)} == {"skip"}
-    older = json.loads((folder.path / folder.entries[jobs[0].key]["run"] / "run.json").read_text())["config"]
+    older = json.loads((folder.path / folder.entries[jobs[0].key]["run"] / "run.json").read_text())[
+        "config"
+    ]
     del older["rollout"]["retries"]  # a setting that the version of the run did not have
     RunFolder(folder.path / folder.entries[jobs[0].key]["run"]).update(config=older)
     assert {step.action for step in again.next_steps(jobs)} == {"skip"}
@@ -498,10 +647,19 @@ def test_an_evaluation_waits_for_the_training_of_its_policy(tmp_path: Path, monk
     evaluation.update(parent={"run": folder.entries[first.key]["run"], "step": 3})
     assert {step.action for step in again.next_steps(jobs)} == {"skip"}
     evaluation.update(parent={"run": "of-an-earlier-training", "step": 3})
-    assert [step.action for step in again.next_steps(jobs)] == ["skip", "run", *["skip"] * len(others)]
+    assert [step.action for step in again.next_steps(jobs)] == [
+        "skip",
+        "run",
+        *["skip"] * len(others),
+    ]
     assert [step.action for step in again.next_steps([of_it])] == ["run"]
     RunFolder(folder.path / folder.entries[first.key]["run"]).update(agent_source="another")
-    assert [step.action for step in again.next_steps(jobs)] == ["run", "run", "run", *["skip"] * len(others[1:])]
+    assert [step.action for step in again.next_steps(jobs)] == [
+        "run",
+        "run",
+        "run",
+        *["skip"] * len(others[1:]),
+    ]
     trained = RunFolder(folder.path / folder.entries[first.key]["run"])
     trained.update(config={**older, "rollout": {**older["rollout"], "runners": 7}})
     assert again.next_steps(jobs)[0].why == f"{trained.id} has rollout.runners=7"
@@ -509,7 +667,9 @@ def test_an_evaluation_waits_for_the_training_of_its_policy(tmp_path: Path, monk
     assert again.next_steps(jobs)[0].why == "not yet run"
 
 
-def test_what_runs_of_a_slot_share_sees_the_gpus_of_this_slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_runs_of_a_slot_share_sees_the_gpus_of_this_slot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """CUDA keeps what it saw first: a fork of a process that saw all GPUs takes the first, whatever its run has."""
     from harness.trainers import Trainer
 
@@ -555,7 +715,9 @@ def test_runs_count_as_of_the_same_code_only_where_nothing_that_decides_them_cha
 
     def git(*arguments: str) -> None:
         who = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
-        subprocess.run(["git", "-C", str(tmp_path), *who, *arguments], check=True, capture_output=True)
+        subprocess.run(
+            ["git", "-C", str(tmp_path), *who, *arguments], check=True, capture_output=True
+        )
 
     code, docs = tmp_path / "harness" / "core.py", tmp_path / "docs.md"
     code.parent.mkdir()
@@ -578,7 +740,9 @@ def test_runs_count_as_of_the_same_code_only_where_nothing_that_decides_them_cha
     tried = record.commit()
     assert tried is not None and same(tried) and not same(clean) and not same(documented)
     code.write_text("tried again")
-    assert not same(tried) and same({"hash": tried["hash"], "dirty": True})  # of an older one nobody knows
+    assert not same(tried) and same(
+        {"hash": tried["hash"], "dirty": True}
+    )  # of an older one nobody knows
     git("commit", "-am", "two")
     assert not same(clean) and not same(tried) and not same({"hash": "0" * 40, "dirty": False})
     code.write_text("one")
@@ -590,7 +754,9 @@ def test_slots_share_cores_equally_and_gpus_in_turn(monkeypatch: pytest.MonkeyPa
     from harness_study import slots
 
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(10)))
-    monkeypatch.setattr(slots, "_place", lambda core: (0, core % 5, core))  # cores 0 and 5 are threads of one
+    monkeypatch.setattr(
+        slots, "_place", lambda core: (0, core % 5, core)
+    )  # cores 0 and 5 are threads of one
     monkeypatch.setattr(slots, "_QUOTA", Path("/nowhere"))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,GPU-7,5")
     made = slots.make_slots(4)
@@ -619,7 +785,9 @@ def test_runs_that_share_a_gpu_must_be_told_how_much_memory_to_take(
         assert done.returncode == 0, done.stderr
 
 
-def test_a_container_s_quota_bounds_the_cores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_container_s_quota_bounds_the_cores(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     from harness_study import slots
 
     (tmp_path / "cpu.max").write_text("400000 100000\n")
@@ -633,4 +801,8 @@ def test_a_container_s_quota_bounds_the_cores(monkeypatch: pytest.MonkeyPatch, t
 def test_time_left_knows_how_many_run_at_once() -> None:
     from harness_study.timing import makespan_s
 
-    assert makespan_s([3, 3, 3, 3], 2) == 6 and makespan_s([5, 1, 1, 1], 2) == 5 and makespan_s([], 3) == 0
+    assert (
+        makespan_s([3, 3, 3, 3], 2) == 6
+        and makespan_s([5, 1, 1, 1], 2) == 5
+        and makespan_s([], 3) == 0
+    )

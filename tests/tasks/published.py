@@ -78,15 +78,28 @@ DESCRIPTIONS = {
 
 
 def bird_rows(train: bool = False) -> list[dict[str, Any]]:
-    def row(number: int, question: str, sql: str, evidence: str = "", **more: str) -> dict[str, Any]:
-        known = {"question_id": number, "db_id": "ranch", "question": question, "evidence": evidence, "SQL": sql}
+    def row(
+        number: int, question: str, sql: str, evidence: str = "", **more: str
+    ) -> dict[str, Any]:
+        known = {
+            "question_id": number,
+            "db_id": "ranch",
+            "question": question,
+            "evidence": evidence,
+            "SQL": sql,
+        }
         return {**known, "difficulty": "simple", **more}
 
     if train:
         rows = [row(0, "Name all.", "SELECT name FROM animal", db_id="shelter")]
-        return [{key: value for key, value in one.items() if key not in ("question_id", "difficulty")} for one in rows]
+        return [
+            {key: value for key, value in one.items() if key not in ("question_id", "difficulty")}
+            for one in rows
+        ]
     return [
-        row(0, "Which cows are old?", "SELECT name FROM cow WHERE age > 5", "old refers to age > 5"),
+        row(
+            0, "Which cows are old?", "SELECT name FROM cow WHERE age > 5", "old refers to age > 5"
+        ),
         row(1, "How many cows?", "SELECT COUNT(*) FROM cow", difficulty="challenging"),
         row(2, "Which pigs?", "SELECT name FROM pig"),
         row(3, "Which cows are ancient?", "SELECT name FROM cow WHERE age > 50"),

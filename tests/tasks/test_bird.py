@@ -70,7 +70,9 @@ def test_the_official_archives_become_one_prepared_folder(tmp_path: Path, nested
         tasks_of(tmp_path / "out", "mini_dev")
 
 
-def test_an_unpacked_folder_and_a_file_over_databases_elsewhere_give_the_same(prepared: Path, tmp_path: Path) -> None:
+def test_an_unpacked_folder_and_a_file_over_databases_elsewhere_give_the_same(
+    prepared: Path, tmp_path: Path
+) -> None:
     prepare([tmp_path / "dev_20240627", tmp_path / "train"], tmp_path / "unpacked")
     assert BirdTasks(str(tmp_path / "unpacked")).describe() == BirdTasks(str(prepared)).describe()
     (tmp_path / "mini_dev_sqlite.json").write_text(json.dumps(bird_rows()[:2]))
@@ -79,7 +81,9 @@ def test_an_unpacked_folder_and_a_file_over_databases_elsewhere_give_the_same(pr
     assert ids == [task.id for task in tasks_of(prepared)[1]][:2]
 
 
-def test_evidence_stands_between_schema_and_question_and_nothing_where_there_is_none(prepared: Path) -> None:
+def test_evidence_stands_between_schema_and_question_and_nothing_where_there_is_none(
+    prepared: Path,
+) -> None:
     tasks, (first, second, _) = tasks_of(prepared)
     problem = Problem(first.id, first.question, tasks.context(first))
     schema = tasks.schema(first)
@@ -113,14 +117,19 @@ def test_descriptions_are_read_in_every_encoding_that_occurs(encoding: str) -> N
 
 def test_what_is_not_bird_or_damaged_is_said_in_one_line(tmp_path: Path) -> None:
     dev, train = make_bird(tmp_path)
-    for content, said in ((b"no zip", "is not a readable zip file"), (train.read_bytes()[:-90], "not a readable zip")):
+    for content, said in (
+        (b"no zip", "is not a readable zip file"),
+        (train.read_bytes()[:-90], "not a readable zip"),
+    ):
         dev.write_bytes(content)
         with pytest.raises(TaskSetError, match=said):
             prepare([dev], tmp_path / "out")
     with zipfile.ZipFile(dev, "w") as out:
         out.writestr("dev/dev.json", json.dumps(bird_rows()))
         out.writestr("dev/dev_databases.zip", b"half")
-    with pytest.raises(TaskSetError, match=r"dev/dev_databases\.zip of dev_20240627\.zip is damaged"):
+    with pytest.raises(
+        TaskSetError, match=r"dev/dev_databases\.zip of dev_20240627\.zip is damaged"
+    ):
         prepare([dev], tmp_path / "out")
     with zipfile.ZipFile(dev, "w") as out:
         out.writestr("readme.txt", "")
@@ -136,7 +145,9 @@ def test_a_changed_database_is_refused(prepared: Path) -> None:
     connection.execute("DELETE FROM cow")
     connection.commit()
     connection.close()
-    with pytest.raises(TaskSetError, match="is not as it was prepared. Run `harness data bird SOURCE"):
+    with pytest.raises(
+        TaskSetError, match="is not as it was prepared. Run `harness data bird SOURCE"
+    ):
         tasks_of(prepared)
     assert verify(prepared, BIRD)["problems"] == ["dev_databases/ranch/ranch.sqlite has changed"]
 
@@ -169,7 +180,9 @@ class TestRVesContract(SQLRewardContract):
     def times_are_measured(request: pytest.FixtureRequest) -> None:
         if request.node.name in MEASURED:
             reason = "times are others each time, and gold takes about as long as itself, not half"
-            request.node.add_marker(pytest.mark.xfail(reason=reason, raises=AssertionError, strict=False))
+            request.node.add_marker(
+                pytest.mark.xfail(reason=reason, raises=AssertionError, strict=False)
+            )
 
 
 MEASURED = (
@@ -179,8 +192,12 @@ MEASURED = (
 )
 
 
-def value(reward: BirdAccuracy | BirdSoftF1, task: Task, answer: str) -> tuple[float | None, tuple[str, ...]]:
-    verdict = asyncio.run(reward.score(task, Attempt("r", "a", "ok", "", answer, (), (), (), 0.0, 0.0)))
+def value(
+    reward: BirdAccuracy | BirdSoftF1, task: Task, answer: str
+) -> tuple[float | None, tuple[str, ...]]:
+    verdict = asyncio.run(
+        reward.score(task, Attempt("r", "a", "ok", "", answer, (), (), (), 0.0, 0.0))
+    )
     return verdict.value, verdict.flags
 
 
@@ -210,18 +227,31 @@ def test_rewards_are_those_of_the_official_scripts(
 
 def test_what_no_official_script_survives_is_flagged(prepared: Path) -> None:
     _, (task, *_) = tasks_of(prepared)
-    empty = Task(task.id, "bird", "dev", "?", "SELECT name FROM cow WHERE age > 50", "ranch", data=task.data)
+    empty = Task(
+        task.id, "bird", "dev", "?", "SELECT name FROM cow WHERE age > 50", "ranch", data=task.data
+    )
     assert value(BirdAccuracy(), empty, "SELECT 1 WHERE 0") == (1.0, ("empty_gold",))
-    assert value(BirdAccuracy(), empty, "DROP TABLE cow") == (0.0, ("empty_gold", "statement_refused"))
+    assert value(BirdAccuracy(), empty, "DROP TABLE cow") == (
+        0.0,
+        ("empty_gold", "statement_refused"),
+    )
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT"
-    assert value(BirdAccuracy(), task, f"{endless} 'Berta' FROM n") == (0.0, ("prediction_too_large",))
-    assert value(BirdAccuracy(timeout_s=0.2), task, f"{endless} count(*) FROM n") == (0.0, ("prediction_timeout",))
+    assert value(BirdAccuracy(), task, f"{endless} 'Berta' FROM n") == (
+        0.0,
+        ("prediction_too_large",),
+    )
+    assert value(BirdAccuracy(timeout_s=0.2), task, f"{endless} count(*) FROM n") == (
+        0.0,
+        ("prediction_timeout",),
+    )
     late = Task(task.id, "bird", "dev", "?", f"{endless} count(*) FROM n", "ranch", data=task.data)
     assert value(BirdSoftF1(timeout_s=0.2), late, "SELECT 1") == (None, ("gold_timeout",))
 
 
 def verdict(reward: BirdRVes, task: Task, answer: str) -> Verdict:
-    return asyncio.run(reward.score(task, Attempt("r", "a", "ok", "", answer, (), (), (), 0.0, 0.0)))
+    return asyncio.run(
+        reward.score(task, Attempt("r", "a", "ok", "", answer, (), (), (), 0.0, 0.0))
+    )
 
 
 @pytest.mark.parametrize(
@@ -248,8 +278,14 @@ def test_r_ves_pays_gold_about_one_and_a_wrong_answer_nothing(prepared: Path) ->
     counted = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 200000) SELECT count(*) FROM n"
     slow = Task(task.id, "bird", "dev", "?", counted, "ranch", data=task.data)
     own = verdict(BirdRVes(), slow, counted)
-    assert own.value in (math.sqrt(0.75), 1.0, math.sqrt(1.25)) and own.parts == {"right": 1.0} and not own.flags
-    assert own.reason.startswith("the same set of rows, gold takes ") and own.reason.endswith("(runs: 20)")
+    assert (
+        own.value in (math.sqrt(0.75), 1.0, math.sqrt(1.25))
+        and own.parts == {"right": 1.0}
+        and not own.flags
+    )
+    assert own.reason.startswith("the same set of rows, gold takes ") and own.reason.endswith(
+        "(runs: 20)"
+    )
     assert verdict(BirdRVes(), slow, "SELECT 200000").value == math.sqrt(1.25)
     quick = Task(task.id, "bird", "dev", "?", "SELECT 200000", "ranch", data=task.data)
     assert verdict(BirdRVes(), quick, counted).value == math.sqrt(0.25)
@@ -260,14 +296,24 @@ def test_r_ves_pays_gold_about_one_and_a_wrong_answer_nothing(prepared: Path) ->
 
 def test_r_ves_has_deadlines_and_leaves_unscored_what_accuracy_does(prepared: Path) -> None:
     _, (task, *_) = tasks_of(prepared)
-    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+    endless = (
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+    )
     late = Task(task.id, "bird", "dev", "?", endless, "ranch", data=task.data)
     assert value(BirdRVes(timeout_s=0.2), task, endless) == (0.0, ("prediction_timeout",))
     assert value(BirdRVes(timeout_s=0.2), late, "SELECT 1") == (None, ("gold_timeout",))
     for gold, flag in (("SELECT no", "gold_failed"), ("DELETE FROM cow", "gold_failed")):
         broken = Task(task.id, "bird", "dev", "?", gold, "ranch", data=task.data)
         assert value(BirdRVes(), broken, "SELECT 1") == (None, (flag,))
-    gone = Task(task.id, "bird", "dev", "?", "SELECT 1", "ranch", data={"database": str(prepared / "no.sqlite")})
+    gone = Task(
+        task.id,
+        "bird",
+        "dev",
+        "?",
+        "SELECT 1",
+        "ranch",
+        data={"database": str(prepared / "no.sqlite")},
+    )
     assert value(BirdRVes(), gone, "SELECT 1") == (None, ("database_missing",))
     hasty = verdict(BirdRVes(timeout_s=0.5, runs=1_000_000), task, task.gold)
     assert hasty.value is not None and hasty.value >= 0.5 and hasty.flags == ("fewer_runs",)
@@ -282,7 +328,9 @@ def test_r_ves_says_in_its_identity_that_it_is_not_reproducible(tmp_path: Path) 
         "reproducible": False,
     }
     assert reward_identity(spec, {"runs": "5"}, "reward.options")["runs"] == 5
-    with pytest.raises(ConfigError, match=r"reward\.options\.runs of 'bird_r_ves': .*greater than 0, got 0"):
+    with pytest.raises(
+        ConfigError, match=r"reward\.options\.runs of 'bird_r_ves': .*greater than 0, got 0"
+    ):
         reward_identity(spec, {"runs": 0}, "reward.options")
 
 
@@ -297,12 +345,24 @@ def test_an_evaluation_shows_the_evidence_and_is_recorded_with_its_reward(
         return f"```sql\n{gold if told else 'SELECT 0'}\n```\nTHE QUERY IS CORRECT."
 
     server = scripted_server(reply, token_ids=False)
-    settings = ["--plugin", "reference_sql", "--task", "bird", "--set", f"task.options.data_dir={prepared}"]
+    settings = [
+        "--plugin",
+        "reference_sql",
+        "--task",
+        "bird",
+        "--set",
+        f"task.options.data_dir={prepared}",
+    ]
     where = ["--endpoint", server.base_url, "--runs-dir", str(tmp_path / "runs"), "--json"]
-    done = CliRunner().invoke(app, ["eval", *settings, "--set", "reward.name=bird_accuracy", *where])
+    done = CliRunner().invoke(
+        app, ["eval", *settings, "--set", "reward.name=bird_accuracy", *where]
+    )
     assert done.exit_code == 0, done.output
     record = json.loads(done.stdout)
-    assert record["identity"]["reward"] == "bird_accuracy/1" and record["identity"]["task_set"]["name"] == "bird"
+    assert (
+        record["identity"]["reward"] == "bird_accuracy/1"
+        and record["identity"]["task_set"]["name"] == "bird"
+    )
     assert (record["result"]["accuracy"], record["result"]["empty_golds"]) == (1.0, 1)
     assert record["result"]["by_difficulty"]["challenging"]["tasks"] == 1
 
@@ -314,7 +374,12 @@ def test_the_commands_of_the_page_run(tmp_path: Path, monkeypatch: pytest.Monkey
     make_bird(tmp_path)
     monkeypatch.chdir(tmp_path)
     page = (REPO / "docs" / "bird.md").read_text(encoding="utf-8")
-    commands = [line[2:] for block in BLOCK.findall(page) for line in block.splitlines() if line.startswith("$ ")]
+    commands = [
+        line[2:]
+        for block in BLOCK.findall(page)
+        for line in block.splitlines()
+        if line.startswith("$ ")
+    ]
     assert len(commands) == 3
     for command in commands:
         done = CliRunner().invoke(app, shlex.split(command)[1:])
@@ -323,7 +388,9 @@ def test_the_commands_of_the_page_run(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.slow
 @pytest.mark.spider
-def test_gold_against_gold_is_one_but_for_listed_rows_on_a_bird_made_of_spider(tmp_path: Path) -> None:
+def test_gold_against_gold_is_one_but_for_listed_rows_on_a_bird_made_of_spider(
+    tmp_path: Path,
+) -> None:
     prepare_spider(spider_source(), tmp_path / "spider")
     rows = SpiderTasks(str(tmp_path / "spider")).rows("test_dev.parquet")
     archive = tmp_path / "dev_20240627.zip"
@@ -339,7 +406,9 @@ def test_gold_against_gold_is_one_but_for_listed_rows_on_a_bird_made_of_spider(t
     ]
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as out:
         out.write(databases, "dev_20240627/dev_databases.zip")
-        out.writestr("dev_20240627/dev.json", json.dumps([{**row, "query": None} for row in asked_]))
+        out.writestr(
+            "dev_20240627/dev.json", json.dumps([{**row, "query": None} for row in asked_])
+        )
     report = prepare([archive], tmp_path / "bird")
     assert [failure["row"] for failure in report.parts["dev"].gold_failed] == [len(rows)]
     tasks = BirdTasks(str(tmp_path / "bird")).load("dev")
@@ -348,4 +417,6 @@ def test_gold_against_gold_is_one_but_for_listed_rows_on_a_bird_made_of_spider(t
         with asked(reward_spec(name), {}) as reward:
             wrong = [task.id for task in tasks if reward.score(task, task.gold).value != 1.0]
         assert wrong == [], name
-    assert all(database_of(task).startswith(str(tmp_path / "bird" / "dev_databases")) for task in tasks)
+    assert all(
+        database_of(task).startswith(str(tmp_path / "bird" / "dev_databases")) for task in tasks
+    )

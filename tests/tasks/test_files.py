@@ -59,7 +59,10 @@ def row(number: int, db: str = "farm", **more: Any) -> Row:
 
 
 def lines(path: Path, rows: Sequence[Any]) -> Path:
-    path.write_text("".join(f"{one if isinstance(one, str) else json.dumps(one)}\n" for one in rows), encoding="utf-8")
+    path.write_text(
+        "".join(f"{one if isinstance(one, str) else json.dumps(one)}\n" for one in rows),
+        encoding="utf-8",
+    )
     return path
 
 
@@ -98,13 +101,22 @@ class TestContract(TaskSetContract):
             for n in (1, 2)
             for split in splits
         ]
-        rows.append({"question": "Who is it?", "answer": "Elsa, who is a cow", "database": "farm", "split": "train"})
+        rows.append(
+            {
+                "question": "Who is it?",
+                "answer": "Elsa, who is a cow",
+                "database": "farm",
+                "split": "train",
+            }
+        )
         return {"path": str(lines(folder / "questions.jsonl", rows))}
 
 
 def test_every_format_gives_the_same_tasks_and_the_same_identity(folder: Path) -> None:
     rows = [
-        row(n, db, difficulty="easy", hint='say, "please"\nnow') for db in ("farm", "zoo", "lake") for n in range(1, 5)
+        row(n, db, difficulty="easy", hint='say, "please"\nnow')
+        for db in ("farm", "zoo", "lake")
+        for n in range(1, 5)
     ]
     lines(folder / "a.jsonl", ["", *rows[:3], " ", *rows[3:]])
     (folder / "b.json").write_text("\ufeff" + json.dumps(rows, indent=2), encoding="utf-8")
@@ -113,15 +125,26 @@ def test_every_format_gives_the_same_tasks_and_the_same_identity(folder: Path) -
             writer = csv.writer(file, delimiter=separator)
             writer.writerows([list(rows[0]), *(list(one.values()) for one in rows)])
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), folder / "e.parquet")
-    made = [FilesTasks(path=folder / name) for name in ("a.jsonl", "b.json", "c.csv", "d.tsv", "e.parquet", "f.csv")]
+    made = [
+        FilesTasks(path=folder / name)
+        for name in ("a.jsonl", "b.json", "c.csv", "d.tsv", "e.parquet", "f.csv")
+    ]
     first = made[0].load("all")
     assert [task.gold for task in first] == [one["query"] for one in rows]
-    assert first[0].question == f'{rows[0]["question"]}\nHint: say, "please"\nnow' and first[0].difficulty == "easy"
+    assert (
+        first[0].question == f'{rows[0]["question"]}\nHint: say, "please"\nnow'
+        and first[0].difficulty == "easy"
+    )
     assert {task.cluster for task in first} == {"farm", "zoo", "lake"}
-    assert all(one.load(split) == made[0].load(split) for one in made for split in ("train", "val", "all"))
+    assert all(
+        one.load(split) == made[0].load(split) for one in made for split in ("train", "val", "all")
+    )
     assert all(one.describe() == made[0].describe() for one in made)
     assert str(folder) not in json.dumps(made[0].describe())
-    assert FilesTasks(path=folder / "a.jsonl", evidence=False).load("all")[0].question == rows[0]["question"]
+    assert (
+        FilesTasks(path=folder / "a.jsonl", evidence=False).load("all")[0].question
+        == rows[0]["question"]
+    )
 
 
 def test_a_list_of_objects_names_the_line_of_each(folder: Path) -> None:
@@ -137,7 +160,9 @@ def test_a_list_of_objects_names_the_line_of_each(folder: Path) -> None:
 
 
 def test_a_seed_splits_by_cluster_and_whole(folder: Path) -> None:
-    path = lines(folder / "a.jsonl", [row(n, db) for db in ("farm", "zoo", "lake") for n in range(1, 6)])
+    path = lines(
+        folder / "a.jsonl", [row(n, db) for db in ("farm", "zoo", "lake") for n in range(1, 6)]
+    )
     tasks = FilesTasks(path=path, val_share=0.4)
     train, val = tasks.load("train"), tasks.load("val")
     assert not {task.cluster for task in train} & {task.cluster for task in val}
@@ -145,7 +170,9 @@ def test_a_seed_splits_by_cluster_and_whole(folder: Path) -> None:
     seeds = {FilesTasks(path=path, split_seed=seed).load("val")[0].cluster for seed in range(20)}
     assert len(seeds) == 3
     assert "by cluster" in tasks.describe()["splitting"]
-    with pytest.raises(TaskSetError, match=r"split 'test' is empty: a split by seed makes train and val"):
+    with pytest.raises(
+        TaskSetError, match=r"split 'test' is empty: a split by seed makes train and val"
+    ):
         tasks.load("test")
 
 
@@ -158,7 +185,9 @@ def test_one_database_is_split_by_question_and_the_same_gold_stays_together(fold
         train, val = tasks.load("train"), tasks.load("val")
         assert len(val) == 4 and not {task.gold for task in train} & {task.gold for task in val}
     assert "by question, since all share one cluster" in tasks.describe()["splitting"]
-    other = FilesTasks(path=lines(folder / "b.jsonl", [{**one, "cluster": n % 4} for n, one in enumerate(rows)]))
+    other = FilesTasks(
+        path=lines(folder / "b.jsonl", [{**one, "cluster": n % 4} for n, one in enumerate(rows)])
+    )
     assert {task.cluster for task in other.load("val")} < {"0", "1", "2", "3"}
 
 
@@ -166,22 +195,34 @@ def test_files_and_columns_make_splits(folder: Path) -> None:
     train = lines(folder / "a.jsonl", [row(n, id=n, split="test") for n in (1, 2)])
     val = lines(folder / "b.jsonl", [row(n, "zoo", id=n) for n in (1, 2, 3)])
     tasks = FilesTasks(train=train, val=val)
-    assert [task.id for task in tasks.load("all")] == ["train/1", "train/2", "val/1", "val/2", "val/3"]
+    assert [task.id for task in tasks.load("all")] == [
+        "train/1",
+        "train/2",
+        "val/1",
+        "val/2",
+        "val/3",
+    ]
     assert [task.split for task in tasks.load("train")] == ["train", "train"]
-    with pytest.raises(TaskSetError, match=r"'test' is empty. Name its file: --set task\.options\.test=FILE"):
+    with pytest.raises(
+        TaskSetError, match=r"'test' is empty. Name its file: --set task\.options\.test=FILE"
+    ):
         tasks.load("test")
     for names in (("train", "dev"), ("Training", "VALID")):
         path = lines(folder / "c.jsonl", [row(n, split=names[n > 1]) for n in (1, 2, 3)])
         assert [len(FilesTasks(path=path).load(split)) for split in ("train", "val")] == [1, 2]
     path = lines(folder / "d.jsonl", [row(n, split="train") for n in range(1, 6)])
-    with pytest.raises(TaskSetError, match=r"'val' is empty: its column has train 5.*columns\.split=null"):
+    with pytest.raises(
+        TaskSetError, match=r"'val' is empty: its column has train 5.*columns\.split=null"
+    ):
         FilesTasks(path=path).load("val")
     assert len(FilesTasks(path=path, columns={"split": None}).load("val")) == 1
     with pytest.raises(ConfigError, match="Give either"):
         FilesTasks(path=path, val=val)
 
 
-def test_databases_are_found_by_path_and_by_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_databases_are_found_by_path_and_by_name(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (folder / "q").mkdir()
     for name in ("../farm.sqlite", str(folder / "farm.sqlite"), "../farm"):
         path = lines(folder / "q" / "a.jsonl", [{**row(1), "database": name}])
@@ -191,8 +232,13 @@ def test_databases_are_found_by_path_and_by_name(folder: Path, monkeypatch: pyte
     found = [database_of(task) for task in FilesTasks(path=path, databases=folder).load("all")]
     assert found == [str(folder / name) for name in ("farm.sqlite", "zoo.db", "lake/lake.sqlite")]
     monkeypatch.chdir(folder)
-    assert [database_of(one) for one in FilesTasks(path=Path("q/a.jsonl"), databases=Path(".")).load("all")] == found
-    bare = lines(folder / "b.jsonl", [{key: value for key, value in row(1).items() if key != "database"}])
+    assert [
+        database_of(one)
+        for one in FilesTasks(path=Path("q/a.jsonl"), databases=Path(".")).load("all")
+    ] == found
+    bare = lines(
+        folder / "b.jsonl", [{key: value for key, value in row(1).items() if key != "database"}]
+    )
     (task,) = FilesTasks(path=bare, databases=folder / "farm.sqlite").load("all")
     assert task.cluster == "farm"
     with pytest.raises(TaskSetError, match=r"no column for the database .*databases=FILE"):
@@ -208,7 +254,9 @@ def test_databases_of_one_name_are_told_apart(folder: Path) -> None:
     tasks = FilesTasks(path=lines(folder / "a.jsonl", rows)).load("all")
     assert [task.cluster for task in tasks] == ["north/data.sqlite", "south/data.sqlite"]
     make_database(folder / "farm.db", "cow", "other")
-    with pytest.raises(TaskSetError, match=r"line 1: database 'farm' may be .*farm\.sqlite or .*farm\.db\. Write"):
+    with pytest.raises(
+        TaskSetError, match=r"line 1: database 'farm' may be .*farm\.sqlite or .*farm\.db\. Write"
+    ):
         FilesTasks(path=lines(folder / "b.jsonl", [row(1)])).load("all")
 
 
@@ -217,16 +265,22 @@ def test_columns_of_other_names(folder: Path) -> None:
     with pytest.raises(TaskSetError) as caught:
         FilesTasks(path=path).load("all")
     assert "no column for the question (usual names: question, " in said(caught)
-    assert "Its columns: Text, Reference, DB_ID. Name it: --set task.options.columns.question=COLUMN" in said(caught)
+    assert (
+        "Its columns: Text, Reference, DB_ID. Name it: --set task.options.columns.question=COLUMN"
+        in said(caught)
+    )
     (task,) = FilesTasks(path=path, columns={"question": "Text", "gold": "Reference"}).load("all")
     assert (task.question, task.gold) == ("Which?", "SELECT 1")
-    with pytest.raises(TaskSetError, match=r"has no column 'text' \(task\.options\.columns\.question\)"):
+    with pytest.raises(
+        TaskSetError, match=r"has no column 'text' \(task\.options\.columns\.question\)"
+    ):
         FilesTasks(path=path, columns={"question": "text"}).load("all")
     with pytest.raises(ConfigError, match="'golds' is no field; did you mean 'gold'"):
         FilesTasks(path=path, columns={"golds": "Text"})
     both = lines(folder / "b.jsonl", [row(1, sql={"select": 1})])
     with pytest.raises(
-        TaskSetError, match=r"'query' and 'sql' may each be the gold\. Say which: .*columns\.gold=query"
+        TaskSetError,
+        match=r"'query' and 'sql' may each be the gold\. Say which: .*columns\.gold=query",
     ):
         FilesTasks(path=both).load("all")
     assert FilesTasks(path=both, columns={"gold": "query"}).load("all")
@@ -241,8 +295,14 @@ BAD: list[tuple[Any, str]] = [
     ({**row(1), "query": ["SELECT 1"]}, """'query' is ["SELECT 1"], not text"""),
     ({**row(1), "query": ""}, "neither a gold query nor an answer"),
     ({**row(1), "query": "SELECT '\ud800'"}, "'query' holds characters that no text has"),
-    ({**row(1), "question": f"{row(1)['query']}?"}, "the gold query stands in what the agent is shown"),
-    ({**row(1), "evidence": f"as in {row(1)['query']}"}, "the gold query stands in what the agent is shown"),
+    (
+        {**row(1), "question": f"{row(1)['query']}?"},
+        "the gold query stands in what the agent is shown",
+    ),
+    (
+        {**row(1), "evidence": f"as in {row(1)['query']}"},
+        "the gold query stands in what the agent is shown",
+    ),
     ({**row(1), "database": None}, "no database is named"),
     ({**row(1), "database": "barn"}, "no database 'barn' in "),
     ({**row(1), "database": "x" * 5000}, "no database 'xxx"),
@@ -279,27 +339,49 @@ def test_a_bad_line_is_refused_with_its_number_and_left_out_only_when_asked(
     lenient = FilesTasks(path=path, skip_bad=True)
     assert lenient.load("all") == whole.load("all")
     assert f"1 bad lines, {path} line 2" in caplog.text
-    assert lenient.describe()["left_out"] == ["path line 2"] and lenient.describe() != whole.describe()
+    assert (
+        lenient.describe()["left_out"] == ["path line 2"] and lenient.describe() != whole.describe()
+    )
     status, output = checked(path)
-    assert status == 1 and f"broken: {path}, line 2: {why}" in output and output.endswith("NOT ok\n")
+    assert (
+        status == 1 and f"broken: {path}, line 2: {why}" in output and output.endswith("NOT ok\n")
+    )
     status, output = checked(path, "--set", "task.options.skip_bad=true")
-    assert status == 0 and f"left out: {path}, line 2: {why}" in output and "2 good questions" in output
+    assert (
+        status == 0
+        and f"left out: {path}, line 2: {why}" in output
+        and "2 good questions" in output
+    )
 
 
 FATAL: list[tuple[str, bytes, str]] = [
     ("a.jsonl", b"", "has no questions in it"),
     ("a.txt", b"{}", "ends in '.txt', which says no format. Give JSON lines"),
-    ("a.csv", b'question,query,database\nHow,"SELECT 1,farm\nWho,SELECT 2,farm\n', "line 2: not CSV: unexpected end"),
+    (
+        "a.csv",
+        b'question,query,database\nHow,"SELECT 1,farm\nWho,SELECT 2,farm\n',
+        "line 2: not CSV: unexpected end",
+    ),
     ("a.csv", b"question,question\n", "line 1: two columns have one name"),
-    ("a.csv", b"question,query,database\nHow?,SELECT 1,farm\n\xe9,SELECT 1,farm\n", "line 3: not UTF-8"),
+    (
+        "a.csv",
+        b"question,query,database\nHow?,SELECT 1,farm\n\xe9,SELECT 1,farm\n",
+        "line 3: not UTF-8",
+    ),
     ("a.parquet", b"PAR1 and no more", "is no whole Parquet file"),
     ("a.json", b'[{"question": "a"}', "line 1: not JSON"),
-    ("a.jsonl", b"\xff\xfe{\x00\n{", "line 1: not UTF-8 at its byte 1. Save the file as UTF-8. No other line"),
+    (
+        "a.jsonl",
+        b"\xff\xfe{\x00\n{",
+        "line 1: not UTF-8 at its byte 1. Save the file as UTF-8. No other line",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("name", "content", "why"), FATAL, ids=range(len(FATAL)))
-def test_a_file_that_is_damaged_as_a_whole_is_one_line(name: str, content: bytes, why: str, folder: Path) -> None:
+def test_a_file_that_is_damaged_as_a_whole_is_one_line(
+    name: str, content: bytes, why: str, folder: Path
+) -> None:
     (folder / name).write_bytes(content)
     for skip_bad in (False, True):  # nobody knows what would be left out
         with pytest.raises(TaskSetError) as caught:
@@ -309,16 +391,21 @@ def test_a_file_that_is_damaged_as_a_whole_is_one_line(name: str, content: bytes
 
 def test_a_parquet_date_that_python_lacks_is_one_line(folder: Path) -> None:
     ids = pyarrow.array([2**62], pyarrow.timestamp("us"))
-    rows = pyarrow.table({"question": ["How?"], "query": ["SELECT 1"], "database": ["farm"], "id": ids})
+    rows = pyarrow.table(
+        {"question": ["How?"], "query": ["SELECT 1"], "database": ["farm"], "id": ids}
+    )
     pyarrow.parquet.write_table(rows, folder / "a.parquet")
     with pytest.raises(TaskSetError, match="is no whole Parquet file: date value out of range"):
         FilesTasks(path=folder / "a.parquet").load("all")
 
 
 def test_a_csv_line_of_too_few_cells_is_refused_where_it_begins(folder: Path) -> None:
-    (folder / "a.csv").write_text('question,query,database\n"two\nlines",SELECT 1,farm\nHow, many?,SELECT 1,farm\n')
+    (folder / "a.csv").write_text(
+        'question,query,database\n"two\nlines",SELECT 1,farm\nHow, many?,SELECT 1,farm\n'
+    )
     with pytest.raises(
-        TaskSetError, match=r"a\.csv, line 4: 4 cells, but 3 columns\. Put text with ',' in it in double"
+        TaskSetError,
+        match=r"a\.csv, line 4: 4 cells, but 3 columns\. Put text with ',' in it in double",
     ):
         FilesTasks(path=folder / "a.csv").load("all")
 
@@ -340,8 +427,16 @@ def test_answers_without_a_query_load_and_execution_accuracy_refuses_them(folder
     rows = [{"question": "Who?", "answer": ["Elsa", 2], "database": "farm"}, row(1, answer="Elsa")]
     path = lines(folder / "a.jsonl", rows)
     first, second = FilesTasks(path=path).load("all")
-    assert (first.gold, first.data[GOLD_IS], first.data[ANSWER]) == ('["Elsa", 2]', "answer", '["Elsa", 2]')
-    assert (second.gold, second.data[GOLD_IS], second.data[ANSWER]) == (rows[1]["query"], "query", "Elsa")
+    assert (first.gold, first.data[GOLD_IS], first.data[ANSWER]) == (
+        '["Elsa", 2]',
+        "answer",
+        '["Elsa", 2]',
+    )
+    assert (second.gold, second.data[GOLD_IS], second.data[ANSWER]) == (
+        rows[1]["query"],
+        "query",
+        "Elsa",
+    )
     config = Config.model_validate({"task": {"name": "files", "options": {"path": str(path)}}})
     with pytest.raises(TaskSetError) as caught:
         load_tasks(config, make_task_set(config), "all")
@@ -351,7 +446,11 @@ def test_answers_without_a_query_load_and_execution_accuracy_refuses_them(folder
         said(caught),
     )
     status, output = checked(path)
-    assert status == 1 and f"cannot judge 1 of 2 questions, the first being {path}, line 1: it has an answer" in output
+    assert (
+        status == 1
+        and f"cannot judge 1 of 2 questions, the first being {path}, line 1: it has an answer"
+        in output
+    )
 
 
 def test_a_training_of_a_bad_file_leaves_no_folder(folder: Path) -> None:
@@ -372,25 +471,33 @@ def test_a_training_of_a_bad_file_leaves_no_folder(folder: Path) -> None:
 
 def test_a_run_goes_on_only_with_the_data_that_it_began_with(folder: Path) -> None:
     path = lines(folder / "a.jsonl", [row(n) for n in range(1, 41)])
-    config = load_config("cpu", None, ["task.name=files", f"task.options.path={path}"], agent="reference_sql")
+    config = load_config(
+        "cpu", None, ["task.name=files", f"task.options.path={path}"], agent="reference_sql"
+    )
     run = RunFolder.create(folder / "runs", "reference_sql")
     run.write_config(config)
-    run.write(run_record(config, run, make_task_set(config), [], [], resolve(config.policy.path), "cpu"))
+    run.write(
+        run_record(config, run, make_task_set(config), [], [], resolve(config.policy.path), "cpu")
+    )
     lines(path, [row(n) for n in range(1, 42)])
     done = CliRunner().invoke(harness, ["train", "--resume", str(run.path)])
-    assert isinstance(done.exception, UserError) and "the data are not those that the run began with" in str(
-        done.exception
-    )
+    assert isinstance(
+        done.exception, UserError
+    ) and "the data are not those that the run began with" in str(done.exception)
     assert "counts.train" in str(done.exception) or "questions_sha256" in str(done.exception)
     moved = path.rename(folder / "b.jsonl")
     lines(moved, [row(n) for n in range(1, 41)])
     with run.locked():  # all is well but for another process
-        done = CliRunner().invoke(harness, ["train", "--resume", str(run.path), "--set", f"task.options.path={moved}"])
+        done = CliRunner().invoke(
+            harness, ["train", "--resume", str(run.path), "--set", f"task.options.path={moved}"]
+        )
     assert isinstance(done.exception, UserError) and "still running" in str(done.exception)
 
 
 @pytest.mark.slow
-def test_what_is_only_measured_needs_no_training_split(folder: Path, scripted_server: StartServer) -> None:
+def test_what_is_only_measured_needs_no_training_split(
+    folder: Path, scripted_server: StartServer
+) -> None:
     rows = [row(n, split="test") for n in (1, 2)]
     path = lines(folder / "a.jsonl", rows)
     golds = {one["question"]: one["query"] for one in rows}
@@ -401,13 +508,24 @@ def test_what_is_only_measured_needs_no_training_split(folder: Path, scripted_se
 
     server = scripted_server(answer, token_ids=False)
     options = ("--set", f"task.options.path={path}", "--set", "max_turns=1", "--split", "test")
-    arguments = ("--plugin", "reference_sql", "--task", "files", *options, "--runs-dir", str(folder / "runs"), "--json")
+    arguments = (
+        "--plugin",
+        "reference_sql",
+        "--task",
+        "files",
+        *options,
+        "--runs-dir",
+        str(folder / "runs"),
+        "--json",
+    )
     command = [sys.executable, "-m", "harness", "eval", "--endpoint", server.base_url, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["result"]["accuracy"] == 1.0
     options = ("--set", f"task.options.path={path}", "--json")
-    described = json.loads(CliRunner().invoke(harness, ["tasks", "--name", "files", *options]).stdout)
+    described = json.loads(
+        CliRunner().invoke(harness, ["tasks", "--name", "files", *options]).stdout
+    )
     assert described == FilesTasks(path=path).describe() and described["counts"] == {"test": 2}
 
 
@@ -436,10 +554,15 @@ def test_gold_stays_and_files_are_only_read(folder: Path, writes: list[tuple[str
     kept = opened.copy()
     opened.clear()
     path = lines(
-        folder / "a.jsonl", [row(n, db, answer="an answer in words") for db in ("farm", "lake") for n in (1, 2)]
+        folder / "a.jsonl",
+        [row(n, db, answer="an answer in words") for db in ("farm", "lake") for n in (1, 2)],
     )
     opened.extend(kept)
-    before = {file: (file.read_bytes(), file.stat().st_mtime_ns) for file in folder.rglob("*") if file.is_file()}
+    before = {
+        file: (file.read_bytes(), file.stat().st_mtime_ns)
+        for file in folder.rglob("*")
+        if file.is_file()
+    }
     config = Config.model_validate({"task": {"name": "files", "options": {"path": str(path)}}})
     tasks = make_task_set(config)
     for task in tasks.load("all"):
@@ -454,7 +577,9 @@ def test_gold_stays_and_files_are_only_read(folder: Path, writes: list[tuple[str
     assert len(writes) == 3
     (folder / "seen").unlink()
     assert {
-        file: (file.read_bytes(), file.stat().st_mtime_ns) for file in folder.rglob("*") if file.is_file()
+        file: (file.read_bytes(), file.stat().st_mtime_ns)
+        for file in folder.rglob("*")
+        if file.is_file()
     } == before
 
 
@@ -518,24 +643,44 @@ def test_check_names_what_it_finds(folder: Path) -> None:
 def test_check_names_golds_that_do_not_give_the_same_again(folder: Path) -> None:
     connection = sqlite3.connect(folder / "farm.sqlite")
     connection.execute("CREATE TABLE milk (cow TEXT, litres REAL, current_date TEXT)")
-    connection.executemany("INSERT INTO milk VALUES (?, ?, 'now')", [("Elsa", 0.1), ("Emma", 0.2), ("Ella", 0.3)])
+    connection.executemany(
+        "INSERT INTO milk VALUES (?, ?, 'now')", [("Elsa", 0.1), ("Emma", 0.2), ("Ella", 0.3)]
+    )
     connection.commit()
     connection.close()
-    unordered = ("SELECT cow FROM milk LIMIT 1", "SELECT litres FROM milk WHERE cow = (SELECT cow FROM milk)")
+    unordered = (
+        "SELECT cow FROM milk LIMIT 1",
+        "SELECT litres FROM milk WHERE cow = (SELECT cow FROM milk)",
+    )
     ordered = (
-        *("SELECT cow FROM milk", "SELECT cow FROM milk ORDER BY litres DESC LIMIT 1", "SELECT sum(litres) FROM milk"),
-        *("SELECT cow FROM milk WHERE [current_date] = 'now' LIMIT 3", "SELECT date('2020-01-01'), '-- random()'"),
+        *(
+            "SELECT cow FROM milk",
+            "SELECT cow FROM milk ORDER BY litres DESC LIMIT 1",
+            "SELECT sum(litres) FROM milk",
+        ),
+        *(
+            "SELECT cow FROM milk WHERE [current_date] = 'now' LIMIT 3",
+            "SELECT date('2020-01-01'), '-- random()'",
+        ),
         "SELECT m.current_date AS random, strftime('%Y', '2020-01-01') FROM milk AS m",
     )
     changing = (
-        *("SELECT cow FROM milk ORDER BY random()", "SELECT CURRENT_TIMESTAMP", "SELECT date( 'now', '-1 day')"),
+        *(
+            "SELECT cow FROM milk ORDER BY random()",
+            "SELECT CURRENT_TIMESTAMP",
+            "SELECT date( 'now', '-1 day')",
+        ),
         *('SELECT strftime("%Y", "NOW")', "SELECT datetime()"),
     )
-    rows = [{**row(n), "query": gold} for n, gold in enumerate((*unordered, *ordered, *changing), 1)]
+    rows = [
+        {**row(n), "query": gold} for n, gold in enumerate((*unordered, *ordered, *changing), 1)
+    ]
     path = lines(folder / "a.jsonl", rows)
     status, output = checked(path)
     assert status == 0, output
-    told = "gold gave another result when it was run again, with rows reversed that it does not order"
+    told = (
+        "gold gave another result when it was run again, with rows reversed that it does not order"
+    )
     found = [line for line in output.splitlines() if line.startswith("gold ")]
     assert found == [
         f"{told}: 2: {path}, line 1, line 2",
@@ -544,7 +689,9 @@ def test_check_names_golds_that_do_not_give_the_same_again(folder: Path) -> None
         f"gold has 'now', so it gives another result another time: 2: {path}, line 11, line 12",
         f"gold has datetime() of now, so it gives another result another time: 1: {path}, line 13",
     ]
-    report = json.loads(CliRunner().invoke(data_commands.app, ["check", str(path), "--json"]).stdout)
+    report = json.loads(
+        CliRunner().invoke(data_commands.app, ["check", str(path), "--json"]).stdout
+    )
     assert report["ok"] and len(report["gold_differs"]) == 2
     assert {one["what"]: len(one["places"]) for one in report["gold_changing"]}["'now'"] == 2
 
@@ -554,7 +701,8 @@ def test_check_of_a_whole_file_and_of_what_cannot_be_read(folder: Path) -> None:
     status, output = checked(lines(folder / "a.jsonl", many), "--set", "task.options.val_share=0.4")
     assert status == 0 and output.endswith("\nok\n") and "no question is asked twice" in output
     told = re.search(
-        r"on val \(questions: 100\): ([\d.]+) points with 3 trainings an arm, ([\d.]+) points with 8", output
+        r"on val \(questions: 100\): ([\d.]+) points with 3 trainings an arm, ([\d.]+) points with 8",
+        output,
     )
     assert told and 5 < float(told[2]) < float(told[1]) < 30
     status, output = checked(folder / "a.jsonl", "--set", "task.val_split=test")
@@ -563,20 +711,30 @@ def test_check_of_a_whole_file_and_of_what_cannot_be_read(folder: Path) -> None:
         done = CliRunner().invoke(harness, ["data", "check", *arguments])
         assert isinstance(done.exception, TaskSetError | ConfigError)
     done = CliRunner().invoke(harness, ["data", "check", "pocket"])
-    assert str(done.exception) == "pocket is a task set, not a file. Say `harness data check --task pocket`"
+    assert (
+        str(done.exception)
+        == "pocket is a task set, not a file. Say `harness data check --task pocket`"
+    )
 
 
-def test_check_runs_the_gold_queries_of_any_task_set(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_runs_the_gold_queries_of_any_task_set(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def check() -> tuple[int, str]:
         done = CliRunner().invoke(harness, ["data", "check", "--task", "pocket"])
         return done.exit_code, done.output
 
     rows = [row(n, db) for db in ("farm", "zoo", "lake") for n in range(1, 5)]
-    good, broken = rows, [*rows[:-2], *(one | {"query": "SELECT max(dayz) FROM fish"} for one in rows[-2:])]
+    good, broken = (
+        rows,
+        [*rows[:-2], *(one | {"query": "SELECT max(dayz) FROM fish"} for one in rows[-2:])],
+    )
     for number, (given, status) in enumerate(((good, 0), (broken, 1))):
         tasks = FilesTasks(path=lines(folder / f"{number}.jsonl", given), val_share=0.4)
         monkeypatch.setattr("harness_sql.cli.tools.make", lambda *_, tasks=tasks: tasks)
         found, output = check()
         assert (found, output.splitlines()[-1]) == (status, "NOT ok" if status else "ok"), output
         assert ("gold queries: 12, and each of them runs" in output) == (not status)
-        assert ("broken: gold fails: " in output and "lake.sqlite: no such column: dayz" in output) == bool(status)
+        assert (
+            "broken: gold fails: " in output and "lake.sqlite: no such column: dayz" in output
+        ) == bool(status)

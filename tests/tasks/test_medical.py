@@ -120,7 +120,9 @@ def test_the_tool_has_the_name_that_the_task_gives_it(tmp_path: Path) -> None:
 
 
 def test_the_schema_tells_in_chinese_what_columns_hold(tasks: MedicalTasks) -> None:
-    assert "drugs_info(" in tasks.schema and "disease(" in tasks.schema and "药品名称" in tasks.schema
+    assert (
+        "drugs_info(" in tasks.schema and "disease(" in tasks.schema and "药品名称" in tasks.schema
+    )
     assert len(tasks.schema) < tasks.schema_chars
 
 

@@ -82,7 +82,10 @@ def test_questions_name_their_values(every: list[Task]) -> None:
             text = next(filter(None, value))
             if text == "1" and "LIMIT 1" in task.gold:
                 continue
-            assert text in task.question or words.get(text, "\0") in task.question, (task.question, task.gold)
+            assert text in task.question or words.get(text, "\0") in task.question, (
+                task.question,
+                task.gold,
+            )
 
 
 def test_ids_are_unique_and_order_is_fixed(every: list[Task], tasks: PocketTasks) -> None:
@@ -99,7 +102,9 @@ def test_schema_text_is_the_compact_style_of_the_built_database(tasks: PocketTas
     designs = {domain.db_id: domain for _, domain in bundled_domains()}
     for task in tasks.load("val"):
         assert tasks.schema(task) == designs[task.cluster].schema_text()
-        assert tasks.schema(task) == schema_text(database_of(task), limit_chars=None, style="compact")
+        assert tasks.schema(task) == schema_text(
+            database_of(task), limit_chars=None, style="compact"
+        )
 
 
 def test_databases_are_the_same_bytes_wherever_they_are_built(tmp_path: Path) -> None:
@@ -148,7 +153,9 @@ def alter(path: str) -> None:
     file, times = Path(path), Path(path).stat()
     file.chmod(0o644)
     connection = sqlite3.connect(file)
-    (table,) = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' LIMIT 1").fetchone()
+    (table,) = connection.execute(
+        "SELECT name FROM sqlite_master WHERE type = 'table' LIMIT 1"
+    ).fetchone()
     connection.execute(f"DELETE FROM {table} WHERE rowid = 1")
     connection.commit()
     connection.close()
@@ -168,7 +175,9 @@ def test_changed_database_is_noticed_at_the_end_and_built_anew(
     again = PocketTasks(cache_dir=str(tmp_path))
     assert again.load("val")[0] == first and Path(database_of(first)).read_bytes() == content
     assert caplog.text.count("has changed since it was built") == 1
-    Path(database_of(first)).with_name("second.sqlite").write_bytes(content)  # verdicts would be on both
+    Path(database_of(first)).with_name("second.sqlite").write_bytes(
+        content
+    )  # verdicts would be on both
     assert again.check() == [first.cluster]
     PocketTasks(cache_dir=str(tmp_path)).load("val")
     assert again.check() == []

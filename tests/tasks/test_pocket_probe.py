@@ -40,7 +40,9 @@ def every(tasks: PocketProbeTasks) -> list[Task]:
 def test_splits_are_of_databases_that_share_no_table(tasks: PocketProbeTasks) -> None:
     for split, (databases, questions) in SIZES.items():
         found = Counter(task.cluster for task in tasks.load(split))
-        assert (len(found), sum(found.values())) == (databases, questions) and set(found.values()) == {40}
+        assert (len(found), sum(found.values())) == (databases, questions) and set(
+            found.values()
+        ) == {40}
     names = [table for _, *tables in bundled() for table in tables]
     assert len(set(names)) == len(names) == 2 * 96
 
@@ -51,7 +53,11 @@ def test_the_bundled_files_are_small() -> None:
 
 def test_the_last_split_is_reserved() -> None:
     spec = task_set_spec("pocket_probe")
-    assert (spec.splits, spec.eval_split, spec.reserved) == (("train", "dev", "test"), "dev", ("test",))
+    assert (spec.splits, spec.eval_split, spec.reserved) == (
+        ("train", "dev", "test"),
+        "dev",
+        ("test",),
+    )
 
 
 def test_every_gold_finds_something(every: list[Task]) -> None:
@@ -64,16 +70,25 @@ def test_the_evaluator_judges_every_gold_right_and_an_empty_answer_wrong(every: 
         assert evaluate(database_of(task), task.gold, "SELECT NULL WHERE 0").match is False
 
 
-def test_schema_texts_show_names_and_types_and_no_form(tasks: PocketProbeTasks, every: list[Task]) -> None:
+def test_schema_texts_show_names_and_types_and_no_form(
+    tasks: PocketProbeTasks, every: list[Task]
+) -> None:
     """One type for all forms of a thing, no value of any column, and no more than a compact schema says."""
     column = re.compile(r"\w+ (?:text|numeric|integer)(?: pk| -> \w+\.code)?")
     for task in {task.cluster: task for task in every}.values():
         schema = tasks.schema(task)
-        assert schema == schema_text(database_of(task), limit_chars=None, style="compact", sample_rows=0)
+        assert schema == schema_text(
+            database_of(task), limit_chars=None, style="compact", sample_rows=0
+        )
         for line in schema.splitlines():
             body = line.partition("(")[2].removesuffix(")")
             assert all(column.fullmatch(part) for part in body.split(", ")), line
-            for noun, kind in (("price", "numeric"), ("weight", "numeric"), ("date", "text"), ("stage", "text")):
+            for noun, kind in (
+                ("price", "numeric"),
+                ("weight", "numeric"),
+                ("date", "text"),
+                ("stage", "text"),
+            ):
                 assert all(found == kind for found in re.findall(rf"\b\w*{noun} (\w+)", body)), line
 
 
@@ -94,7 +109,8 @@ def test_two_columns_of_a_noun_are_alike_but_for_what_is_in_them(tasks: PocketPr
             nouns = Counter(name.partition("_")[2] for name in columns if "_" in name)
             for noun in (noun for noun, count in nouns.items() if count == 2):
                 heads = [
-                    {value for (value,) in rows(task, f"SELECT {name} FROM {table} LIMIT 5")} & {None, "", 0}
+                    {value for (value,) in rows(task, f"SELECT {name} FROM {table} LIMIT 5")}
+                    & {None, "", 0}
                     for name in columns
                     if name.partition("_")[2] == noun
                 ]
@@ -111,7 +127,9 @@ def test_keys_of_a_database_have_one_form_and_some_are_null(tasks: PocketProbeTa
         codes = {value for (value,) in rows(task, f"SELECT code FROM {parent}")}
         assert keys.count(None) == 2
         forms.update((sum(value in codes for value in keys if value is not None) > 0,))
-    assert forms[False] > 3 * forms[True] > 0  # joined as they are, they match in one database of five
+    assert (
+        forms[False] > 3 * forms[True] > 0
+    )  # joined as they are, they match in one database of five
 
 
 def test_description_can_be_recorded(tasks: PocketProbeTasks) -> None:
@@ -122,7 +140,9 @@ def test_description_can_be_recorded(tasks: PocketProbeTasks) -> None:
     assert len(described["databases"]) == 96
 
 
-def test_databases_are_the_same_bytes_wherever_they_are_built(tasks: PocketProbeTasks, tmp_path: Path) -> None:
+def test_databases_are_the_same_bytes_wherever_they_are_built(
+    tasks: PocketProbeTasks, tmp_path: Path
+) -> None:
     again = PocketProbeTasks(cache_dir=str(tmp_path))
     for one, other in zip(tasks.load("dev"), again.load("dev"), strict=True):
         assert Path(database_of(one)).read_bytes() == Path(database_of(other)).read_bytes()

@@ -45,7 +45,10 @@ def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def official(tmp_path: Path) -> Path:
     """A small folder in the official layout: one database missing, one gold failing, one gold empty."""
     folder = tmp_path / "official" / "spider_data"
-    make_sqlite(folder / "database/farm/farm.sqlite", "CREATE TABLE cow (name TEXT); INSERT INTO cow VALUES ('Elsa')")
+    make_sqlite(
+        folder / "database/farm/farm.sqlite",
+        "CREATE TABLE cow (name TEXT); INSERT INTO cow VALUES ('Elsa')",
+    )
     make_sqlite(
         folder / "database/zoo/zoo.sqlite",
         "CREATE TABLE animal (name TEXT); INSERT INTO animal VALUES ('Leo')",
@@ -57,7 +60,10 @@ def official(tmp_path: Path) -> Path:
         question("lost", "What?", "SELECT 1"),
         question("farm", "Which dead cows?", "SELECT name FROM cow WHERE name = 'x'"),
     ]
-    dev = [question("zoo", f"Which {number}?", f"SELECT name, {number} FROM animal") for number in range(6)]
+    dev = [
+        question("zoo", f"Which {number}?", f"SELECT name, {number} FROM animal")
+        for number in range(6)
+    ]
     dev.append(question("lost", "How?", "SELECT 2"))
     (folder / "train_spider.json").write_text(json.dumps(train))
     (folder / "dev.json").write_text(json.dumps(dev))
@@ -77,8 +83,15 @@ def test_archive_becomes_a_prepared_folder(archive: Path, tmp_path: Path) -> Non
     report = prepare(archive, tmp_path / "out")
     assert report.missing == ["lost"]
     train, dev = report.parts["train"], report.parts["dev"]
-    assert (train.questions, train.runnable, train.gold_empty, train.skipped) == (4, 3, 1, {"lost": 1})
-    assert [(item["row"], item["error"]) for item in train.gold_failed] == [(1, "no such table: pig")]
+    assert (train.questions, train.runnable, train.gold_empty, train.skipped) == (
+        4,
+        3,
+        1,
+        {"lost": 1},
+    )
+    assert [(item["row"], item["error"]) for item in train.gold_failed] == [
+        (1, "no such table: pig")
+    ]
     assert (dev.questions, dev.runnable) == (7, 6)
     table = pyarrow.parquet.read_table(tmp_path / "out/test_dev.parquet")
     assert table.column_names == ["question", "db_id", "query", "db_path"]
@@ -87,13 +100,20 @@ def test_archive_becomes_a_prepared_folder(archive: Path, tmp_path: Path) -> Non
     assert verify(tmp_path / "out", SPIDER)["ok"]
 
 
-def test_preparing_again_gives_the_same_files(archive: Path, official: Path, tmp_path: Path) -> None:
+def test_preparing_again_gives_the_same_files(
+    archive: Path, official: Path, tmp_path: Path
+) -> None:
     prepare(archive, tmp_path / "one")
     prepare(archive, tmp_path / "one")
     prepare(official, tmp_path / "two")
     names = ["train_spider.parquet", "test_dev.parquet", "test_dev_500.parquet"]
-    assert all((tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes() for name in names)
-    manifests = [json.loads((tmp_path / name / "manifest.json").read_text()) for name in ("one", "two")]
+    assert all(
+        (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+        for name in names
+    )
+    manifests = [
+        json.loads((tmp_path / name / "manifest.json").read_text()) for name in ("one", "two")
+    ]
     assert manifests[0]["databases"] == manifests[1]["databases"]
 
 
@@ -109,14 +129,18 @@ def test_tasks_leave_out_what_cannot_be_scored(archive: Path, tmp_path: Path) ->
     tasks = SpiderTasks(str(tmp_path / "out"))
     assert [task.question for task in tasks.load("train")] == ["Which cows?", "Which dead cows?"]
     dev = tasks.load("dev")
-    assert len({task.id for task in dev}) == 6 and all(Path(database_of(task)).is_file() for task in dev)
+    assert len({task.id for task in dev}) == 6 and all(
+        Path(database_of(task)).is_file() for task in dev
+    )
     assert [task.id for task in tasks.load("val")] == [task.id for task in dev]
     assert all(evaluate(database_of(task), task.gold, task.gold).match for task in dev)
     with pytest.raises(TaskSetError, match="no split 'test'"):
         tasks.load("test")
 
 
-def test_schema_is_from_the_database_unless_the_file_is_asked_for(archive: Path, tmp_path: Path) -> None:
+def test_schema_is_from_the_database_unless_the_file_is_asked_for(
+    archive: Path, tmp_path: Path
+) -> None:
     prepare(archive, tmp_path / "out")
     first = SpiderTasks(str(tmp_path / "out")).load("train")[0]
     assert SpiderTasks(str(tmp_path / "out")).schema(first) == "CREATE TABLE cow (name TEXT);"
@@ -135,7 +159,9 @@ def test_description_has_counts_and_hashes_but_no_paths(archive: Path, tmp_path:
     assert counts == {"questions": 4, "runnable": 3, "gold_failed": 1, "gold_empty": 1}
 
 
-def test_environment_names_the_folder(archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_names_the_folder(
+    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("VERL_SPIDER_DATA_DIR", str(tmp_path / "named"))
     done = CliRunner().invoke(data_commands.app, ["spider", str(archive), "--json"])
     assert done.exit_code == 0, done.output
@@ -146,8 +172,13 @@ def test_environment_names_the_folder(archive: Path, tmp_path: Path, monkeypatch
 def test_folder_of_agent_lightnings_example_is_accepted(official: Path, tmp_path: Path) -> None:
     folder = tmp_path / "example"
     shutil.copytree(official / "database", folder / "database")
-    make_sqlite(folder / "test_database/zoo/zoo.sqlite", "CREATE TABLE animal (name TEXT, kind TEXT)")
-    for file, name in (("train_spider.json", "train_spider.parquet"), ("dev.json", "test_dev.parquet")):
+    make_sqlite(
+        folder / "test_database/zoo/zoo.sqlite", "CREATE TABLE animal (name TEXT, kind TEXT)"
+    )
+    for file, name in (
+        ("train_spider.json", "train_spider.parquet"),
+        ("dev.json", "test_dev.parquet"),
+    ):
         rows = json.loads((official / file).read_text())
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), folder / name)
     tasks = SpiderTasks(str(folder))
@@ -156,7 +187,10 @@ def test_folder_of_agent_lightnings_example_is_accepted(official: Path, tmp_path
     assert tasks.describe()["databases"] == 3
     report = prepare(folder, tmp_path / "out")
     assert report.parts["dev"].runnable == 6
-    assert Path(database_of(SpiderTasks(str(tmp_path / "out")).load("dev")[0])).parts[-3] == "test_database"
+    assert (
+        Path(database_of(SpiderTasks(str(tmp_path / "out")).load("dev")[0])).parts[-3]
+        == "test_database"
+    )
 
 
 def test_unprepared_folder_says_what_to_run(tmp_path: Path, official: Path) -> None:
@@ -166,7 +200,9 @@ def test_unprepared_folder_says_what_to_run(tmp_path: Path, official: Path) -> N
 
 
 @pytest.mark.parametrize("damage", ["half", "text", "flip", "empty"])
-def test_damaged_archive_is_one_line_and_leaves_nothing(archive: Path, tmp_path: Path, damage: str) -> None:
+def test_damaged_archive_is_one_line_and_leaves_nothing(
+    archive: Path, tmp_path: Path, damage: str
+) -> None:
     content = bytearray(archive.read_bytes())
     if damage == "half":
         content = content[: len(content) // 2]
@@ -200,7 +236,9 @@ def test_wrong_layout_is_said(tmp_path: Path, official: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_truncated_database_is_reported_and_its_questions_skipped(official: Path, tmp_path: Path) -> None:
+def test_truncated_database_is_reported_and_its_questions_skipped(
+    official: Path, tmp_path: Path
+) -> None:
     file = official / "database/farm/farm.sqlite"
     file.write_bytes(file.read_bytes()[:5000])
     report = prepare(official, tmp_path / "out")
@@ -236,7 +274,9 @@ def test_verify_names_changed_and_missing_files(archive: Path, tmp_path: Path) -
     (tmp_path / "out/database/zoo/zoo.sqlite").unlink()
     with (tmp_path / "out/test_dev.parquet").open("ab") as file:
         file.write(b"x")
-    done = CliRunner().invoke(data_commands.app, ["verify", "--dir", str(tmp_path / "out"), "--json"])
+    done = CliRunner().invoke(
+        data_commands.app, ["verify", "--dir", str(tmp_path / "out"), "--json"]
+    )
     assert done.exit_code == 1
     assert sorted(json.loads(done.stdout)["problems"]) == [
         "database/zoo/zoo.sqlite is missing",
@@ -256,12 +296,16 @@ def test_changed_database_is_refused_and_noticed_at_the_end(archive: Path, tmp_p
     os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
     assert tasks.check() == ["database/farm/farm.sqlite"]
     again = SpiderTasks(data_dir=str(tmp_path / "out"))
-    with pytest.raises(TaskSetError, match=r"farm\.sqlite is not as it was prepared\. Run `harness data spider"):
+    with pytest.raises(
+        TaskSetError, match=r"farm\.sqlite is not as it was prepared\. Run `harness data spider"
+    ):
         again.load("train")
     assert again.load("dev") and again.check() == []
 
 
-def test_zip_members_outside_the_layout_are_not_written(official: Path, archive: Path, tmp_path: Path) -> None:
+def test_zip_members_outside_the_layout_are_not_written(
+    official: Path, archive: Path, tmp_path: Path
+) -> None:
     with zipfile.ZipFile(archive, "a") as out:
         out.writestr("spider_data/database/../../evil.sqlite", b"x")
         out.writestr("spider_data/database/farm/run.sh", b"x")
@@ -300,11 +344,15 @@ def test_an_archive_that_unpacks_to_more_than_memory_is_refused_before_it_does(
     assert sorted(file.name for file in tmp_path.iterdir()) == ["official", "spider.zip"]
 
 
-def test_an_archive_that_unpacks_to_more_than_the_disk_is_refused_before_it_does(archive: Path, tmp_path: Path) -> None:
+def test_an_archive_that_unpacks_to_more_than_the_disk_is_refused_before_it_does(
+    archive: Path, tmp_path: Path
+) -> None:
     with zipfile.ZipFile(archive, "a") as out:
         out.getinfo("spider_data/database/farm/farm.sqlite").file_size = 10**15
         out.writestr("spider_data/README.md", b"x")
-    with pytest.raises(TaskSetError, match="unpack to 953,674,316 MiB, and the disk of .* Make room") as caught:
+    with pytest.raises(
+        TaskSetError, match="unpack to 953,674,316 MiB, and the disk of .* Make room"
+    ) as caught:
         prepare(archive, tmp_path / "out")
     assert "\n" not in str(caught.value)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["official", "spider.zip"]
@@ -322,7 +370,9 @@ FIRST_OF_SAMPLE = [0, 3, 5, 6, 8]
 class Served:
     """A file behind HTTP that may break off and resume."""
 
-    def __init__(self, content: bytes, break_at: int | None, content_type: str = "application/zip") -> None:
+    def __init__(
+        self, content: bytes, break_at: int | None, content_type: str = "application/zip"
+    ) -> None:
         served = self
         self.ranges: list[str | None] = []
         self.break_at = break_at
@@ -413,7 +463,11 @@ def test_official_counts(spider: Any) -> None:
     assert (parts["dev"].questions, parts["train"].questions) == (1034, 7000)
     assert parts["train_others"].questions == 1659
     if report.missing == ["baseball_1", "soccer_1", "wta_1"]:
-        assert [parts[name].runnable for name in ("dev", "train", "train_others")] == [972, 6904, 1659]
+        assert [parts[name].runnable for name in ("dev", "train", "train_others")] == [
+            972,
+            6904,
+            1659,
+        ]
         assert len(parts["train"].gold_failed) == 3 and not parts["dev"].gold_failed
 
 
@@ -422,14 +476,20 @@ def test_official_counts(spider: Any) -> None:
 @pytest.mark.parametrize("split", ["dev", "train", "train_others"])
 def test_gold_against_gold_scores_one_on_every_usable_question(spider: Any, split: str) -> None:
     tasks = SpiderTasks(str(spider[0])).load(split)
-    wrong = [task.id for task in tasks if evaluate(database_of(task), task.gold, task.gold).match is not True]
+    wrong = [
+        task.id
+        for task in tasks
+        if evaluate(database_of(task), task.gold, task.gold).match is not True
+    ]
     assert wrong == []
 
 
 @pytest.mark.spider
 def test_constant_empty_answer_scores_nothing_on_dev(spider: Any) -> None:
     tasks = SpiderTasks(str(spider[0])).load("dev")
-    assert not any(evaluate(database_of(task), task.gold, "SELECT 1 WHERE 0").match for task in tasks)
+    assert not any(
+        evaluate(database_of(task), task.gold, "SELECT 1 WHERE 0").match for task in tasks
+    )
 
 
 @pytest.mark.spider
@@ -442,7 +502,11 @@ def test_every_schema_fits_and_names_its_tables(spider: Any) -> None:
 def test_train_is_cut_by_database_and_then_by_gold_query() -> None:
     from harness_sql.tasks.spider import _splits_of
 
-    cuts = {(db, gold): _splits_of(f"database_{db}", f"SELECT {gold}") for db in range(400) for gold in range(10)}
+    cuts = {
+        (db, gold): _splits_of(f"database_{db}", f"SELECT {gold}")
+        for db in range(400)
+        for gold in range(10)
+    }
     assert all(len({cuts[db, gold][1] for gold in range(10)}) == 1 for db in range(400))
     a = sum("train_a" in cut for cut in cuts.values()) / len(cuts)
     b = [cut[2] for cut in cuts.values() if "train_b" in cut]
@@ -453,8 +517,12 @@ def test_train_is_cut_by_database_and_then_by_gold_query() -> None:
 @pytest.mark.spider
 def test_the_cuts_of_train_are_a_partition(spider: Any) -> None:
     tasks = SpiderTasks(str(spider[0]))
-    ids = {split: {task.id for task in tasks.load(split)} for split in ("train", "train_a", "train_b")}
+    ids = {
+        split: {task.id for task in tasks.load(split)} for split in ("train", "train_a", "train_b")
+    }
     assert ids["train_a"] | ids["train_b"] == ids["train"] and not ids["train_a"] & ids["train_b"]
     fit, held = tasks.load("train_b_fit"), tasks.load("train_b_held")
     assert {task.id for task in [*fit, *held]} == ids["train_b"]
-    assert not {(task.cluster, task.gold) for task in fit} & {(task.cluster, task.gold) for task in held}
+    assert not {(task.cluster, task.gold) for task in fit} & {
+        (task.cluster, task.gold) for task in held
+    }

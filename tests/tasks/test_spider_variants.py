@@ -19,7 +19,12 @@ from harness.testing.fixtures import StartServer
 from harness_sql.sqlite.environment import database_of
 from harness_sql.sqlite.evaluator import evaluate
 from harness_sql.tasks.prepared.verify import verify
-from harness_sql.tasks.spider import SpiderDKTasks, SpiderRealisticTasks, SpiderSynTasks, SpiderTasks
+from harness_sql.tasks.spider import (
+    SpiderDKTasks,
+    SpiderRealisticTasks,
+    SpiderSynTasks,
+    SpiderTasks,
+)
 from harness_sql.tasks.spider.layout import REALISTIC
 from harness_sql.tasks.spider.prepare import prepare
 
@@ -68,22 +73,35 @@ def make_dk(folder: Path) -> Path:
 def make_test_suite(folder: Path) -> Path:
     """Two databases for `zoo`, which differ in their rows."""
     make_sqlite(folder / "database/zoo/zoo.sqlite", ANIMAL)
-    make_sqlite(folder / "database/zoo/zoo_1.sqlite", f"{ANIMAL} INSERT INTO animal VALUES ('Kim', 'emu');")
+    make_sqlite(
+        folder / "database/zoo/zoo_1.sqlite", f"{ANIMAL} INSERT INTO animal VALUES ('Kim', 'emu');"
+    )
     make_sqlite(folder / "database/unused/unused.sqlite", ANIMAL)
     return folder
 
 
-def test_syn_asks_in_its_own_words_over_the_databases_of_another_folder(spider: Path, tmp_path: Path) -> None:
-    report = prepare(zipped(make_syn(tmp_path), tmp_path / "syn.zip"), tmp_path / "out", databases=spider)
+def test_syn_asks_in_its_own_words_over_the_databases_of_another_folder(
+    spider: Path, tmp_path: Path
+) -> None:
+    report = prepare(
+        zipped(make_syn(tmp_path), tmp_path / "syn.zip"), tmp_path / "out", databases=spider
+    )
     assert (report.task_set, report.absent) == ("spider_syn", [])
     tasks = SpiderSynTasks(str(tmp_path / "out"))
     assert [task.question for task in tasks.load("dev")] == ["Which animals? In other words."]
-    assert {(task.task_set, task.split) for task in tasks.load("train")} == {("spider_syn", "train")}
+    assert {(task.task_set, task.split) for task in tasks.load("train")} == {
+        ("spider_syn", "train")
+    }
     again = prepare(tmp_path / "out", tmp_path / "again")
-    assert again.task_set == "spider_syn" and SpiderSynTasks(str(tmp_path / "again")).describe() == tasks.describe()
+    assert (
+        again.task_set == "spider_syn"
+        and SpiderSynTasks(str(tmp_path / "again")).describe() == tasks.describe()
+    )
 
 
-@pytest.mark.parametrize("form", ["unpacked", "archive", "prepared", "folder of databases", "renamed"])
+@pytest.mark.parametrize(
+    "form", ["unpacked", "archive", "prepared", "folder of databases", "renamed"]
+)
 def test_databases_are_found_in_every_form_of_another_spider(
     spider: Path, realistic: Path, tmp_path: Path, form: str
 ) -> None:
@@ -102,7 +120,9 @@ def test_databases_are_found_in_every_form_of_another_spider(
     assert (report.task_set, report.databases) == ("spider_realistic", 1)
     tasks = SpiderRealisticTasks(str(tmp_path / "out"))
     assert [task.cluster for task in tasks.load("dev")] == ["zoo"]
-    assert tasks.describe()["name"] == "spider_realistic" and verify(tmp_path / "out", REALISTIC)["ok"]
+    assert (
+        tasks.describe()["name"] == "spider_realistic" and verify(tmp_path / "out", REALISTIC)["ok"]
+    )
 
 
 def test_dk_brings_databases_of_its_own(spider: Path, tmp_path: Path) -> None:
@@ -110,10 +130,15 @@ def test_dk_brings_databases_of_its_own(spider: Path, tmp_path: Path) -> None:
     alone = prepare(source, tmp_path / "alone")
     assert alone.missing == ["zoo"] and alone.parts["dev"].runnable == 1
     prepare(source, tmp_path / "out", databases=spider)
-    assert [task.cluster for task in SpiderDKTasks(str(tmp_path / "out")).load("dev")] == ["zoo", "new_farm"]
+    assert [task.cluster for task in SpiderDKTasks(str(tmp_path / "out")).load("dev")] == [
+        "zoo",
+        "new_farm",
+    ]
 
 
-def test_without_any_database_it_is_said_where_to_name_them(realistic: Path, spider: Path, tmp_path: Path) -> None:
+def test_without_any_database_it_is_said_where_to_name_them(
+    realistic: Path, spider: Path, tmp_path: Path
+) -> None:
     with pytest.raises(TaskSetError, match="has none of the 1 databases .* --databases FOLDER"):
         prepare(realistic, tmp_path / "out")
     (tmp_path / "empty").mkdir()
@@ -125,18 +150,27 @@ def test_without_any_database_it_is_said_where_to_name_them(realistic: Path, spi
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_of_one_variant_is_not_taken_for_another(spider: Path, realistic: Path, tmp_path: Path) -> None:
+def test_a_folder_of_one_variant_is_not_taken_for_another(
+    spider: Path, realistic: Path, tmp_path: Path
+) -> None:
     prepare(realistic, tmp_path / "out", databases=spider)
     with pytest.raises(TaskSetError, match="has none of train_spider.parquet"):
         SpiderTasks(str(tmp_path / "out"))
     prepare(make_syn(tmp_path), tmp_path / "out", databases=spider)
-    with pytest.raises(TaskSetError, match="is prepared for task set 'spider_syn', not for 'spider'"):
+    with pytest.raises(
+        TaskSetError, match="is prepared for task set 'spider_syn', not for 'spider'"
+    ):
         SpiderTasks(str(tmp_path / "out"))
 
 
-def test_a_prediction_has_to_be_right_on_every_database_of_the_test_suite(spider: Path, tmp_path: Path) -> None:
+def test_a_prediction_has_to_be_right_on_every_database_of_the_test_suite(
+    spider: Path, tmp_path: Path
+) -> None:
     prepare(spider, tmp_path / "out", databases=make_test_suite(tmp_path / "suite"))
-    assert not (tmp_path / "out/database/unused").exists() and (tmp_path / "out/database/farm/farm.sqlite").is_file()
+    assert (
+        not (tmp_path / "out/database/unused").exists()
+        and (tmp_path / "out/database/farm/farm.sqlite").is_file()
+    )
     (task,) = SpiderTasks(str(tmp_path / "out")).load("dev")
     by_chance = "SELECT 'Leo' UNION SELECT 'Ida'"
     assert evaluate(spider / "database/zoo/zoo.sqlite", task.gold, by_chance).match is True
@@ -144,12 +178,23 @@ def test_a_prediction_has_to_be_right_on_every_database_of_the_test_suite(spider
     assert evaluate(database_of(task), task.gold, task.gold).match is True
 
 
-def test_a_gold_that_fails_on_one_database_of_the_test_suite_is_listed(spider: Path, tmp_path: Path) -> None:
+def test_a_gold_that_fails_on_one_database_of_the_test_suite_is_listed(
+    spider: Path, tmp_path: Path
+) -> None:
     suite = make_test_suite(tmp_path / "suite")
-    rows = [*DEV, {"db_id": "zoo", "question": "Sum?", "query": "SELECT json(name) FROM animal WHERE name = 'Kim'"}]
+    rows = [
+        *DEV,
+        {
+            "db_id": "zoo",
+            "question": "Sum?",
+            "query": "SELECT json(name) FROM animal WHERE name = 'Kim'",
+        },
+    ]
     (spider / "dev.json").write_text(json.dumps(rows))
     report = prepare(spider, tmp_path / "out", databases=suite)
-    assert [failure["error"] for failure in report.parts["dev"].gold_failed] == ["malformed JSON (on zoo_1.sqlite)"]
+    assert [failure["error"] for failure in report.parts["dev"].gold_failed] == [
+        "malformed JSON (on zoo_1.sqlite)"
+    ]
     assert len(SpiderTasks(str(tmp_path / "out")).load("dev")) == 1
 
 
@@ -157,7 +202,11 @@ def test_what_was_published_without_train_can_be_measured_but_not_trained(
     spider: Path, realistic: Path, tmp_path: Path
 ) -> None:
     prepare(realistic, tmp_path / "out", databases=spider)
-    settings = ["task.name=spider_realistic", "task.val_split=dev", f"task.options.data_dir={tmp_path / 'out'}"]
+    settings = [
+        "task.name=spider_realistic",
+        "task.val_split=dev",
+        f"task.options.data_dir={tmp_path / 'out'}",
+    ]
     config = load_config("cpu-spider", None, settings, agent="reference_sql")
     check(config, trains=False)
     with pytest.raises(ConfigError, match="'spider_realistic' has no split 'train'"):
@@ -165,7 +214,9 @@ def test_what_was_published_without_train_can_be_measured_but_not_trained(
 
 
 @pytest.mark.parametrize("train", ["missing", "empty"])
-def test_a_spider_without_train_questions_is_measured(spider: Path, tmp_path: Path, train: str) -> None:
+def test_a_spider_without_train_questions_is_measured(
+    spider: Path, tmp_path: Path, train: str
+) -> None:
     if train == "missing":
         (spider / "train_spider.json").unlink()
     else:
@@ -174,7 +225,11 @@ def test_a_spider_without_train_questions_is_measured(spider: Path, tmp_path: Pa
     assert report.absent == ["train"] * (train == "missing") + ["train_others"]
     tasks = SpiderTasks(str(tmp_path / "out"))
     assert len(tasks.load("dev")) == 1
-    said = "is missing: the source had none" if train == "missing" else "has no question whose database"
+    said = (
+        "is missing: the source had none"
+        if train == "missing"
+        else "has no question whose database"
+    )
     with pytest.raises(TaskSetError, match=said):
         tasks.load("train")
 
@@ -189,7 +244,14 @@ def test_an_evaluation_names_the_variant_and_a_refused_one_leaves_nothing(
     runs = tmp_path / "runs"
 
     def evaluated(*more: str) -> Any:
-        settings = ("--plugin", "reference_sql", "--endpoint", server.base_url, "--runs-dir", str(runs))
+        settings = (
+            "--plugin",
+            "reference_sql",
+            "--endpoint",
+            server.base_url,
+            "--runs-dir",
+            str(runs),
+        )
         return CliRunner().invoke(app, ["eval", *settings, "--json", *more])
 
     for refused in (("--task", "spider_syn"), ("--task", "spider_realistic", "--split", "train")):
@@ -198,7 +260,10 @@ def test_an_evaluation_names_the_variant_and_a_refused_one_leaves_nothing(
     done = evaluated("--task", "spider_realistic")
     assert done.exit_code == 0, done.output
     record = json.loads(done.stdout)
-    assert record["identity"]["task_set"]["name"] == "spider_realistic" and record["result"]["accuracy"] == 1.0
+    assert (
+        record["identity"]["task_set"]["name"] == "spider_realistic"
+        and record["result"]["accuracy"] == 1.0
+    )
     assert record["identity"]["task_set"]["citation"].startswith("Deng et al. 2021")
 
 
@@ -214,7 +279,12 @@ def test_the_commands_of_the_page_run(
     zipped(spider, tmp_path / "spider_data.zip")
     monkeypatch.chdir(tmp_path)
     page = (REPO / "docs" / "spider.md").read_text(encoding="utf-8")
-    commands = [line[2:] for block in BLOCK.findall(page) for line in block.splitlines() if line.startswith("$ ")]
+    commands = [
+        line[2:]
+        for block in BLOCK.findall(page)
+        for line in block.splitlines()
+        if line.startswith("$ ")
+    ]
     assert len(commands) == 6
     for command in commands:
         done = CliRunner().invoke(app, shlex.split(command, comments=True)[1:])
@@ -260,4 +330,8 @@ class TestDK(_Contract):
 def test_gold_against_gold_scores_one_on_every_question_of_a_variant(variants: Path) -> None:
     tasks = SpiderSynTasks(str(variants / "dev")).load("dev")
     assert len(tasks) > 900 and all(task.question.endswith("In other words.") for task in tasks)
-    assert [task.id for task in tasks if evaluate(database_of(task), task.gold, task.gold).match is not True] == []
+    assert [
+        task.id
+        for task in tasks
+        if evaluate(database_of(task), task.gold, task.gold).match is not True
+    ] == []

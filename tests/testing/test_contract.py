@@ -135,7 +135,9 @@ def test_a_broken_agent_is_caught(
 
 
 def test_a_swallowed_server_error_is_still_seen(gateway: GatewayServer, tmp_path: Path) -> None:
-    TestReference().test_an_error_of_the_server_surfaces(Swallows(), gateway, tmp_path, "server_error")
+    TestReference().test_an_error_of_the_server_surfaces(
+        Swallows(), gateway, tmp_path, "server_error"
+    )
 
 
 @pytest.mark.slow
@@ -146,9 +148,15 @@ def test_a_scaffolded_plugin_passes_the_contract_as_it_stands(tmp_path: Path, ki
     metadata = tmp_path / "site" / f"harness_{name}-0.1.0.dist-info"
     metadata.mkdir(parents=True)
     project = tomllib.loads((package / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 0.1.0\n")
-    (metadata / "entry_points.txt").write_text(f"[harness]\n{name} = {project['entry-points']['harness'][name]}\n")
+    (metadata / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 0.1.0\n"
+    )
+    (metadata / "entry_points.txt").write_text(
+        f"[harness]\n{name} = {project['entry-points']['harness'][name]}\n"
+    )
     environment = {**os.environ, "PYTHONPATH": f"{metadata.parent}{os.pathsep}{package / 'src'}"}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(package)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=package)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=environment, cwd=package
+    )
     assert done.returncode == 0, done.stdout[-3000:]

@@ -75,7 +75,9 @@ class Turning(Tasks):
 
 class Telling(Tasks):
     def load(self, split: str) -> Sequence[Task]:
-        return [replace(task, question=f"{task.question} ({task.gold})") for task in super().load(split)]
+        return [
+            replace(task, question=f"{task.question} ({task.gold})") for task in super().load(split)
+        ]
 
 
 class TellingSchema(Tasks):
@@ -85,7 +87,10 @@ class TellingSchema(Tasks):
 
 class Missing(Tasks):
     def load(self, split: str) -> Sequence[Task]:
-        return [replace(task, data={DATABASE: database_of(task) + ".gone"}) for task in super().load(split)]
+        return [
+            replace(task, data={DATABASE: database_of(task) + ".gone"})
+            for task in super().load(split)
+        ]
 
 
 class NoDatabase(Tasks):
@@ -207,7 +212,12 @@ def offer(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
         module = ModuleType("broken_plugin")
         vars(module).update({"HARNESS_API": 1, hook: hookimpl(lambda: [spec])})
         monkeypatch.setitem(sys.modules, "broken_plugin", module)
-        found = Registry([*entry_points(group="harness", name="sql"), EntryPoint("broken", "broken_plugin", "harness")])
+        found = Registry(
+            [
+                *entry_points(group="harness", name="sql"),
+                EntryPoint("broken", "broken_plugin", "harness"),
+            ]
+        )
         assert not (problems := [one.problem for one in found.states if one.problem]), problems
         monkeypatch.setattr("harness.plugins.registry", lambda: found)
         return spec
@@ -218,12 +228,20 @@ def offer(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
 def _check_task_set(spec: TaskSetSpec, test: str) -> None:
     """One test of the suite, its fixtures made by hand."""
     made = make(spec, {}, "task.options")
-    given = {"spec": spec, "options": {}, "made": made, "loaded": {split: made.load(split) for split in spec.splits}}
+    given = {
+        "spec": spec,
+        "options": {},
+        "made": made,
+        "loaded": {split: made.load(split) for split in spec.splits},
+    }
     _call(TaskSetContract, test, given)
 
 
 def _check_reward(spec: RewardSpec, test: str, tasks: Sequence[Task], tmp_path: Path) -> None:
-    broken = [replace(tasks[0], gold="SELECT nope"), replace(tasks[0], data={DATABASE: str(tmp_path / "no.sqlite")})]
+    broken = [
+        replace(tasks[0], gold="SELECT nope"),
+        replace(tasks[0], data={DATABASE: str(tmp_path / "no.sqlite")}),
+    ]
     given = {"spec": spec, "options": {}, "tasks": tasks, "unscorable": broken}
     with nullcontext() if test == "test_the_class_states_the_version" else asked(spec, {}) as made:
         _call(RewardContract, test, {**given, "made": made})
@@ -243,17 +261,30 @@ def _tests(suite: type) -> list[str]:
 def singers(tmp_path: Path) -> list[Task]:
     database = str(build_database(tmp_path))
     return [
-        Task(f"t{n}", "contract", "val", "?", gold, "parity", data={DATABASE: database}) for n, gold in enumerate(GOLDS)
+        Task(f"t{n}", "contract", "val", "?", gold, "parity", data={DATABASE: database})
+        for n, gold in enumerate(GOLDS)
     ]
 
 
 TASK_SETS = [
-    (TaskSetsOwn, "test_every_declared_split_has_tasks", r"of broken/train says that it is of \('pocket', 'train'\)"),
+    (
+        TaskSetsOwn,
+        "test_every_declared_split_has_tasks",
+        r"of broken/train says that it is of \('pocket', 'train'\)",
+    ),
     (Empty, "test_every_declared_split_has_tasks", "split 'train' is empty"),
     (AnySplit, "test_an_undeclared_split_is_refused", "DID NOT RAISE"),
     (Doubled, "test_ids_are_unique_and_a_second_load_is_the_same", "split 'train' has an id twice"),
-    (Renumbered, "test_ids_are_unique_and_a_second_load_is_the_same", "'train' is another in another process"),
-    (Turning, "test_ids_are_unique_and_a_second_load_is_the_same", "'train' is another when loaded again"),
+    (
+        Renumbered,
+        "test_ids_are_unique_and_a_second_load_is_the_same",
+        "'train' is another in another process",
+    ),
+    (
+        Turning,
+        "test_ids_are_unique_and_a_second_load_is_the_same",
+        "'train' is another when loaded again",
+    ),
     (Telling, "test_gold_is_not_in_the_problem", "is in its question"),
     (TellingSchema, "test_gold_is_not_in_the_problem", "is in its schema"),
     (Missing, "test_its_environment_can_act_on_every_task", "no database at .*gone"),
@@ -266,26 +297,56 @@ TASK_SETS = [
 ]
 REWARDS = [
     (Stingy, "test_gold_scores_the_most", "gold must be given the spec's high, 1: .* got 0.9"),
-    (TooMuch, "test_gold_scores_the_most", r"reward broken of \? returned value 1.5, outside of its range 0 to 1"),
-    (NotANumber, "test_gold_scores_the_most", r"reward broken of \? returned value nan, which is not finite"),
-    (Unwrapped, "test_gold_scores_the_most", r"reward broken of \? returned float 1.0, not a Verdict"),
+    (
+        TooMuch,
+        "test_gold_scores_the_most",
+        r"reward broken of \? returned value 1.5, outside of its range 0 to 1",
+    ),
+    (
+        NotANumber,
+        "test_gold_scores_the_most",
+        r"reward broken of \? returned value nan, which is not finite",
+    ),
+    (
+        Unwrapped,
+        "test_gold_scores_the_most",
+        r"reward broken of \? returned float 1.0, not a Verdict",
+    ),
     (Generous, "test_a_broken_answer_does_not_raise_nor_score_the_most", "value=1.0"),
     (
         Raising,
         "test_a_broken_answer_does_not_raise_nor_score_the_most",
         r"reward broken of \? raised ValueError: no answer",
     ),
-    (Silent, "test_a_gold_or_data_that_fail_do_not_raise_nor_score_the_most", "unscored without a reason"),
-    (Moody, "test_the_same_attempt_scores_the_same_again", "SELECT .* scores .*'mood': 0.0.* and then .*'mood': 1.0"),
-    (Confused, "test_attempts_at_once_score_what_each_scores_alone", "SELECT .* alone and .* among others"),
-    (Nameless, "test_the_class_states_the_version", "must state its version as 'broken/1', but has ''"),
+    (
+        Silent,
+        "test_a_gold_or_data_that_fail_do_not_raise_nor_score_the_most",
+        "unscored without a reason",
+    ),
+    (
+        Moody,
+        "test_the_same_attempt_scores_the_same_again",
+        "SELECT .* scores .*'mood': 0.0.* and then .*'mood': 1.0",
+    ),
+    (
+        Confused,
+        "test_attempts_at_once_score_what_each_scores_alone",
+        "SELECT .* alone and .* among others",
+    ),
+    (
+        Nameless,
+        "test_the_class_states_the_version",
+        "must state its version as 'broken/1', but has ''",
+    ),
     (Plain, "test_the_class_states_the_version", "must have `async def score"),
     (Deaf, "test_an_unknown_option_is_refused", "DID NOT RAISE"),
 ]
 
 
 @pytest.mark.parametrize(("part", "test", "why"), TASK_SETS)
-def test_a_broken_task_set_is_caught(part: type[Tasks], test: str, why: str, offer: Callable[..., Any]) -> None:
+def test_a_broken_task_set_is_caught(
+    part: type[Tasks], test: str, why: str, offer: Callable[..., Any]
+) -> None:
     spec = offer("harness_tasks", TaskSetSpec, part)
     with pytest.raises((Exception, pytest.fail.Exception), match=why):
         _check_task_set(spec, test)
@@ -293,7 +354,12 @@ def test_a_broken_task_set_is_caught(part: type[Tasks], test: str, why: str, off
 
 @pytest.mark.parametrize(("part", "test", "why"), REWARDS)
 def test_a_broken_reward_is_caught(
-    part: type[Judge], test: str, why: str, offer: Callable[..., Any], singers: list[Task], tmp_path: Path
+    part: type[Judge],
+    test: str,
+    why: str,
+    offer: Callable[..., Any],
+    singers: list[Task],
+    tmp_path: Path,
 ) -> None:
     spec = offer("harness_rewards", RewardSpec, part)
     with pytest.raises((Exception, pytest.fail.Exception), match=why):

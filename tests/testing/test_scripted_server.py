@@ -47,7 +47,9 @@ def test_a_function_sees_the_whole_request(scripted_server):
         return f"{request.index} {request.turn} {request.path} {request.params} {request.messages[0]['content']}"
 
     server = scripted_server(script)
-    assert text(ask(server, temperature=0.5)) == "0 0 /v1/chat/completions {'temperature': 0.5} hello"
+    assert (
+        text(ask(server, temperature=0.5)) == "0 0 /v1/chat/completions {'temperature': 0.5} hello"
+    )
     assert text(ask(server)).startswith("1 1 ")
     assert text(ask(server, messages=[{"role": "user", "content": "another"}])).startswith("2 0 ")
     (first, *_) = server.requests
@@ -93,7 +95,9 @@ def test_a_stream_says_the_same_as_a_whole_reply(scripted_server, said):
     assert "".join(choice["delta"].get("content", "") for choice in choices) == said
     token_ids = [token_id for choice in choices for token_id in choice.get("token_ids") or []]
     assert token_ids == whole["choices"][0]["token_ids"]
-    logprobs = [item for choice in choices for item in (choice["logprobs"] or {}).get("content", [])]
+    logprobs = [
+        item for choice in choices for item in (choice["logprobs"] or {}).get("content", [])
+    ]
     assert logprobs == whole["choices"][0]["logprobs"]["content"]
     assert stream[-1]["usage"] == whole["usage"]
 
@@ -103,7 +107,9 @@ def test_a_plain_server_refuses_what_it_does_not_know(scripted_server):
     refused = ask(server, return_token_ids=True)
     assert refused.status_code == 400
     assert "return_token_ids" in refused.json()["error"]["message"]
-    assert ask(server, temperature=0, max_completion_tokens=5, stop="x").status_code == 500  # script used up
+    assert (
+        ask(server, temperature=0, max_completion_tokens=5, stop="x").status_code == 500
+    )  # script used up
     assert len(server.requests) == 2
 
 
@@ -178,7 +184,9 @@ def test_in_a_process_of_its_own():
         assert process.stdout is not None
         port = json.loads(process.stdout.readline())["port"]
         url = f"http://127.0.0.1:{port}/v1/chat/completions"
-        assert text(httpx.post(url, json={"model": "scripted", "messages": MESSAGES})) == "from afar"
+        assert (
+            text(httpx.post(url, json={"model": "scripted", "messages": MESSAGES})) == "from afar"
+        )
     finally:
         process.terminate()
         process.wait()

@@ -55,12 +55,26 @@ def left_alone(server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> 
         with (root / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not (root / "made").exists():
-                workers = ("rollout.runners=2", "verl.actor_rollout_ref.rollout.agent.num_workers=2")
+                workers = (
+                    "rollout.runners=2",
+                    "verl.actor_rollout_ref.rollout.agent.num_workers=2",
+                )
                 settings = [word for one in workers for word in ("--set", one)]
-                command = [sys.executable, "-m", "harness", "train", "--agent", "reference_sql", *TWO_STEPS, *settings]
+                command = [
+                    sys.executable,
+                    "-m",
+                    "harness",
+                    "train",
+                    "--agent",
+                    "reference_sql",
+                    *TWO_STEPS,
+                    *settings,
+                ]
                 command += ["--runs-dir", str(root / "runs")]
                 variables = {**os.environ, **server.variables}
-                done = subprocess.run(command, capture_output=True, text=True, env=variables, timeout=600)
+                done = subprocess.run(
+                    command, capture_output=True, text=True, env=variables, timeout=600
+                )
                 assert done.returncode == 0, done.stderr[-3000:]
                 (made,) = (root / "runs").iterdir()
                 (root / "made").write_text(str(made))

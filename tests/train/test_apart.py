@@ -32,12 +32,22 @@ def rows(run: Path) -> dict[tuple[Any, ...], tuple[Any, ...]]:
 
 
 def test_each_side_is_killed_and_the_training_is_the_one_that_was_left_alone(
-    tmp_path: Path, shared: Mapping[str, str], left_alone: Callable[[], Path], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    shared: Mapping[str, str],
+    left_alone: Callable[[], Path],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sides = Sides(tmp_path, "")
     try:
         store, runner = sides.store(), sides.runner()
-        apart = ("--set", "rollout.runners=0", "--store", sides.url, "--runs-dir", tmp_path / "runs")
+        apart = (
+            "--set",
+            "rollout.runners=0",
+            "--store",
+            sides.url,
+            "--runs-dir",
+            tmp_path / "runs",
+        )
         trainer = sides.start("train", "--agent", "reference_sql", *TWO_STEPS, *apart, log="train")
 
         def trained(step: int) -> bool:

@@ -59,7 +59,8 @@ def test_rows_of_several_calls_change_nothing_of_which_rollouts_meet(parts: int)
         of[row.position, row.session].append(row)
     merged = [Row(one[0].key, *name, 0, one[-1].tokens, len(one)) for name, one in of.items()]
     met = [
-        [{(row.position, row.session) for row in part} for part in deal(some, 0, 1, parts)] for some in (merged, apart)
+        [{(row.position, row.session) for row in part} for part in deal(some, 0, 1, parts)]
+        for some in (merged, apart)
     ]
     assert met[0] == met[1] and len(merged) < len(apart)
 
@@ -87,7 +88,9 @@ def test_advantages_by_hand() -> None:
     scores = {("a", str(session)): reward for session, reward in enumerate((1.0, 0.0, 0.0, 1.0))}
     expected = 0.5 / (3**-0.5 + 1e-6)
     found = grouped_advantages(scores, by_std=True)
-    assert [found["a", str(s)] for s in range(4)] == pytest.approx([expected, -expected, -expected, expected])
+    assert [found["a", str(s)] for s in range(4)] == pytest.approx(
+        [expected, -expected, -expected, expected]
+    )
     assert grouped_advantages(scores, by_std=False)["a", "0"] == pytest.approx(0.5)
 
 
@@ -104,7 +107,8 @@ def protocol(scores: list[float], tasks: list[str]) -> DataProto:
     rewards = torch.zeros(len(scores), 3)
     rewards[:, 1] = torch.tensor(scores)
     return DataProto.from_dict(
-        {"response_mask": mask, "token_level_rewards": rewards}, {"uid": np.array(tasks, dtype=object)}
+        {"response_mask": mask, "token_level_rewards": rewards},
+        {"uid": np.array(tasks, dtype=object)},
     )
 
 
@@ -114,7 +118,11 @@ def test_the_baseline_is_over_all_scored_sessions_also_those_without_a_trained_r
     batches._untrained = {("a", "0"): 1.0, ("a", "1"): 1.0, ("a", "3"): 0.0}
     data = protocol([0.0, 0.0], ["a", "a"])
     done = batches.advantages(
-        data, ["a_2_0", "a_2_1"], AdvantageEstimator.GRPO, norm_adv_by_std_in_grpo=False, num_repeat=4
+        data,
+        ["a_2_0", "a_2_1"],
+        AdvantageEstimator.GRPO,
+        norm_adv_by_std_in_grpo=False,
+        num_repeat=4,
     )
     assert done.batch["advantages"].tolist() == [[-0.5, -0.5, 0.0], [-0.5, -0.5, -0.5]]
     assert torch.equal(done.batch["returns"], done.batch["advantages"])
@@ -128,7 +136,9 @@ def test_all_calls_of_a_rollout_share_its_advantage_and_padding_has_none() -> No
     assert done.batch["advantages"][:, 1].tolist() == [0.5, 0.5, -0.5, 0.0]
 
 
-def credited(values: dict[str, dict[str, float]], rows: Mapping[str, str | list[tuple[str, int]]]) -> Batches:
+def credited(
+    values: dict[str, dict[str, float]], rows: Mapping[str, str | list[tuple[str, int]]]
+) -> Batches:
     """A step whose calls are paid by kind.
 
     Args:
@@ -137,7 +147,10 @@ def credited(values: dict[str, dict[str, float]], rows: Mapping[str, str | list[
     """
     batches = Batches(shared=False)
     batches._about = {
-        key: {"calls": [(of, 3)] if isinstance(of, str) else of, "values": values[key.rsplit("_", 1)[0]]}
+        key: {
+            "calls": [(of, 3)] if isinstance(of, str) else of,
+            "values": values[key.rsplit("_", 1)[0]],
+        }
         for key, of in rows.items()
     }
     return batches
@@ -145,14 +158,24 @@ def credited(values: dict[str, dict[str, float]], rows: Mapping[str, str | list[
 
 def test_each_call_of_a_row_has_the_advantage_of_its_kind() -> None:
     values = {"a_0": {"ask/0": 1.0, "ask/1": 0.0}, "a_1": {"ask/0": 0.0, "ask/1": 1.0}}
-    batches = credited(values, {"a_0_0": [("ask/0", 1), ("ask/1", 2)], "a_1_0": [("ask/0", 3)], "a_1_1": "ask/1"})
+    batches = credited(
+        values, {"a_0_0": [("ask/0", 1), ("ask/1", 2)], "a_1_0": [("ask/0", 3)], "a_1_1": "ask/1"}
+    )
     data = protocol([1.0, 1.0, 1.0], ["a", "a", "a"])  # the first row's last token is masked
-    done = batches.advantages(data, [*batches._about], AdvantageEstimator.GRPO, norm_adv_by_std_in_grpo=False)
-    assert done.batch["advantages"].tolist() == [[0.5, -0.5, 0.0], [-0.5, -0.5, -0.5], [0.5, 0.5, 0.5]]
+    done = batches.advantages(
+        data, [*batches._about], AdvantageEstimator.GRPO, norm_adv_by_std_in_grpo=False
+    )
+    assert done.batch["advantages"].tolist() == [
+        [0.5, -0.5, 0.0],
+        [-0.5, -0.5, -0.5],
+        [0.5, 0.5, 0.5],
+    ]
 
 
 def advantages(batches: Batches, keys: list[str], *, by_std: bool = False) -> dict[str, float]:
-    data = protocol([1.0] * len(keys), [key.split("_")[0] for key in keys])  # rewards of rollouts pay nothing here
+    data = protocol(
+        [1.0] * len(keys), [key.split("_")[0] for key in keys]
+    )  # rewards of rollouts pay nothing here
     done = batches.advantages(data, keys, AdvantageEstimator.GRPO, norm_adv_by_std_in_grpo=by_std)
     return dict(zip(keys, done.batch["advantages"][:, 1].tolist(), strict=True))
 
@@ -169,9 +192,25 @@ def test_advantages_of_turns_by_hand() -> None:
         "a_3": {WRITE: 1.0},
         "b_0": {WRITE: 1.0},
     }
-    kinds = {"a_0": (WRITE, REWRITE), "a_1": (WRITE,), "a_2": (WRITE, REWRITE, AGAIN), "a_3": (WRITE,), "b_0": (WRITE,)}
-    rows = {f"{session}_{call}": kind for session, of in kinds.items() for call, kind in enumerate(of)}
-    expected = {"a_0_0": -0.5, "a_0_1": 0.5, "a_1_0": 0.5, "a_2_0": -0.5, "a_2_1": -0.5, "a_2_2": 0.0, "a_3_0": 0.5}
+    kinds = {
+        "a_0": (WRITE, REWRITE),
+        "a_1": (WRITE,),
+        "a_2": (WRITE, REWRITE, AGAIN),
+        "a_3": (WRITE,),
+        "b_0": (WRITE,),
+    }
+    rows = {
+        f"{session}_{call}": kind for session, of in kinds.items() for call, kind in enumerate(of)
+    }
+    expected = {
+        "a_0_0": -0.5,
+        "a_0_1": 0.5,
+        "a_1_0": 0.5,
+        "a_2_0": -0.5,
+        "a_2_1": -0.5,
+        "a_2_2": 0.0,
+        "a_3_0": 0.5,
+    }
     assert advantages(credited(values, rows), [*rows]) == {**expected, "b_0_0": 0.0}
     draft, rewrite = 0.5 / (3**-0.5 + 1e-6), 0.5 / (0.5**0.5 + 1e-6)
     found = advantages(credited(values, rows), [*rows, "pad_0_0"], by_std=True)
@@ -188,7 +227,11 @@ def test_a_rollout_of_many_turns_weighs_no_more_in_a_baseline() -> None:
     further = {f"a_1_{n + 1}": f"rewrite/{n}" for n in range(9)}
     long = credited(many, {**rows, **further})
     assert advantages(credited(one, rows), [*rows]) == {"a_0_0": 0.5, "a_1_0": -0.5}
-    assert advantages(long, [*rows, *further]) == {"a_0_0": 0.5, "a_1_0": -0.5, **dict.fromkeys(further, 0.0)}
+    assert advantages(long, [*rows, *further]) == {
+        "a_0_0": 0.5,
+        "a_1_0": -0.5,
+        **dict.fromkeys(further, 0.0),
+    }
 
 
 def test_calls_of_one_turn_share_its_advantage_as_with_a_shared_reward() -> None:
@@ -217,7 +260,12 @@ def test_the_best_of_a_group_are_chosen_where_they_are_good_enough() -> None:
     }
     named = {(group, str(at)): score for group, of in scores.items() for at, score in enumerate(of)}
     chosen = {name for name, value in best_of_group(named, least=0.7).items() if value}
-    expected = [("two are best", "0"), ("two are best", "2"), ("all are right", "0"), ("all are right", "1")]
+    expected = [
+        ("two are best", "0"),
+        ("two are best", "2"),
+        ("all are right", "0"),
+        ("all are right", "1"),
+    ]
     assert chosen == {*expected, ("just so", "0"), ("alone", "0")}
     of_a_batch = {name: float(torch.tensor(score)) for name, score in named.items()}
     assert best_of_group(of_a_batch, least=0.7) == best_of_group(named, least=0.7)
@@ -226,13 +274,25 @@ def test_the_best_of_a_group_are_chosen_where_they_are_good_enough() -> None:
 def test_the_best_may_be_a_session_without_a_row() -> None:
     batches = Batches(threshold=0.5)
     batches._untrained = {("a", "1"): 1.0}
-    done = batches.advantages(protocol([0.6, 1.0], ["a", "b"]), ["a_0_0", "b_0_0"], AdvantageEstimator.GRPO)
+    done = batches.advantages(
+        protocol([0.6, 1.0], ["a", "b"]), ["a_0_0", "b_0_0"], AdvantageEstimator.GRPO
+    )
     assert done.batch["advantages"][:, 1].tolist() == [0.0, 1.0]
 
 
 def test_of_each_kind_the_best_calls_are_chosen() -> None:
-    values = {"a_0": {WRITE: 0.0, REWRITE: 1.0}, "a_1": {WRITE: 1.0, REWRITE: 0.0}, "a_2": {WRITE: 0.0}}
+    values = {
+        "a_0": {WRITE: 0.0, REWRITE: 1.0},
+        "a_1": {WRITE: 1.0, REWRITE: 0.0},
+        "a_2": {WRITE: 0.0},
+    }
     rows = {"a_0_0": WRITE, "a_0_1": REWRITE, "a_1_0": WRITE, "a_1_1": REWRITE, "a_2_0": WRITE}
     batches = credited(values, rows)
     batches._threshold = 0.5
-    assert advantages(batches, [*rows]) == {"a_0_0": 0.0, "a_0_1": 1.0, "a_1_0": 1.0, "a_1_1": 0.0, "a_2_0": 0.0}
+    assert advantages(batches, [*rows]) == {
+        "a_0_0": 0.0,
+        "a_0_1": 1.0,
+        "a_1_0": 1.0,
+        "a_1_1": 0.0,
+        "a_2_0": 0.0,
+    }

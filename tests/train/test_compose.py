@@ -59,29 +59,83 @@ def test_every_sampler_is_of_the_class_that_its_trainer_uses() -> None:
 @pytest.mark.parametrize(
     ("overrides", "device", "message"),
     [
-        (["verl.trainer.v1.trainer_mode=later"], "cuda", "none of sync, colocate_async, separate_async"),
+        (
+            ["verl.trainer.v1.trainer_mode=later"],
+            "cuda",
+            "none of sync, colocate_async, separate_async",
+        ),
         (["verl.trainer.v1.trainer_mode=separate_async"], "cuda", "hybrid_engine=false"),
         (["verl.trainer.v1.trainer_mode=separate_async"], "cpu", "use colocate_async"),
         (["gpus=3"], "cuda", "choose a multiple of 3"),
-        (["gpus=8", "train.batch_size=8", "train.mini_batch_size=1"], "cuda", "train.mini_batch_size"),
+        (
+            ["gpus=8", "train.batch_size=8", "train.mini_batch_size=1"],
+            "cuda",
+            "train.mini_batch_size",
+        ),
         (["train.mini_batch_size=32"], "cuda", "larger than train.batch_size"),
-        (["gpus=2", "verl.actor_rollout_ref.rollout.tensor_model_parallel_size=4"], "cuda", "takes 4 devices"),
-        (["gpus=2", "verl.actor_rollout_ref.rollout.tensor_model_parallel_size=2"], "cpu", "on a CPU"),
+        (
+            ["gpus=2", "verl.actor_rollout_ref.rollout.tensor_model_parallel_size=4"],
+            "cuda",
+            "takes 4 devices",
+        ),
+        (
+            ["gpus=2", "verl.actor_rollout_ref.rollout.tensor_model_parallel_size=2"],
+            "cpu",
+            "on a CPU",
+        ),
         (["train.packed=false", f"verl.{MICRO}=48"], "cpu", "does not divide the 64 rows"),
-        (["train.credit=turn", "train.batching=verl"], "cpu", "set train.batching=by_rollout with it"),
-        (["train.credit=role", "verl.algorithm.adv_estimator=rloo"], "cpu", "only grpo does here, not .*=rloo"),
-        (["train.credit=turn", "verl.algorithm.use_kl_in_reward=true"], "cpu", "set train.kl_coefficient instead"),
-        (["verl.actor_rollout_ref.actor.ulysses_sequence_parallel_size=2", "gpus=2"], "cuda", "install flash-attn"),
+        (
+            ["train.credit=turn", "train.batching=verl"],
+            "cpu",
+            "set train.batching=by_rollout with it",
+        ),
+        (
+            ["train.credit=role", "verl.algorithm.adv_estimator=rloo"],
+            "cpu",
+            "only grpo does here, not .*=rloo",
+        ),
+        (
+            ["train.credit=turn", "verl.algorithm.use_kl_in_reward=true"],
+            "cpu",
+            "set train.kl_coefficient instead",
+        ),
+        (
+            ["verl.actor_rollout_ref.actor.ulysses_sequence_parallel_size=2", "gpus=2"],
+            "cuda",
+            "install flash-attn",
+        ),
         ([REJECTION, "train.batching=verl"], "cpu", "set train.batching=by_rollout with it"),
-        ([REJECTION, "train.kl_coefficient=0.1"], "cpu", "set train.kl_coefficient=0 with it, not 0.1"),
-        ([REJECTION, "train.entropy_coefficient=0.1"], "cpu", "set train.entropy_coefficient=0 with it"),
-        ([REJECTION, "verl.algorithm.adv_estimator=rloo"], "cpu", "leave out verl.algorithm.adv_estimator=rloo"),
-        ([REJECTION, "verl.algorithm.use_kl_in_reward=true"], "cpu", "leave out verl.algorithm.use_kl_in_reward"),
-        ([REJECTION, "verl.actor_rollout_ref.actor.policy_loss.loss_mode=gspo"], "cuda", "leave out .*loss_mode=gspo"),
+        (
+            [REJECTION, "train.kl_coefficient=0.1"],
+            "cpu",
+            "set train.kl_coefficient=0 with it, not 0.1",
+        ),
+        (
+            [REJECTION, "train.entropy_coefficient=0.1"],
+            "cpu",
+            "set train.entropy_coefficient=0 with it",
+        ),
+        (
+            [REJECTION, "verl.algorithm.adv_estimator=rloo"],
+            "cpu",
+            "leave out verl.algorithm.adv_estimator=rloo",
+        ),
+        (
+            [REJECTION, "verl.algorithm.use_kl_in_reward=true"],
+            "cpu",
+            "leave out verl.algorithm.use_kl_in_reward",
+        ),
+        (
+            [REJECTION, "verl.actor_rollout_ref.actor.policy_loss.loss_mode=gspo"],
+            "cuda",
+            "leave out .*loss_mode=gspo",
+        ),
         ([REJECTION], "npu", "not made for npu"),
     ],
 )
-def test_what_cannot_work_is_refused_in_one_line(overrides: list[str], device: str, message: str) -> None:
+def test_what_cannot_work_is_refused_in_one_line(
+    overrides: list[str], device: str, message: str
+) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         settings(*overrides, device=device)
     assert "\n" not in str(caught.value)
@@ -98,7 +152,9 @@ def test_what_cannot_work_is_refused_in_one_line(overrides: list[str], device: s
         ("verl.clip_ratio_low=1", "did you mean 'verl.actor_rollout_ref.actor.clip_ratio_low'?"),
     ],
 )
-def test_an_option_that_verl_does_not_have_is_refused_where_a_run_is_asked_for(option: str, said: str) -> None:
+def test_an_option_that_verl_does_not_have_is_refused_where_a_run_is_asked_for(
+    option: str, said: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
         check(load_config("cpu", overrides=["device=cpu", option], agent="reference_sql"))
     assert said in str(caught.value) and "\n" not in str(caught.value)
@@ -107,7 +163,9 @@ def test_an_option_that_verl_does_not_have_is_refused_where_a_run_is_asked_for(o
 def test_options_are_added_to_verl_on_purpose_and_where_it_hands_on_what_it_does_not_know() -> None:
     own = settings("+verl.foo.bar=1", "verl.ray_kwargs.ray_init.log_to_driver=false")
     assert own["foo"] == {"bar": 1} and own["ray_kwargs"]["ray_init"]["log_to_driver"] is False
-    vllm = settings("verl.actor_rollout_ref.rollout.engine_kwargs.vllm.seed=1")["actor_rollout_ref"]["rollout"]
+    vllm = settings("verl.actor_rollout_ref.rollout.engine_kwargs.vllm.seed=1")[
+        "actor_rollout_ref"
+    ]["rollout"]
     assert vllm["engine_kwargs"]["vllm"]["seed"] == 1
     with pytest.raises(ConfigError, match="only options of verl can be added"):
         settings("+train.steps=1")
@@ -118,7 +176,9 @@ def test_devices_and_nodes_reach_verl_and_ray() -> None:
     assert own["trainer"]["n_gpus_per_node"] == 2 and own["trainer"]["nnodes"] == 2
     assert own["actor_rollout_ref"]["rollout"]["tensor_model_parallel_size"] == 1
     joined = settings("ray_address=10.0.0.1:6379", device="cpu")["ray_kwargs"]["ray_init"]
-    assert joined == {"address": "10.0.0.1:6379"}  # Ray refuses to be told the resources of a cluster that it joins
+    assert joined == {
+        "address": "10.0.0.1:6379"
+    }  # Ray refuses to be told the resources of a cluster that it joins
 
 
 @pytest.mark.parametrize(
@@ -141,9 +201,13 @@ def test_a_forward_pass_takes_what_divides_the_rows_of_a_device(
         (["train.packed=false"], "cpu", False),
     ],
 )
-def test_rows_are_packed_unless_told_otherwise(overrides: list[str], device: str, packed: bool) -> None:
+def test_rows_are_packed_unless_told_otherwise(
+    overrides: list[str], device: str, packed: bool
+) -> None:
     made = settings(*overrides, "train.micro_batch_tokens=100", device=device)["actor_rollout_ref"]
-    assert made["model"]["use_remove_padding"] == packed == made["actor"].get("use_dynamic_bsz", False)
+    assert (
+        made["model"]["use_remove_padding"] == packed == made["actor"].get("use_dynamic_bsz", False)
+    )
     attention = made["model"]["override_config"]["attn_implementation"]
     assert attention in (("harness_packed", "flash_attention_2") if packed else ("sdpa",))
     # no less than the longest row, else verl refuses it
@@ -161,11 +225,16 @@ def test_rows_are_packed_unless_told_otherwise(overrides: list[str], device: str
         (["verl.trainer.v1.trainer_mode=colocate_async"], False),
     ],
 )
-def test_old_log_probabilities_are_left_out_where_a_step_is_one_update(overrides: list[str], skips: bool) -> None:
+def test_old_log_probabilities_are_left_out_where_a_step_is_one_update(
+    overrides: list[str], skips: bool
+) -> None:
     made = settings(*overrides)
     correction = made["algorithm"].get("rollout_correction", {})
     loss = made["actor_rollout_ref"]["actor"].get("policy_loss", {})
-    assert (correction.get("bypass_mode", False), loss.get("loss_mode", "vanilla") != "vanilla") == (skips, skips)
+    assert (
+        correction.get("bypass_mode", False),
+        loss.get("loss_mode", "vanilla") != "vanilla",
+    ) == (skips, skips)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +246,9 @@ def test_old_log_probabilities_are_left_out_where_a_step_is_one_update(overrides
         ([TOOLS, "train.batching=verl"], False),
     ],
 )
-def test_calls_of_a_dialogue_are_one_row_unless_told_otherwise(overrides: list[str], merges: bool) -> None:
+def test_calls_of_a_dialogue_are_one_row_unless_told_otherwise(
+    overrides: list[str], merges: bool
+) -> None:
     made = settings(*overrides)
     assert made["trainer"]["v1"]["sampler"]["sampler_kwargs"]["merges"] == merges
 
@@ -194,7 +265,8 @@ def test_calls_of_a_dialogue_are_one_row_unless_told_otherwise(overrides: list[s
 )
 def test_what_counts_rows_is_refused_where_a_row_may_hold_several_calls(option: str) -> None:
     with pytest.raises(
-        ConfigError, match=rf"verl\.{option}.* set train.merge_calls=false with it".replace("=true", "=True")
+        ConfigError,
+        match=rf"verl\.{option}.* set train.merge_calls=false with it".replace("=true", "=True"),
     ):
         settings(f"verl.{option}", TOOLS)
     settings(f"verl.{option}", "train.merge_calls=false", TOOLS)
@@ -210,12 +282,17 @@ def test_vllm_reads_tool_calls_where_the_program_offers_tools() -> None:
         return made["actor_rollout_ref"]["rollout"].get("engine_kwargs")
 
     assert reads(TOOLS) == {"vllm": {"enable_auto_tool_choice": True, "tool_call_parser": "hermes"}}
-    assert reads(TOOLS, model="meta-llama/Llama-3.2-1B")["vllm"]["tool_call_parser"] == "llama3_json"
+    assert (
+        reads(TOOLS, model="meta-llama/Llama-3.2-1B")["vllm"]["tool_call_parser"] == "llama3_json"
+    )
     assert reads() is None and reads(TOOLS, device="cpu") is None
     # A framework's own way may be tools where the program's is text.
     assert reads("agent=openai_agents_sql_idiomatic")["vllm"]["tool_call_parser"] == "hermes"
     own = "verl.actor_rollout_ref.rollout.engine_kwargs.vllm.tool_call_parser=qwen3_xml"
-    assert reads(TOOLS, own)["vllm"] == {"enable_auto_tool_choice": True, "tool_call_parser": "qwen3_xml"}
+    assert reads(TOOLS, own)["vllm"] == {
+        "enable_auto_tool_choice": True,
+        "tool_call_parser": "qwen3_xml",
+    }
 
 
 @pytest.mark.skipif(importlib.util.find_spec("verl") is None, reason="needs verl")
@@ -223,15 +300,25 @@ def test_verl_takes_the_options_of_tool_calls() -> None:
     from harness_verl.compose import compose
 
     config = load_config("cpu", None, [TOOLS, "verl.trainer.logger=[console]"])
-    made = compose(verl_settings(config, device="cuda", model_path="m", run_dir=Path("/r"), steps=1))
+    made = compose(
+        verl_settings(config, device="cuda", model_path="m", run_dir=Path("/r"), steps=1)
+    )
     assert made.actor_rollout_ref.rollout.engine_kwargs.vllm.tool_call_parser == "hermes"
 
 
 def test_what_verl_tells_its_workers_on_gpus_they_know_from_the_start() -> None:
     from verl.trainer.constants_ppo import PPO_RAY_RUNTIME_ENV
 
-    elsewhere = {"HCCL_HOST_SOCKET_PORT_RANGE", "HCCL_NPU_SOCKET_PORT_RANGE", "HSA_NO_SCRATCH_RECLAIM"}
-    told = {name: value for name, value in PPO_RAY_RUNTIME_ENV["env_vars"].items() if name not in elsewhere}
+    elsewhere = {
+        "HCCL_HOST_SOCKET_PORT_RANGE",
+        "HCCL_NPU_SOCKET_PORT_RANGE",
+        "HSA_NO_SCRATCH_RECLAIM",
+    }
+    told = {
+        name: value
+        for name, value in PPO_RAY_RUNTIME_ENV["env_vars"].items()
+        if name not in elsewhere
+    }
     assert told.pop("TOKENIZERS_PARALLELISM") == "true"  # ours is false, which verl leaves as it is
     assert told == VERLS_OWN
 
@@ -251,12 +338,18 @@ def test_what_nothing_can_be_learned_from_is_refused(override: str, said: str) -
 
 def test_calls_that_are_longer_than_what_a_policy_reads_are_refused(tmp_path: Path) -> None:
     def lengths(prompt: int, **about: Any) -> None:
-        (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": 2048, **about}))
-        config = load_config("cpu", None, [f"sampling.max_prompt_tokens={prompt}"], agent="reference_sql")
+        (tmp_path / "config.json").write_text(
+            json.dumps({"max_position_embeddings": 2048, **about})
+        )
+        config = load_config(
+            "cpu", None, [f"sampling.max_prompt_tokens={prompt}"], agent="reference_sql"
+        )
         verl_settings(config, device="cpu", model_path=str(tmp_path), run_dir=Path("/r"), steps=1)
 
     lengths(2048 - 64)
-    with pytest.raises(ConfigError, match=r"max_prompt_tokens 1985 \+ max_response_tokens 64 are more than .* 2048"):
+    with pytest.raises(
+        ConfigError, match=r"max_prompt_tokens 1985 \+ max_response_tokens 64 are more than .* 2048"
+    ):
         lengths(1985)
     lengths(4000, rope_scaling={"rope_type": "yarn", "factor": 4.0})
     with pytest.raises(ConfigError, match="more than the policy's 2048"):
@@ -267,7 +360,13 @@ def test_rejection_differs_from_grpo_in_what_is_trained_alone() -> None:
     """One optimizer step a step: the same loss, for which the batches have other advantages. Several: no ratio."""
     kwargs = "trainer.v1.sampler.sampler_kwargs.threshold"
     for several in ((), ("train.mini_batch_size=8",)):
-        grpo, rejection = (flatten(settings(*several, *more, device="cpu")) for more in ((), (REJECTION,)))
+        grpo, rejection = (
+            flatten(settings(*several, *more, device="cpu")) for more in ((), (REJECTION,))
+        )
         differ = {key: (grpo.get(key), rejection.get(key)) for key in differing([grpo, rejection])}
-        loss = {"actor_rollout_ref.actor.policy_loss.loss_mode": (None, CROSS_ENTROPY)} if several else {}
+        loss = (
+            {"actor_rollout_ref.actor.policy_loss.loss_mode": (None, CROSS_ENTROPY)}
+            if several
+            else {}
+        )
         assert differ == {kwargs: (None, 0.5)} | loss

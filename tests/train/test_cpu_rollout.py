@@ -42,11 +42,15 @@ async def test_a_prompt_that_leaves_no_room_for_the_response_is_refused_as_vllm_
     server = PolicyServer(str(resolve("pocket-sql")), slots=4, response_length=8, max_length=64)
     address = await server.launch()
     try:
-        async with httpx.AsyncClient(base_url=f"http://{address}/v1", trust_env=False, timeout=60) as client:
+        async with httpx.AsyncClient(
+            base_url=f"http://{address}/v1", trust_env=False, timeout=60
+        ) as client:
 
             async def ask(words: int, limit: int) -> httpx.Response:
                 messages = [{"role": "user", "content": "name " * words}]
-                return await client.post("/chat/completions", json={"messages": messages, "max_tokens": limit})
+                return await client.post(
+                    "/chat/completions", json={"messages": messages, "max_tokens": limit}
+                )
 
             fits = await ask(4, 8)
             assert fits.status_code == 200 and fits.json()["usage"]["prompt_tokens"] < 56
@@ -54,7 +58,10 @@ async def test_a_prompt_that_leaves_no_room_for_the_response_is_refused_as_vllm_
             assert (await ask(4, room)).status_code == 200
             refused = [await ask(4, room + 1), await ask(200, 8)]
             assert [answer.status_code for answer in refused] == [400, 400]
-            assert UpstreamStatus(400, refused[0].content, "application/json", None).code == "prompt_too_long"
+            assert (
+                UpstreamStatus(400, refused[0].content, "application/json", None).code
+                == "prompt_too_long"
+            )
     finally:
         server.decoder.stop()
         server._serving.cancel()

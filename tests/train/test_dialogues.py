@@ -30,15 +30,31 @@ def policy(tmp_path: Path) -> Path:
     return saying(SHARES, tmp_path / "policy")
 
 
-def trained(policy: Path, tmp_path: Path, shared: Mapping[str, str], agent: str, role: str, *more: str) -> Path:
+def trained(
+    policy: Path, tmp_path: Path, shared: Mapping[str, str], agent: str, role: str, *more: str
+) -> Path:
     """The folder of a run of two steps that trains one role of an agent."""
     runs, log = tmp_path / "runs", tmp_path / "log"
-    few = ("train.batch_size=4", "train.val_every=0", "task.val_limit=4", "max_turns=3", "device=cpu")
-    room = ("sampling.max_prompt_tokens=2048", "sampling.max_response_tokens=4", "reward.name=executes")
+    few = (
+        "train.batch_size=4",
+        "train.val_every=0",
+        "task.val_limit=4",
+        "max_turns=3",
+        "device=cpu",
+    )
+    room = (
+        "sampling.max_prompt_tokens=2048",
+        "sampling.max_response_tokens=4",
+        "reward.name=executes",
+    )
     # The end's weights are alike in all columns: Adam makes of a gradient that is noise a step that is none, and a
     # large one lets a policy end before its first word.
     slow = "train.learning_rate=1e-6"
-    settings = [part for one in (*few, *room, slow, f"policy.path={policy}", *more) for part in ("--set", one)]
+    settings = [
+        part
+        for one in (*few, *room, slow, f"policy.path={policy}", *more)
+        for part in ("--set", one)
+    ]
     chosen = ("--plugin", agent, "--agent-match", role, "--steps", "2")
     done = start(*chosen, "--runs-dir", runs, *settings, log=log, variables=shared).wait(600)
     assert done == 0, log.read_text()[-3000:]
@@ -46,13 +62,19 @@ def trained(policy: Path, tmp_path: Path, shared: Mapping[str, str], agent: str,
     return run
 
 
-def test_dialogues_are_rows_of_what_was_said(policy: Path, tmp_path: Path, shared: Mapping[str, str]) -> None:
+def test_dialogues_are_rows_of_what_was_said(
+    policy: Path, tmp_path: Path, shared: Mapping[str, str]
+) -> None:
     run = trained(policy, tmp_path, shared, "reference_tools", "assistant")
     assert json.loads((run / "run.json").read_text())["identity"]["train"]["merged"] is True
 
     episodes = pq.read_table(run / "episodes.parquet").to_pylist()
     assert {row["outcome"] for row in episodes} == {"ok"}
-    called = {row["attempt_id"]: json.loads(row["tool_calls"]) for row in episodes if row["phase"] == "train"}
+    called = {
+        row["attempt_id"]: json.loads(row["tool_calls"])
+        for row in episodes
+        if row["phase"] == "train"
+    }
     tools = [call for calls in called.values() for call in calls]
     assert tools and all(call["ok"] and call["arguments"] == {"sql": "SELECT 1"} for call in tools)
 
@@ -62,7 +84,11 @@ def test_dialogues_are_rows_of_what_was_said(policy: Path, tmp_path: Path, share
             said.setdefault((row["step"], row["attempt_id"]), []).append(row)
     steps = {row["step"]: row for row in pq.read_table(run / "steps.parquet").to_pylist()}
     for step in (1, 2):
-        dialogues = [sorted(rows, key=lambda row: row["index"]) for (at, _), rows in said.items() if at == step]
+        dialogues = [
+            sorted(rows, key=lambda row: row["index"])
+            for (at, _), rows in said.items()
+            if at == step
+        ]
         pairs = [pair for rows in dialogues for pair in pairwise(rows)]
         assert pairs
         for one, after in pairs:
@@ -70,9 +96,14 @@ def test_dialogues_are_rows_of_what_was_said(policy: Path, tmp_path: Path, share
             assert after["prompt_ids"][: len(so_far)] == so_far
         logged = steps[step]
         assert (logged["training/calls"], logged["training/rows"]) == (sum(map(len, dialogues)), 16)
-        assert (logged["training/merged_calls"], logged["training/unmerged_calls"]) == (len(pairs), 0)
+        assert (logged["training/merged_calls"], logged["training/unmerged_calls"]) == (
+            len(pairs),
+            0,
+        )
         last = [rows[-1] for rows in dialogues]
-        assert logged["training/tokens"] == sum(len(row["prompt_ids"]) + len(row["response_ids"]) for row in last)
+        assert logged["training/tokens"] == sum(
+            len(row["prompt_ids"]) + len(row["response_ids"]) for row in last
+        )
         earlier = sum(len(one["prompt_ids"]) + len(one["response_ids"]) for one, _ in pairs)
         assert logged["training/saved_tokens"] == earlier
         # The engine's log-probabilities, call by call, and the trainer's, of whole rows.
@@ -91,11 +122,17 @@ def test_a_user_of_another_model_is_heard_and_not_trained(
         run = trained(policy, tmp_path, shared, "reference_dialogue", "agent", answers)
     episodes = pq.read_table(run / "episodes.parquet").to_pylist()
     assert {row["outcome"] for row in episodes} == {"ok"}
-    rows = [row for row in pq.read_table(run / "transitions.parquet").to_pylist() if row["phase"] == "train"]
+    rows = [
+        row
+        for row in pq.read_table(run / "transitions.parquet").to_pylist()
+        if row["phase"] == "train"
+    ]
     asked = [row for row in rows if row["role"] == "user"]
     assert len(asked) <= len(server.requests) and {row["response_ids"] for row in asked} == {None}
     said = [row for row in rows if row["role"] == "agent"]
-    assert len(said) > 32 and any("And now?" in str(row["messages"]) for row in said), "of some, a second turn"
+    assert len(said) > 32 and any("And now?" in str(row["messages"]) for row in said), (
+        "of some, a second turn"
+    )
     assert not any("Instructions" in str(row["messages"]) for row in said)
     steps = pq.read_table(run / "steps.parquet").to_pylist()
     for step in steps[-2:]:

@@ -25,10 +25,24 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     address = f"127.0.0.1:{port}"
-    common = ["--num-cpus", "3", "--object-store-memory", "100000000", "--include-dashboard", "false", "--block"]
-    environment = {**os.environ, "RAY_TMPDIR": str(tmp_path)[:40], "RAY_DISABLE_MEMORY_MONITOR": "1"}
+    common = [
+        "--num-cpus",
+        "3",
+        "--object-store-memory",
+        "100000000",
+        "--include-dashboard",
+        "false",
+        "--block",
+    ]
+    environment = {
+        **os.environ,
+        "RAY_TMPDIR": str(tmp_path)[:40],
+        "RAY_DISABLE_MEMORY_MONITOR": "1",
+    }
     head = [RAY, "start", "--head", "--port", str(port), *common]
-    with subprocess.Popen(head, env=environment, stdout=subprocess.DEVNULL, start_new_session=True) as process:
+    with subprocess.Popen(
+        head, env=environment, stdout=subprocess.DEVNULL, start_new_session=True
+    ) as process:
         yield address
         process.terminate()
 
@@ -48,7 +62,11 @@ def test_a_cluster_says_what_it_has_and_what_its_nodes_can(cluster: str) -> None
     assert status == 0, found
     whole, node = found
     assert whole["check"] == "ray cluster" and whole["found"].startswith("1 nodes, 3 CPUs")
-    assert node["check"].startswith("ray node ") and node["state"] == "ok" and node["found"].startswith("3 CPUs")
+    assert (
+        node["check"].startswith("ray node ")
+        and node["state"] == "ok"
+        and node["found"].startswith("3 CPUs")
+    )
 
 
 def test_nobody_at_the_address_is_one_line() -> None:

@@ -15,7 +15,13 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
-FRAMEWORK = ("pydantic-ai-slim==2.31.1", "pydantic-graph==2.31.1", "genai-prices", "griffelib", "logfire-api")
+FRAMEWORK = (
+    "pydantic-ai-slim==2.31.1",
+    "pydantic-graph==2.31.1",
+    "genai-prices",
+    "griffelib",
+    "logfire-api",
+)
 
 
 def call(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -38,7 +44,9 @@ def installed(name: str, folder: Path, uv: str, *others: str) -> str:
     home = folder / "venv"
     venv.create(home)
     python = str(home / "bin" / "python")
-    packages = Path(call(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").stdout.strip())
+    packages = Path(
+        call(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").stdout.strip()
+    )
     base = sysconfig.get_path("purelib")
     (packages / "zz_base.pth").write_text(f"import site; site.addsitedir({base!r})\n")
     built = call(uv, "build", "--quiet", "--wheel", "--out-dir", str(folder), str(EXAMPLES / name))
@@ -59,12 +67,30 @@ def installed(name: str, folder: Path, uv: str, *others: str) -> str:
 @pytest.mark.timeout(1200)
 def test_a_framework_s_wheel_proves_itself_and_uninstalls(uv: str, tmp_path: Path) -> None:
     python = installed("pydantic_ai_sql", tmp_path, uv, *FRAMEWORK)
-    rows = {row["name"]: row for row in json.loads(call(python, "-m", "harness", "plugins", "--json").stdout)}
-    assert rows["pydantic_ai_sql"]["usable"] and rows["pydantic_ai_sql"]["frameworks"]["pydantic-ai-slim"]
-    parity = call(python, "-m", "harness", "parity", "pydantic_ai_sql", HARNESS_CACHE_DIR=str(tmp_path / "cache"))
+    rows = {
+        row["name"]: row
+        for row in json.loads(call(python, "-m", "harness", "plugins", "--json").stdout)
+    }
+    assert (
+        rows["pydantic_ai_sql"]["usable"]
+        and rows["pydantic_ai_sql"]["frameworks"]["pydantic-ai-slim"]
+    )
+    parity = call(
+        python,
+        "-m",
+        "harness",
+        "parity",
+        "pydantic_ai_sql",
+        HARNESS_CACHE_DIR=str(tmp_path / "cache"),
+    )
     assert parity.returncode == 0, parity.stdout[-3000:] + parity.stderr[-2000:]
 
-    assert call(uv, "pip", "uninstall", "--quiet", "--python", python, "harness-pydantic-ai-sql").returncode == 0
+    assert (
+        call(
+            uv, "pip", "uninstall", "--quiet", "--python", python, "harness-pydantic-ai-sql"
+        ).returncode
+        == 0
+    )
     after = call(python, "-m", "harness", "train", "--plugin", "pydantic_ai_sql", "--ci-fast")
     assert after.returncode == 2 and "no agent called 'pydantic_ai_sql'" in after.stderr
     assert sys.executable != python
@@ -72,12 +98,30 @@ def test_a_framework_s_wheel_proves_itself_and_uninstalls(uv: str, tmp_path: Pat
 
 @pytest.mark.train
 @pytest.mark.timeout(1200)
-def test_a_task_without_a_database_is_trained_and_its_reward_s_parts_are_kept(uv: str, tmp_path: Path) -> None:
+def test_a_task_without_a_database_is_trained_and_its_reward_s_parts_are_kept(
+    uv: str, tmp_path: Path
+) -> None:
     python = installed("arithmetic", tmp_path, uv)
-    few = ("train.steps=1", "train.batch_size=4", "train.val_every=0", "task.val_limit=4", "device=cpu")
-    settings = [part for one in ("reward.name=arithmetic", "agent_match=.", *few) for part in ("--set", one)]
+    few = (
+        "train.steps=1",
+        "train.batch_size=4",
+        "train.val_every=0",
+        "task.val_limit=4",
+        "device=cpu",
+    )
+    settings = [
+        part for one in ("reward.name=arithmetic", "agent_match=.", *few) for part in ("--set", one)
+    ]
     runs = str(tmp_path / "runs")
-    arguments = ("--plugin", "reference_tools", "--task", "arithmetic", *settings, "--runs-dir", runs)
+    arguments = (
+        "--plugin",
+        "reference_tools",
+        "--task",
+        "arithmetic",
+        *settings,
+        "--runs-dir",
+        runs,
+    )
     done = call(python, "-m", "harness", "train", *arguments)
     assert done.returncode == 0, done.stderr[-3000:]
     (run,) = Path(runs).glob("*/run.json")

@@ -99,11 +99,15 @@ elif __name__ == "__main__":
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="forks of a server are for Linux")
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_what_a_worker_spawns_is_a_fork_too_unless_cuda_cannot_be_started_in_one(device: str, tmp_path: Path) -> None:
+def test_what_a_worker_spawns_is_a_fork_too_unless_cuda_cannot_be_started_in_one(
+    device: str, tmp_path: Path
+) -> None:
     script = tmp_path / "script.py"
     script.write_text(SPAWNS)
     hidden = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
-    told = subprocess.run([sys.executable, str(script), device], capture_output=True, text=True, env=hidden)
+    told = subprocess.run(
+        [sys.executable, str(script), device], capture_output=True, text=True, env=hidden
+    )
     assert told.returncode == 0, told.stderr
     server, worker, parent, preloaded, mine = json.loads(told.stdout)
     assert mine == "the worker's"
@@ -147,21 +151,31 @@ print(beside.pid, beside.poll(), flush=True)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="forks of a server are for Linux")
 def test_a_worker_that_ends_takes_nothing_of_its_drivers_along() -> None:
-    told = subprocess.run([sys.executable, "-c", ENDS], capture_output=True, text=True, start_new_session=True)
+    told = subprocess.run(
+        [sys.executable, "-c", ENDS], capture_output=True, text=True, start_new_session=True
+    )
     beside, status = told.stdout.split()
     assert status == "None", told.stderr
-    wait_until(lambda: not psutil.pid_exists(int(beside)) or psutil.Process(int(beside)).status() == "zombie")
+    wait_until(
+        lambda: (
+            not psutil.pid_exists(int(beside)) or psutil.Process(int(beside)).status() == "zombie"
+        )
+    )
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="forks of a server are for Linux")
 def test_a_client_without_a_server_becomes_what_it_stood_for(tmp_path: Path) -> None:
     script = tmp_path / "setup_worker.py"
-    script.write_text("import os, sys; print(sys.argv[1:], os.environ['MINE'], 'site' in sys.modules)")
+    script.write_text(
+        "import os, sys; print(sys.argv[1:], os.environ['MINE'], 'site' in sys.modules)"
+    )
     nobody = {**os.environ, fork_client.SERVER: "harness-of-nobody", "MINE": "of old"}
 
     def said(*arguments: str) -> str:
         command = [sys.executable, "-S", "-E", str(forks.CLIENT), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True, env=nobody).stdout.strip()
+        return subprocess.run(
+            command, capture_output=True, text=True, check=True, env=nobody
+        ).stdout.strip()
 
     assert said(fork_client.HANDED + "3 4", str(script), "a b") == "['a b'] of old True"
     worker = [str(tmp_path / "default_worker.py"), "a b", "--language=PYTHON"]
@@ -173,7 +187,14 @@ def test_a_client_without_a_server_becomes_what_it_stood_for(tmp_path: Path) -> 
     ("told", "simple"),
     [
         ({}, True),
-        ({"env_vars": {"MINE": "${MINE}/2${NEVER_SET}"}, "py_executable": sys.executable, "java_jars": []}, True),
+        (
+            {
+                "env_vars": {"MINE": "${MINE}/2${NEVER_SET}"},
+                "py_executable": sys.executable,
+                "java_jars": [],
+            },
+            True,
+        ),
         ({"env_vars": {"MINE": "1/2"}, "py_executable": "uv run"}, False),
         ({"env_vars": {"MINE": "1/2"}, "command_prefix": ["nsys profile"]}, False),
     ],
@@ -217,7 +238,9 @@ def wait_until(true: Callable[[], bool], seconds: float = 30.0) -> None:
         time.sleep(0.2)
 
 
-def test_what_changed_on_disk_is_no_longer_what_was_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_changed_on_disk_is_no_longer_what_was_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     module = tmp_path / "loaded_here.py"
     module.write_text("")
     packages = tmp_path / "site-packages"
@@ -285,7 +308,9 @@ time.sleep(600)
 """
 
 
-def run(script: Path, name: str, mark: str, *more: str) -> tuple[subprocess.Popen[str], list[list[Any]]]:
+def run(
+    script: Path, name: str, mark: str, *more: str
+) -> tuple[subprocess.Popen[str], list[list[Any]]]:
     """A run on the server of this name, and what its workers told."""
     script.write_text(RUN)
     process = subprocess.Popen(
@@ -307,9 +332,13 @@ def test_runs_of_a_study_share_a_server_that_outlives_each_and_not_the_study(
 ) -> None:
     script = tmp_path / "run.py"
     name, _, kind = server.variables[forks.STANDBY].partition(" ")
-    other = VerlTrainer().standby(load_config("cpu", agent="reference_sql", overrides=["gpus=2"]), os.environ)
+    other = VerlTrainer().standby(
+        load_config("cpu", agent="reference_sql", overrides=["gpus=2"]), os.environ
+    )
     assert isinstance(other, ForkServer)
-    assert not other.variables[forks.STANDBY].endswith(kind)  # its runs are to see two entries for GPUs
+    assert not other.variables[forks.STANDBY].endswith(
+        kind
+    )  # its runs are to see two entries for GPUs
     other.close()
     assert not other.fresh()
 
@@ -323,7 +352,9 @@ def test_runs_of_a_study_share_a_server_that_outlives_each_and_not_the_study(
     wait_until(server.fresh)
     second, workers = run(script, name, "a-mark-of-another-length", "stay")
     assert [worker[1:4] for worker in workers] == [[made_by, True, "a-mark-of-another-length"]] * 2
-    assert {worker[0] for worker in workers} <= {process.pid for process in marked("a-mark-of-another-length")}
+    assert {worker[0] for worker in workers} <= {
+        process.pid for process in marked("a-mark-of-another-length")
+    }
     second.kill()  # nobody tells its workers
     second.wait()
     sweep("a-mark-of-another-length")

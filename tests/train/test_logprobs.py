@@ -10,7 +10,9 @@ functional = pytest.importorskip("verl.utils.torch_functional")
 from harness_verl import logprobs  # noqa: E402
 
 
-def both(dtype: torch.dtype, chunk: int, monkeypatch: pytest.MonkeyPatch) -> tuple[torch.Tensor, ...]:
+def both(
+    dtype: torch.dtype, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> tuple[torch.Tensor, ...]:
     monkeypatch.setattr(logprobs, "CHUNK", chunk)
     torch.manual_seed(0)
     logits = torch.randn(37, 101, dtype=torch.float32).mul_(4).to(dtype).requires_grad_()
@@ -25,7 +27,9 @@ def both(dtype: torch.dtype, chunk: int, monkeypatch: pytest.MonkeyPatch) -> tup
 
 
 @pytest.mark.parametrize("chunk", [1, 1010, 1 << 28])
-def test_values_and_gradients_are_exact_in_chunks_of_any_size(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_and_gradients_are_exact_in_chunks_of_any_size(
+    chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found, wanted, grad, exact_grad = both(torch.float32, chunk, monkeypatch)
     torch.testing.assert_close(found.double(), wanted, atol=1e-6, rtol=1e-6)
     torch.testing.assert_close(grad, exact_grad, atol=1e-6, rtol=1e-5)

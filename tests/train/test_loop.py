@@ -57,9 +57,15 @@ def handed(credit: str, scored: Scored, *, merges: bool = False) -> list[Any]:
     async def rollout(*_: Any) -> Scored:
         return scored
 
-    loop = made(SimpleNamespace(rollout=rollout, config=load_config("cpu", None, [f"train.credit={credit}"])))
+    loop = made(
+        SimpleNamespace(
+            rollout=rollout, config=load_config("cpu", None, [f"train.credit={credit}"])
+        )
+    )
     sampler = {"sampler_kwargs": {"merges": merges}}
-    loop.config = OmegaConf.create({"trainer": {"v1": {"trainer_mode": "sync", "sampler": sampler}}})
+    loop.config = OmegaConf.create(
+        {"trainer": {"v1": {"trainer_mode": "sync", "sampler": sampler}}}
+    )
     return asyncio.run(loop.run({}, **ROW))
 
 
@@ -73,9 +79,16 @@ def test_rows_say_what_their_call_is_and_what_all_calls_are_worth(credit: str) -
     assert [row.extra_fields[ABOUT]["calls"] for row in found] == [[[kind, 2]] for kind in KINDS]
     assert all(row.extra_fields[ABOUT]["values"] == VALUES for row in found)
     assert {row.reward_score for row in found} == {1.0}  # verl's own figures stay those of rollouts
-    (alone,) = handed(credit, Scored(1.0, "", 1.0, (), (), {"write/0": 0.0}, 1, 0.5))  # too long to train
+    (alone,) = handed(
+        credit, Scored(1.0, "", 1.0, (), (), {"write/0": 0.0}, 1, 0.5)
+    )  # too long to train
     assert alone.response_mask == [0]
-    assert alone.extra_fields[ABOUT] == {"calls": [], "values": {"write/0": 0.0}, "saved": 0, "again": False}
+    assert alone.extra_fields[ABOUT] == {
+        "calls": [],
+        "values": {"write/0": 0.0},
+        "saved": 0,
+        "again": False,
+    }
 
 
 def test_rows_of_a_shared_reward_say_nothing_more() -> None:
@@ -91,9 +104,16 @@ def test_calls_of_a_dialogue_are_one_row_that_says_which(credit: str) -> None:
     scored = Scored(1.0, "", 1.0, calls, kinds, dict.fromkeys(kinds, 1.0), 3, 0.5)
     first, second = handed(credit, scored, merges=True)
     assert (first.prompt_ids, first.response_ids) == ([1], [2, 3, 4, 2, 3])
-    assert (first.response_mask, first.response_logprobs) == ([1, 1, 0, 1, 1], [-0.1, -0.2, 0, -0.1, -0.2])
+    assert (first.response_mask, first.response_logprobs) == (
+        [1, 1, 0, 1, 1],
+        [-0.1, -0.2, 0, -0.1, -0.2],
+    )
     about = first.extra_fields[ABOUT]
-    assert (about["calls"], about["saved"], about["again"]) == ([["ask/0", 2], ["ask/1", 3]], 3, False)
+    assert (about["calls"], about["saved"], about["again"]) == (
+        [["ask/0", 2], ["ask/1", 3]],
+        3,
+        False,
+    )
     assert (second.prompt_ids, second.extra_fields[ABOUT]["again"]) == ([1, 2], True)
     assert len(handed(credit, scored)) == 3
 
@@ -108,9 +128,16 @@ def test_a_rollout_that_raises_says_so_beside_the_run(tmp_path: Path) -> None:
     with pytest.raises(AssertionError):
         asyncio.run(loop.run({}, **ROW))
     said = (tmp_path / LOST_FILE).read_text()
-    assert said == "a rollout of task t was lost: AssertionError: response 7 was recorded for another one"
+    assert (
+        said
+        == "a rollout of task t was lost: AssertionError: response 7 was recorded for another one"
+    )
     run = VerlRun.__new__(VerlRun)
-    run._live, run._session_file, run._log = SimpleNamespace(poll=lambda: None), loop._session_file, tmp_path / "log"  # type: ignore[assignment]
+    run._live, run._session_file, run._log = (
+        SimpleNamespace(poll=lambda: None),
+        loop._session_file,
+        tmp_path / "log",
+    )  # type: ignore[assignment]
     run._scratch, run._begins, run._seen, run._warned = tmp_path, 0, {}, set()
     run._log.touch()
     with pytest.raises(RunFailed, match=said):
@@ -128,7 +155,9 @@ def test_verl_may_be_ready_before_the_services(tmp_path: Path) -> None:
         return await asking
 
     assert asyncio.run(both()) == told
-    assert [(file.name, file.stat().st_mode & 0o777) for file in tmp_path.iterdir()] == [(SESSION_FILE, 0o600)]
+    assert [(file.name, file.stat().st_mode & 0o777) for file in tmp_path.iterdir()] == [
+        (SESSION_FILE, 0o600)
+    ]
     with pytest.raises(EnvironmentProblem, match="every node must see the run's folder"):
         asyncio.run(SessionFile.awaited(tmp_path / "none", 0.1))
 

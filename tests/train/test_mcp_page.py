@@ -27,14 +27,18 @@ def checkout(tmp_path: Path) -> Path:
     programs.mkdir(parents=True)
     (tmp_path / "examples").symlink_to(REPO / "examples")
     for name, module in (("python", ""), ("harness", "-m harness")):
-        (programs / name).write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {module} "$@"\n')
+        (programs / name).write_text(
+            f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {module} "$@"\n'
+        )
         (programs / name).chmod(0o755)
     return tmp_path
 
 
 def run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"PYTHONPATH": str(REPO)}
-    return subprocess.run(command, shell=True, cwd=folder, env=environment, capture_output=True, text=True)
+    return subprocess.run(
+        command, shell=True, cwd=folder, env=environment, capture_output=True, text=True
+    )
 
 
 @pytest.mark.slow
@@ -55,12 +59,17 @@ def test_the_configuration_of_the_page_is_one(tmp_path: Path) -> None:
     (text,) = re.findall(r"^```yaml\n# shop\.yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     Config.model_validate(yaml.safe_load(text))
     (tmp_path / "shop.yaml").write_text(text)
-    assert load_config(None, tmp_path / "shop.yaml").task.options["servers"]["clock"]["command"] == "uvx"
+    assert (
+        load_config(None, tmp_path / "shop.yaml").task.options["servers"]["clock"]["command"]
+        == "uvx"
+    )
 
 
 @pytest.mark.train
 @pytest.mark.timeout(900)
-def test_the_training_of_the_page(checkout: Path, shared: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_training_of_the_page(
+    checkout: Path, shared: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in shared.items():
         monkeypatch.setenv(name, value)
     (arguments,) = re.findall(r'^make train EXTRAS=cpu TRAIN_ARGS="(.*)"$', PAGE, re.MULTILINE)
@@ -68,4 +77,6 @@ def test_the_training_of_the_page(checkout: Path, shared: Mapping[str, str], mon
     assert done.returncode == 0, done.stderr[-3000:]
     (file,) = checkout.glob("runs/*/episodes.parquet")
     rows = pyarrow.parquet.read_table(file).to_pylist()
-    assert {row["phase"] for row in rows} == {"train", "val"} and all(row["outcome"] == "ok" for row in rows)
+    assert {row["phase"] for row in rows} == {"train", "val"} and all(
+        row["outcome"] == "ok" for row in rows
+    )

@@ -12,14 +12,25 @@ from harness.config import load_config
 from harness_verl import memory
 from harness_verl.compose import verl_settings
 
-QWEN = {"hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "vocab_size": 151936}
+QWEN = {
+    "hidden_size": 1536,
+    "intermediate_size": 8960,
+    "num_hidden_layers": 28,
+    "vocab_size": 151936,
+}
 H100, H200 = 85_500_000_000, 150_000_000_000
 
 
-def recomputes(tmp_path: Path, *overrides: str, about: dict[str, Any] = QWEN, device: str = "cuda") -> Any:
+def recomputes(
+    tmp_path: Path, *overrides: str, about: dict[str, Any] = QWEN, device: str = "cuda"
+) -> Any:
     (tmp_path / "config.json").write_text(json.dumps(about))
-    config = load_config("qwen-1.5b", agent="reference_sql", overrides=[f"device={device}", *overrides])
-    settings = verl_settings(config, device=device, model_path=str(tmp_path), run_dir=tmp_path, steps=2)
+    config = load_config(
+        "qwen-1.5b", agent="reference_sql", overrides=[f"device={device}", *overrides]
+    )
+    settings = verl_settings(
+        config, device=device, model_path=str(tmp_path), run_dir=tmp_path, steps=2
+    )
     return settings["actor_rollout_ref"]["model"]["enable_gradient_checkpointing"]
 
 
@@ -45,7 +56,9 @@ def test_activations_are_kept_where_they_fit(
     assert recomputes(tmp_path, *overrides) is expected
 
 
-def test_a_model_of_another_make_is_computed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_of_another_make_is_computed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(memory, "gpu_bytes", lambda: H200)
     assert recomputes(tmp_path, about={"hidden_size": 64}) is True
 

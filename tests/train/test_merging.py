@@ -62,14 +62,21 @@ class Queue:
         self.rows: dict[str, DialogueRow] = {}
         self.about: dict[str, dict[str, Any]] = {}
         for name, calls in rollouts().items():
-            values = {f"ask/{index}": (REWARDS[int(name[-1])] + index) % 1.5 for index in range(len(calls))}
+            values = {
+                f"ask/{index}": (REWARDS[int(name[-1])] + index) % 1.5
+                for index in range(len(calls))
+            }
             for number, row in enumerate(rows_of(calls, merge=merge)):
-                kinds = [[f"ask/{one}", size] for one, size in zip(row.calls, row.sizes, strict=True)]
+                kinds = [
+                    [f"ask/{one}", size] for one, size in zip(row.calls, row.sizes, strict=True)
+                ]
                 self.rows[f"{name}_{number}"] = row
                 self.about[f"{name}_{number}"] = {"calls": kinds, "values": values}
                 self.about[f"{name}_{number}"] |= {"saved": row.saved, "again": row.again}
 
-    def kv_batch_get(self, keys: list[str], select_fields: list[str], **_: Any) -> dict[str, list[Any]]:
+    def kv_batch_get(
+        self, keys: list[str], select_fields: list[str], **_: Any
+    ) -> dict[str, list[Any]]:
         if select_fields == ["index"]:
             return {"index": [int(key[1]) for key in keys]}
         return {"extra_fields": [{ABOUT: self.about[key]} for key in keys]}
@@ -80,7 +87,9 @@ class Queue:
         for key in keys:
             (self.rows[key],) = rows_of([call(0, [0] * 5, [0])], merge=False)
             self.rows[key].response_mask = [0]
-        return KVBatchMeta([*batch.keys, *keys], [*batch.tags, *({} for _ in keys)], "train", None, {})
+        return KVBatchMeta(
+            [*batch.keys, *keys], [*batch.tags, *({} for _ in keys)], "train", None, {}
+        )
 
 
 def dealt(
@@ -107,15 +116,22 @@ def dealt(
         actor_rollout_wg=SimpleNamespace(_dispatch_info={"actor": [0]}, update_actor=None),
         config=OmegaConf.create(config),
     )
-    tags = [{"prompt_len": 9, "response_len": 9, "seq_len": len(row)} for row in queue.rows.values()]
+    tags = [
+        {"prompt_len": 9, "response_len": 9, "seq_len": len(row)} for row in queue.rows.values()
+    ]
     filled = made.balance(trainer, KVBatchMeta([*queue.rows], tags, "train", None, {}), metrics)
     keys = filled.keys
     rows = [queue.rows[key] for key in keys]
-    mask = torch.nn.utils.rnn.pad_sequence([torch.tensor(row.response_mask) for row in rows], batch_first=True)
+    mask = torch.nn.utils.rnn.pad_sequence(
+        [torch.tensor(row.response_mask) for row in rows], batch_first=True
+    )
     scores = torch.zeros(mask.shape)
-    scores[:, 0] = torch.tensor([0.0 if key.startswith("pad") else rewards[int(key[3])] for key in keys])
+    scores[:, 0] = torch.tensor(
+        [0.0 if key.startswith("pad") else rewards[int(key[3])] for key in keys]
+    )
     data = DataProto.from_dict(
-        {"response_mask": mask, "token_level_rewards": scores}, {"uid": np.array(keys, dtype=object)}
+        {"response_mask": mask, "token_level_rewards": scores},
+        {"uid": np.array(keys, dtype=object)},
     )
     found = made.advantages(data, keys, AdvantageEstimator.GRPO).batch["advantages"]
     made.update(trainer, lambda *_: filled, filled, metrics)
@@ -124,7 +140,11 @@ def dealt(
 
 
 def gradients(
-    queue: Queue, steps: list[list[str]], advantages: torch.Tensor, packed: bool, several: str = "vanilla"
+    queue: Queue,
+    steps: list[list[str]],
+    advantages: torch.Tensor,
+    packed: bool,
+    several: str = "vanilla",
 ) -> list[list[torch.Tensor]]:
     """Of every parameter, by optimizer step; micro-batches of three rows. `several`: the loss of more than one step."""
     loss = PolicyLossConfig(loss_mode=ON_POLICY if len(steps) == 1 else several)
@@ -146,19 +166,27 @@ def gradients(
                 "advantages": [next(values)[: len(row.response_ids)].tolist() for row in rows],
             }
             jagged = {
-                name: torch.nested.as_nested_tensor([torch.tensor([*one]) for one in column], layout=torch.jagged)
+                name: torch.nested.as_nested_tensor(
+                    [torch.tensor([*one]) for one in column], layout=torch.jagged
+                )
                 for name, column in columns.items()
             }
             micro = TensorDict(jagged, batch_size=len(rows))
             tensordict_utils.assign_non_tensor(
-                micro, use_remove_padding=packed, temperature=1.0, dp_size=1, batch_num_tokens=tokens
+                micro,
+                use_remove_padding=packed,
+                temperature=1.0,
+                dp_size=1,
+                batch_num_tokens=tokens,
             )
             tensordict_utils.assign_non_tensor(micro, global_batch_size=len(keys))
             inputs, arguments = model.prepare_model_inputs(micro)
             if packed:
                 asked = sum(max(sum(row.response_mask), 1) for row in rows)
                 assert len(inputs["logits_to_keep"]) == asked, "logits of what came between"
-            output = model.prepare_model_outputs(model.module(**inputs, use_cache=False), arguments, micro, None)
+            output = model.prepare_model_outputs(
+                model.module(**inputs, use_cache=False), arguments, micro, None
+            )
             ppo_loss(config, output, micro)[0].backward()
         found.append([value.grad for value in model.module.parameters()])
     return found
@@ -178,7 +206,9 @@ def test_merged_rows_have_the_gradients_of_a_row_a_call(
         steps, advantages, metrics = dealt(queue, credit, merge, parts)
         met = [{key[:4] for key in keys if key in queue.about} for keys in steps]
         found[merge] = met, gradients(queue, steps, advantages, packed), metrics
-    assert found[True][0] == found[False][0] and len(found[True][0]) == parts  # the same rollouts meet
+    assert (
+        found[True][0] == found[False][0] and len(found[True][0]) == parts
+    )  # the same rollouts meet
     for ours, theirs in zip(found[True][1], found[False][1], strict=True):
         assert max(float(value.abs().max()) for value in theirs) > 1e-2
         for one, other in zip(ours, theirs, strict=True):

@@ -32,12 +32,16 @@ def commands() -> Iterator[tuple[str, str]]:
 
 
 def example(folder: Path) -> None:
-    (script,) = re.findall(r"^```python\n# make_shop\.py\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    (script,) = re.findall(
+        r"^```python\n# make_shop\.py\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL
+    )
     (folder / "make_shop.py").write_text(script, encoding="utf-8")
     for name in ("python", "harness"):
         module = "" if name == "python" else "-m harness"
         (folder / "bin").mkdir(exist_ok=True)
-        (folder / "bin" / name).write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {module} "$@"\n')
+        (folder / "bin" / name).write_text(
+            f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {module} "$@"\n'
+        )
         (folder / "bin" / name).chmod(0o755)
 
 
@@ -45,7 +49,15 @@ def run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
     paths = [str(REPO), *filter(None, [os.environ.get("PYTHONPATH")])]
     path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "PYTHONPATH": os.pathsep.join(paths)}
-    return subprocess.run(command, shell=True, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command,
+        shell=True,
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 @pytest.mark.slow
@@ -56,7 +68,10 @@ def test_the_commands_of_the_page_print_what_it_says(tmp_path: Path) -> None:
         if command.startswith("harness train"):
             continue
         done = run(command, tmp_path)
-        assert done.stdout.replace(str(tmp_path), "FOLDER") == output, (command, done.stderr[-2000:])
+        assert done.stdout.replace(str(tmp_path), "FOLDER") == output, (
+            command,
+            done.stderr[-2000:],
+        )
         assert not done.stderr, (command, done.stderr[-2000:])
         seen += 1
     assert seen == 5
@@ -64,7 +79,9 @@ def test_the_commands_of_the_page_print_what_it_says(tmp_path: Path) -> None:
 
 @pytest.mark.train
 @pytest.mark.timeout(900)
-def test_the_training_of_the_page(tmp_path: Path, shared: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_training_of_the_page(
+    tmp_path: Path, shared: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in shared.items():
         monkeypatch.setenv(name, value)
     example(tmp_path)
@@ -74,8 +91,14 @@ def test_the_training_of_the_page(tmp_path: Path, shared: Mapping[str, str], mon
     assert done.returncode == 0, done.stderr[-3000:]
     (file,) = tmp_path.glob("runs/*/run.json")
     record = json.loads(file.read_text())
-    assert (record["status"], record["result"]["steps"], record["result"]["data_changed"]) == ("finished", 2, [])
-    config = Config.model_validate({"task": {"name": "files", "options": {"path": str(tmp_path / "questions.jsonl")}}})
+    assert (record["status"], record["result"]["steps"], record["result"]["data_changed"]) == (
+        "finished",
+        2,
+        [],
+    )
+    config = Config.model_validate(
+        {"task": {"name": "files", "options": {"path": str(tmp_path / "questions.jsonl")}}}
+    )
     assert record["identity"]["task_set"] == make_task_set(config).describe()
     rows = pyarrow.parquet.read_table(file.with_name("episodes.parquet")).to_pylist()
     assert len(rows) == 2 * 4 * 4 + 2 * 4 and all(one["reward"] is not None for one in rows)

@@ -34,16 +34,24 @@ SHAPE: dict[str, Any] = {
 def engine(config: Any, attention: str) -> Any:
     torch.manual_seed(0)
     made = object.__new__(CpuFSDP2Engine)
-    made.module = AutoModelForCausalLM.from_config(config, attn_implementation=attention, dtype=torch.float32).train()
+    made.module = AutoModelForCausalLM.from_config(
+        config, attn_implementation=attention, dtype=torch.float32
+    ).train()
     made.use_ulysses_sp, made.pad_to_length = False, False
-    made.engine_config = SimpleNamespace(entropy_checkpointing=False, entropy_from_logits_with_chunking=False)
-    made.compute_entropy_from_logits = lambda logits: torch.distributions.Categorical(logits=logits).entropy()
+    made.engine_config = SimpleNamespace(
+        entropy_checkpointing=False, entropy_from_logits_with_chunking=False
+    )
+    made.compute_entropy_from_logits = lambda logits: torch.distributions.Categorical(
+        logits=logits
+    ).entropy()
     return made
 
 
 def batch(packed: bool) -> TensorDict:
     generator = torch.Generator().manual_seed(1)
-    prompts, responses = ([torch.randint(0, 61, (size[at],), generator=generator) for size in SIZES] for at in (0, 1))
+    prompts, responses = (
+        [torch.randint(0, 61, (size[at],), generator=generator) for size in SIZES] for at in (0, 1)
+    )
     rows = [torch.cat(pair) for pair in zip(prompts, responses, strict=True)]
     nested = {
         "prompts": prompts,
@@ -53,10 +61,15 @@ def batch(packed: bool) -> TensorDict:
         "response_mask": [torch.ones(len(response)) for response in responses],
     }
     made = TensorDict(
-        {name: torch.nested.as_nested_tensor(values, layout=torch.jagged) for name, values in nested.items()},
+        {
+            name: torch.nested.as_nested_tensor(values, layout=torch.jagged)
+            for name, values in nested.items()
+        },
         batch_size=len(rows),
     )
-    tensordict_utils.assign_non_tensor(made, use_remove_padding=packed, calculate_entropy=True, temperature=0.7)
+    tensordict_utils.assign_non_tensor(
+        made, use_remove_padding=packed, calculate_entropy=True, temperature=0.7
+    )
     return made
 
 
@@ -66,7 +79,9 @@ def found(config: Any, packed: bool) -> tuple[torch.Tensor, torch.Tensor, list[t
     inputs, arguments = one.prepare_model_inputs(data)
     raw = one.module(**inputs, use_cache=False)
     output = one.prepare_model_outputs(raw, arguments, data, None)
-    logprobs, entropy = (no_padding_2_padding(output[name], data) for name in ("log_probs", "entropy"))
+    logprobs, entropy = (
+        no_padding_2_padding(output[name], data) for name in ("log_probs", "entropy")
+    )
     mask = data["response_mask"].to_padded_tensor(0.0)
     weights = torch.linspace(-1, 1, mask.numel()).view(mask.shape)
     ((logprobs * weights + 0.01 * entropy) * mask).sum().backward()
@@ -84,7 +99,9 @@ def found(config: Any, packed: bool) -> tuple[torch.Tensor, torch.Tensor, list[t
 )
 def test_packed_rows_have_the_gradients_of_padded_ones(config: Any) -> None:
     ours, padded = found(config, packed=True), found(config, packed=False)
-    assert torch.allclose(ours[0], padded[0], atol=1e-5) and torch.allclose(ours[1], padded[1], atol=1e-5)
+    assert torch.allclose(ours[0], padded[0], atol=1e-5) and torch.allclose(
+        ours[1], padded[1], atol=1e-5
+    )
     assert ours[0].abs().max() > 1
     for mine, theirs in zip(ours[2], padded[2], strict=True):
         assert theirs.abs().max() > 0 and torch.allclose(mine, theirs, atol=1e-5, rtol=1e-5)
@@ -94,7 +111,9 @@ def test_logits_are_made_for_replies_alone() -> None:
     one = engine(Qwen2Config(**SHAPE), PACKED)
     inputs, arguments = one.prepare_model_inputs(batch(packed=True))
     assert len(inputs["logits_to_keep"]) == sum(reply for _, reply in SIZES)
-    assert one.module(**inputs, use_cache=False).logits.shape[1] == len(arguments["input_ids_rmpad_rolled"])
+    assert one.module(**inputs, use_cache=False).logits.shape[1] == len(
+        arguments["input_ids_rmpad_rolled"]
+    )
 
 
 def test_what_attention_does_not_know_is_refused() -> None:
@@ -102,7 +121,15 @@ def test_what_attention_does_not_know_is_refused() -> None:
 
     none, ends = torch.zeros(1, 1, 2, 2), torch.tensor([0, 2])
     with pytest.raises(NotImplementedError, match=r"no softcap.*--set train.packed=false"):
-        packed(torch.nn.Identity(), none, none, none, cu_seqlens=ends, cu_seqlens_cpu=ends, softcap=30.0)
+        packed(
+            torch.nn.Identity(),
+            none,
+            none,
+            none,
+            cu_seqlens=ends,
+            cu_seqlens_cpu=ends,
+            softcap=30.0,
+        )
 
 
 def test_on_policy_the_old_log_probabilities_are_the_present_ones() -> None:
@@ -119,7 +146,11 @@ def test_on_policy_the_old_log_probabilities_are_the_present_ones() -> None:
     for mode, old in (("vanilla", now), (ON_POLICY, now - 5)):  # whatever the rollout reported
         log_prob = now.clone().requires_grad_()
         loss, metrics = core_algos.get_policy_loss_fn(mode)(
-            old_log_prob=old, log_prob=log_prob, advantages=advantages, response_mask=mask, config=config
+            old_log_prob=old,
+            log_prob=log_prob,
+            advantages=advantages,
+            response_mask=mask,
+            config=config,
         )
         loss.backward()
         assert metrics["actor/ppo_kl"] == 0 and metrics["actor/pg_clipfrac"] == 0

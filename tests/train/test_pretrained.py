@@ -22,11 +22,26 @@ def test_a_step_of_pretrained_weights_on_a_cpu(tmp_path: Path) -> None:
         pytest.skip(f"needs pre-trained weights: harness policy fetch {POLICY}")
     settings = (
         *(f"policy.path={POLICY}", "max_turns=1", "sampling.max_response_tokens=24"),
-        *("train.steps=1", "train.batch_size=2", "rollout.group_size=2", "train.val_every=0", "task.val_limit=2"),
+        *(
+            "train.steps=1",
+            "train.batch_size=2",
+            "rollout.group_size=2",
+            "train.val_every=0",
+            "task.val_limit=2",
+        ),
     )
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "harness", "train", "--plugin", "reference_sql", "--runs-dir", str(tmp_path)),
+            *(
+                sys.executable,
+                "-m",
+                "harness",
+                "train",
+                "--plugin",
+                "reference_sql",
+                "--runs-dir",
+                str(tmp_path),
+            ),
             *(part for setting in settings for part in ("--set", setting)),
         ],
         capture_output=True,

@@ -61,11 +61,15 @@ def test_the_gradient_is_that_of_cross_entropy_on_the_chosen(
         assert max(float(value.abs().max()) for value in theirs) > 1e-2
         for one, other in zip(ours, theirs, strict=True):
             assert torch.allclose(one, other, atol=1e-5, rtol=1e-5), (one - other).abs().max()
-    chosen = [row for key, row in queue.rows.items() if key in queue.about and TIED[int(key[3])] == 1]
+    chosen = [
+        row for key, row in queue.rows.items() if key in queue.about and TIED[int(key[3])] == 1
+    ]
     assert logged["training/chosen_tokens"] == sum(sum(row.response_mask) for row in chosen)
 
 
-def test_where_nothing_is_good_enough_no_token_has_a_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nothing_is_good_enough_no_token_has_a_gradient(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     queue = queued(monkeypatch, merge=False)
     steps, advantages, logged = dealt(queue, "shared", False, 1, threshold=1.5)
     assert not advantages.any() and logged["training/chosen_tokens"] == 0

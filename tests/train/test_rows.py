@@ -51,7 +51,13 @@ def test_a_row_a_call_where_told_so() -> None:
 @pytest.mark.parametrize(
     "prompt",
     [[1, 2, 3, 5, 5, 6], [1, 9, 3, 4, 5, 6], [1, 2, 3], [1, 2], [2, 3, 4, 5]],
-    ids=["another reply", "another prompt", "the reply cut short", "the same prompt", "the beginning lost"],
+    ids=[
+        "another reply",
+        "another prompt",
+        "the reply cut short",
+        "the same prompt",
+        "the beginning lost",
+    ],
 )
 def test_a_prompt_that_differs_in_a_token_begins_a_row(prompt: list[int]) -> None:
     first, second = rows_of([FIRST, call(1, prompt, [7])], merge=True)
@@ -68,7 +74,10 @@ def test_roles_that_take_turns_have_a_row_each() -> None:
         call(3, [1, 2, 3, 4], [8], "check"),
     ]
     rows = rows_of(calls, merge=True)
-    assert [(row.role, row.calls, row.again) for row in rows] == [("ask", [0, 2], False), ("check", [1, 3], False)]
+    assert [(row.role, row.calls, row.again) for row in rows] == [
+        ("ask", [0, 2], False),
+        ("check", [1, 3], False),
+    ]
     assert rows[1].response_mask == [1, 1, 1]  # nothing came between
     assert of(rows_of([FIRST, call(1, [1, 2, 3, 4, 5], [6], "check")], merge=True)) == [[0], [1]]
 
@@ -90,4 +99,13 @@ def test_a_row_is_as_long_as_its_last_call() -> None:
 
 def test_a_reply_that_is_not_trained_is_part_of_what_came_between() -> None:
     (row,) = rows_of([FIRST, THIRD], merge=True)
-    assert row.response_mask == [1, 1, 0, 0, 0, 0, 1, 1] and row.response_ids == [3, 4, 5, 6, 7, 8, 9, 10]
+    assert row.response_mask == [1, 1, 0, 0, 0, 0, 1, 1] and row.response_ids == [
+        3,
+        4,
+        5,
+        6,
+        7,
+        8,
+        9,
+        10,
+    ]

@@ -30,14 +30,20 @@ pytestmark = [pytest.mark.train, pytest.mark.timeout(900)]
 SMALL = [*conftest.SMALL, "--set", "rollout.timeout_s=60"]
 
 
-def start(*arguments: str | Path, log: Path, variables: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+def start(
+    *arguments: str | Path, log: Path, variables: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "harness", "train", *map(str, arguments)]
     with log.open("ab") as output:
         environment = {**os.environ, **(variables or {})}
-        return subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True, env=environment)
+        return subprocess.Popen(
+            command, stdout=output, stderr=output, start_new_session=True, env=environment
+        )
 
 
-def wait_for(condition: Callable[[], Any], process: subprocess.Popen[bytes], log: Path, limit_s: float = 600) -> Any:
+def wait_for(
+    condition: Callable[[], Any], process: subprocess.Popen[bytes], log: Path, limit_s: float = 600
+) -> Any:
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
         if found := condition():
@@ -54,7 +60,10 @@ def processes_of(root: Path) -> list[psutil.Process]:
     for process in psutil.process_iter():
         try:
             mark = process.environ().get("HARNESS_RUN_MARK", "")
-            if any(mark.startswith(run) for run in ids) and process.status() != psutil.STATUS_ZOMBIE:
+            if (
+                any(mark.startswith(run) for run in ids)
+                and process.status() != psutil.STATUS_ZOMBIE
+            ):
                 found.append(process)
         except psutil.Error:
             continue
@@ -96,7 +105,9 @@ def test_a_killed_training_leaves_nothing_and_resumes(
     runs, log = tmp_path / "runs", tmp_path / "log"
     runs.mkdir()
     process = start("--plugin", "langgraph_sql", "--runs-dir", runs, *conftest.TWO_STEPS, log=log)
-    wait_for(lambda: list(runs.glob("*/checkpoints/latest_checkpointed_iteration.txt")), process, log)
+    wait_for(
+        lambda: list(runs.glob("*/checkpoints/latest_checkpointed_iteration.txt")), process, log
+    )
     needless = ("autoscaler/_private/monitor.py", "dashboard/dashboard.py", "ray::DashboardAgent")
     assert not [line for line in of_this_test(runs) if any(name in line for name in needless)]
     os.kill(process.pid, signal.SIGKILL)  # no chance to clean up
@@ -104,15 +115,24 @@ def test_a_killed_training_leaves_nothing_and_resumes(
     assert all_gone(runs, 20), of_this_test(runs)
     (run,) = runs.iterdir()
     assert json.loads((run / "run.json").read_text())["status"] == "running"
-    assert 1 in grad_norms(run)  # on disk before the checkpoint: a launch that goes on from it could not make it again
+    assert 1 in grad_norms(
+        run
+    )  # on disk before the checkpoint: a launch that goes on from it could not make it again
 
     resumed = start("--resume", run, log=log, variables=shared)
     assert resumed.wait(600) == 0, log.read_text()[-3000:]
     assert all_gone(runs, 10), of_this_test(runs)
 
     record = json.loads((run / "run.json").read_text())
-    assert (record["status"], record["result"]["steps"], len(record["launches"])) == ("finished", 2, 2)
-    assert record["result"]["val_accuracy_initial"] is not None and record["result"]["val_accuracy_final"] is not None
+    assert (record["status"], record["result"]["steps"], len(record["launches"])) == (
+        "finished",
+        2,
+        2,
+    )
+    assert (
+        record["result"]["val_accuracy_initial"] is not None
+        and record["result"]["val_accuracy_final"] is not None
+    )
     episodes = pq.read_table(run / "episodes.parquet").to_pylist()
     done = Counter((row["phase"], row["step"], row["task_id"], row["session"]) for row in episodes)
     assert set(done.values()) == {1}, "a step that was done again counts twice"
@@ -123,9 +143,13 @@ def test_a_killed_training_leaves_nothing_and_resumes(
         ("train", 2): 16,
         ("val", 2): 8,
     }
-    assert {row["outcome"] for row in episodes} == {"ok"} and all(row["reward"] is not None for row in episodes)
+    assert {row["outcome"] for row in episodes} == {"ok"} and all(
+        row["reward"] is not None for row in episodes
+    )
     steps = {row["step"]: row for row in pq.read_table(run / "steps.parquet").to_pylist()}
-    assert grad_norms(run).keys() == {1, 2} and all(steps[step]["actor/grad_norm"] for step in (1, 2))
+    assert grad_norms(run).keys() == {1, 2} and all(
+        steps[step]["actor/grad_norm"] for step in (1, 2)
+    )
     # The engine's log-probabilities and the trainer's, on the same token ids: re-tokenized ids would differ.
     gaps = {step: row.get("training/rollout_probs_diff_max") for step, row in steps.items()}
     assert gaps[2] is not None and all(gap < 1e-3 for gap in gaps.values() if gap is not None)
@@ -146,7 +170,9 @@ def the_same_in_another_framework(run: Path, again: Path) -> None:
     assert grad_norms(again) == grad_norms(run)
     assert answers(again) == answers(run)
     trained, expected = weights(again), weights(run)
-    assert trained.keys() == expected.keys() and all(trained[name].equal(expected[name]) for name in trained)
+    assert trained.keys() == expected.keys() and all(
+        trained[name].equal(expected[name]) for name in trained
+    )
 
 
 def answers(run: Path) -> list[tuple[Any, ...]]:
@@ -158,7 +184,11 @@ def answers(run: Path) -> list[tuple[Any, ...]]:
 
 def grad_norms(run: Path) -> dict[int, float]:
     rows = RunFolder(run).rows("steps")
-    return {row["step"]: row["data"]["actor/grad_norm"] for row in rows if "actor/grad_norm" in row["data"]}
+    return {
+        row["step"]: row["data"]["actor/grad_norm"]
+        for row in rows
+        if "actor/grad_norm" in row["data"]
+    }
 
 
 def weights(run: Path) -> dict[str, Any]:
@@ -201,19 +231,40 @@ def test_rejection_beside_a_frozen_checker_is_one_training_in_two_frameworks(
     found = []
     for agent in ("reference_sql", "langgraph_sql"):
         runs, log = tmp_path / agent, tmp_path / f"{agent}.log"
-        process = start("--plugin", agent, "--steps", "2", "--runs-dir", runs, *SMALL, *own, log=log, variables=shared)
+        process = start(
+            "--plugin",
+            agent,
+            "--steps",
+            "2",
+            "--runs-dir",
+            runs,
+            *SMALL,
+            *own,
+            log=log,
+            variables=shared,
+        )
         assert process.wait(600) == 0, log.read_text()[-3000:]
         assert all_gone(runs, 10), of_this_test(runs)
         found += [*runs.iterdir()]
     one, other = found
-    assert not [process for process in psutil.process_iter(["cmdline"]) if str(one) in str(process.info["cmdline"])]
-    assert grad_norms(one) == grad_norms(other) and all(grad_norms(one)[step] > 0 for step in (1, 2))
+    assert not [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if str(one) in str(process.info["cmdline"])
+    ]
+    assert grad_norms(one) == grad_norms(other) and all(
+        grad_norms(one)[step] > 0 for step in (1, 2)
+    )
     assert answers(one) == answers(other)
     trained, expected = weights(one), weights(other)
-    assert trained.keys() == expected.keys() and all(trained[name].equal(expected[name]) for name in trained)
+    assert trained.keys() == expected.keys() and all(
+        trained[name].equal(expected[name]) for name in trained
+    )
     record = json.loads((one / "run.json").read_text())
     assert record["identity"]["role_models"] == {"check_query": record["identity"]["model"]}
-    assert record["identity"]["train"]["algorithm"] == "rejection" and record["roles"] == {"check_query": "pocket-sql"}
+    assert record["identity"]["train"]["algorithm"] == "rejection" and record["roles"] == {
+        "check_query": "pocket-sql"
+    }
 
     episodes = pq.read_table(one / "episodes.parquet").to_pylist()
     best: dict[tuple[int, str], float] = {}
@@ -231,17 +282,32 @@ def test_rejection_beside_a_frozen_checker_is_one_training_in_two_frameworks(
     assert {step: steps[step]["training/chosen_tokens"] for step in (1, 2)} == dict(chosen)
     assert all(0 < chosen[step] < whole[step] for step in (1, 2))
 
-    first, now = resolve("pocket-sql"), answerers(load_config("cpu", None, [f"roles.check_query.policy={one}"]))
-    assert now["check_query"].name == f"{one.name}, step 2"  # a run's checkpoint is a policy like any other
-    validated = [row for row in pq.read_table(one / "transitions.parquet").to_pylist() if row["phase"] == "val"]
+    first, now = (
+        resolve("pocket-sql"),
+        answerers(load_config("cpu", None, [f"roles.check_query.policy={one}"])),
+    )
+    assert (
+        now["check_query"].name == f"{one.name}, step 2"
+    )  # a run's checkpoint is a policy like any other
+    validated = [
+        row
+        for row in pq.read_table(one / "transitions.parquet").to_pylist()
+        if row["phase"] == "val"
+    ]
     last = [row for row in validated if row["step"] == 2]
     greedy_answers_are_of(first, [row for row in last if row["role"] == "check_query"])
-    greedy_answers_are_of(now["check_query"].folder, [row for row in last if row["role"] != "check_query"])
+    greedy_answers_are_of(
+        now["check_query"].folder, [row for row in last if row["role"] != "check_query"]
+    )
 
 
 @pytest.mark.parametrize("victim", ["VerlPolicyServer", "AgentLoopWorkerTQ"])
 def test_a_dead_actor_fails_the_run_cleanly_and_scores_nothing_zero(
-    tmp_path: Path, small_disk: Callable[[str], Path], fill: Callable[..., Path], shared: Mapping[str, str], victim: str
+    tmp_path: Path,
+    small_disk: Callable[[str], Path],
+    fill: Callable[..., Path],
+    shared: Mapping[str, str],
+    victim: str,
 ) -> None:
     runs, log = small_disk("400m"), tmp_path / "log"
     arguments = ("--plugin", "reference_sql", "--steps", "3", "--runs-dir", runs, *SMALL)
@@ -269,7 +335,9 @@ def test_a_dead_actor_fails_the_run_cleanly_and_scores_nothing_zero(
 
     fill(runs, leave=2**20)
     refused = start("--resume", run, log=log)
-    assert refused.wait(120) == 2 and "1 MiB of disk left and the run needs" in log.read_text(), log.read_text()
+    assert refused.wait(120) == 2 and "1 MiB of disk left and the run needs" in log.read_text(), (
+        log.read_text()
+    )
     assert json.loads((run / "run.json").read_text()) == record
 
 

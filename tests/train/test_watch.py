@@ -70,7 +70,11 @@ Exception: The current node timed out during startup.
         (WARNING + FULL, 1, "OSError: [Errno 28] No space left on device"),
         (WARNING + FULL, -9, "OSError: [Errno 28] No space left on device"),
         (WARNING + ENDED, 1, "Exception: The current node timed out during startup."),
-        (WARNING + HYDRA, 1, "hydra.errors.InstantiationException: Error in call to target 'verl.M': OSError('no /m')"),
+        (
+            WARNING + HYDRA,
+            1,
+            "hydra.errors.InstantiationException: Error in call to target 'verl.M': OSError('no /m')",
+        ),
         ("harness: actor A (process 7) died: why\n" + ENDED, 1, "actor A (process 7) died: why"),
         (WARNING, 1, "no output"),
         ("", 1, "no output"),
@@ -117,7 +121,9 @@ def test_a_killed_actor_that_nobody_waits_for_ends_the_driver(tmp_path: Path) ->
         try:
             while process.poll() is None and "alive" not in log.read_text():
                 time.sleep(0.1)
-            assert process.poll() is None, log.read_text()  # an actor that was meant to end is no reason
+            assert process.poll() is None, (
+                log.read_text()
+            )  # an actor that was meant to end is no reason
             assert process.wait(60) == 1
         finally:
             process.kill()
@@ -131,9 +137,15 @@ def test_a_dead_policy_server_is_called_what_it_is() -> None:
     from harness_verl.driver import cause_of_death
 
     cause = ActorDeathCause()
-    cause.actor_died_error_context.reason = cause.actor_died_error_context.Reason.Value("WORKER_DIED")
+    cause.actor_died_error_context.reason = cause.actor_died_error_context.Reason.Value(
+        "WORKER_DIED"
+    )
     cause.actor_died_error_context.error_message = "Its process has ended.\nMore of it."
-    for kind, what in (("vLLMHttpServer", "policy server"), ("VerlPolicyServer", "policy server"), ("W", "actor")):
+    for kind, what in (
+        ("vLLMHttpServer", "policy server"),
+        ("VerlPolicyServer", "policy server"),
+        ("W", "actor"),
+    ):
         actor = {"ActorClassName": kind, "Name": "n", "Pid": 7, "DeathCause": cause}
         assert cause_of_death(actor) == f"{what} {kind} n (process 7) died: Its process has ended."
 
@@ -155,10 +167,14 @@ def failing(tmp_path: Path) -> VerlRun:
     folder = RunFolder(tmp_path / "run")
     folder.logs.mkdir(parents=True)
     log = folder.logs / "verl.log"
-    log.write_text("harness: actor A (process 1) died: in an earlier launch, RuntimeError: can't start new thread\n")
+    log.write_text(
+        "harness: actor A (process 1) died: in an earlier launch, RuntimeError: can't start new thread\n"
+    )
     driver: Any = None
     run: Any = FailingRun(folder)
-    return VerlRun(run, "mark", driver, tmp_path / "session", log.stat().st_size, tmp_path / "scratch")
+    return VerlRun(
+        run, "mark", driver, tmp_path / "session", log.stat().st_size, tmp_path / "scratch"
+    )
 
 
 def test_what_died_is_named_and_not_only_what_followed_from_it(failing: VerlRun) -> None:
@@ -189,7 +205,10 @@ def test_rollouts_that_fail_while_nothing_died_are_the_reason(
             "scratch/ray/session_2026/logs/raylet.err",
             "x: St12system_error. what(): Resource temporarily unavailable /x",
         ),
-        ("scratch/ray/session_2026/logs/gcs_server.out", "thd.cc:157] pthread_create failed: Resource temporarily"),
+        (
+            "scratch/ray/session_2026/logs/gcs_server.out",
+            "thd.cc:157] pthread_create failed: Resource temporarily",
+        ),
     ],
 )
 def test_a_machine_that_gives_no_more_threads_ends_the_run(
@@ -204,7 +223,9 @@ def test_a_machine_that_gives_no_more_threads_ends_the_run(
     failing._look()
     with log.open("a") as file:
         file.write(f"line\n{said}")
-    with pytest.raises(RunFailed, match=r"no further thread or process can be started: raise the limit \(ulimit -u"):
+    with pytest.raises(
+        RunFailed, match=r"no further thread or process can be started: raise the limit \(ulimit -u"
+    ):
         failing._look()
 
 
@@ -250,9 +271,13 @@ def test_ray_gets_a_folder_whose_name_leaves_room_for_its_sockets(
         assert _place() == given
 
 
-def test_a_place_for_temporary_files_that_cannot_be_made_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_place_for_temporary_files_that_cannot_be_made_is_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("RAY_TMPDIR", "/proc/none")
-    with pytest.raises(EnvironmentProblem, match="no temporary files can be made in /proc/none: .*; set TMPDIR"):
+    with pytest.raises(
+        EnvironmentProblem, match="no temporary files can be made in /proc/none: .*; set TMPDIR"
+    ):
         _place()
 
 

@@ -22,21 +22,42 @@ def alone(call: Callable[..., str], uv: str, wheel: Path, folder: Path) -> None:
     """The core and its analysis: no SQL, no verl, no torch. It compares and reports, and says what a training needs."""
     python = str(folder / "bin" / "python")
     call(uv, "venv", "--quiet", "--python", sys.executable, str(folder))
-    more = [str(one) for name in ("report", "power") for one in wheel.parent.glob(f"harness_{name}-*.whl")]
+    more = [
+        str(one)
+        for name in ("report", "power")
+        for one in wheel.parent.glob(f"harness_{name}-*.whl")
+    ]
     call(uv, "pip", "install", "--quiet", "--python", python, str(wheel), *more, "pytest")
-    call(python, "-c", "from harness import *; import harness.testing.data_contract as _", cwd=folder)
-    command, run = str(folder / "bin" / "harness"), next((REPO / "results" / "cpu" / "seed0").glob("**/run.json"))
+    call(
+        python, "-c", "from harness import *; import harness.testing.data_contract as _", cwd=folder
+    )
+    command, run = (
+        str(folder / "bin" / "harness"),
+        next((REPO / "results" / "cpu" / "seed0").glob("**/run.json")),
+    )
     said = call(command, "--help")
     assert "compare" in said and "score" not in said
-    assert {row["name"] for row in json.loads(call(command, "plugins", "--json"))} == {"report", "power"}
-    row, other = str(run.parent), str(next((REPO / "results" / "cpu" / "seed1").glob("**/run.json")).parent)
+    assert {row["name"] for row in json.loads(call(command, "plugins", "--json"))} == {
+        "report",
+        "power",
+    }
+    row, other = (
+        str(run.parent),
+        str(next((REPO / "results" / "cpu" / "seed1").glob("**/run.json")).parent),
+    )
     assert json.loads(call(command, "runs", "show", row, "--json"))
     assert json.loads(call(command, "compare", row, other, "--format", "json"))
     agents = str(REPO / "results" / "studies" / "frameworks")
-    assert json.loads(call(command, "compare", agents, "--format", "json")), "no agent of it is installed here"
+    assert json.loads(call(command, "compare", agents, "--format", "json")), (
+        "no agent of it is installed here"
+    )
     call(command, "report", row, other, "--out", str(folder / "report.html"))
-    refused = subprocess.run([command, "train"], capture_output=True, text=True, check=False, cwd=folder)
-    assert refused.returncode == 2 and "no agent called 'langgraph_sql'" in refused.stderr, refused.stderr
+    refused = subprocess.run(
+        [command, "train"], capture_output=True, text=True, check=False, cwd=folder
+    )
+    assert refused.returncode == 2 and "no agent called 'langgraph_sql'" in refused.stderr, (
+        refused.stderr
+    )
     assert "[plugins]" in refused.stderr and not (folder / "runs").exists(), refused.stderr
 
 
@@ -48,7 +69,9 @@ def test_wheels_install_into_a_fresh_environment_and_work(uv: str, tmp_path: Pat
     outside = {name: value for name, value in os.environ.items() if name not in ours}
 
     def call(*command: str, cwd: Path = tmp_path, **more: str) -> str:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=outside | more, cwd=cwd)
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, env=outside | more, cwd=cwd
+        )
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
         return done.stdout
 
@@ -56,7 +79,9 @@ def test_wheels_install_into_a_fresh_environment_and_work(uv: str, tmp_path: Pat
     call(uv, "build", "--quiet", "--sdist", "--out-dir", str(dist), cwd=REPO)
     call(uv, "build", "--quiet", "--all-packages", "--wheel", "--out-dir", str(dist), cwd=REPO)
     for one in dist.glob("*.whl"):
-        assert any(name.endswith("licenses/LICENSE") for name in zipfile.ZipFile(one).namelist()), one.name
+        assert any(name.endswith("licenses/LICENSE") for name in zipfile.ZipFile(one).namelist()), (
+            one.name
+        )
     (wheel,) = dist.glob("agent_rl_harness-*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     info = wheel.name.removesuffix("-py3-none-any.whl") + ".dist-info"
@@ -70,14 +95,28 @@ def test_wheels_install_into_a_fresh_environment_and_work(uv: str, tmp_path: Pat
     }
 
     alone(call, uv, wheel, tmp_path / "alone")
-    frozen = ("--frozen", "--all-extras", "--no-dev", "--no-hashes", "--no-emit-workspace", "--quiet")
+    frozen = (
+        "--frozen",
+        "--all-extras",
+        "--no-dev",
+        "--no-hashes",
+        "--no-emit-workspace",
+        "--quiet",
+    )
     constraints = tmp_path / "constraints.txt"
     call(uv, "export", *frozen, "--output-file", str(constraints), cwd=REPO)
     python = str(tmp_path / "venv" / "bin" / "python")
     call(uv, "venv", "--quiet", "--python", sys.executable, str(tmp_path / "venv"))
     with zipfile.ZipFile(wheel) as archive:
         overrides = archive.extract("harness/overrides.txt", tmp_path)
-    bounds = ("--overrides", overrides, "--constraints", str(constraints), "--find-links", str(dist))
+    bounds = (
+        "--overrides",
+        overrides,
+        "--constraints",
+        str(constraints),
+        "--find-links",
+        str(dist),
+    )
     what = f"{harness.DISTRIBUTION}[cpu,plugins] @ {wheel.as_uri()}"
     call(uv, "pip", "install", "--quiet", "--python", python, *bounds, what)
 
@@ -85,9 +124,17 @@ def test_wheels_install_into_a_fresh_environment_and_work(uv: str, tmp_path: Pat
     assert "train" in call(command, "--help")
     rows = {row["name"]: row for row in json.loads(call(command, "plugins", "--json"))}
     files = REPO.glob("plugins/*/pyproject.toml")
-    shipped = {file.parent.name for file in files if "entry-points" in file.read_text()}  # `side` is a library of two
+    shipped = {
+        file.parent.name for file in files if "entry-points" in file.read_text()
+    }  # `side` is a library of two
     assert rows.keys() == shipped and all(row["usable"] for row in rows.values()), rows
-    where = call(python, "-c", "import agentops, tensordict, transfer_queue, verl, harness; print(harness.__file__)")
+    where = call(
+        python,
+        "-c",
+        "import agentops, tensordict, transfer_queue, verl, harness; print(harness.__file__)",
+    )
     assert Path(where.strip().splitlines()[-1]).is_relative_to(tmp_path / "venv")
-    certified = call(command, "parity", "langgraph_sql", "--json", HARNESS_CACHE_DIR=str(tmp_path / "cache"))
+    certified = call(
+        command, "parity", "langgraph_sql", "--json", HARNESS_CACHE_DIR=str(tmp_path / "cache")
+    )
     assert json.loads(certified)

@@ -13,7 +13,9 @@ class TestContract(TrainerContract):
     trainer = "best_of_n"
     settings = ("train.learning_rate=0.02", "task.val_limit=8")
 
-    def test_every_rollout_ends_well_and_every_step_has_its_checkpoint(self, whole: RunFolder) -> None:
+    def test_every_rollout_ends_well_and_every_step_has_its_checkpoint(
+        self, whole: RunFolder
+    ) -> None:
         assert list(make_trainer(self.config()).checkpoints(whole)) == [1, 2]
         rows = pl.read_parquet(whole.path / "episodes.parquet")
         assert (rows["outcome"] == "ok").all()

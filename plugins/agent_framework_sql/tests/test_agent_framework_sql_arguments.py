@@ -13,7 +13,9 @@ from harness.scripted.completion import Reply
 from harness_sql.tool_loop.scenarios import SCENARIOS, TOOL, calling
 
 
-@pytest.mark.parametrize("arguments", ["[" * 20_000, '{"sql": ' + "1" * 5_000 + "}"], ids=["nesting", "digits"])
+@pytest.mark.parametrize(
+    "arguments", ["[" * 20_000, '{"sql": ' + "1" * 5_000 + "}"], ids=["nesting", "digits"]
+)
 def test_arguments_beyond_python_reach_the_toolbox(arguments: str) -> None:
     scenario = replace(SCENARIOS[0], replies=(calling((TOOL, arguments)), Reply("done")))
     agent = load(agent_spec("agent_framework_tools"))()

@@ -10,7 +10,14 @@ import json
 import sys
 from typing import Any
 
-from claude_agent_sdk import ClaudeAgentOptions, ResultMessage, StreamEvent, create_sdk_mcp_server, query, tool
+from claude_agent_sdk import (
+    ClaudeAgentOptions,
+    ResultMessage,
+    StreamEvent,
+    create_sdk_mcp_server,
+    query,
+    tool,
+)
 
 
 @tool("query", "Run a query.", {"sql": str})
@@ -33,7 +40,9 @@ async def main(question: str) -> None:
     answer, streamed = None, []
     async for message in query(prompt=question, options=options):
         if isinstance(message, StreamEvent) and message.event["type"] == "content_block_delta":
-            streamed.append(message.event["delta"].get("text") or message.event["delta"]["partial_json"])
+            streamed.append(
+                message.event["delta"].get("text") or message.event["delta"]["partial_json"]
+            )
         elif isinstance(message, ResultMessage):
             answer = message.result
     sys.stdout.write(json.dumps({"answer": answer, "streamed": streamed}) + "\n")

@@ -23,7 +23,11 @@ VARIABLE = "HARNESS_CLAUDE_AGENT_SDK_PYTHON"
 AGENT = Path(__file__).with_name("claude_agent.py")
 ODD = ' {"sql" : "SELECT \\u0027ü\\u0027"}'
 """Arguments whose spelling a parser loses."""
-CALL = {"id": "call_1", "type": "function", "function": {"name": "mcp__shop__query", "arguments": ODD}}
+CALL = {
+    "id": "call_1",
+    "type": "function",
+    "function": {"name": "mcp__shop__query", "arguments": ODD},
+}
 REPLIES = (Reply("Let me look.", finish_reason="tool_calls", tool_calls=[CALL]), Reply("Drei 👍."))
 SAMPLING = {"temperature": 0.7, "top_p": 0.9, "max_tokens": 64}
 QUIET = {
@@ -39,7 +43,9 @@ def python() -> str:
     if named := os.environ.get(VARIABLE):
         return named
     if importlib.util.find_spec("claude_agent_sdk") is None:
-        pytest.skip(f"needs the Claude Agent SDK: name an interpreter that has claude-agent-sdk in {VARIABLE}")
+        pytest.skip(
+            f"needs the Claude Agent SDK: name an interpreter that has claude-agent-sdk in {VARIABLE}"
+        )
     return sys.executable
 
 
@@ -48,7 +54,9 @@ async def test_its_calls_are_recorded_with_exact_tokens(python: str, tmp_path: P
     with GatewayServer() as gateway, ScriptedServer(REPLIES) as server:
         async with gateway.control() as control:
             await control.set_upstreams([server.base_url], model="scripted", token_ids=True)
-            await control.open_attempt("rollout", "0", sampling=SAMPLING, timeout_s=90, roles=["assistant"])
+            await control.open_attempt(
+                "rollout", "0", sampling=SAMPLING, timeout_s=90, roles=["assistant"]
+            )
             url = gateway.agent_url("rollout", "0", "assistant").removesuffix("/v1")
             where = {"ANTHROPIC_BASE_URL": url, "ANTHROPIC_API_KEY": gateway.key}
             # Nothing else of this process's variables: no account, key or setting of whoever runs the test.
@@ -74,5 +82,9 @@ async def test_its_calls_are_recorded_with_exact_tokens(python: str, tmp_path: P
     first, last = (list(request.messages) for request in server.requests)
     assert last[: len(first)] == first, "one conversation goes on"
     assert last[len(first)]["tool_calls"] == [CALL] and last[len(first) + 1]["content"] == "3"
-    assert [one["role"] for one in first] == ["system", "user"] and first[1]["content"] == "Wie viele?"
-    assert str(first[0]["content"]).splitlines()[1:] == ["Be brief."], "after a line of the SDK's own"
+    assert [one["role"] for one in first] == ["system", "user"] and first[1][
+        "content"
+    ] == "Wie viele?"
+    assert str(first[0]["content"]).splitlines()[1:] == ["Be brief."], (
+        "after a line of the SDK's own"
+    )

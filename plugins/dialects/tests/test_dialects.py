@@ -73,7 +73,9 @@ class Attempt:
     async def open(self, server: ScriptedServer) -> Attempt:
         await self.control.set_upstreams([server.base_url], model="scripted", token_ids=True)
         self.name = f"rollout-{next(_numbers)}"
-        await self.control.open_attempt(self.name, "0", sampling=SAMPLING, timeout_s=30, roles=["assistant"])
+        await self.control.open_attempt(
+            self.name, "0", sampling=SAMPLING, timeout_s=30, roles=["assistant"]
+        )
         return self
 
     async def close(self) -> Any:
@@ -99,8 +101,13 @@ async def _responses(attempt: Attempt, stream: bool) -> Sequence[str]:
     items: list[Any] = [{"role": "user", "content": QUESTION}]
     texts = []
     for _ in range(2):
-        more: dict[str, Any] = {"instructions": SYSTEM, "tools": [{"type": "function", "strict": False, **TOOL}]}
-        said = await client.responses.create(model="scripted", input=items, stream=stream, temperature=0.1, **more)
+        more: dict[str, Any] = {
+            "instructions": SYSTEM,
+            "tools": [{"type": "function", "strict": False, **TOOL}],
+        }
+        said = await client.responses.create(
+            model="scripted", input=items, stream=stream, temperature=0.1, **more
+        )
         if stream:
             pieces, done = [], None
             async for event in said:
@@ -125,7 +132,12 @@ async def _messages(attempt: Attempt, stream: bool) -> Sequence[str]:
     client = AsyncAnthropic(base_url=url, api_key=attempt.gateway.key, max_retries=0)
     messages: list[Any] = [{"role": "user", "content": QUESTION}]
     tool: Any = {"name": "query", "description": "Run a query.", "input_schema": PARAMETERS}
-    asked: dict[str, Any] = {"model": "scripted", "max_tokens": 9, "system": SYSTEM, "tools": [tool]}
+    asked: dict[str, Any] = {
+        "model": "scripted",
+        "max_tokens": 9,
+        "system": SYSTEM,
+        "tools": [tool],
+    }
     asked["extra_body"] = {"temperature": 0.1}
     texts = []
     for _ in range(2):
@@ -137,12 +149,18 @@ async def _messages(attempt: Attempt, stream: bool) -> Sequence[str]:
         texts.append("".join(block.text for block in said.content if isinstance(block, TextBlock)))
         calls = [block for block in said.content if isinstance(block, ToolUseBlock)]
         messages.append(
-            {"role": "assistant", "content": [block.model_dump(exclude_unset=True) for block in said.content]}
+            {
+                "role": "assistant",
+                "content": [block.model_dump(exclude_unset=True) for block in said.content],
+            }
         )
         messages.append(
             {
                 "role": "user",
-                "content": [{"type": "tool_result", "tool_use_id": call.id, "content": RESULT} for call in calls],
+                "content": [
+                    {"type": "tool_result", "tool_use_id": call.id, "content": RESULT}
+                    for call in calls
+                ],
             }
         )
     return texts
@@ -165,7 +183,9 @@ async def test_clients_get_the_answer_and_the_policy_the_chat_completion(
         assert {name: body[name] for name in SAMPLING} == SAMPLING and not body.get("stream")
         assert transition.overridden["temperature"] == 0.1
         assert list(transition.messages) == body["messages"]
-        assert transition.response_ids and len(transition.response_ids) == len(transition.logprobs or ())
+        assert transition.response_ids and len(transition.response_ids) == len(
+            transition.logprobs or ()
+        )
     # Nothing of the calls tells which of them was streamed, or in which protocol it came.
     assert [transition.response_text for transition in transitions] == ["Let me look.", "Drei 👍."]
 
@@ -181,7 +201,10 @@ async def test_a_framework_asks_the_policy_the_same_in_either_protocol(attempt: 
         with ScriptedServer(REPLIES) as server:
             opened = await attempt.open(server)
             client = openai.AsyncOpenAI(
-                base_url=opened.url, api_key=opened.gateway.key, http_client=opened.http, max_retries=0
+                base_url=opened.url,
+                api_key=opened.gateway.key,
+                http_client=opened.http,
+                max_retries=0,
             )
             agent = Agent(
                 name="agent",
@@ -193,31 +216,65 @@ async def test_a_framework_asks_the_policy_the_same_in_either_protocol(attempt: 
             run = await Runner.run(agent, QUESTION, run_config=RunConfig(tracing_disabled=True))
             assert run.final_output == "Drei 👍."
             await opened.close()
-        seen.append([{name: request.body[name] for name in ("messages", "tools")} for request in server.requests])
+        seen.append(
+            [
+                {name: request.body[name] for name in ("messages", "tools")}
+                for request in server.requests
+            ]
+        )
     assert seen[0] == seen[1]
 
 
 async def test_what_claude_code_adds_is_no_part_of_the_conversation(attempt: Attempt) -> None:
     marked = {"cache_control": {"type": "ephemeral"}}
-    system = [{"type": "text", "text": "You are an agent.", **marked}, {"type": "text", "text": SYSTEM, **marked}]
+    system = [
+        {"type": "text", "text": "You are an agent.", **marked},
+        {"type": "text", "text": SYSTEM, **marked},
+    ]
     shown = {"name": "query", "description": "Run a query.", "input_schema": PARAMETERS}
-    hidden = {"name": "DeferredToolPlaceholder", "input_schema": {"type": "object"}, "defer_loading": True}
-    wishes = {"thinking": {"type": "adaptive", "display": "updates"}, "output_config": {"effort": "high"}}
-    said = [{"role": "user", "content": QUESTION}, {"role": "system", "content": [{"type": "text", "text": "Note."}]}]
-    body = {"model": "scripted", "max_tokens": 64, "stream": True, "metadata": {"user_id": "{}"}, "messages": said}
+    hidden = {
+        "name": "DeferredToolPlaceholder",
+        "input_schema": {"type": "object"},
+        "defer_loading": True,
+    }
+    wishes = {
+        "thinking": {"type": "adaptive", "display": "updates"},
+        "output_config": {"effort": "high"},
+    }
+    said = [
+        {"role": "user", "content": QUESTION},
+        {"role": "system", "content": [{"type": "text", "text": "Note."}]},
+    ]
+    body = {
+        "model": "scripted",
+        "max_tokens": 64,
+        "stream": True,
+        "metadata": {"user_id": "{}"},
+        "messages": said,
+    }
     with ScriptedServer(["Drei.", "Vier."]) as server:
         opened = await attempt.open(server)
         for tools in ([hidden, shown], [hidden]):
             answer = await opened.http.post(
                 f"{opened.url}/messages?beta=true",
                 json={**body, "system": system, "tools": tools, **wishes},
-                headers={"authorization": f"Bearer {opened.gateway.key}", "anthropic-beta": "effort-2025-11-24"},
+                headers={
+                    "authorization": f"Bearer {opened.gateway.key}",
+                    "anthropic-beta": "effort-2025-11-24",
+                },
             )
             assert answer.status_code == 200, answer.text
         transitions, failures = await opened.close()
-    assert not failures and [transition.overridden for transition in transitions] == [wishes, wishes]
+    assert not failures and [transition.overridden for transition in transitions] == [
+        wishes,
+        wishes,
+    ]
     one, other = (request.body for request in server.requests)
-    assert [message["content"] for message in one["messages"]] == [f"You are an agent.\n{SYSTEM}", QUESTION, "Note."]
+    assert [message["content"] for message in one["messages"]] == [
+        f"You are an agent.\n{SYSTEM}",
+        QUESTION,
+        "Note.",
+    ]
     assert one["tools"] == [{"type": "function", "function": TOOL}] and "tools" not in other
 
 
@@ -225,7 +282,11 @@ async def test_what_claude_code_adds_is_no_part_of_the_conversation(attempt: Att
     ("path", "body", "named"),
     [
         ("responses", {"input": "x", "previous_response_id": "resp_1"}, "previous_response_id"),
-        ("responses", {"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input_image"),
+        (
+            "responses",
+            {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
+            "input_image",
+        ),
         ("responses", {"input": [{"type": "reasoning", "summary": []}]}, "reasoning"),
         ("responses", {"input": "x", "tools": [{"type": "web_search"}]}, "web_search"),
         ("responses", {}, "input"),
@@ -233,8 +294,16 @@ async def test_what_claude_code_adds_is_no_part_of_the_conversation(attempt: Att
         ("messages", {"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "image"),
         ("messages", {"messages": "x"}, "string indices"),
         ("messages", {"messages": [], "thinking": {"type": "enabled"}}, "thinking"),
-        ("messages", {"messages": [], "tools": [{"type": "bash_20250124", "name": "bash"}]}, "bash_20250124"),
-        ("messages", {"messages": [{"role": "user", "content": [{"type": "tool_reference"}]}]}, "tool_reference"),
+        (
+            "messages",
+            {"messages": [], "tools": [{"type": "bash_20250124", "name": "bash"}]},
+            "bash_20250124",
+        ),
+        (
+            "messages",
+            {"messages": [{"role": "user", "content": [{"type": "tool_reference"}]}]},
+            "tool_reference",
+        ),
     ],
 )
 async def test_what_chat_completions_cannot_say_is_the_agents_bad_request(
@@ -243,10 +312,14 @@ async def test_what_chat_completions_cannot_say_is_the_agents_bad_request(
     with ScriptedServer(["never asked"]) as server:
         opened = await attempt.open(server)
         headers = {"x-api-key": opened.gateway.key}
-        answer = await opened.http.post(f"{opened.url}/{path}", json={"model": "scripted", **body}, headers=headers)
+        answer = await opened.http.post(
+            f"{opened.url}/{path}", json={"model": "scripted", **body}, headers=headers
+        )
         _, failures = await opened.close()
     error = answer.json()["error"]
-    assert answer.status_code == 400 and named in error["message"] and error["code"] == "bad_request"
+    assert (
+        answer.status_code == 400 and named in error["message"] and error["code"] == "bad_request"
+    )
     assert path == "responses" or error["type"] == "invalid_request_error"
     assert [(failure.code, failure.cause) for failure in failures] == [("bad_request", "agent")]
     assert not server.requests
@@ -268,21 +341,29 @@ async def test_the_key_is_asked_for_in_every_dialect(attempt: Attempt) -> None:
             for headers in ({}, {"x-api-key": "guess"}, {"x-api-key": opened.gateway.control_key}):
                 answer = await opened.http.post(f"{opened.url}/{path}", json={}, headers=headers)
                 assert answer.status_code == 401
-        answer = await opened.http.post(f"{opened.url}/embeddings", json={}, headers={"x-api-key": opened.gateway.key})
+        answer = await opened.http.post(
+            f"{opened.url}/embeddings", json={}, headers={"x-api-key": opened.gateway.key}
+        )
         assert answer.status_code == 404
 
 
-@pytest.mark.parametrize("arguments", [ODD, "{", "[1]", '"text"', "", '{"a": ' + "[" * 300 + "]" * 300 + "}"])
+@pytest.mark.parametrize(
+    "arguments", [ODD, "{", "[1]", '"text"', "", '{"a": ' + "[" * 300 + "]" * 300 + "}"]
+)
 def test_arguments_come_back_as_the_policy_wrote_them(arguments: str) -> None:
     call = {**CALL, "function": {"name": "query", "arguments": arguments}}
     completion = {
         "id": "c",
-        "choices": [{"message": {"content": None, "tool_calls": [call]}, "finish_reason": "tool_calls"}],
+        "choices": [
+            {"message": {"content": None, "tool_calls": [call]}, "finish_reason": "tool_calls"}
+        ],
     }
     written = Written()
     written.note([call])
     shown = Messages().reply({}, completion)["content"]
-    again = Messages().asked({"messages": [{"role": "assistant", "content": json.loads(json.dumps(shown))}]}, written)
+    again = Messages().asked(
+        {"messages": [{"role": "assistant", "content": json.loads(json.dumps(shown))}]}, written
+    )
     assert again["messages"] == [{"role": "assistant", "content": None, "tool_calls": [call]}]
     items = Responses().reply({}, completion)["output"]
     assert Responses().asked({"input": items}, Written())["messages"] == again["messages"]
@@ -294,11 +375,21 @@ def test_whole_answers_validate_as_the_clients_own_types() -> None:
 
     for finish, cut in (("stop", False), ("length", True), ("tool_calls", False)):
         message = {"content": "x", "tool_calls": [CALL] if finish == "tool_calls" else None}
-        completion = {"id": "c", "created": 1, "model": "m", "choices": [{"message": message, "finish_reason": finish}]}
-        response = Response.model_validate(Responses().reply({"input": "x"}, completion), strict=True)
+        completion = {
+            "id": "c",
+            "created": 1,
+            "model": "m",
+            "choices": [{"message": message, "finish_reason": finish}],
+        }
+        response = Response.model_validate(
+            Responses().reply({"input": "x"}, completion), strict=True
+        )
         assert (response.incomplete_details is not None) is cut
         answer = Message.model_validate(Messages().reply({}, completion), strict=True)
-        assert answer.stop_reason == {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}[finish]
+        assert (
+            answer.stop_reason
+            == {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}[finish]
+        )
 
 
 class InDialect:
@@ -315,16 +406,22 @@ class InDialect:
         turns: list[Any] = [{"role": "user", "content": user}]
         text = ""
         for turn in range(toolbox.max_turns + 1):
-            path, body = self._speak.request(system, turns, [tool.definition["function"] for tool in toolbox.tools])
+            path, body = self._speak.request(
+                system, turns, [tool.definition["function"] for tool in toolbox.tools]
+            )
             headers = {"x-api-key": llm.api_key}
             answer = await toolbox.http_client.post(
-                f"{llm.base_url}/{path}", json={"model": llm.model, **llm.sampling, **body}, headers=headers
+                f"{llm.base_url}/{path}",
+                json={"model": llm.model, **llm.sampling, **body},
+                headers=headers,
             )
             text, calls, said = self._speak.read(answer.raise_for_status().json())
             if not calls or turn == toolbox.max_turns:
                 break
             turns += said
-            results = [(call_id, await toolbox.call(name, arguments)) for call_id, name, arguments in calls]
+            results = [
+                (call_id, await toolbox.call(name, arguments)) for call_id, name, arguments in calls
+            ]
             turns += self._speak.results(results)
         return text.strip()
 
@@ -336,16 +433,28 @@ class SpeakResponses:
 
     def read(self, answer: Any) -> tuple[str, list[Any], list[Any]]:
         items = answer["output"]
-        calls = [(i["call_id"], i["name"], i["arguments"]) for i in items if i["type"] == "function_call"]
-        return "".join(i["content"][0]["text"] for i in items if i["type"] == "message"), calls, items
+        calls = [
+            (i["call_id"], i["name"], i["arguments"]) for i in items if i["type"] == "function_call"
+        ]
+        return (
+            "".join(i["content"][0]["text"] for i in items if i["type"] == "message"),
+            calls,
+            items,
+        )
 
     def results(self, results: list[tuple[str, str]]) -> list[Any]:
-        return [{"type": "function_call_output", "call_id": call_id, "output": text} for call_id, text in results]
+        return [
+            {"type": "function_call_output", "call_id": call_id, "output": text}
+            for call_id, text in results
+        ]
 
 
 class SpeakMessages:
     def request(self, system: str, turns: list[Any], tools: list[Any]) -> tuple[str, Any]:
-        offered = [{"name": t["name"], "description": t["description"], "input_schema": t["parameters"]} for t in tools]
+        offered = [
+            {"name": t["name"], "description": t["description"], "input_schema": t["parameters"]}
+            for t in tools
+        ]
         return "messages", {"system": system, "messages": turns, "tools": offered}
 
     def read(self, answer: Any) -> tuple[str, list[Any], list[Any]]:
@@ -355,13 +464,20 @@ class SpeakMessages:
         return text, calls, [{"role": "assistant", "content": blocks}]
 
     def results(self, results: list[tuple[str, str]]) -> list[Any]:
-        blocks = [{"type": "tool_result", "tool_use_id": call_id, "content": text} for call_id, text in results]
+        blocks = [
+            {"type": "tool_result", "tool_use_id": call_id, "content": text}
+            for call_id, text in results
+        ]
         return [{"role": "user", "content": blocks}]
 
 
 def _text(arguments: dict[str, Any]) -> str:
     """A client of this protocol has objects; where the policy wrote none, the gateway shows its text under no name."""
-    return str(arguments[""]) if arguments.keys() == {""} else json.dumps(arguments, ensure_ascii=False)
+    return (
+        str(arguments[""])
+        if arguments.keys() == {""}
+        else json.dumps(arguments, ensure_ascii=False)
+    )
 
 
 @pytest.mark.slow

@@ -9,7 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from harness import Attempt, EnvironmentContract, ProgramContract, RewardContract, Task, TaskSetContract
+from harness import (
+    Attempt,
+    EnvironmentContract,
+    ProgramContract,
+    RewardContract,
+    Task,
+    TaskSetContract,
+)
 from harness.gateway.server import GatewayServer
 from harness.parity.comparison import compare
 from harness.parity.recorder import LIMITS, record
@@ -48,7 +55,9 @@ DESK = {
     },
     "stock": {"rain jacket": {"S": 0, "M": 2, "L": 1}},
 }
-TASK = Task("t", "order_desk", "val", "You are Ana.", '{"1001": {"size": "L"}}', data={"world": DESK})
+TASK = Task(
+    "t", "order_desk", "val", "You are Ana.", '{"1001": {"size": "L"}}', data={"world": DESK}
+)
 
 
 class TestProgram(ProgramContract):
@@ -102,23 +111,50 @@ class TestReward(RewardContract):
 @pytest.mark.slow
 def test_every_framework_sends_what_the_reference_sends() -> None:
     pytest.importorskip("crewai")
-    strict = [name for name in agents_of("dialogue") if agent_spec(name).strict and name != "reference_dialogue"]
+    strict = [
+        name
+        for name in agents_of("dialogue")
+        if agent_spec(name).strict and name != "reference_dialogue"
+    ]
     assert len(strict) == 5, strict
     expected = asyncio.run(record(ReferenceDialogue(), "dialogue", plays=["alone"]))
-    private = [(one.label, call.role) for one in expected for call in one.calls if PRIVATE in str(call.messages)]
-    asked = {(one.label, call.role) for one in expected for call in one.calls if one.scenario != "template_characters"}
+    private = [
+        (one.label, call.role)
+        for one in expected
+        for call in one.calls
+        if PRIVATE in str(call.messages)
+    ]
+    asked = {
+        (one.label, call.role)
+        for one in expected
+        for call in one.calls
+        if one.scenario != "template_characters"
+    }
     assert {role for _, role in private} == {USER}, "an agent was told what only the user knows"
     assert {*private} == {(label, role) for label, role in asked if role == USER}
     for name in strict:
-        verdict = compare(name, asyncio.run(record(load(agent_spec(name))(), "dialogue", plays=["alone"])), expected)
-        assert verdict.passed and verdict.calls_compared > 200, "\n".join(map(str, verdict.mismatches))
+        verdict = compare(
+            name,
+            asyncio.run(record(load(agent_spec(name))(), "dialogue", plays=["alone"])),
+            expected,
+        )
+        assert verdict.passed and verdict.calls_compared > 200, "\n".join(
+            map(str, verdict.mismatches)
+        )
 
 
 @pytest.mark.slow
 def test_the_desk_goes_the_same_in_every_framework(tmp_path: Path) -> None:
     pytest.importorskip("crewai")
     task = next(task for task in TASKS.load("val") if task.difficulty == "2 of 2 wishes granted")
-    scenario = Scenario("desk", "a whole conversation", (), task.question, options={"environment": "sql"}, max_turns=6)
+    scenario = Scenario(
+        "desk",
+        "a whole conversation",
+        (),
+        task.question,
+        options={"environment": "sql"},
+        max_turns=6,
+    )
 
     async def play(name: str) -> tuple[Attempt, list[str]]:
         async with staged("dialogue", scenario, gateway, tmp_path, script) as stage:
@@ -128,7 +164,10 @@ def test_the_desk_goes_the_same_in_every_framework(tmp_path: Path) -> None:
                 problem=Problem(task.id, task.question, TASKS.context(task)),
             )
             attempt = await stage.attempt(load(agent_spec(name))(), name, request)
-            return attempt, [json.dumps((call.body or {})["messages"], sort_keys=True) for call in stage.tap.calls]
+            return attempt, [
+                json.dumps((call.body or {})["messages"], sort_keys=True)
+                for call in stage.tap.calls
+            ]
 
     with GatewayServer() as gateway:
         found = {name: asyncio.run(play(name)) for name in agents_of("dialogue")}
@@ -165,7 +204,9 @@ def test_who_ended_a_conversation_is_told_apart() -> None:
         (None, None),
     ],
 )
-def test_the_end_state_alone_is_judged(state: Mapping[str, JSON] | None, value: float | None) -> None:
+def test_the_end_state_alone_is_judged(
+    state: Mapping[str, JSON] | None, value: float | None
+) -> None:
     attempt = Attempt("r", "1", "ok", "", "Done.", (), (), (), 0.0, 0.0, state)
     assert asyncio.run(EndState().score(TASK, attempt)).value == value
 
@@ -178,10 +219,14 @@ def test_the_user_is_not_trained_where_nobody_names_it() -> None:
 def test_the_desk_is_balanced_and_no_gold_is_what_the_world_says() -> None:
     tasks = OrderDeskTasks().load("train")
     granted = [len(json.loads(task.gold)) for task in tasks]
-    assert 0.2 < granted.count(0) / len(tasks) < 0.6, "to change nothing is not enough, nor is to change all"
+    assert 0.2 < granted.count(0) / len(tasks) < 0.6, (
+        "to change nothing is not enough, nor is to change all"
+    )
     assert {*granted} == {0, 1, 2}
     assert len({task.question for task in tasks + list(OrderDeskTasks().load("val"))}) == 500
-    assert [task.gold for task in OrderDeskTasks(seed=1).load("train")] != [task.gold for task in tasks]
+    assert [task.gold for task in OrderDeskTasks(seed=1).load("train")] != [
+        task.gold for task in tasks
+    ]
 
 
 def test_a_gold_that_is_no_state_is_refused_before_a_run() -> None:

@@ -26,12 +26,20 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "mcp_server.py"
 TOOL = "query_database_by_sql"
 REPLIES = (
     calling(
-        (TOOL, '{"sql": "SELECT count(*) FROM singer"}'), (TOOL, ' {"sql" : "SELECT \\"金额\\" FROM \\"Verkäufe\\""}')
+        (TOOL, '{"sql": "SELECT count(*) FROM singer"}'),
+        (TOOL, ' {"sql" : "SELECT \\"金额\\" FROM \\"Verkäufe\\""}'),
     ),
-    calling((TOOL, '{"sql": "SELECT nme FROM singer"}'), ("look_up", "{}"), (TOOL, "{"), text="Let me look."),
+    calling(
+        (TOOL, '{"sql": "SELECT nme FROM singer"}'),
+        ("look_up", "{}"),
+        (TOOL, "{"),
+        text="Let me look.",
+    ),
     Reply("There are 3 singers."),
 )
-SCENARIO = Scenario("mcp", "two calls, a tool that refuses, bad calls", REPLIES, "?", options={"environment": "sql"})
+SCENARIO = Scenario(
+    "mcp", "two calls, a tool that refuses, bad calls", REPLIES, "?", options={"environment": "sql"}
+)
 
 
 def canonical(body: Mapping[str, Any]) -> bytes:
@@ -50,7 +58,9 @@ def test_every_framework_sends_the_same_bytes(tmp_path: Path) -> None:
     strict = [name for name in agents_of("tool_loop") if agent_spec(name).strict]
     assert len(strict) == 6, strict
     file = tmp_path / "questions.jsonl"
-    file.write_text(json.dumps({"question": "How many singers are there?", "answer": "3", "split": "val"}))
+    file.write_text(
+        json.dumps({"question": "How many singers are there?", "answer": "3", "split": "val"})
+    )
     server = {"command": sys.executable, "args": [str(EXAMPLE), str(build_database(tmp_path))]}
     (task,) = McpTasks(servers={"singers": server}, path=file).load("val")
 

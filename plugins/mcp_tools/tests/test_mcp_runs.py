@@ -31,12 +31,36 @@ def script(request: ReceivedRequest) -> Reply:
 @pytest.mark.slow
 def test_what_the_server_does_to_an_evaluation(tmp_path: Path) -> None:
     file = tmp_path / "questions.csv"
-    file.write_text("id,question,answer,split\na,Which town breaks?,Rome,val\nb,Which town is it?,Paris,val\n")
+    file.write_text(
+        "id,question,answer,split\na,Which town breaks?,Rome,val\nb,Which town is it?,Paris,val\n"
+    )
     # A process for each attempt: else whoever waits for an answer when it dies gets none, either.
-    server = {"command": sys.executable, "args": [str(SERVER)], "env": ["ODD_KEY"], "per_attempt": True}
+    server = {
+        "command": sys.executable,
+        "args": [str(SERVER)],
+        "env": ["ODD_KEY"],
+        "per_attempt": True,
+    }
     with ScriptedServer(script, token_ids=False) as model:
-        command = [sys.executable, "-m", "harness", "eval", "--agent", "reference_tools", "--task", "mcp"]
-        command += ["--split", "val", "--endpoint", model.base_url, "--runs-dir", str(tmp_path / "runs"), "--json"]
+        command = [
+            sys.executable,
+            "-m",
+            "harness",
+            "eval",
+            "--agent",
+            "reference_tools",
+            "--task",
+            "mcp",
+        ]
+        command += [
+            "--split",
+            "val",
+            "--endpoint",
+            model.base_url,
+            "--runs-dir",
+            str(tmp_path / "runs"),
+            "--json",
+        ]
         for setting in (
             f"task.options.path={file}",
             f"task.options.servers={json.dumps({'odd': server})}",
@@ -50,9 +74,15 @@ def test_what_the_server_does_to_an_evaluation(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     record = json.loads(done.stdout)
     assert record["result"]["outcomes"] == {"environment_error": 1, "ok": 1}
-    rows = {row["task_id"]: row for row in pyarrow.parquet.read_table(folder / "episodes.parquet").to_pylist()}
+    rows = {
+        row["task_id"]: row
+        for row in pyarrow.parquet.read_table(folder / "episodes.parquet").to_pylist()
+    }
     assert (rows["b"]["outcome"], rows["b"]["reward"]) == ("ok", 1.0)
-    assert [call["text"] for call in json.loads(rows["b"]["tool_calls"])] == ["my key is [ODD_KEY]", "Paris"]
+    assert [call["text"] for call in json.loads(rows["b"]["tool_calls"])] == [
+        "my key is [ODD_KEY]",
+        "Paris",
+    ]
     assert (rows["a"]["outcome"], rows["a"]["reward"]) == ("environment_error", None)
     assert "out of paper" in rows["a"]["detail"]
     asked = [request for request in model.requests if "breaks" in str(request.messages)]
@@ -68,7 +98,10 @@ def test_what_the_server_does_to_an_evaluation(tmp_path: Path) -> None:
     [
         (Tool("fine", "Says.", {"type": "object", "properties": {}}), ""),
         (Tool("a tool", "Says.", {"type": "object"}), "its name is not 1 to 64 letters"),
-        (Tool("tool", "Says.", {"type": "string"}), "its arguments are of type 'string', not an object"),
+        (
+            Tool("tool", "Says.", {"type": "string"}),
+            "its arguments are of type 'string', not an object",
+        ),
         (
             Tool("tool", "Says.", {"type": "object", "properties": {"a": {"type": "sting"}}}),
             "its schema is none: 'sting'",

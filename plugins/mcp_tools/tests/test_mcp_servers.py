@@ -45,7 +45,10 @@ def made(monkeypatch: pytest.MonkeyPatch) -> McpEnvironment:
 @pytest.fixture
 def questions(tmp_path: Path) -> Path:
     file = tmp_path / "questions.jsonl"
-    rows = [{"question": f"What about {split}?", "answer": "The whole answer", "split": split} for split in SPLITS]
+    rows = [
+        {"question": f"What about {split}?", "answer": "The whole answer", "split": split}
+        for split in SPLITS
+    ]
     file.write_text("\n".join(map(json.dumps, rows)))
     return file
 
@@ -58,10 +61,14 @@ def stdio(**more: Any) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def served(*arguments: str, **variables: str) -> AsyncIterator[tuple[dict[str, Any], subprocess.Popen[str]]]:
+async def served(
+    *arguments: str, **variables: str
+) -> AsyncIterator[tuple[dict[str, Any], subprocess.Popen[str]]]:
     """A server over HTTP."""
     command = [sys.executable, str(SERVER), "http", *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | variables) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=os.environ | variables
+    ) as process:
         try:
             assert process.stdout is not None
             port = await asyncio.to_thread(process.stdout.readline)
@@ -85,13 +92,17 @@ ECHO = ("echo", {"text": "ü 金额"})
 
 
 @pytest.mark.slow
-def test_one_process_serves_all_attempts_and_ends_with_the_loop(made: McpEnvironment, questions: Path) -> None:
+def test_one_process_serves_all_attempts_and_ends_with_the_loop(
+    made: McpEnvironment, questions: Path
+) -> None:
     task = task_of(stdio(), questions)
 
     async def play() -> list[psutil.Process]:
         boxes = [toolbox(made, task) for _ in range(8)]
         for calls in await asyncio.gather(*(played(box, ECHO, ECHO) for box in boxes)):
-            assert [call.text for call in calls] == ["ü 金额"] * 2 and all(call.ok for call in calls)
+            assert [call.text for call in calls] == ["ü 金额"] * 2 and all(
+                call.ok for call in calls
+            )
         assert not any(box.fault or box.state for box in boxes)
         return servers()
 
@@ -103,7 +114,11 @@ def test_one_process_serves_all_attempts_and_ends_with_the_loop(made: McpEnviron
 def servers() -> list[psutil.Process]:
     """Those that this process has started; what is ending meanwhile, or has ended unread, has no command line."""
     found = psutil.process_iter(["ppid", "cmdline"])
-    return [one for one in found if one.info["ppid"] == os.getpid() and str(SERVER) in (one.info["cmdline"] or ())]
+    return [
+        one
+        for one in found
+        if one.info["ppid"] == os.getpid() and str(SERVER) in (one.info["cmdline"] or ())
+    ]
 
 
 SAID = {
@@ -116,7 +131,9 @@ SAID = {
 
 
 @pytest.mark.slow
-def test_what_a_tool_says_is_shown(made: McpEnvironment, questions: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_tool_says_is_shown(
+    made: McpEnvironment, questions: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ODD_KEY", KEY)
     task = task_of(stdio(env=["ODD_KEY"]), questions)
     box = toolbox(made, task)
@@ -125,7 +142,12 @@ def test_what_a_tool_says_is_shown(made: McpEnvironment, questions: Path, monkey
     assert [call.ok for call in calls[1::2]] == [True] * len(SAID) and not box.fault
     said = [call.text for call in calls]
     assert KEY not in json.dumps(
-        [box.request.dump(), str(task), said, dict(McpTasks({"odd": stdio()}, questions).describe())]
+        [
+            box.request.dump(),
+            str(task),
+            said,
+            dict(McpTasks({"odd": stdio()}, questions).describe()),
+        ]
     )
 
 
@@ -144,7 +166,10 @@ def test_a_server_that_dies_amid_a_call_is_no_failure_of_the_agent_and_is_starte
         began = time.monotonic()
         assert not await played(first, odd("die"), ECHO)
         assert time.monotonic() - began < 15
-        assert first.fault == "environment 'mcp': server 'odd': Connection closed (it said: out of paper)"
+        assert (
+            first.fault
+            == "environment 'mcp': server 'odd': Connection closed (it said: out of paper)"
+        )
         await slow
         assert beside.fault, "whoever waited for it gets no answer either"
         assert [call.ok for call in await played(later, ECHO)] == [True]
@@ -176,7 +201,9 @@ def test_a_server_that_is_killed_between_calls_is_started_anew_where_attempts_sh
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("how", "fault"), [("slow", ""), ("hang", "it did not answer a ping within 1.5 s")])
+@pytest.mark.parametrize(
+    ("how", "fault"), [("slow", ""), ("hang", "it did not answer a ping within 1.5 s")]
+)
 def test_a_tool_that_is_late_is_told_from_a_server_that_hangs(
     made: McpEnvironment, questions: Path, how: str, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,7 +248,11 @@ def test_50_mib_are_an_observation_and_are_not_held(made: McpEnvironment, questi
     calls = asyncio.run(played(box, odd("big"), ECHO))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert [call.ok for call in calls] == [False, True] and "more than 4 MiB" in calls[0].text and not box.fault
+    assert (
+        [call.ok for call in calls] == [False, True]
+        and "more than 4 MiB" in calls[0].text
+        and not box.fault
+    )
     assert peak < 30 << 20
 
 
@@ -230,7 +261,9 @@ async def test_a_session_of_its_own_over_http_with_a_key_in_a_header(
 ) -> None:
     monkeypatch.setenv("MY_KEY", KEY)
     async with served(ODD_KEY=KEY) as (server, _):
-        task = await asyncio.to_thread(task_of, {**server, "headers": {"x-key": "MY_KEY"}}, questions)
+        task = await asyncio.to_thread(
+            task_of, {**server, "headers": {"x-key": "MY_KEY"}}, questions
+        )
         box = toolbox(made, task)
         calls = await played(box, ECHO, odd("key"), odd("image"))
         assert [call.text for call in calls] == [
@@ -248,9 +281,15 @@ async def test_a_session_of_its_own_over_http_with_a_key_in_a_header(
 async def test_faults_over_http(made: McpEnvironment, questions: Path, form: str) -> None:
     async with served(form) as (server, process):
         task = await asyncio.to_thread(task_of, server, questions)
-        big, forgotten, killed, gone = (toolbox(made, task, timeout_s=limit_s) for limit_s in (60.0, 3.0, 3.0, 3.0))
+        big, forgotten, killed, gone = (
+            toolbox(made, task, timeout_s=limit_s) for limit_s in (60.0, 3.0, 3.0, 3.0)
+        )
         calls = await played(big, odd("big"), ECHO)
-        assert [call.ok for call in calls] == [False, True] and "more than 4 MiB" in calls[0].text and not big.fault
+        assert (
+            [call.ok for call in calls] == [False, True]
+            and "more than 4 MiB" in calls[0].text
+            and not big.fault
+        )
         await forgotten.open("forgotten")
         await played(toolbox(made, task), odd("forget sessions"))
         with pytest.raises(EnvironmentFault):
@@ -279,7 +318,9 @@ async def test_other_tools_than_the_task_was_loaded_with_are_refused_by_name(
         assert await asyncio.to_thread(tasks.check) == []
         await played(toolbox(made, task), odd("more tools"))
         more, fewer = toolbox(made, task), toolbox(made, task)
-        assert [call.ok for call in await played(more, ECHO)] == [True], "what is not promised is not offered"
+        assert [call.ok for call in await played(more, ECHO)] == [True], (
+            "what is not promised is not offered"
+        )
         await played(toolbox(made, task), odd("fewer tools"))
         await played(fewer, ECHO)
         assert fewer.fault == (
@@ -326,8 +367,14 @@ class TestTasks(TaskSetContract):
         ({}, "give either `command` or `url`"),
         ({"command": "x", "url": "http://x"}, "give either `command` or `url`"),
         ({"url": f"http://user:{KEY}@x"}, "without user and password"),
-        ({"url": "http://x", "headers": {"Authorization": f"Bearer {KEY}"}}, "names of environment variables"),
-        ({"command": "x", "env": ["NO_SUCH_VARIABLE"]}, r"odd.env\[0\] names no environment variable that is set"),
+        (
+            {"url": "http://x", "headers": {"Authorization": f"Bearer {KEY}"}},
+            "names of environment variables",
+        ),
+        (
+            {"command": "x", "env": ["NO_SUCH_VARIABLE"]},
+            r"odd.env\[0\] names no environment variable that is set",
+        ),
         ({"command": "x", "state": "state://kept"}, "needs `per_attempt: true`"),
         ({"command": "x", "enw": []}, "enw: Extra inputs are not permitted"),
     ],
@@ -344,7 +391,10 @@ def test_a_server_that_is_described_wrongly_is_refused_without_repeating_a_key(
     ("server", "said"),
     [
         ({"command": "no_such_program"}, "No such file or directory"),
-        ({"command": sys.executable, "args": ["-c", "raise SystemExit('no licence')"]}, "it said: no licence"),
+        (
+            {"command": sys.executable, "args": ["-c", "raise SystemExit('no licence')"]},
+            "it said: no licence",
+        ),
         (stdio(tools=["echo", "nothing"]), "it has no tool 'nothing'"),
         ({"url": "http://127.0.0.1:9/mcp"}, "ConnectError"),
     ],
@@ -366,6 +416,10 @@ def test_a_server_of_others_is_used_as_it_is(made: McpEnvironment, questions: Pa
     task = task_of({"command": sys.executable, "args": ["-m", "mcp_server_time"]}, questions)
     asked = {"source_timezone": "Europe/Berlin", "time": "12:00", "target_timezone": "Asia/Tokyo"}
     calls = asyncio.run(
-        played(toolbox(made, task, timeout_s=20.0), ("convert_time", asked), ("get_current_time", {"timezone": "x"}))
+        played(
+            toolbox(made, task, timeout_s=20.0),
+            ("convert_time", asked),
+            ("get_current_time", {"timezone": "x"}),
+        )
     )
     assert calls[0].ok and "Asia/Tokyo" in calls[0].text and not calls[1].ok, calls

@@ -10,7 +10,14 @@ from dataclasses import replace
 
 import pytest
 
-from harness import Attempt, EnvironmentContract, RewardContract, Task, TaskSetContract, TaskSetError
+from harness import (
+    Attempt,
+    EnvironmentContract,
+    RewardContract,
+    Task,
+    TaskSetContract,
+    TaskSetError,
+)
 from harness_reasoning_gym import reward as rewards
 from harness_reasoning_gym.reward import ReasoningGym
 from harness_reasoning_gym.tasks import ReasoningGymTasks
@@ -52,24 +59,36 @@ def _attempt(answer: str) -> Attempt:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dataset", ["basic_arithmetic", "countdown", "family_relationships", "sudoku", "word_sorting"])
+@pytest.mark.parametrize(
+    "dataset", ["basic_arithmetic", "countdown", "family_relationships", "sudoku", "word_sorting"]
+)
 def test_data_sets_of_every_sort_grade_what_they_say_is_right(dataset: str) -> None:
     async def grades() -> list[float | None]:
         reward = ReasoningGym()
         tasks = ReasoningGymTasks(dataset, train_size=2, val_size=2).load("train")
-        answers = [(task, answer) for task in tasks for answer in (f"So <answer>{task.gold}</answer>.", task.gold, "?")]
+        answers = [
+            (task, answer)
+            for task in tasks
+            for answer in (f"So <answer>{task.gold}</answer>.", task.gold, "?")
+        ]
         return [(await reward.score(task, _attempt(answer))).value for task, answer in answers]
 
     right, untagged, other = asyncio.run(grades())[:3]
-    assert right == 1.0 and untagged is not None and other is not None and max(untagged, other) <= 0.01
+    assert (
+        right == 1.0 and untagged is not None and other is not None and max(untagged, other) <= 0.01
+    )
 
 
 def test_difficulty_and_parameters_change_the_questions_and_the_splits_share_none() -> None:
     plain, harder = ReasoningGymTasks("chain_sum"), ReasoningGymTasks("chain_sum", level=3)
     longer = ReasoningGymTasks("chain_sum", parameters={"min_terms": 9, "max_terms": 9})
     asked = [[task.question for task in tasks.load("val")] for tasks in (plain, harder, longer)]
-    assert asked[0] != asked[1] != asked[2] and all(len(re.findall(" [+-] ", one)) == 8 for one in asked[2])
-    small = ReasoningGymTasks("chain_sum", parameters={"max_terms": 2, "max_digits": 1}, train_size=400)
+    assert asked[0] != asked[1] != asked[2] and all(
+        len(re.findall(" [+-] ", one)) == 8 for one in asked[2]
+    )
+    small = ReasoningGymTasks(
+        "chain_sum", parameters={"max_terms": 2, "max_digits": 1}, train_size=400
+    )
     train, val = ({task.question for task in small.load(split)} for split in ("train", "val"))
     assert train and not train & val
     assert len(train) == len(small.load("train")) < 400

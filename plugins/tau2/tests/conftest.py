@@ -46,7 +46,9 @@ def fetched() -> Path:
     try:
         Manifest.read(default_folder())
     except TaskSetError:
-        pytest.skip(f"tau2-bench's data is not in {default_folder()}: `harness data tau2` fetches it (21 MB)")
+        pytest.skip(
+            f"tau2-bench's data is not in {default_folder()}: `harness data tau2` fetches it (21 MB)"
+        )
     return default_folder()
 
 
@@ -56,8 +58,13 @@ def gold_of() -> Callable[[Task], list[tuple[str, Mapping[str, JSON]]]]:
 
     def found(task: Task) -> list[tuple[str, Mapping[str, JSON]]]:
         domain, id = task.id.split("/")
-        file = Path(task.data["tau2"]["folder"], "inspect_evals/tau2/data/domains", domain, "tasks.json")
+        file = Path(
+            task.data["tau2"]["folder"], "inspect_evals/tau2/data/domains", domain, "tasks.json"
+        )
         row = next(row for row in json.loads(file.read_text(encoding="utf-8")) if row["id"] == id)
-        return [(action["name"], action["arguments"]) for action in row["evaluation_criteria"]["actions"]]
+        return [
+            (action["name"], action["arguments"])
+            for action in row["evaluation_criteria"]["actions"]
+        ]
 
     return found

@@ -85,7 +85,11 @@ class TestReward(RewardContract):
     @pytest.fixture(scope="class")
     @classmethod
     def tasks(cls, library: Path) -> Sequence[Task]:
-        return [task for task in Tau2Tasks(data_dir=library).load("base") if '{"changes": null' not in task.gold]
+        return [
+            task
+            for task in Tau2Tasks(data_dir=library).load("base")
+            if '{"changes": null' not in task.gold
+        ]
 
 
 @pytest.fixture
@@ -104,7 +108,9 @@ def do(what: str) -> tuple[str, Mapping[str, JSON]]:
 
 
 def one_of(library: Path, id: str) -> Task:
-    return next(task for task in Tau2Tasks(data_dir=library).load("base") if task.id == f"library/{id}")
+    return next(
+        task for task in Tau2Tasks(data_dir=library).load("base") if task.id == f"library/{id}"
+    )
 
 
 def processes(folder: Path) -> list[psutil.Process]:
@@ -125,11 +131,18 @@ def ended() -> list[psutil.Process]:
 
 def attempt(left: object, answer: str = "", *heard: str, last: str = USER) -> Attempt:
     """One that the user has heard so much of."""
-    talk: list[dict[str, str]] = [{"role": "system", "content": "17"}, {"role": "user", "content": "Hello, Nine."}]
+    talk: list[dict[str, str]] = [
+        {"role": "system", "content": "17"},
+        {"role": "user", "content": "Hello, Nine."},
+    ]
     for text in heard:
         talk += [{"role": "assistant", "content": "I know: 17."}, {"role": "user", "content": text}]
     calls = (transition(USER, 0), transition(USER, 1, messages=tuple(talk)))
-    calls += () if last == USER else (transition(last, 2, messages=({"role": "user", "content": "17"},)),)
+    calls += (
+        ()
+        if last == USER
+        else (transition(last, 2, messages=({"role": "user", "content": "17"},)),)
+    )
     state = None if left is None else {"changes": left}
     return Attempt("r", "1", "ok", "", answer, calls, (), (), 0.0, 0.0, state)  # type: ignore[arg-type]
 
@@ -149,7 +162,10 @@ def test_what_cannot_be_judged_is_left_out_and_says_why(library: Path) -> None:
         "broken": "its gold cannot be replayed: KeyError: '9'",
     }
     tasks = Tau2Tasks(data_dir=library)
-    ids = {split: [task.id.removeprefix("library/") for task in tasks.load(split)] for split in ("train", "val")}
+    ids = {
+        split: [task.id.removeprefix("library/") for task in tasks.load(split)]
+        for split in ("train", "val")
+    }
     assert ids == {"train": ["lend", "nothing"], "val": ["say", "refused", "both", "words"]}
     assert [task["refused"] for task in told["tasks"] if task["id"] == "refused"] == [1]
     assert tasks.describe()["left_out"] == 5
@@ -165,24 +181,34 @@ def test_tools_are_told_as_their_signatures_and_texts_say(library: Path) -> None
         "description": "Find a book by its title. If there is none, the function\nwill return an error message.",
         "parameters": {
             "type": "object",
-            "properties": {"title": {"type": "string", "description": "The title, such as 'Emma'."}},
+            "properties": {
+                "title": {"type": "string", "description": "The title, such as 'Emma'."}
+            },
             "required": ["title"],
             "additionalProperties": False,
         },
     }
     lend = tools["lend_books"]["parameters"]["properties"]
-    assert lend["books"] == {"type": "array", "description": "Numbers of the books.", "items": {"type": "string"}}
+    assert lend["books"] == {
+        "type": "array",
+        "description": "Numbers of the books.",
+        "items": {"type": "string"},
+    }
     assert lend["days"]["type"] == "integer" and lend["kind"]["enum"] == ["long", "short"]
     wish, anything = tools["wish_for"]["parameters"]["properties"]["wishes"]["items"]["anyOf"]
     assert set(wish["properties"]) == {"title", "copies"} and anything["type"] == "object"
 
 
-async def worth(made: Tau2Environment, task: Task, actions: Sequence[Called]) -> tuple[float | None, float | None]:
+async def worth(
+    made: Tau2Environment, task: Task, actions: Sequence[Called]
+) -> tuple[float | None, float | None]:
     """What a task's gold is worth when a session plays it, and what doing nothing is."""
     acts, idle = toolbox(made, task), toolbox(made, task)
     calls = await played(acts, *actions)
     await played(idle)
-    assert len(calls) == len(actions) and not any(call.fault for call in calls), [call for call in calls if call.fault]
+    assert len(calls) == len(actions) and not any(call.fault for call in calls), [
+        call for call in calls if call.fault
+    ]
     said = json.loads(task.gold)["said"]
     reward = Tau2Reward()
     heard = tuple(f"It is {text}." for text in said)
@@ -191,7 +217,9 @@ async def worth(made: Tau2Environment, task: Task, actions: Sequence[Called]) ->
     return full.value, none.value
 
 
-def oracle(made: Tau2Environment, tasks: Sequence[Task], gold_of: GoldOf) -> dict[str, tuple[float | None, ...]]:
+def oracle(
+    made: Tau2Environment, tasks: Sequence[Task], gold_of: GoldOf
+) -> dict[str, tuple[float | None, ...]]:
     async def play() -> dict[str, tuple[float | None, ...]]:
         return {task.id: await worth(made, task, gold_of(task)) for task in tasks}
 
@@ -210,14 +238,20 @@ def test_gold_is_worth_1_and_doing_nothing_where_gold_does_nothing(
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_gold_of_the_benchmark_is_worth_1(made: Tau2Environment, fetched: Path, gold_of: GoldOf) -> None:
+def test_gold_of_the_benchmark_is_worth_1(
+    made: Tau2Environment, fetched: Path, gold_of: GoldOf
+) -> None:
     tasks = Tau2Tasks(data_dir=fetched).load("base")
     found = oracle(made, tasks, gold_of)
     assert len(found) == 164 and {values[0] for values in found.values()} == {1.0}
     idle = [id.split("/")[0] for id, values in found.items() if values[1] == 1.0]
-    assert (idle.count("retail"), idle.count("airline")) == (7, 19), "gold changes nothing, and nothing is to be said"
+    assert (idle.count("retail"), idle.count("airline")) == (7, 19), (
+        "gold changes nothing, and nothing is to be said"
+    )
     assert len(tasks) - len(idle) == sum(values[1] == 0.0 for values in found.values())
-    left_out = [task for one in data.read(fetched).values() for task in one.tasks if "left_out" in task]
+    left_out = [
+        task for one in data.read(fetched).values() for task in one.tasks if "left_out" in task
+    ]
     assert not left_out and {name: len(one.tools) for name, one in data.read(fetched).items()} == {
         "retail": 15,
         "airline": 14,
@@ -251,12 +285,17 @@ def test_words_count_where_the_user_hears_them(library: Path) -> None:
     assert score(say, {}, "", "From nine to five, or 17, o'clock.") == (1.0, right)
     assert score(say, {}, "Until 17.", "From NINE.") == (1.0, right), "the last words count, too"
     assert score(say, {}, "Until 17.", last="agent") == (0.0, {**right, "communicated": 0.0})
-    assert score(say, {}, "", "Nine") == (0.0, {**right, "communicated": 0.0}), "what the user says does not count"
+    assert score(say, {}, "", "Nine") == (0.0, {**right, "communicated": 0.0}), (
+        "what the user says does not count"
+    )
     changes = json.loads(both.gold)["changes"]
     assert set(changes) == {"books/1", "books/2"}
     assert score(both, changes, "1,000 it is.")[0] == 1.0, "commas of the agent do not count"
     assert score(both, changes, "10 00 it is.")[0] == 0.0
-    assert score(both, {**changes, "books/3": "1"}, "1000")[1] == {"database": 0.0, "communicated": 1.0}
+    assert score(both, {**changes, "books/3": "1"}, "1000")[1] == {
+        "database": 0.0,
+        "communicated": 1.0,
+    }
     assert score(both, {}, "1000")[0] == score(both, {**changes, "books/1": "1"}, "1000")[0] == 0.0
     assert score(both, None, "1000") == (None, {})
     words = one_of(library, "words")
@@ -266,7 +305,10 @@ def test_words_count_where_the_user_hears_them(library: Path) -> None:
 
 def test_a_dialogue_that_its_bounds_end_says_so_and_other_gold_is_refused(library: Path) -> None:
     task = one_of(library, "nothing")
-    flags = [asyncio.run(Tau2Reward().score(task, attempt({}, last=role))).flags for role in (USER, "agent")]
+    flags = [
+        asyncio.run(Tau2Reward().score(task, attempt({}, last=role))).flags
+        for role in (USER, "agent")
+    ]
     assert flags == [(), (NOT_ENDED,)]
     assert not Tau2Reward().refuses(task)
     for gold in ("three", "[1]", '{"changes": {}}'):
@@ -287,9 +329,18 @@ def test_what_the_model_gets_wrong_is_an_observation(made: Tau2Environment, libr
         )
     )
     assert not box.fault and not any(call.fault for call in calls)
-    assert [call.text for call in calls[:3]] == ["Error: Book not found", "Error: Book 2 is lent", "Error: '9'"]
-    assert calls[3].text.startswith("Error: 2 validation errors for Wish") and "characters in all" in calls[3].text
-    assert calls[4].text == "Error: Book 1 is lent", "what a call did before it failed stays done, as in tau2-bench"
+    assert [call.text for call in calls[:3]] == [
+        "Error: Book not found",
+        "Error: Book 2 is lent",
+        "Error: '9'",
+    ]
+    assert (
+        calls[3].text.startswith("Error: 2 validation errors for Wish")
+        and "characters in all" in calls[3].text
+    )
+    assert calls[4].text == "Error: Book 1 is lent", (
+        "what a call did before it failed stays done, as in tau2-bench"
+    )
     assert calls[5].ok and calls[5].text == f"{'much' * 10}\n... (400 characters in all)"
     assert set((box.state or {})["changes"]) == {"books/1"}  # type: ignore[arg-type]
 
@@ -339,7 +390,9 @@ def test_a_side_process_that_fails_is_no_failure_of_the_agent_and_is_started_ane
     asyncio.run(play())
 
 
-def test_a_process_that_is_killed_between_calls_is_found(made: Tau2Environment, library: Path) -> None:
+def test_a_process_that_is_killed_between_calls_is_found(
+    made: Tau2Environment, library: Path
+) -> None:
     async def play() -> HostToolbox:
         box = toolbox(made, one_of(library, "lend"))
         await box.open("killed")
@@ -434,37 +487,55 @@ def test_data_that_has_changed_is_refused_by_name(
 
 
 @pytest.mark.slow
-def test_data_list_and_verify_know_it(wheel: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_list_and_verify_know_it(
+    wheel: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "tau2"
     monkeypatch.setenv("HARNESS_TAU2_DATA_DIR", str(folder))
 
     def told(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([sys.executable, "-m", "harness", "data", *arguments], capture_output=True, text=True)
+        return subprocess.run(
+            [sys.executable, "-m", "harness", "data", *arguments], capture_output=True, text=True
+        )
 
     def listed() -> dict[str, str]:
-        return next(row for row in json.loads(told("list", "--json").stdout) if row["name"] == "tau2")
+        return next(
+            row for row in json.loads(told("list", "--json").stdout) if row["name"] == "tau2"
+        )
 
     assert listed()["state"] == "not prepared" and "harness data tau2" in listed()["detail"]
     assert told("verify", "tau2").returncode == 2
     tasks = len(prepare(folder, *wheel, ["library"])["library"].tasks)
-    assert listed() == {"name": "tau2", "folder": str(folder), "state": "prepared", "detail": f"library {tasks}"}
+    assert listed() == {
+        "name": "tau2",
+        "folder": str(folder),
+        "state": "prepared",
+        "detail": f"library {tasks}",
+    }
     files = len(Manifest.read(folder).files)
     assert told("verify", "tau2").stdout == f"{folder}: ok ({files} files checked)\n"
     (folder / "inspect_evals/tau2/data/domains/library/policy.txt").write_text("Do as you like.")
     assert listed()["state"] == "damaged"
     found = told("verify", "tau2")
-    assert found.returncode == 1 and "library/policy.txt is missing or not what was fetched\n" in found.stdout
+    assert (
+        found.returncode == 1
+        and "library/policy.txt is missing or not what was fetched\n" in found.stdout
+    )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("damaged", ['{"domains": ["library"], "files": null}', '{"files": {', "[]"])
+@pytest.mark.parametrize(
+    "damaged", ['{"domains": ["library"], "files": null}', '{"files": {', "[]"]
+)
 def test_a_damaged_manifest_is_told_and_what_is_said_to_mend_it_does(
     damaged: str, wheel: tuple[Path, str], tmp_path: Path
 ) -> None:
     folder = tmp_path / "tau2"
     prepare(folder, *wheel, ["library"])
     (folder / "manifest.json").write_text(damaged)
-    with pytest.raises(TaskSetError, match=r"manifest\.json cannot be read: .*Fetch it: harness data tau2"):
+    with pytest.raises(
+        TaskSetError, match=r"manifest\.json cannot be read: .*Fetch it: harness data tau2"
+    ):
         Manifest.read(folder)
     prepare(folder, *wheel, ["library"])
     assert Manifest.read(folder).changed(folder) == []
@@ -476,7 +547,9 @@ def test_a_wheel_that_is_no_file_is_refused(tmp_path: Path) -> None:
             prepare(tmp_path / "tau2", wrong)
 
 
-def test_other_tools_than_the_task_was_loaded_with_are_refused(made: Tau2Environment, library: Path) -> None:
+def test_other_tools_than_the_task_was_loaded_with_are_refused(
+    made: Tau2Environment, library: Path
+) -> None:
     task = one_of(library, "lend")
     needed = task.data["tau2"]
     changed = [{**needed["tools"][0], "description": "Another one."}, *needed["tools"][1:]]
@@ -486,7 +559,9 @@ def test_other_tools_than_the_task_was_loaded_with_are_refused(made: Tau2Environ
 
 
 def test_a_domain_that_does_not_start_says_why(wheel: tuple[Path, str], tmp_path: Path) -> None:
-    with pytest.raises(TaskSetError, match=r"'retail' cannot be prepared: .*No module named") as refused:
+    with pytest.raises(
+        TaskSetError, match=r"'retail' cannot be prepared: .*No module named"
+    ) as refused:
         prepare(tmp_path / "tau2", *wheel, ["retail"])
     assert "\n" not in str(refused.value) and list(tmp_path.iterdir()) == []
 
@@ -494,11 +569,16 @@ def test_a_domain_that_does_not_start_says_why(wheel: tuple[Path, str], tmp_path
 def test_nothing_of_the_gold_travels(made: Tau2Environment, library: Path) -> None:
     for task in Tau2Tasks(data_dir=library).load("base"):
         sent = json.dumps(made.payload(task, {"timeout_s": 1, "max_chars": 100}))
-        golds: Sequence[str] = [*(json.loads(task.gold)["changes"] or {}).values(), *json.loads(task.gold)["said"]]
+        golds: Sequence[str] = [
+            *(json.loads(task.gold)["changes"] or {}).values(),
+            *json.loads(task.gold)["said"],
+        ]
         assert not [gold for gold in golds if len(gold) > 4 and gold in sent]
 
 
-def test_the_manifest_says_what_it_is_and_where_it_is_from(library: Path, wheel: tuple[Path, str]) -> None:
+def test_the_manifest_says_what_it_is_and_where_it_is_from(
+    library: Path, wheel: tuple[Path, str]
+) -> None:
     found = Manifest.read(library)
     assert (found.licence, found.source_sha256, found.domains) == ("MIT", wheel[1], ("library",))
     names = set(found.files)

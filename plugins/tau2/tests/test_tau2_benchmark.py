@@ -25,14 +25,19 @@ SPARE: dict[str, Mapping[str, Any]] = {
 """Calls of tools that no gold calls."""
 
 
-def calls_of(folder: Path, domain: str, tasks: Sequence[Task], gold_of: GoldOf) -> tuple[Called, ...]:
+def calls_of(
+    folder: Path, domain: str, tasks: Sequence[Task], gold_of: GoldOf
+) -> tuple[Called, ...]:
     """A call of every tool, which go well one after the other; of gold, where gold has one."""
     process = SideProcess(folder, domain)
     kept: dict[str, Mapping[str, Any]] = {}
 
     def go_well(*calls: Called) -> bool:
         process.wait(60, {"do": "open", "session": "trial"})
-        asked = [{"do": "call", "session": "trial", "tool": tool, "arguments": given} for tool, given in calls]
+        asked = [
+            {"do": "call", "session": "trial", "tool": tool, "arguments": given}
+            for tool, given in calls
+        ]
         well = [process.wait(60, {**one, "max_chars": 100})["ok"] for one in asked]
         process.wait(60, {"do": "close", "session": "trial"})
         return all(well)
@@ -90,9 +95,17 @@ def test_the_page_says_what_there_is(fetched: Path) -> None:
     assert f"{len(Manifest.read(fetched).files)} files" in page
     tasks = [(name, task) for name, one in read(fetched).items() for task in one.tasks]
     asserted = [name for name, task in tasks if task["assertions"]]
-    assert f"{len(asserted)} tasks have some ({asserted.count('retail')} of retail, all 50 of airline)" in page
+    assert (
+        f"{len(asserted)} tasks have some ({asserted.count('retail')} of retail, all 50 of airline)"
+        in page
+    )
     assert asserted.count("airline") == 50
     refused = [name for name, task in tasks if task["refused"]]
-    assert f"In {len(refused)} tasks of retail the tools refuse" in page and set(refused) == {"retail"}
-    sizes = [[len(Tau2Tasks(domain, fetched).load(split)) for split in SPLITS] for domain in ("retail", "airline")]
+    assert f"In {len(refused)} tasks of retail the tools refuse" in page and set(refused) == {
+        "retail"
+    }
+    sizes = [
+        [len(Tau2Tasks(domain, fetched).load(split)) for split in SPLITS]
+        for domain in ("retail", "airline")
+    ]
     assert sizes == [[74, 40, 114], [30, 20, 50]]

@@ -36,7 +36,17 @@ def evaluated(
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]], ScriptedServer]:
     """The record of an evaluation, its rows by task, and the model that was asked."""
     with ScriptedServer(script, token_ids=False) as model:
-        words = ["eval", "--preset", "tau2", "--agent", agent, "--endpoint", model.base_url, "--runs-dir", str(runs)]
+        words = [
+            "eval",
+            "--preset",
+            "tau2",
+            "--agent",
+            agent,
+            "--endpoint",
+            model.base_url,
+            "--runs-dir",
+            str(runs),
+        ]
         settings = (f"task.options.data_dir={data}", "rollout.runners=1")
         record = harness(*words, *(word for one in settings for word in ("--set", one)), *more)
     (run,) = runs.iterdir()
@@ -46,7 +56,9 @@ def evaluated(
 
 def playing(tasks: list[Task], gold_of: GoldOf) -> Script:
     """A customer who says which one it is, and an agent who does and says what that task's gold has."""
-    known = {task.id: (task.question, gold_of(task), json.loads(task.gold)["said"]) for task in tasks}
+    known = {
+        task.id: (task.question, gold_of(task), json.loads(task.gold)["said"]) for task in tasks
+    }
 
     def script(request: ReceivedRequest) -> Reply:
         if "tools" not in request.body:
@@ -65,16 +77,26 @@ def playing(tasks: list[Task], gold_of: GoldOf) -> Script:
 
 
 @pytest.mark.slow
-def test_a_dialogue_that_plays_the_gold_is_right_in_frameworks(library: Path, gold_of: GoldOf, tmp_path: Path) -> None:
+def test_a_dialogue_that_plays_the_gold_is_right_in_frameworks(
+    library: Path, gold_of: GoldOf, tmp_path: Path
+) -> None:
     tasks = list(Tau2Tasks(data_dir=library).load("base"))
     sent = {}
     for agent in ("reference_dialogue", *FRAMEWORKS):
-        record, rows, model = evaluated(tmp_path / agent, library, agent, playing(tasks, gold_of), "--split", "base")
-        assert {id: row["reward"] for id, row in rows.items()} == {task.id: 1.0 for task in tasks}, agent
+        record, rows, model = evaluated(
+            tmp_path / agent, library, agent, playing(tasks, gold_of), "--split", "base"
+        )
+        assert {id: row["reward"] for id, row in rows.items()} == {
+            task.id: 1.0 for task in tasks
+        }, agent
         assert record["result"]["outcomes"] == {"ok": 6} and not record["result"]["reward_flags"]
         requests = [request.raw.decode() for request in model.requests]
-        golds = [digest for task in tasks for digest in (json.loads(task.gold)["changes"] or {}).values()]
-        assert golds and not [text for text in requests for gold in golds if gold in text], "gold reached a model"
+        golds = [
+            digest for task in tasks for digest in (json.loads(task.gold)["changes"] or {}).values()
+        ]
+        assert golds and not [text for text in requests for gold in golds if gold in text], (
+            "gold reached a model"
+        )
         talks = [request for request in model.requests if "tools" in request.body]
         assert all("The hours are no secret" in request.messages[0]["content"] for request in talks)
         assert not [text for text in requests if '"tools"' in text and "You are Ana." in text]
@@ -83,7 +105,9 @@ def test_a_dialogue_that_plays_the_gold_is_right_in_frameworks(library: Path, go
 
 
 @pytest.mark.slow
-def test_an_agent_that_only_talks_is_wrong_where_something_was_to_be_done(library: Path, tmp_path: Path) -> None:
+def test_an_agent_that_only_talks_is_wrong_where_something_was_to_be_done(
+    library: Path, tmp_path: Path
+) -> None:
     def talks(request: ReceivedRequest) -> Reply:
         if "tools" not in request.body:
             return Reply(STOP if len(request.messages) > 2 else "Hello.")
@@ -110,12 +134,20 @@ def test_an_attempt_whose_side_process_dies_is_tried_again_and_unscored(
             return calling(("calculate", '{"expression": "die"}'))
         return plays(request)
 
-    one_at_a_time = ("--split", "val", "--set", "rollout.concurrency=1")  # attempts at once share what dies
+    one_at_a_time = (
+        "--split",
+        "val",
+        "--set",
+        "rollout.concurrency=1",
+    )  # attempts at once share what dies
     record, rows, _ = evaluated(tmp_path, library, "reference_dialogue", script, *one_at_a_time)
     assert record["result"]["outcomes"] == {"ok": 3, "environment_error": 1} and len(fatal) == 2
     assert {row["reward"] for id, row in rows.items() if id != "library/both"} == {1.0}
     assert rows["library/both"]["reward"] is None
-    assert "the side process of 'library': it ended (it said: out of paper)" in rows["library/both"]["detail"]
+    assert (
+        "the side process of 'library': it ended (it said: out of paper)"
+        in rows["library/both"]["detail"]
+    )
 
 
 @pytest.mark.slow
@@ -124,9 +156,16 @@ def test_a_dry_run_shows_what_became_of_it(library: Path, gold_of: GoldOf) -> No
     with ScriptedServer(playing(tasks, gold_of), token_ids=False) as model:
         words = ["dev", "--agent", "openai_agents_dialogue", "--task", "tau2", "--tasks", "2"]
         settings = [f"task.options.data_dir={library}", "reward.name=tau2", "max_turns=5"]
-        shown = harness(*words, "--endpoint", model.base_url, *(word for one in settings for word in ("--set", one)))
+        shown = harness(
+            *words,
+            "--endpoint",
+            model.base_url,
+            *(word for one in settings for word in ("--set", one)),
+        )
     verdicts = [one["verdict"] for one in shown]
-    assert [(one["value"], one["reason"]) for one in verdicts] == [(1.0, "all is as it should be")] * 2
+    assert [(one["value"], one["reason"]) for one in verdicts] == [
+        (1.0, "all is as it should be")
+    ] * 2
     assert all(len(one["spans"]) > 2 for one in shown)
 
 
@@ -147,7 +186,9 @@ def test_the_benchmarks_gold_is_right_in_a_dialogue(
     tasks = list(Tau2Tasks(domain, fetched).load("val"))
     more = ("--set", f"task.options.domain={domain}", "--split", "val", "--limit", "8")
     record, rows, model = evaluated(tmp_path, fetched, agent, playing(tasks, gold_of), *more)
-    assert {row["reward"] for row in rows.values()} == {1.0}, [row["reward_reason"] for row in rows.values()]
+    assert {row["reward"] for row in rows.values()} == {1.0}, [
+        row["reward_reason"] for row in rows.values()
+    ]
     assert record["result"]["outcomes"] == {"ok": 8}
     policy = (fetched / f"inspect_evals/tau2/data/domains/{domain}/policy.txt").read_text().strip()
     talks = [request for request in model.requests if "tools" in request.body]

@@ -31,10 +31,21 @@ from harness_teams.teacher import script
 
 def trained_run(root: Path, agent: str, checkpoint: str, *settings: str) -> RunFolder:
     """A finished training whose one checkpoint is a bundled policy, another one than it began with."""
-    config = load_config("cpu", None, ["train.steps=1", "rollout.concurrency=4", *settings], agent=agent)
+    config = load_config(
+        "cpu", None, ["train.steps=1", "rollout.concurrency=4", *settings], agent=agent
+    )
     data, folder = load_data(config), RunFolder.create(root, agent)
     folder.write_config(config)
-    record = run_record(config, folder, data.task_set, data.train, data.val, data.policy, "cpu", answers=data.answers)
+    record = run_record(
+        config,
+        folder,
+        data.task_set,
+        data.train,
+        data.val,
+        data.policy,
+        "cpu",
+        answers=data.answers,
+    )
     folder.write(record)
     (folder.checkpoints / "global_step_1" / "actor").mkdir(parents=True)
     (folder.checkpoints / "latest_checkpointed_iteration.txt").write_text("1")
@@ -79,8 +90,15 @@ def test_each_role_is_at_its_start_and_trained_alone_once() -> None:
 
 @pytest.mark.slow
 def test_roles_are_those_that_called_and_count_together_as_asked(run: RunFolder) -> None:
-    assert list(groups_of(run)) == ["write_query", "check_query", "rewrite_query"]  # no row says who called
-    assert groups_of(run, ["write"]) == {"write": ["write_query", "rewrite_query"], "check_query": ["check_query"]}
+    assert list(groups_of(run)) == [
+        "write_query",
+        "check_query",
+        "rewrite_query",
+    ]  # no row says who called
+    assert groups_of(run, ["write"]) == {
+        "write": ["write_query", "rewrite_query"],
+        "check_query": ["check_query"],
+    }
     together = groups_of(run, ["write", "check"])
     assert together == {"write": ["write_query", "rewrite_query"], "check": ["check_query"]}
     (run.logs / "episodes-1.jsonl").write_text(json.dumps({"call_roles": ["check_query"]}) + "\n")
@@ -90,11 +108,20 @@ def test_roles_are_those_that_called_and_count_together_as_asked(run: RunFolder)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--role", "chek_query"], "--role chek_query: no role of that name called the policy; did you mean 'check_"),
-        (["--role", "write", "--role", "rewrite"], "both find rewrite_query: let each role be in one"),
+        (
+            ["--role", "chek_query"],
+            "--role chek_query: no role of that name called the policy; did you mean 'check_",
+        ),
+        (
+            ["--role", "write", "--role", "rewrite"],
+            "both find rewrite_query: let each role be in one",
+        ),
         (["--role", "("], "is no regular expression"),
         (["--step", "7"], "has no checkpoint of step 7; it has 1"),
-        (["--start", "pocket-sql", "--endpoint", "http://127.0.0.1:1/v1"], "either --start or --endpoint"),
+        (
+            ["--start", "pocket-sql", "--endpoint", "http://127.0.0.1:1/v1"],
+            "either --start or --endpoint",
+        ),
         (["--endpoint", "http://127.0.0.1:1/v1"], "--endpoint and --model go together"),
         (["--start", "./nowhere"], "--start ./nowhere: there is no folder nowhere"),
         (["--start", "pocket-sq"], "--start pocket-sq: "),
@@ -117,7 +144,10 @@ def test_another_policy_than_the_run_began_with_is_not_taken_for_it(run: RunFold
     code, said = told(run.path, "--runs-dir", run.path.parent)
     assert code == 2 and "is not the policy that" in said and "(0123456789abcdef)" in said
     with pytest.raises(UserError, match="answered no role"):
-        settings = [f"roles.{role}.policy=pocket-sql" for role in ("write_query", "check_query", "rewrite_query")]
+        settings = [
+            f"roles.{role}.policy=pocket-sql"
+            for role in ("write_query", "check_query", "rewrite_query")
+        ]
         run.write_config(load_config("cpu", None, settings, agent="reference_sql", agent_match="x"))
         groups_of(run)
 
@@ -131,7 +161,10 @@ def test_a_query_writer_and_its_checker_between_two_checkpoints(run: RunFolder) 
     assert code == 0, said
     found = json.loads(said)
     folder = Path(found["folder"])
-    trained, began = model_hash(str(resolve("pocket-probe"))), model_hash(str(resolve("pocket-sql")))
+    trained, began = (
+        model_hash(str(resolve("pocket-probe"))),
+        model_hash(str(resolve("pocket-sql"))),
+    )
     jobs = {job["arm"]: read_run(folder / str(job["run"])) for job in read_state(folder)["jobs"]}
     frozen = {arm: set(one.record["identity"].get("role_models", {})) for arm, one in jobs.items()}
     assert list(frozen.values()) == [
@@ -142,26 +175,44 @@ def test_a_query_writer_and_its_checker_between_two_checkpoints(run: RunFolder) 
     ]
     for one in jobs.values():
         identity = one.record["identity"]
-        assert identity["model"] == trained and {*identity.get("role_models", {}).values()} <= {began}
-        assert identity["sampling_val"]["temperature"] == 0 and one.record.get("parent") == {"run": run.id, "step": 1}
+        assert identity["model"] == trained and {*identity.get("role_models", {}).values()} <= {
+            began
+        }
+        assert identity["sampling_val"]["temperature"] == 0 and one.record.get("parent") == {
+            "run": run.id,
+            "step": 1,
+        }
     said_by = {arm: one.episodes.sort("task_id")["answer"].to_list() for arm, one in jobs.items()}
-    first = {arm: [json.loads(one or "null") for one in map(json.dumps, answers)] for arm, answers in said_by.items()}
+    first = {
+        arm: [json.loads(one or "null") for one in map(json.dumps, answers)]
+        for arm, answers in said_by.items()
+    }
     whole, write, _, none = first.values()
     assert whole != none and write != whole  # the writer decides what is written
     accuracy = {arm: one.scores()["value"].mean() for arm, one in jobs.items()}
     worth = found["worth"]
-    assert worth["all"]["alone"]["mean"] == pytest.approx(accuracy[TRAINED] - accuracy["all at their start"])
+    assert worth["all"]["alone"]["mean"] == pytest.approx(
+        accuracy[TRAINED] - accuracy["all at their start"]
+    )
     arm = "write at its start, only check trained"
     assert worth["write"]["without"]["mean"] == pytest.approx(accuracy[TRAINED] - accuracy[arm])
-    assert worth["check"]["alone"]["mean"] == pytest.approx(accuracy[arm] - accuracy["all at their start"])
-    assert worth["write"]["without"]["low"] <= worth["write"]["without"]["mean"] <= worth["write"]["without"]["high"]
+    assert worth["check"]["alone"]["mean"] == pytest.approx(
+        accuracy[arm] - accuracy["all at their start"]
+    )
+    assert (
+        worth["write"]["without"]["low"]
+        <= worth["write"]["without"]["mean"]
+        <= worth["write"]["without"]["high"]
+    )
 
     there = sorted(path.name for path in folder.iterdir())
     code, said = told(*ask)
     assert code == 0 and sorted(path.name for path in folder.iterdir()) == there
     assert "gained by its training alone" in said and "lost without its training" in said
     shown = CliRunner().invoke(app, ["compare", str(folder)], env={"COLUMNS": "200"})
-    assert shown.exit_code == 0 and "varied by the study" in shown.stdout and "By role" in shown.stdout
+    assert (
+        shown.exit_code == 0 and "varied by the study" in shown.stdout and "By role" in shown.stdout
+    )
 
 
 @pytest.mark.train
@@ -169,11 +220,19 @@ def test_a_query_writer_and_its_checker_between_two_checkpoints(run: RunFolder) 
 def test_a_team_whose_members_are_replaced_by_perfect_ones(tmp_path: Path) -> None:
     """The start is perfect and the trained policy knows nothing of the task: who answers which role decides."""
     settings = ("task.name=pocket_split", "reward.name=stated", "task.val_limit=4", "max_turns=3")
-    more = ("sampling.max_prompt_tokens=1500", "sampling.max_response_tokens=48", "sandbox.max_rows=20")
-    run = trained_run(tmp_path, "reference_team", "medical-tools", *settings, *more, "agent_match=planner")
+    more = (
+        "sampling.max_prompt_tokens=1500",
+        "sampling.max_response_tokens=48",
+        "sandbox.max_rows=20",
+    )
+    run = trained_run(
+        tmp_path, "reference_team", "medical-tools", *settings, *more, "agent_match=planner"
+    )
     with ScriptedServer(script) as server:
         where = ("--endpoint", server.base_url, "--model", server.model, "--runs-dir", tmp_path)
-        code, said = told(run.path, "--role", "planner|critic", "--role", "worker", *where, "--json")
+        code, said = told(
+            run.path, "--role", "planner|critic", "--role", "worker", *where, "--json"
+        )
         assert code == 0, said
     found: dict[str, Any] = json.loads(said)
     means = {arm: one["mean"] for arm, one in found["accuracy"].items()}
@@ -181,7 +240,11 @@ def test_a_team_whose_members_are_replaced_by_perfect_ones(tmp_path: Path) -> No
     assert found["worth"]["all"]["alone"]["mean"] == means[TRAINED] - 1.0
     jobs = compare(select([Path(found["folder"])]))["by_role"]
     perfect = jobs["all at their start"]
-    assert {"planner", "critic"} < set(perfect) and perfect["planner"]["calls_per_rollout"]["mean"] >= 2  # type: ignore[operator]
-    lame = jobs["planner|critic at its start, only worker trained"]  # they hand over, and get no good report
+    assert {"planner", "critic"} < set(perfect) and perfect["planner"]["calls_per_rollout"][
+        "mean"
+    ] >= 2  # type: ignore[operator]
+    lame = jobs[
+        "planner|critic at its start, only worker trained"
+    ]  # they hand over, and get no good report
     assert lame["planner"]["calls_per_rollout"]["mean"] >= 2 and "worker_a" in lame  # type: ignore[operator]
     assert means["planner|critic at its start, only worker trained"] < 1.0

@@ -58,22 +58,48 @@ def test_questions_are_the_same_in_another_process_and_splits_share_no_database(
     assert not clusters[0] & clusters[1] and not clusters[1] & clusters[2]
 
 
-IDIOMATIC = [f"{one}_team_idiomatic" for one in ("langgraph", "openai_agents", "autogen", "agent_framework")]
+IDIOMATIC = [
+    f"{one}_team_idiomatic" for one in ("langgraph", "openai_agents", "autogen", "agent_framework")
+]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("agent", "tasks"),
-    [("reference_team", 40), ("reference_tools", 40), *((one, 8) for one in ("langgraph_team", *IDIOMATIC))],
+    [
+        ("reference_team", 40),
+        ("reference_tools", 40),
+        *((one, 8) for one in ("langgraph_team", *IDIOMATIC)),
+    ],
 )
 def test_perfect_members_are_right_everywhere(agent: str, tasks: int, tmp_path: Path) -> None:
     """A team, and a single agent with all tools, whose members see what agents see."""
     with ScriptedServer(script, token_ids=False) as model:
-        command = [sys.executable, "-m", "harness", "eval", "--preset", "pocket-split", "--agent", agent]
-        command += ["--split", "val", "--limit", str(tasks), "--endpoint", model.base_url, "--runs-dir", str(tmp_path)]
+        command = [
+            sys.executable,
+            "-m",
+            "harness",
+            "eval",
+            "--preset",
+            "pocket-split",
+            "--agent",
+            agent,
+        ]
+        command += [
+            "--split",
+            "val",
+            "--limit",
+            str(tasks),
+            "--endpoint",
+            model.base_url,
+            "--runs-dir",
+            str(tmp_path),
+        ]
         done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     (run,) = tmp_path.iterdir()
     rows = pyarrow.parquet.read_table(run / "episodes.parquet").to_pylist()
-    assert [row["reward"] for row in rows] == [1.0] * tasks, [(row["answer"], row["reward_reason"]) for row in rows]
+    assert [row["reward"] for row in rows] == [1.0] * tasks, [
+        (row["answer"], row["reward_reason"]) for row in rows
+    ]
     assert json.loads(done.stdout)["result"]["outcomes"] == {"ok": tasks}

@@ -87,7 +87,10 @@ def _played(name: str, agent: str, script: Any = None, **changes: Any) -> Attemp
 def _said(attempt: Attempt) -> list[tuple[object, ...]]:
     calls: Sequence[Transition] = attempt.transitions
     return [
-        *((one.index, one.role, one.branch, one.sampling["seed"], one.response_text) for one in calls),
+        *(
+            (one.index, one.role, one.branch, one.sampling["seed"], one.response_text)
+            for one in calls
+        ),
         *((one.tool, one.branch, dict(one.arguments), one.text) for one in attempt.tool_calls),
         (attempt.outcome, attempt.answer),
     ]
@@ -117,14 +120,20 @@ def test_seeds_order_and_records_do_not_depend_on_who_is_faster(agent: str) -> N
 
 
 @pytest.mark.parametrize("agent", TEAMS)
-def test_a_worker_that_dies_is_never_a_zero_whatever_another_one_answers_meanwhile(agent: str) -> None:
+def test_a_worker_that_dies_is_never_a_zero_whatever_another_one_answers_meanwhile(
+    agent: str,
+) -> None:
     script = program("team").script(_scenario("at_once"))
 
     def dies(request: Any) -> Reply:
         said = script(request)
         if "singers 1 and 2" in str(request.messages[1]["content"]):
             return replace(said, delay_s=0.3) if len(request.messages) == 2 else said
-        return Reply.failure(500) if request.messages[-1]["role"] == "tool" and len(request.messages) == 4 else said
+        return (
+            Reply.failure(500)
+            if request.messages[-1]["role"] == "tool" and len(request.messages) == 4
+            else said
+        )
 
     def first_worker_dies(request: Any) -> Reply:
         planner = "You lead workers" in str(request.messages[0]["content"])
@@ -147,7 +156,9 @@ def test_handing_over_for_ever_ends_and_counts_as_an_answer(agent: str) -> None:
 def test_a_framework_s_own_team_that_hands_over_for_ever_ends_too(agent: str) -> None:
     attempt = _played("back_and_forth", agent)
     assert attempt.outcome == "ok"
-    assert 1 < sum(call.role == "planner" for call in attempt.transitions) < 8  # the script would go on
+    assert (
+        1 < sum(call.role == "planner" for call in attempt.transitions) < 8
+    )  # the script would go on
 
 
 def test_ten_at_once_are_four_and_six_that_are_told_so() -> None:
@@ -175,4 +186,6 @@ def test_only_an_answer_with_all_facts_and_no_other_number_is_right() -> None:
 
     there, done = task.data["facts"]
     assert value(task.gold) == 1.0 and value(f"{there}, {done}") == 1.0
-    assert value(f"There are {there}.") == 0.0 and value(f"{task.gold} Or {int(there) + 997}.") == 0.0
+    assert (
+        value(f"There are {there}.") == 0.0 and value(f"{task.gold} Or {int(there) + 997}.") == 0.0
+    )

@@ -40,8 +40,13 @@ class Mlflow:
         command = [str(self.python), "-m", "mlflow", "server", "--backend-store-uri", store]
         command += ["--artifacts-destination", str(self.folder / "artifacts"), "--workers", "1"]
         command += ["--host", "127.0.0.1", "--port", str(self.port)]
-        environment = {"PATH": f"{self.python.parent}{os.pathsep}{os.environ['PATH']}", "HOME": str(self.folder)}
-        environment |= {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # its queues are seven processes
+        environment = {
+            "PATH": f"{self.python.parent}{os.pathsep}{os.environ['PATH']}",
+            "HOME": str(self.folder),
+        }
+        environment |= {
+            "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"
+        }  # its queues are seven processes
         with log.open("ab") as output:
             self.process = subprocess.Popen(
                 command, stdout=output, stderr=output, env=environment, start_new_session=True
@@ -76,12 +81,16 @@ def mlflow_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ):
         done = subprocess.run([uv, *words], capture_output=True, text=True)
         if done.returncode:
-            pytest.skip(f"the environment of MLflow's server cannot be made: {done.stderr.strip()[-300:]}")
+            pytest.skip(
+                f"the environment of MLflow's server cannot be made: {done.stderr.strip()[-300:]}"
+            )
     return folder / "bin" / "python"
 
 
 @pytest.fixture(scope="module")
-def start_mlflow(mlflow_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Mlflow]]:
+def start_mlflow(
+    mlflow_python: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[], Mlflow]]:
     """Starts a server, which ends with the module."""
     started: list[Mlflow] = []
 

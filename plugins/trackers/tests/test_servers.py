@@ -26,14 +26,23 @@ RUN = ROOT / "results" / "gpu-probe" / "seed0"
 KEY = "0123456789abcdef" * 2 + "01234567"
 SMALL = (
     *("--agent", "reference_sql", "--preset", "cpu", "--steps", "4", "--set", "train.batch_size=4"),
-    *("--set", "task.val_limit=8", "--set", "train.val_every=0", "--set", "train.loggers=[wandb, mlflow, swanlab]"),
+    *(
+        "--set",
+        "task.val_limit=8",
+        "--set",
+        "train.val_every=0",
+        "--set",
+        "train.loggers=[wandb, mlflow, swanlab]",
+    ),
 )
 
 
 def harness(*arguments: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "harness", *map(str, arguments)]
     environment = {"PATH": "/usr/bin:/bin", "COLUMNS": "1000", **variables}
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=300)
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, env=environment, timeout=300
+    )
 
 
 class Foreign(BaseHTTPRequestHandler):
@@ -66,7 +75,9 @@ def mute() -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_a_server_of_mlflow_has_curves_configuration_figures_and_the_sample(start_mlflow: Callable[[], Any]) -> None:
+def test_a_server_of_mlflow_has_curves_configuration_figures_and_the_sample(
+    start_mlflow: Callable[[], Any],
+) -> None:
     from mlflow import MlflowClient
 
     server = start_mlflow()
@@ -88,22 +99,39 @@ def test_a_server_of_mlflow_has_curves_configuration_figures_and_the_sample(star
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tracker", sorted(ADDRESSES))
-def test_an_address_that_is_none_is_one_line_at_once(tracker: str, mute: str, tmp_path: Path) -> None:
+def test_an_address_that_is_none_is_one_line_at_once(
+    tracker: str, mute: str, tmp_path: Path
+) -> None:
     for address, fault in (
-        ("http://127.0.0.1:9", "http://127.0.0.1:9 does not answer: [Errno 111] Connection refused"),
-        ("http://me:secret@127.0.0.1:9/a", "http://127.0.0.1:9/a does not answer: [Errno 111] Connection refused"),
+        (
+            "http://127.0.0.1:9",
+            "http://127.0.0.1:9 does not answer: [Errno 111] Connection refused",
+        ),
+        (
+            "http://me:secret@127.0.0.1:9/a",
+            "http://127.0.0.1:9/a does not answer: [Errno 111] Connection refused",
+        ),
         (mute, f"{mute} did not answer within 5 s"),
     ):
         variables = {ADDRESSES[tracker]: address, "WANDB_API_KEY": KEY, "HOME": str(tmp_path)}
         done = harness("runs", "export", RUN, "--to", tracker, **variables)
         assert done.returncode == 1 and fault in done.stderr, done.stderr
-        assert done.stderr.count("\n") == 1 and "secret" not in done.stderr and KEY not in done.stderr
+        assert (
+            done.stderr.count("\n") == 1 and "secret" not in done.stderr and KEY not in done.stderr
+        )
 
 
 @pytest.mark.slow
 def test_a_server_that_is_not_wandbs_is_one_line(foreign: str, tmp_path: Path) -> None:
-    variables = {"WANDB_BASE_URL": foreign, "WANDB_API_KEY": KEY, "HOME": str(tmp_path), "WANDB_SILENT": "true"}
-    done = harness("runs", "export", RUN, "--to", "wandb", "--where", tmp_path / "files", **variables)
+    variables = {
+        "WANDB_BASE_URL": foreign,
+        "WANDB_API_KEY": KEY,
+        "HOME": str(tmp_path),
+        "WANDB_SILENT": "true",
+    }
+    done = harness(
+        "runs", "export", RUN, "--to", "wandb", "--where", tmp_path / "files", **variables
+    )
     assert done.returncode == 1, done.stdout
     last = done.stderr.splitlines()[-1]
     assert last.startswith("harness: Weights & Biases: ") and "404" in last
@@ -114,8 +142,14 @@ def test_a_server_that_is_not_wandbs_is_one_line(foreign: str, tmp_path: Path) -
 def test_addresses_are_shown_without_keys() -> None:
     assert without_keys("https://me:key@host:1/path@2") == "https://host:1/path@2"
     assert without_keys("mlruns@2") == "mlruns@2"
-    assert without_keys("me:key@host:8080") == "host:8080" and without_keys("http://me:k/ey@host/a") == "http://host/a"
-    assert one_line(OSError("API request to http://me:k/ey@host/a failed")) == "API request to http://host/a failed"
+    assert (
+        without_keys("me:key@host:8080") == "host:8080"
+        and without_keys("http://me:k/ey@host/a") == "http://host/a"
+    )
+    assert (
+        one_line(OSError("API request to http://me:k/ey@host/a failed"))
+        == "API request to http://host/a failed"
+    )
     assert silent("nonsense") == "nonsense is no address; write http://HOST:PORT"
 
 
@@ -137,7 +171,15 @@ def test_a_training_goes_on_without_a_wrong_server_and_one_that_is_killed(
         "HARNESS_CACHE_DIR": str(tmp_path / "cache"),
     }
     with (tmp_path / "said").open("wb") as said:
-        command = [sys.executable, "-m", "harness", "train", *SMALL, "--runs-dir", str(tmp_path / "runs")]
+        command = [
+            sys.executable,
+            "-m",
+            "harness",
+            "train",
+            *SMALL,
+            "--runs-dir",
+            str(tmp_path / "runs"),
+        ]
         training = subprocess.Popen(command, stdout=said, stderr=said, env=variables, cwd=tmp_path)
     try:
         client = MlflowClient(server.url)
@@ -152,14 +194,20 @@ def test_a_training_goes_on_without_a_wrong_server_and_one_that_is_killed(
 
         deadline = time.monotonic() + 600
         while not first_step():
-            assert training.poll() is None and time.monotonic() < deadline, (tmp_path / "said").read_text()[-3000:]
+            assert training.poll() is None and time.monotonic() < deadline, (
+                tmp_path / "said"
+            ).read_text()[-3000:]
             time.sleep(0.1)
         server.kill()
         assert training.wait(600) == 0, (tmp_path / "said").read_text()[-3000:]
     finally:
         training.kill()
     lines = (tmp_path / "said").read_text(encoding="utf-8").splitlines()
-    warnings = [line.partition(" ERROR harness_verl.run: ")[2] for line in lines if "goes on without it" in line]
+    warnings = [
+        line.partition(" ERROR harness_verl.run: ")[2]
+        for line in lines
+        if "goes on without it" in line
+    ]
     assert sorted(line.split(":")[0] for line in warnings) == ["mlflow", "wandb"], lines
     assert "afterwards: harness runs export RUN --to mlflow" in min(warnings)
     (path,) = (tmp_path / "runs").iterdir()

@@ -27,7 +27,10 @@ def test_what_a_tracker_is_given_has_no_gold_and_no_tokens(run: Run) -> None:
     assert told.curves["val/reward"][0] < told.curves["val/reward"][40]
     assert told.config["train.algorithm"] == "grpo" and told.figures["status"] == "finished"
     assert 1 < len(told.episodes["question"]) <= 64
-    assert {"question", "reward"} <= told.episodes.keys() and not {"gold", "query"} & told.episodes.keys()
+    assert {"question", "reward"} <= told.episodes.keys() and not {
+        "gold",
+        "query",
+    } & told.episodes.keys()
 
 
 def test_tensorboard_reads_curves_and_texts(run: Run, tmp_path: Path) -> None:
@@ -40,7 +43,9 @@ def test_tensorboard_reads_curves_and_texts(run: Run, tmp_path: Path) -> None:
     events.Reload()
     told = contents(run)
     for name, values in told.curves.items():
-        assert {event.step: event.value for event in events.Scalars(name)} == pytest.approx(values), name
+        assert {event.step: event.value for event in events.Scalars(name)} == pytest.approx(
+            values
+        ), name
     (sample,) = events.Tensors("episodes")
     assert told.episodes["task_id"][0] in sample.tensor_proto.string_val[0].decode()
 
@@ -59,16 +64,31 @@ def test_mlflow_reads_metrics_parameters_and_files(run: Run, tmp_path: Path) -> 
     assert {one.step: one.value for one in history} == pytest.approx(told.curves["val/reward"])
     assert found.data.params["train.algorithm"] == "grpo"
     episodes: dict[str, Any] = json.loads(
-        Path(client.download_artifacts(found.info.run_id, "episodes.json")).read_text(encoding="utf-8")
+        Path(client.download_artifacts(found.info.run_id, "episodes.json")).read_text(
+            encoding="utf-8"
+        )
     )
     assert episodes == told.episodes
 
 
 @pytest.mark.slow
 def test_wandb_writes_a_run_that_it_can_sync(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "harness", "runs", "export", str(RUN), "--to", "wandb", "--where", str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "harness",
+        "runs",
+        "export",
+        str(RUN),
+        "--to",
+        "wandb",
+        "--where",
+        str(tmp_path),
+    ]
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "WANDB_MODE": "offline"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=300)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=environment, timeout=300
+    )
     assert done.returncode == 0, done.stderr
     folder = Path(done.stdout.split("wandb sync ")[1].strip().replace("\n", ""))
     assert folder.is_dir()
@@ -79,9 +99,22 @@ def test_wandb_writes_a_run_that_it_can_sync(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_swanlab_writes_a_run_that_it_can_sync(run: Run, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "harness", "runs", "export", str(RUN), "--to", "swanlab", "--where", str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "harness",
+        "runs",
+        "export",
+        str(RUN),
+        "--to",
+        "swanlab",
+        "--where",
+        str(tmp_path),
+    ]
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "COLUMNS": "1000"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=300)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=environment, timeout=300
+    )
     assert done.returncode == 0, done.stderr
     folder = Path(done.stdout.split("swanlab sync ")[1].strip())
     from swanlab.data.porter.datastore import DataStore
@@ -91,7 +124,9 @@ def test_swanlab_writes_a_run_that_it_can_sync(run: Run, tmp_path: Path) -> None
     kept: dict[str, dict[int, float]] = {}
     for record in map(json.loads, store):
         if record["model_type"] == "Scalar":
-            kept.setdefault(record["data"]["key"], {})[record["data"]["step"]] = record["data"]["metric"]["data"]
+            kept.setdefault(record["data"]["key"], {})[record["data"]["step"]] = record["data"][
+                "metric"
+            ]["data"]
     told = contents(run)
     assert kept.keys() == told.curves.keys()
     for name, values in told.curves.items():
@@ -106,5 +141,6 @@ def test_an_unknown_tracker_is_told_with_those_there_are() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert (
         done.returncode == 2
-        and "did you mean 'tensorboard'? One of: hf, mlflow, swanlab, tensorboard, wandb" in done.stderr
+        and "did you mean 'tensorboard'? One of: hf, mlflow, swanlab, tensorboard, wandb"
+        in done.stderr
     )

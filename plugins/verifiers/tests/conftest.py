@@ -45,13 +45,22 @@ def _make(folder: Path) -> None:
     ):
         done = subprocess.run([uv, *words], capture_output=True, text=True)
         if done.returncode:
-            pytest.skip(f"the environment of verifiers cannot be made: {done.stderr.strip()[-300:]}")
+            pytest.skip(
+                f"the environment of verifiers cannot be made: {done.stderr.strip()[-300:]}"
+            )
 
 
 @pytest.fixture(scope="session")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data set for `reverse_text`, in the place of the one that it downloads."""
     folder = tmp_path_factory.mktemp("texts")
-    rows = ("a small gray cat", "seven ships sail", "rain on the roof", "the last train", "noon", "a door, ajar")
+    rows = (
+        "a small gray cat",
+        "seven ships sail",
+        "rain on the roof",
+        "the last train",
+        "noon",
+        "a door, ajar",
+    )
     (folder / "train.jsonl").write_text("".join(json.dumps({"prompt": row}) + "\n" for row in rows))
     return folder

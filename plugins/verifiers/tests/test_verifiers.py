@@ -59,9 +59,14 @@ async def test_attempts_at_once_have_states_of_their_own_in_a_shared_toolset(pyt
     payloads = [made.payload(task, {"timeout_s": 20.0, "max_chars": 100}) for task in tasks]
     sessions = [await made.open(one, f"apart/{number}") for number, one in enumerate(payloads)]
     words = ["one", "two"]
-    asked = (one.call("scratchpad_roundtrip", {"word": word}) for one, word in zip(sessions, words, strict=True))
+    asked = (
+        one.call("scratchpad_roundtrip", {"word": word})
+        for one, word in zip(sessions, words, strict=True)
+    )
     assert [said.text for said in await asyncio.gather(*asked)] == words
-    assert [(await one.close() or {})["state"] for one in sessions] == [{"artifacts": {}, "slot": one} for one in words]
+    assert [(await one.close() or {})["state"] for one in sessions] == [
+        {"artifacts": {}, "slot": one} for one in words
+    ]
 
 
 class TestReward(RewardContract):
@@ -84,7 +89,10 @@ async def test_what_still_loads_is_waited_for_before_an_attempt_and_not_in_it(
     monkeypatch.setattr("harness_verifiers.environment.START_S", 0.05)
     made = VerifiersEnvironment()
     (task,) = VerifiersTasks("scratchpad", python=python, limit=1).load("all")
-    payload = {**made.payload(task, {"timeout_s": 20.0, "max_chars": 100}), "limit": 3}  # which nobody has loaded
+    payload = {
+        **made.payload(task, {"timeout_s": 20.0, "max_chars": 100}),
+        "limit": 3,
+    }  # which nobody has loaded
     with pytest.raises(EnvironmentFault, match=r"is not loaded after 0\.05 s, and goes on"):
         await made.open(payload, "early/0")
     await made.ready(payload)
@@ -150,7 +158,9 @@ def test_what_cannot_be_run_is_one_line(python: Path, options: dict[str, Any], s
 def test_splits_share_no_task_and_the_system_prompt_is_told(python: Path, texts: Path) -> None:
     tasks = VerifiersTasks("reverse_text", {"dataset_name": str(texts)}, python=python, val_size=2)
     train, val = tasks.load("train"), tasks.load("val")
-    assert (len(train), len(val)) == (4, 2) and not {task.id for task in train} & {task.id for task in val}
+    assert (len(train), len(val)) == (4, 2) and not {task.id for task in train} & {
+        task.id for task in val
+    }
     assert train[0].question == "a small gray cat" and train[0].gold == "tac yarg llams a"
     assert "Reverse the text" in tasks.context(train[0])["instructions"]
     assert not asyncio.run(_opens(train[0])), "it has no tools"
@@ -176,10 +186,13 @@ def test_a_sum_beyond_one_is_stated_and_never_clipped() -> None:
     assert checked(verdict, reward_of(wide)).value == 1.5
     ended = Attempt("ro-1", "at-1", "agent_error", "it raised", None, (), (), (), 0.0, 1.0)
     assert (
-        asyncio.run(Scorer(wide).judge(Task("t", "verifiers", "all", "q", ""), ended))[1].value == -0.5
+        asyncio.run(Scorer(wide).judge(Task("t", "verifiers", "all", "q", ""), ended))[1].value
+        == -0.5
     )  # below any answer
     unstated = Config.model_validate({"reward": {"name": "verifiers"}})
-    with pytest.raises(ValueError, match=r"1\.5, outside of its range 0 to 1\. Say .* reward\.range=\[LOW, HIGH\]"):
+    with pytest.raises(
+        ValueError, match=r"1\.5, outside of its range 0 to 1\. Say .* reward\.range=\[LOW, HIGH\]"
+    ):
         checked(verdict, reward_of(unstated))
     with pytest.raises(ConfigError, match=r"execution_accuracy gives 0 to 1 with all tasks"):
         reward_of(Config.model_validate({"reward": {"range": [0, 2]}}))

@@ -21,7 +21,13 @@ from harness_sql.tool_loop.scenarios import calling
 pytestmark = pytest.mark.timeout(1800)
 THEIRS = Path(__file__).with_name("theirs.py")
 DOCS = Path(__file__).parents[3] / "docs" / "verifiers.md"
-FRAMEWORKS = ("openai_agents_tools", "langgraph_tools", "autogen_tools", "crewai_tools", "agent_framework_tools")
+FRAMEWORKS = (
+    "openai_agents_tools",
+    "langgraph_tools",
+    "autogen_tools",
+    "crewai_tools",
+    "agent_framework_tools",
+)
 LIMITS = {"glossary": 3, "scratchpad": 3, "reverse_text": 6}
 """How many of a taskset's tasks are run."""
 
@@ -33,7 +39,9 @@ def script(request: ReceivedRequest) -> Reply:
     if found := re.search(r'look up "(.*?)"', asked):
         if not said:
             return calling(("facts_lookup", json.dumps({"name": found[1]})))
-        return Reply("I do not know." if "Turing" in asked else f"<answer>{said[-1].upper()}</answer>")
+        return Reply(
+            "I do not know." if "Turing" in asked else f"<answer>{said[-1].upper()}</answer>"
+        )
     if found := re.search(r'word="(\w+)"', asked):
         turns = 5 if found[1] == "bravo" else 1  # verifiers stops it after four
         if len(said) < turns:
@@ -49,14 +57,26 @@ def configs(texts: Path) -> Mapping[str, Mapping[str, str]]:
     return {"glossary": {}, "scratchpad": {}, "reverse_text": {"dataset_name": str(texts)}}
 
 
-def ours(runs: Path, agent: str, python: Path, taskset: str, config: Mapping[str, str]) -> list[dict[str, Any]]:
+def ours(
+    runs: Path, agent: str, python: Path, taskset: str, config: Mapping[str, str]
+) -> list[dict[str, Any]]:
     """Rows of an evaluation in the order of the tasks.
 
     In this process, so that the side process that loads and scores is the same for all agents; theirs are others.
     """
-    options = {"python": python, "taskset": taskset, "config": dict(config), "limit": LIMITS[taskset]}
+    options = {
+        "python": python,
+        "taskset": taskset,
+        "config": dict(config),
+        "limit": LIMITS[taskset],
+    }
     settings = {f"task.options.{name}": value for name, value in options.items()}
-    settings |= {"reward.name": "verifiers", "rollout.runners": 1, "max_turns": 8, "rollout.retries": 3}
+    settings |= {
+        "reward.name": "verifiers",
+        "rollout.runners": 1,
+        "max_turns": 8,
+        "rollout.retries": 3,
+    }
     with ScriptedServer(script, token_ids=False) as model:
         run = harness.evaluate(
             agent=agent,
@@ -73,7 +93,9 @@ def ours(runs: Path, agent: str, python: Path, taskset: str, config: Mapping[str
 
 
 @pytest.fixture(scope="module")
-def theirs(python: Path, configs: Mapping[str, Mapping[str, str]]) -> dict[str, list[dict[str, Any]]]:
+def theirs(
+    python: Path, configs: Mapping[str, Mapping[str, str]]
+) -> dict[str, list[dict[str, Any]]]:
     """What verifiers' own harness has for the same replies, by taskset, task by task."""
     uv = find_uv()
     assert uv is not None

@@ -30,9 +30,15 @@ def test_a_taskset_is_trained_on_compared_and_reported(python: Path, tmp_path: P
     facts = json.loads(FACTS.read_text())
     asked = json.dumps({"name": "facts_lookup", "arguments": {"name": "Ada Lovelace"}})
     call = f"<tool_call>\n{asked}\n</tool_call>"
-    shares = {call: 0.4, f"<answer>{'; '.join(facts.values())}</answer>": 0.3, "I do not know.": 0.3}
+    shares = {
+        call: 0.4,
+        f"<answer>{'; '.join(facts.values())}</answer>": 0.3,
+        "I do not know.": 0.3,
+    }
     policy = saying(shares, tmp_path / "policy")
-    (study,) = re.findall(r"^```yaml\n(# glossary\.yaml\n.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    (study,) = re.findall(
+        r"^```yaml\n(# glossary\.yaml\n.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL
+    )
     (tmp_path / "glossary.yaml").write_text(study)
 
     def harness(*words: str) -> str:
@@ -49,8 +55,14 @@ def test_a_taskset_is_trained_on_compared_and_reported(python: Path, tmp_path: P
     rows = pyarrow.parquet.read_table(run / "episodes.parquet").to_pylist()
     assert {(row["outcome"], row["reward"]) for row in rows} == {("ok", 0.0), ("ok", 1.0)}
     calls = [one for row in rows for one in json.loads(row["tool_calls"])]
-    assert {(one["tool"], one["ok"], one["text"]) for one in calls} == {("facts_lookup", True, facts["ada lovelace"])}
-    (step,) = (row for row in pyarrow.parquet.read_table(run / "steps.parquet").to_pylist() if row["step"] == 1)
+    assert {(one["tool"], one["ok"], one["text"]) for one in calls} == {
+        ("facts_lookup", True, facts["ada lovelace"])
+    }
+    (step,) = (
+        row
+        for row in pyarrow.parquet.read_table(run / "steps.parquet").to_pylist()
+        if row["step"] == 1
+    )
     assert step["actor/grad_norm"] > 0 and step["training/rollout_probs_diff_max"] < 1e-3
 
     compared: dict[str, Any] = json.loads(harness("compare", "runs/glossary", "--format", "json"))

@@ -9,7 +9,11 @@ HARNESS_API = 1
 
 @hookimpl
 def harness_environments() -> list[EnvironmentSpec]:
-    return [EnvironmentSpec("calculator", "harness_arithmetic.calculator:Calculator", "one tool: a calculator")]
+    return [
+        EnvironmentSpec(
+            "calculator", "harness_arithmetic.calculator:Calculator", "one tool: a calculator"
+        )
+    ]
 
 
 @hookimpl

@@ -11,7 +11,12 @@ from harness import Environment, Observation, Task, Tool
 
 LONGEST = 200
 """Characters of an expression."""
-OPERATIONS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
+OPERATIONS = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
 
 
 class Calculator(Environment):
@@ -33,7 +38,9 @@ class Calculator(Environment):
     def payload(self, task: Task, limits: Mapping[str, Any]) -> Mapping[str, Any]:
         return {}
 
-    async def call(self, payload: Mapping[str, Any], tool: str, arguments: Mapping[str, Any]) -> Observation:
+    async def call(
+        self, payload: Mapping[str, Any], tool: str, arguments: Mapping[str, Any]
+    ) -> Observation:
         try:
             value = _value(ast.parse(arguments["expression"].strip(), mode="eval").body)
         except (SyntaxError, ValueError, ZeroDivisionError, OverflowError) as error:
@@ -42,7 +49,11 @@ class Calculator(Environment):
 
 
 def _value(node: ast.expr) -> float:
-    if isinstance(node, ast.Constant) and isinstance(node.value, int | float) and type(node.value) is not bool:
+    if (
+        isinstance(node, ast.Constant)
+        and isinstance(node.value, int | float)
+        and type(node.value) is not bool
+    ):
         return float(node.value)
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         return -_value(node.operand)

@@ -30,7 +30,9 @@ class ArithmeticTasks:
 
     def load(self, split: str) -> Sequence[Task]:
         if split not in SIZES:
-            raise TaskSetError(f"task set 'arithmetic' has no split {split!r}. Use one of: {', '.join(SIZES)}")
+            raise TaskSetError(
+                f"task set 'arithmetic' has no split {split!r}. Use one of: {', '.join(SIZES)}"
+            )
         dice = random.Random(f"arithmetic/{split}/{self.largest}")
         tasks = []
         for number in range(SIZES[split]):
@@ -54,7 +56,12 @@ class ArithmeticTasks:
         return {}
 
     def describe(self) -> Mapping[str, Any]:
-        return {"name": "arithmetic", "licence": "CC0", "version": 1, "options": {"largest": self.largest}}
+        return {
+            "name": "arithmetic",
+            "licence": "CC0",
+            "version": 1,
+            "options": {"largest": self.largest},
+        }
 
     def check(self) -> list[str]:
         return []

@@ -32,7 +32,11 @@ class BestOfN(Trainer):
     """Checkpoints are the weights kept after a step, one file each."""
 
     def checkpoints(self, folder: RunFolder) -> Mapping[int, Path]:
-        found = {int(file.stem): file for file in folder.checkpoints.glob("*.safetensors") if file.stem.isdigit()}
+        found = {
+            int(file.stem): file
+            for file in folder.checkpoints.glob("*.safetensors")
+            if file.stem.isdigit()
+        }
         return dict(sorted(found.items()))
 
     def export(self, folder: RunFolder, checkpoint: Path, target: Path) -> None:
@@ -45,7 +49,9 @@ class BestOfN(Trainer):
         from safetensors.torch import load_file
         from transformers import AutoModelForCausalLM
 
-        model = AutoModelForCausalLM.from_pretrained(fetched(folder.config().policy), dtype="float32")
+        model = AutoModelForCausalLM.from_pretrained(
+            fetched(folder.config().policy), dtype="float32"
+        )
         model.load_state_dict(load_file(checkpoint), strict=False)  # tied weights are there once
         return model.eval()
 
@@ -55,7 +61,9 @@ class BestOfN(Trainer):
 
 class _Climb(RolloutWork):
     def __init__(self, run: LiveRun, checkpoints: Mapping[int, Path]) -> None:
-        super().__init__(run.config, run.model, run.folder.logs, f"{run.folder.id}-{os.getpid()}", run.roles)
+        super().__init__(
+            run.config, run.model, run.folder.logs, f"{run.folder.id}-{os.getpid()}", run.roles
+        )
         self._run = run
         self._checkpoints = checkpoints
         self._steps = RowLog(run.folder, "steps")
@@ -67,7 +75,9 @@ class _Climb(RolloutWork):
 
         run, limits = self._run, self.config.sampling
         length = limits.max_prompt_tokens + limits.max_response_tokens
-        server = PolicyServer(run.model, slots=64, response_length=limits.max_response_tokens, max_length=length)
+        server = PolicyServer(
+            run.model, slots=64, response_length=limits.max_response_tokens, max_length=length
+        )
         kept = {name: one.detach().clone() for name, one in server.decoder.model.named_parameters()}
         if run.done:
             kept = load_file(self._checkpoints[run.done])
@@ -86,12 +96,18 @@ class _Climb(RolloutWork):
                     for number in range(self.config.rollout.group_size):
                         server.decoder.load_weights(self._noisy(kept, step, number))
                         means.append(await self._rewards(session, tasks, "train", step, number))
-                    best = means.index(max(means))  # the present policy, number 0, where nothing beats it
+                    best = means.index(
+                        max(means)
+                    )  # the present policy, number 0, where nothing beats it
                     kept = self._noisy(kept, step, best)
                     server.decoder.load_weights(kept)
                     self._save(kept, step)
                     spread = max(means) - min(means)
-                    data = {"step_s": time.monotonic() - began, "best_of_n/kept": best, "best_of_n/spread": spread}
+                    data = {
+                        "step_s": time.monotonic() - began,
+                        "best_of_n/kept": best,
+                        "best_of_n/spread": spread,
+                    }
                     self._steps.add([{"step": step, "data": data}])
                     if validation_due(self.config.train, run.steps, step):
                         await self._rewards(session, run.val, "val", step, 0)
@@ -99,11 +115,15 @@ class _Climb(RolloutWork):
         finally:
             server.decoder.stop()
 
-    async def _rewards(self, session: Session, tasks: Sequence[Task], phase: Phase, step: int, number: int) -> float:
+    async def _rewards(
+        self, session: Session, tasks: Sequence[Task], phase: Phase, step: int, number: int
+    ) -> float:
         """Mean reward over tasks, each run once."""
         if full := self._run.full():
             raise RunFailed(full)
-        done = await asyncio.gather(*(session.rollout(task.id, phase, step, number) for task in tasks))
+        done = await asyncio.gather(
+            *(session.rollout(task.id, phase, step, number) for task in tasks)
+        )
         await asyncio.to_thread(self._run.poll)
         return statistics.fmean([one.reward for one in done if one.reward is not None] or [0.0])
 
@@ -124,6 +144,8 @@ class _Climb(RolloutWork):
         dice = torch.Generator().manual_seed(hash((self.config.seed, step, number)) % 2**31)
         size = self.config.train.learning_rate
         return {
-            name: one + size * one.std() * torch.randn(one.shape, generator=dice) if one.numel() > 1 else one
+            name: one + size * one.std() * torch.randn(one.shape, generator=dice)
+            if one.numel() > 1
+            else one
             for name, one in weights.items()
         }

@@ -47,5 +47,7 @@ class PydanticAISQL:
             remarks = await ask(prompts.check(problem, sql, result), toolbox)
             if prompts.approves(remarks):
                 break
-            sql = prompts.parse_sql(await ask(prompts.rewrite(problem, sql, result, remarks), toolbox))
+            sql = prompts.parse_sql(
+                await ask(prompts.rewrite(problem, sql, result, remarks), toolbox)
+            )
         return sql

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from agent_framework import Agent, Case, Default, Workflow, WorkflowBuilder, WorkflowContext, executor
+from agent_framework import (
+    Agent,
+    Case,
+    Default,
+    Workflow,
+    WorkflowBuilder,
+    WorkflowContext,
+    executor,
+)
 
 from harness.records import Problem
 from harness.toolbox import Toolbox
@@ -69,7 +77,11 @@ def workflow(problem: Problem, toolbox: Toolbox) -> Workflow:
         return prompts.approves(draft.remarks)
 
     graph = WorkflowBuilder(3 * toolbox.max_turns, start_executor=write).add_edge(execute, check)
-    for source, done, more in ((write, last, execute), (check, approved, rewrite), (rewrite, last, execute)):
+    for source, done, more in (
+        (write, last, execute),
+        (check, approved, rewrite),
+        (rewrite, last, execute),
+    ):
         graph.add_switch_case_edge_group(source, [Case(done, answer), Default(more)])
     return graph.build()
 

@@ -22,5 +22,7 @@ class AgentFrameworkSQLIdiomatic:
             return await toolbox.execute(sql)
 
         prompt = toolbox.prompts.write(problem)
-        agent = member("write_query", prompt.system + TRY, toolbox, [execute], max(1, toolbox.max_turns - 1))
+        agent = member(
+            "write_query", prompt.system + TRY, toolbox, [execute], max(1, toolbox.max_turns - 1)
+        )
         return str(toolbox.prompts.parse_sql((await agent.run(prompt.user)).text))

@@ -45,11 +45,26 @@ class AgentFrameworkTeamIdiomatic:
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
         prompts: TeamPrompts = toolbox.prompts
         workers, rounds = Workers(problem.task_id, toolbox, work), max(1, toolbox.max_turns)
-        planner = member(PLANNER, prompts.planner.system, toolbox, functions(workers.toolbox), rounds, Stop(workers))
+        planner = member(
+            PLANNER,
+            prompts.planner.system,
+            toolbox,
+            functions(workers.toolbox),
+            rounds,
+            Stop(workers),
+        )
         session = planner.create_session()
-        answer = (await planner.run(prompts.planner.user(problem), session=session)).messages[-1].text.strip()
+        answer = (
+            (await planner.run(prompts.planner.user(problem), session=session))
+            .messages[-1]
+            .text.strip()
+        )
         review = replace(problem, context=prompts.review(workers.reports, answer))
-        said = (await member(CRITIC, prompts.critic.system, toolbox, (), rounds).run(prompts.critic.user(review))).text
+        said = (
+            await member(CRITIC, prompts.critic.system, toolbox, (), rounds).run(
+                prompts.critic.user(review)
+            )
+        ).text
         if prompts.approves(said):
             return answer
         return (await planner.run(said, session=session)).messages[-1].text.strip()

@@ -34,7 +34,10 @@ class Turns(ChatMiddleware):
     """Notes the calls of each reply; the reply after the last turn is the answer, whatever it calls."""
 
     def __init__(self, toolbox: Toolbox) -> None:
-        self.tools = [self._tool(tool.name, toolbox, tool.description, tool.parameters) for tool in toolbox.tools]
+        self.tools = [
+            self._tool(tool.name, toolbox, tool.description, tool.parameters)
+            for tool in toolbox.tools
+        ]
         self.left: list[Content] = []
         """Calls of the last reply that are to be carried out."""
         self.raised: BaseException | None = None
@@ -50,10 +53,15 @@ class Turns(ChatMiddleware):
 
     @staticmethod
     def _tool(
-        name: str, toolbox: Toolbox, description: str = "", parameters: Mapping[str, object] = MappingProxyType({})
+        name: str,
+        toolbox: Toolbox,
+        description: str = "",
+        parameters: Mapping[str, object] = MappingProxyType({}),
     ) -> FunctionTool:
         # `Verbatim` answers for its function; without one the framework would hand the call back to the caller.
-        return FunctionTool(name=name, description=description, input_model=parameters, func=toolbox.call)
+        return FunctionTool(
+            name=name, description=description, input_model=parameters, func=toolbox.call
+        )
 
     async def process(self, context: ChatContext, call_next: Callable[[], Awaitable[None]]) -> None:
         if self.raised is not None:
@@ -87,7 +95,9 @@ class Verbatim(FunctionMiddleware):
         self._toolbox = toolbox
         self._results: list[str] = []
 
-    async def process(self, context: FunctionInvocationContext, call_next: Callable[[], Awaitable[None]]) -> None:
+    async def process(
+        self, context: FunctionInvocationContext, call_next: Callable[[], Awaitable[None]]
+    ) -> None:
         if not self._results:  # the first of a reply's calls, which come one after another
             calls = [(str(call.name), str(call.arguments)) for call in self._turns.left]
             try:
@@ -101,7 +111,11 @@ class Verbatim(FunctionMiddleware):
 def caller(role: str, system: str, toolbox: Toolbox) -> tuple[Agent, Turns]:
     """The agent that calls tools, and what notes its replies."""
     turns = Turns(toolbox)
-    client = chat_client(role, toolbox, {"max_iterations": toolbox.max_turns + 1, "allow_concurrent_invocation": False})
+    client = chat_client(
+        role,
+        toolbox,
+        {"max_iterations": toolbox.max_turns + 1, "allow_concurrent_invocation": False},
+    )
     agent = Agent(
         client,
         system,

@@ -20,11 +20,18 @@ def as_function(tool: Tool, toolbox: Toolbox) -> FunctionTool:
     async def run(**arguments: Any) -> str:
         return await toolbox.call(tool.name, arguments)
 
-    return FunctionTool(name=tool.name, description=tool.description, input_model=tool.parameters, func=run)
+    return FunctionTool(
+        name=tool.name, description=tool.description, input_model=tool.parameters, func=run
+    )
 
 
 def member(
-    role: str, system: str, toolbox: Toolbox, tools: Sequence[FunctionTool], rounds: int, *more: ChatMiddleware
+    role: str,
+    system: str,
+    toolbox: Toolbox,
+    tools: Sequence[FunctionTool],
+    rounds: int,
+    *more: ChatMiddleware,
 ) -> Agent:
     """An agent with tools, whose replies may call them in so many rounds."""
     return Agent(
@@ -48,5 +55,7 @@ class AgentFrameworkToolsIdiomatic:
     roles = ROLES
 
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
-        agent = member(ROLES[0], toolbox.prompts.system, toolbox, functions(toolbox), toolbox.max_turns)
+        agent = member(
+            ROLES[0], toolbox.prompts.system, toolbox, functions(toolbox), toolbox.max_turns
+        )
         return (await agent.run(toolbox.prompts.user(problem))).text.strip()

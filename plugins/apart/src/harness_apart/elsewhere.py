@@ -65,24 +65,34 @@ def store_key(file: Path | None = None) -> str:
                 of = os.fstat(opened.fileno())
                 key = opened.read().strip()
         except (OSError, ValueError) as error:
-            raise ConfigError(f"the key of the store cannot be read from {file}: {error}") from error
+            raise ConfigError(
+                f"the key of the store cannot be read from {file}: {error}"
+            ) from error
         if of.st_uid != os.geteuid() or of.st_mode & 0o077:
-            raise ConfigError(f"{file} holds the key of the store, and others may read it: chmod 600 {file}")
+            raise ConfigError(
+                f"{file} holds the key of the store, and others may read it: chmod 600 {file}"
+            )
     if not key.isascii() or not key.isprintable() or len(key) < 16:
-        raise ConfigError(f"{key_place(file)} holds no key of a store: 16 or more letters and digits. Remove it")
+        raise ConfigError(
+            f"{key_place(file)} holds no key of a store: 16 or more letters and digits. Remove it"
+        )
     return key
 
 
 def _make(file: Path) -> None:
     """A new key, whole or not at all, readable by its owner alone; of several makers the first counts."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=file.parent, encoding="utf-8") as made:  # has mode 600
+    with tempfile.NamedTemporaryFile(
+        "w", dir=file.parent, encoding="utf-8"
+    ) as made:  # has mode 600
         made.write(secrets.token_urlsafe(32) + "\n")
         made.flush()
         os.link(made.name, file)
 
 
-def runs_at(url: str, say: Callable[[str], None], limit_s: float = AWAY_S) -> list[dict[str, JsonValue]]:
+def runs_at(
+    url: str, say: Callable[[str], None], limit_s: float = AWAY_S
+) -> list[dict[str, JsonValue]]:
     """What the runs of a store tell runners; waits for a store that does not answer yet, and says so once.
 
     Raises:
@@ -92,9 +102,13 @@ def runs_at(url: str, say: Callable[[str], None], limit_s: float = AWAY_S) -> li
     ends, said = time.monotonic() + limit_s, False
     while True:
         try:
-            answer = httpx.get(f"{url}/runs", headers=bearer(store_key()), timeout=5, trust_env=False)
+            answer = httpx.get(
+                f"{url}/runs", headers=bearer(store_key()), timeout=5, trust_env=False
+            )
             if answer.status_code == 401:
-                raise ConfigError(f"the store at {url} has another key than {key_place()}: copy its key, or set {KEY}")
+                raise ConfigError(
+                    f"the store at {url} has another key than {key_place()}: copy its key, or set {KEY}"
+                )
             return list(answer.raise_for_status().json()["runs"])
         except httpx.TransportError as error:
             if time.monotonic() > ends:
@@ -153,14 +167,20 @@ class Elsewhere(StoreElsewhere):
                 session = await self._get_session()
                 async with session.put(self.endpoint, json=self._told) as answer:
                     if 400 <= answer.status < 500:
-                        raise RunFailed(f"the store at {self.endpoint} refuses this run: {await answer.text()}")
+                        raise RunFailed(
+                            f"the store at {self.endpoint} refuses this run: {await answer.text()}"
+                        )
                     answer.raise_for_status()
                 heard = time.monotonic()
             except (aiohttp.ClientError, TimeoutError) as error:
                 if time.monotonic() - heard > AWAY_S:
                     raise gone(self.endpoint) from error
                 if not away:
-                    logger.error("the store at %s does not answer: waits for it, %g s at most", self.endpoint, AWAY_S)
+                    logger.error(
+                        "the store at %s does not answer: waits for it, %g s at most",
+                        self.endpoint,
+                        AWAY_S,
+                    )
                 away = True
             else:
                 if away:

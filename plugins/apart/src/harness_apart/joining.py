@@ -96,7 +96,10 @@ async def answers(gateway_url: str) -> bool:
     """Whether a run's gateway does."""
     limit = aiohttp.ClientTimeout(total=5)
     try:
-        async with aiohttp.ClientSession(timeout=limit) as http, http.get(f"{gateway_url}/health") as answer:
+        async with (
+            aiohttp.ClientSession(timeout=limit) as http,
+            http.get(f"{gateway_url}/health") as answer,
+        ):
             return answer.status == 200
     except (aiohttp.ClientError, TimeoutError):
         return False

@@ -78,7 +78,13 @@ class Place:
             """What agentlightning says of a rollout that it does not know; its clients ask once then."""
             return PlainTextResponse(str(error), 400)
 
-        return cls(str(told.invitation["run"]), told.invitation, store, app, asyncio.create_task(watch_joined(store)))
+        return cls(
+            str(told.invitation["run"]),
+            told.invitation,
+            store,
+            app,
+            asyncio.create_task(watch_joined(store)),
+        )
 
 
 class Places:
@@ -107,9 +113,13 @@ class Places:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
         if scope["type"] == "http" and scope["path"] != "/health":
-            shown = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+            shown = next(
+                (value for name, value in scope["headers"] if name == b"authorization"), b""
+            )
             if not hmac.compare_digest(shown, self._key):
-                refused = PlainTextResponse("the store wants its key: Authorization: Bearer KEY\n", 401)
+                refused = PlainTextResponse(
+                    "the store wants its key: Authorization: Bearer KEY\n", 401
+                )
                 await refused(scope, receive, send)
                 return
         await self._app(scope, receive, send)
@@ -140,7 +150,9 @@ class Places:
         now = time.monotonic()
         alive = [(launch, one) for launch, one in self._places.items() if now - one.heard < HEARD_S]
         alive.sort(key=lambda item: item[1].store.shares.taking_part())
-        return JSONResponse({"runs": [{**one.invitation, "place": launch} for launch, one in alive]})
+        return JSONResponse(
+            {"runs": [{**one.invitation, "place": launch} for launch, one in alive]}
+        )
 
     async def _put(self, request: Request) -> Response:
         launch = request.path_params["launch"]
@@ -155,7 +167,9 @@ class Places:
         except (ValueError, LookupError) as error:
             return PlainTextResponse(f"that is no run: {error}", 400)
         async with self._making:
-            for other in [name for name, one in self._places.items() if one.run == run and name != launch]:
+            for other in [
+                name for name, one in self._places.items() if one.run == run and name != launch
+            ]:
                 self._superseded[other] = None
                 self._drop(other)
             for oldest in list(self._superseded)[:-REMEMBERED]:

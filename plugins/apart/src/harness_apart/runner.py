@@ -23,14 +23,20 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def runner(
     join: Annotated[
-        Path | None, typer.Option(help="The run's folder, or its join.json.", autocompletion=complete.runs)
+        Path | None,
+        typer.Option(help="The run's folder, or its join.json.", autocompletion=complete.runs),
     ] = None,
     store: complete.Store = None,
-    run: Annotated[str | None, typer.Option(help="With --store: for this run alone, by its folder's name.")] = None,
-    wait: Annotated[float, typer.Option(min=0, help="With --store: seconds to wait for a run.")] = 600.0,
+    run: Annotated[
+        str | None, typer.Option(help="With --store: for this run alone, by its folder's name.")
+    ] = None,
+    wait: Annotated[
+        float, typer.Option(min=0, help="With --store: seconds to wait for a run.")
+    ] = 600.0,
     runners: Annotated[int, typer.Option(min=1, help="Runner processes.")] = 1,
     logs: Annotated[
-        Path | None, typer.Option(help="Where their logs go; by default beside the join file, or runner-logs.")
+        Path | None,
+        typer.Option(help="Where their logs go; by default beside the join file, or runner-logs."),
     ] = None,
 ) -> None:
     """Run agents for a run that goes on elsewhere, until it ends; with --store for one run after another.
@@ -44,7 +50,12 @@ def runner(
     if (join is None) == (store is None) or (run is not None and store is None):
         raise UserError("give --join RUN, or --store URL and perhaps --run NAME")
     if join is not None:
-        work(Invitation.read(join), runners, logs or (join if join.is_dir() else join.parent) / "logs", say)
+        work(
+            Invitation.read(join),
+            runners,
+            logs or (join if join.is_dir() else join.parent) / "logs",
+            say,
+        )
         return
     assert store is not None
     store, worked = store.rstrip("/"), False
@@ -107,7 +118,9 @@ def awaited(
     while True:
         for told in runs_at(store, say, max(0.0, ends - time.monotonic())):
             place = str(told.pop("place"))
-            invitation = Invitation.of({**told, "store_url": f"{store}/runs/{place}", "store_key": store_key()}, store)
+            invitation = Invitation.of(
+                {**told, "store_url": f"{store}/runs/{place}", "store_key": store_key()}, store
+            )
             if run in (None, invitation.run) and asyncio.run(answers(invitation.gateway_url)):
                 return invitation
         if time.monotonic() > ends:

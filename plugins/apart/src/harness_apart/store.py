@@ -24,9 +24,14 @@ PORT = 4747
 @app.command()
 def store(
     host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen at; 0 takes a free one.")] = PORT,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port to listen at; 0 takes a free one.")
+    ] = PORT,
     key_file: Annotated[
-        Path | None, typer.Option(help="Its key; made where it is not there. By default HARNESS_STORE_KEY, or a file.")
+        Path | None,
+        typer.Option(
+            help="Its key; made where it is not there. By default HARNESS_STORE_KEY, or a file."
+        ),
     ] = None,
 ) -> None:
     """Keep the rollouts of runs in a process of its own, which trainings and runners come to and go from.
@@ -49,11 +54,15 @@ def store(
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
             if self.started:
-                say(f"store: http://{f'[{host}]' if ':' in host else host}:{own} (its key: {key_place(key_file)})")
+                say(
+                    f"store: http://{f'[{host}]' if ':' in host else host}:{own} (its key: {key_place(key_file)})"
+                )
                 sys.stdout.flush()
 
     async def serve() -> None:
-        server = Announced(Places(key), limits, lifespan="on", log_level=logging.CRITICAL, server_header=False)
+        server = Announced(
+            Places(key), limits, lifespan="on", log_level=logging.CRITICAL, server_header=False
+        )
         await server.serve(sockets=[listener])
 
     asyncio.run(serve())

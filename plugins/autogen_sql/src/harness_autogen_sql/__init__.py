@@ -18,7 +18,11 @@ _team = partial(AgentSpec, program="team", frameworks=FRAMEWORKS)
 @hookimpl
 def harness_agents() -> list[AgentSpec]:
     return [
-        _sql("autogen_sql", f"{__name__}.agent:AutoGenSQL", "AutoGen AgentChat: agents in a GraphFlow"),
+        _sql(
+            "autogen_sql",
+            f"{__name__}.agent:AutoGenSQL",
+            "AutoGen AgentChat: agents in a GraphFlow",
+        ),
         _sql(
             "autogen_sql_idiomatic",
             f"{__name__}.idiomatic:AutoGenSQLIdiomatic",
@@ -27,7 +31,9 @@ def harness_agents() -> list[AgentSpec]:
             strict=False,
         ),
         _tools(
-            "autogen_tools", f"{__name__}.tools:AutoGenTools", "AutoGen AgentChat: an AssistantAgent with a workbench"
+            "autogen_tools",
+            f"{__name__}.tools:AutoGenTools",
+            "AutoGen AgentChat: an AssistantAgent with a workbench",
         ),
         _tools(
             "autogen_tools_idiomatic",

@@ -45,7 +45,9 @@ class DraftAgent(BaseChatAgent):
     def produced_message_types(self) -> Sequence[type[BaseChatMessage]]:
         return (StructuredMessage[Draft],)
 
-    async def on_messages(self, messages: Sequence[BaseChatMessage], cancellation_token: CancellationToken) -> Response:
+    async def on_messages(
+        self, messages: Sequence[BaseChatMessage], cancellation_token: CancellationToken
+    ) -> Response:
         last = messages[-1]
         draft = last.content if isinstance(last, StructuredMessage) else Draft()
         content = await self._step(draft, cancellation_token)
@@ -60,7 +62,10 @@ def team(problem: Problem, toolbox: Toolbox) -> GraphFlow:
     prompts: Prompts = toolbox.prompts
 
     async def ask(prompt: Prompt, token: CancellationToken) -> str:
-        said: list[LLMMessage] = [SystemMessage(content=prompt.system), UserMessage(content=prompt.user, source="user")]
+        said: list[LLMMessage] = [
+            SystemMessage(content=prompt.system),
+            UserMessage(content=prompt.user, source="user"),
+        ]
         reply = await chat_client(prompt.role, toolbox).create(said, cancellation_token=token)
         return str(reply.content)
 
@@ -79,7 +84,9 @@ def team(problem: Problem, toolbox: Toolbox) -> GraphFlow:
     async def rewrite(draft: Draft, token: CancellationToken) -> Draft:
         reply = await ask(prompts.rewrite(problem, draft.sql, draft.result, draft.remarks), token)
         queries = draft.queries + 1
-        return Draft(sql=prompts.parse_sql(reply), queries=queries, done=queries >= toolbox.max_turns)
+        return Draft(
+            sql=prompts.parse_sql(reply), queries=queries, done=queries >= toolbox.max_turns
+        )
 
     async def answer(draft: Draft, token: CancellationToken) -> Draft:
         return draft
@@ -97,7 +104,9 @@ def team(problem: Problem, toolbox: Toolbox) -> GraphFlow:
     for agent in (writer, executor, checker, rewriter, final):
         graph.add_node(agent)
     for source, target in ((writer, executor), (checker, rewriter), (rewriter, executor)):
-        graph.add_edge(source, target, condition=lambda message: not done(message), activation_condition="any")
+        graph.add_edge(
+            source, target, condition=lambda message: not done(message), activation_condition="any"
+        )
         graph.add_edge(source, final, condition=done, activation_condition="any")
     graph.add_edge(executor, checker)
     graph.set_entry_point(writer)

@@ -28,10 +28,14 @@ class Database(BaseChatAgent):
     def produced_message_types(self) -> Sequence[type[BaseChatMessage]]:
         return (TextMessage,)
 
-    async def on_messages(self, messages: Sequence[BaseChatMessage], cancellation_token: CancellationToken) -> Response:
+    async def on_messages(
+        self, messages: Sequence[BaseChatMessage], cancellation_token: CancellationToken
+    ) -> Response:
         sql = self._toolbox.prompts.parse_sql(messages[-1].to_text())
         result = cancellation_token.link_future(asyncio.ensure_future(self._toolbox.execute(sql)))
-        return Response(chat_message=TextMessage(content=f"Result:\n{await result}", source=self.name))
+        return Response(
+            chat_message=TextMessage(content=f"Result:\n{await result}", source=self.name)
+        )
 
     async def on_reset(self, cancellation_token: CancellationToken) -> None:
         """Nothing is kept between messages."""
@@ -46,7 +50,10 @@ class AutoGenSQLIdiomatic:
         prompts = toolbox.prompts
         task = prompts.write(problem)
         writer = AssistantAgent(
-            "write_query", chat_client("write_query", toolbox), system_message=task.system, description="Writes."
+            "write_query",
+            chat_client("write_query", toolbox),
+            system_message=task.system,
+            description="Writes.",
         )
         checker = AssistantAgent(
             "check_query",
@@ -60,7 +67,9 @@ class AutoGenSQLIdiomatic:
             nonlocal written
             written += sum(message.source == "write_query" for message in messages)
             last = messages[-1]
-            return written >= toolbox.max_turns or (last.source == "check_query" and prompts.approves(last.to_text()))
+            return written >= toolbox.max_turns or (
+                last.source == "check_query" and prompts.approves(last.to_text())
+            )
 
         chat = RoundRobinGroupChat(
             [writer, Database(toolbox), checker], termination_condition=FunctionalTermination(ended)

@@ -29,7 +29,10 @@ MODEL_INFO = ModelInfo(
 
 
 def chat_client(
-    role: str, toolbox: Toolbox, kind: type[OpenAIChatCompletionClient] = OpenAIChatCompletionClient, **more: Any
+    role: str,
+    toolbox: Toolbox,
+    kind: type[OpenAIChatCompletionClient] = OpenAIChatCompletionClient,
+    **more: Any,
 ) -> OpenAIChatCompletionClient:
     """A client of a role's endpoint, on the runner's connection pool."""
     llm = toolbox.llm(role)

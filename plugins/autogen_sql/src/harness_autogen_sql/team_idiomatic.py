@@ -60,7 +60,9 @@ def member(role: str, system: str, toolbox: Toolbox, bench: StaticWorkbench) -> 
 async def work(role: str, task: Problem, part: Toolbox) -> str:
     """A run of a worker."""
     texts = part.prompts.worker
-    return await run_agent(texts.user(task), member(role, texts.system, part, StaticWorkbench([*functions(part)])))
+    return await run_agent(
+        texts.user(task), member(role, texts.system, part, StaticWorkbench([*functions(part)]))
+    )
 
 
 class AutoGenTeamIdiomatic:

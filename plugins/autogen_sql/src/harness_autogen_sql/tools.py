@@ -34,7 +34,9 @@ class ToolboxBench(StaticWorkbench):
 
     async def carry_out(self, call: FunctionCall, token: CancellationToken) -> str:
         if not self._said or self._texts is None:
-            self._texts = asyncio.create_task(self._carry_out())  # its turn comes when all of them have begun
+            self._texts = asyncio.create_task(
+                self._carry_out()
+            )  # its turn comes when all of them have begun
         number, texts = len(self._said), self._texts
         self._said.append((call.name, call.arguments))
         token.link_future(texts)
@@ -64,7 +66,9 @@ class ToolAgent(AssistantAgent):
         except BaseException:
             stream.put_nowait(None)  # what AutoGen waits for; the exception is then its to raise
             raise
-        return tool_call, FunctionExecutionResult(content=text, name=tool_call.name, call_id=tool_call.id)
+        return tool_call, FunctionExecutionResult(
+            content=text, name=tool_call.name, call_id=tool_call.id
+        )
 
 
 class TurnsClient(OpenAIChatCompletionClient):
@@ -114,4 +118,6 @@ class AutoGenTools:
     roles = ROLES
 
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
-        return await Caller(self.roles[0], toolbox.prompts.system, toolbox).follow(toolbox.prompts.user(problem))
+        return await Caller(self.roles[0], toolbox.prompts.system, toolbox).follow(
+            toolbox.prompts.user(problem)
+        )

@@ -25,7 +25,9 @@ class ToolboxTool(BaseTool[BaseModel, str]):  # type: ignore[type-var]  # tools 
         self._toolbox = toolbox
 
     async def run(self, args: BaseModel, cancellation_token: CancellationToken) -> str:
-        called = asyncio.ensure_future(self._toolbox.call(self.name, args.model_dump(exclude_unset=True)))
+        called = asyncio.ensure_future(
+            self._toolbox.call(self.name, args.model_dump(exclude_unset=True))
+        )
         return str(await cancellation_token.link_future(called))
 
 

@@ -18,15 +18,27 @@ _team = partial(AgentSpec, program="team", frameworks=FRAMEWORKS)
 @hookimpl
 def harness_agents() -> list[AgentSpec]:
     return [
-        _sql("crewai_sql", f"{__name__}.agent:CrewAISQL", "CrewAI: a Flow with routers and direct model calls"),
+        _sql(
+            "crewai_sql",
+            f"{__name__}.agent:CrewAISQL",
+            "CrewAI: a Flow with routers and direct model calls",
+        ),
         _sql(
             "crewai_sql_idiomatic",
             f"{__name__}.idiomatic:CrewAISQLIdiomatic",
             "CrewAI: a crew with an agent and a task for each role",
             strict=False,
         ),
-        _tools("crewai_tools", f"{__name__}.tools:CrewAITools", "CrewAI: a Flow whose router carries out tool calls"),
-        _team("crewai_team", f"{__name__}.team:CrewAITeam", "CrewAI: a planner, workers and a critic, each a Flow"),
+        _tools(
+            "crewai_tools",
+            f"{__name__}.tools:CrewAITools",
+            "CrewAI: a Flow whose router carries out tool calls",
+        ),
+        _team(
+            "crewai_team",
+            f"{__name__}.team:CrewAITeam",
+            "CrewAI: a planner, workers and a critic, each a Flow",
+        ),
         _dialogue(
             "crewai_dialogue",
             f"{__name__}.dialogue:CrewAIDialogue",

@@ -23,7 +23,9 @@ class AsyncLLM(OpenAICompletion):
         return None
 
 
-def chat_model(role: str, toolbox: Toolbox, kind: type[AsyncLLM] = AsyncLLM, **more: Any) -> AsyncLLM:
+def chat_model(
+    role: str, toolbox: Toolbox, kind: type[AsyncLLM] = AsyncLLM, **more: Any
+) -> AsyncLLM:
     """CrewAI's model of a role's endpoint."""
     llm = toolbox.llm(role)
     return kind(
@@ -72,7 +74,9 @@ class SQLFlow(Flow[Draft]):
     @router(execute)
     async def check(self) -> Literal["rejected", "approved"]:
         prompts = self.toolbox.prompts
-        self.state.remarks = await self.answer_to(prompts.check(self.problem, self.state.sql, self.state.result))
+        self.state.remarks = await self.answer_to(
+            prompts.check(self.problem, self.state.sql, self.state.result)
+        )
         return "approved" if prompts.approves(self.state.remarks) else "rejected"
 
     @listen("rejected")
@@ -84,7 +88,11 @@ class SQLFlow(Flow[Draft]):
 
     async def answer_to(self, prompt: Prompt) -> str:
         """What the model replies to a prompt."""
-        return str(await chat_model(prompt.role, self.toolbox).acall(cast("list[LLMMessage]", prompt.messages)))
+        return str(
+            await chat_model(prompt.role, self.toolbox).acall(
+                cast("list[LLMMessage]", prompt.messages)
+            )
+        )
 
 
 class CrewAISQL:

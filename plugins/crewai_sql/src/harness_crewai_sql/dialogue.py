@@ -15,7 +15,9 @@ class CrewAIDialogue:
     roles = ROLES
 
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
-        said = Conversation(messages=[{"role": "system", "content": toolbox.prompts.system(problem)}])
+        said = Conversation(
+            messages=[{"role": "system", "content": toolbox.prompts.system(problem)}]
+        )
 
         async def answer(text: str) -> str:
             said.messages.append({"role": "user", "content": text})

@@ -42,4 +42,6 @@ class CrewAISQLIdiomatic(ReferenceSQL):
             max_retry_limit=0,
         )
         task = Task(description=prompt.user, expected_output=OUTPUTS[prompt.role], agent=agent)
-        return cast(CrewOutput, await Crew(agents=[agent], tasks=[task], tracing=False).akickoff()).raw
+        return cast(
+            CrewOutput, await Crew(agents=[agent], tasks=[task], tracing=False).akickoff()
+        ).raw

@@ -15,7 +15,9 @@ Telemetry._is_telemetry_disabled = classmethod(lambda cls: True)  # type: ignore
 
 _before = os.environ.get("TOKENIZERS_PARALLELISM")
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", ImportWarning)  # of CrewAI's own packages, also where warnings are errors
+    warnings.simplefilter(
+        "ignore", ImportWarning
+    )  # of CrewAI's own packages, also where warnings are errors
     import crewai.llms.retry  # (sets that variable while it is imported)
 
 if _before is None:

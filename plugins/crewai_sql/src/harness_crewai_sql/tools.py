@@ -61,9 +61,16 @@ class ToolFlow(Flow[Conversation]):
     @router("calls")
     async def call_tools(self) -> Literal["called"]:
         state = self.state
-        said = [{"id": call.id, "type": "function", "function": call.function.model_dump()} for call in state.calls]
-        state.messages.append({"role": "assistant", "content": state.words or None, "tool_calls": said})
-        texts = await self.toolbox.call_all([(call.function.name, call.function.arguments) for call in state.calls])
+        said = [
+            {"id": call.id, "type": "function", "function": call.function.model_dump()}
+            for call in state.calls
+        ]
+        state.messages.append(
+            {"role": "assistant", "content": state.words or None, "tool_calls": said}
+        )
+        texts = await self.toolbox.call_all(
+            [(call.function.name, call.function.arguments) for call in state.calls]
+        )
         for call, text in zip(state.calls, texts, strict=True):
             state.messages.append({"role": "tool", "tool_call_id": call.id, "content": text})
         return "called"

@@ -9,7 +9,16 @@ import orjson
 from harness.gateway.dialects import Given, Json, Written, given
 from harness_dialects.words import assistant, call, function, pieces, rest, text_of
 
-MAPPED = ("messages", "system", "tools", "tool_choice", "stop_sequences", "stream", "metadata", "thinking")
+MAPPED = (
+    "messages",
+    "system",
+    "tools",
+    "tool_choice",
+    "stop_sequences",
+    "stream",
+    "metadata",
+    "thinking",
+)
 TEXT = ("text",)
 NOT_ASKED = ("disabled", "adaptive")
 """Of `thinking`: the second leaves it to the model, and these think in their text or not at all."""
@@ -38,14 +47,18 @@ class Messages:
         """See `harness.gateway.dialects.Dialect`."""
         thinking = body.get("thinking") or {}
         if (kind := thinking.get("type", "disabled")) not in NOT_ASKED:
-            raise ValueError(f"thinking of type {kind!r} has no chat completion here; leave it out, or send 'disabled'")
+            raise ValueError(
+                f"thinking of type {kind!r} has no chat completion here; leave it out, or send 'disabled'"
+            )
         messages: list[Json] = []
         if system := body.get("system"):
             messages.append({"role": "system", "content": text_of(system, TEXT)})
         for message in body["messages"]:
             messages += _messages(message["role"], message["content"], written)
         chat: Json = {"messages": messages}
-        if tools := [_tool(tool) for tool in body.get("tools") or () if not tool.get("defer_loading")]:
+        if tools := [
+            _tool(tool) for tool in body.get("tools") or () if not tool.get("defer_loading")
+        ]:
             chat["tools"] = tools
         if choice := body.get("tool_choice"):
             named = {"type": "function", "function": {"name": choice.get("name")}}
@@ -69,7 +82,9 @@ class Messages:
             "role": "assistant",
             "model": completion.get("model") or body.get("model"),
             "content": list(_blocks(choice["message"])),
-            "stop_reason": STOPS.get(choice.get("finish_reason"), "tool_use" if calls else "end_turn"),
+            "stop_reason": STOPS.get(
+                choice.get("finish_reason"), "tool_use" if calls else "end_turn"
+            ),
             "stop_sequence": None,
             "usage": {
                 "input_tokens": usage.get("prompt_tokens") or 0,
@@ -88,13 +103,19 @@ class Messages:
         if not isinstance(told, dict):
             told = {"message": str(told or error)}
         code = told.get("code")
-        shown = {"type": ERRORS.get(str(code), "api_error"), "message": told.get("message") or str(told), "code": code}
+        shown = {
+            "type": ERRORS.get(str(code), "api_error"),
+            "message": told.get("message") or str(told),
+            "code": code,
+        }
         return {"type": "error", "error": shown}
 
 
 def _messages(role: str, content: str | Sequence[Given], written: Written) -> Iterator[Json]:
     """One message as one or more: results of tools are messages of their own in a chat completion."""
-    blocks: Sequence[Given] = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    blocks: Sequence[Given] = (
+        [{"type": "text", "text": content}] if isinstance(content, str) else content
+    )
     words = [block for block in blocks if block["type"] not in ("tool_use", "tool_result")]
     text = text_of(words, TEXT)
     if role == "assistant":
@@ -115,7 +136,9 @@ def _messages(role: str, content: str | Sequence[Given], written: Written) -> It
 
 def _tool(tool: Given) -> Json:
     if tool.get("type", "custom") != "custom":
-        raise ValueError(f"a tool of type {tool['type']!r} runs at its provider's; offer one with an input_schema")
+        raise ValueError(
+            f"a tool of type {tool['type']!r} runs at its provider's; offer one with an input_schema"
+        )
     return function(tool["name"], tool.get("description"), tool["input_schema"])
 
 
@@ -125,11 +148,21 @@ def _blocks(message: Given) -> Iterator[Json]:
         yield {"type": "text", "text": text or ""}
     for made in calls:
         of = made["function"]
-        yield {"type": "tool_use", "id": made["id"], "name": of["name"], "input": given(of["arguments"])}
+        yield {
+            "type": "tool_use",
+            "id": made["id"],
+            "name": of["name"],
+            "input": given(of["arguments"]),
+        }
 
 
 def _events(reply: Given) -> Iterator[Json]:
-    begun = {**reply, "content": [], "stop_reason": None, "usage": {**reply["usage"], "output_tokens": 0}}
+    begun = {
+        **reply,
+        "content": [],
+        "stop_reason": None,
+        "usage": {**reply["usage"], "output_tokens": 0},
+    }
     yield {"type": "message_start", "message": begun}
     for at, block in enumerate(reply["content"]):
         if block["type"] == "text":
@@ -139,7 +172,11 @@ def _events(reply: Given) -> Iterator[Json]:
             empty, kind, field = {**block, "input": {}}, "input_json_delta", "partial_json"
         yield {"type": "content_block_start", "index": at, "content_block": empty}
         for piece in pieces(text):
-            yield {"type": "content_block_delta", "index": at, "delta": {"type": kind, field: piece}}
+            yield {
+                "type": "content_block_delta",
+                "index": at,
+                "delta": {"type": kind, field: piece},
+            }
         yield {"type": "content_block_stop", "index": at}
     stopped = {"stop_reason": reply["stop_reason"], "stop_sequence": None}
     usage = {"output_tokens": reply["usage"]["output_tokens"]}

@@ -7,7 +7,16 @@ from collections.abc import Iterator, Sequence
 from harness.gateway.dialects import Given, Json, Written
 from harness_dialects.words import assistant, call, function, pieces, rest, text_of
 
-MAPPED = ("input", "instructions", "tools", "tool_choice", "parallel_tool_calls", "text", "max_output_tokens", "stream")
+MAPPED = (
+    "input",
+    "instructions",
+    "tools",
+    "tool_choice",
+    "parallel_tool_calls",
+    "text",
+    "max_output_tokens",
+    "stream",
+)
 STATEFUL = ("previous_response_id", "conversation", "prompt", "background")
 DEFAULTS = {"truncation": "disabled", "store": True}
 """What holds anyway is no wish."""
@@ -21,7 +30,9 @@ class Responses:
     def asked(self, body: Given, written: Written) -> Json:
         """See `harness.gateway.dialects.Dialect`."""
         if kept := [name for name in STATEFUL if body.get(name)]:
-            raise ValueError(f"{kept[0]} asks for state on the server; send the whole conversation as `input`")
+            raise ValueError(
+                f"{kept[0]} asks for state on the server; send the whole conversation as `input`"
+            )
         chat: Json = {"messages": _messages(body)}
         if body.get("tools"):
             chat["tools"] = [_tool(tool) for tool in body["tools"]]
@@ -41,7 +52,10 @@ class Responses:
         choice = completion["choices"][0]
         cut = CUT.get(choice.get("finish_reason"))
         usage = completion.get("usage") or {}
-        echoed = {name: body.get(name) for name in ("instructions", "max_output_tokens", "temperature", "top_p")}
+        echoed = {
+            name: body.get(name)
+            for name in ("instructions", "max_output_tokens", "temperature", "top_p")
+        }
         return {
             "id": completion["id"],
             "object": "response",
@@ -50,7 +64,9 @@ class Responses:
             "error": None,
             "incomplete_details": {"reason": cut} if cut else None,
             "model": completion.get("model") or body.get("model"),
-            "output": list(_items(completion["id"], choice["message"], "incomplete" if cut else "completed")),
+            "output": list(
+                _items(completion["id"], choice["message"], "incomplete" if cut else "completed")
+            ),
             **echoed,
             "metadata": body.get("metadata") or {},
             "parallel_tool_calls": body.get("parallel_tool_calls", True),
@@ -91,14 +107,18 @@ def _messages(body: Given) -> list[Json]:
         if kind == "function_call":
             made = call(item["call_id"], item["name"], item["arguments"])
             if spoken:
-                messages[-1] = assistant(messages[-1]["content"], [*messages[-1].get("tool_calls", ()), made])
+                messages[-1] = assistant(
+                    messages[-1]["content"], [*messages[-1].get("tool_calls", ()), made]
+                )
             else:
                 messages.append(assistant(None, [made]))
         elif kind == "function_call_output":
             text = text_of(item["output"], TEXT)
             messages.append({"role": "tool", "tool_call_id": item["call_id"], "content": text})
         elif kind != "message":
-            raise ValueError(f"input of type {kind!r} has no chat completion here; send messages and function calls")
+            raise ValueError(
+                f"input of type {kind!r} has no chat completion here; send messages and function calls"
+            )
         elif item["role"] == "assistant":
             messages.append(assistant(text_of(item["content"], TEXT), ()))
         else:
@@ -119,7 +139,9 @@ def _tool(tool: Given) -> Json:
 
 def _choice(choice: Given) -> Json:
     if choice["type"] != "function":
-        raise ValueError(f"tool_choice of type {choice['type']!r} has no chat completion; name a function")
+        raise ValueError(
+            f"tool_choice of type {choice['type']!r} has no chat completion; name a function"
+        )
     return {"type": "function", "function": {"name": choice["name"]}}
 
 
@@ -128,7 +150,10 @@ def _form(asked: Given) -> Json | None:
         return None
     if asked["type"] != "json_schema":
         return dict(asked)
-    return {"type": "json_schema", "json_schema": {name: value for name, value in asked.items() if name != "type"}}
+    return {
+        "type": "json_schema",
+        "json_schema": {name: value for name, value in asked.items() if name != "type"},
+    }
 
 
 def _items(response_id: str, message: Given, status: str) -> Iterator[Json]:
@@ -138,20 +163,36 @@ def _items(response_id: str, message: Given, status: str) -> Iterator[Json]:
         spoken: Json = {"type": "message", "id": f"msg_{response_id}", "role": "assistant"}
         yield {**spoken, "status": status, "content": content}
     for at, made in enumerate(calls):
-        said: Json = {"type": "function_call", "id": f"fc_{response_id}_{at}", "call_id": made["id"]}
+        said: Json = {
+            "type": "function_call",
+            "id": f"fc_{response_id}_{at}",
+            "call_id": made["id"],
+        }
         yield {**said, **made["function"], "status": status}
 
 
 def _events(reply: Given) -> Iterator[Json]:
-    begun = {**reply, "status": "in_progress", "output": [], "usage": None, "incomplete_details": None}
+    begun = {
+        **reply,
+        "status": "in_progress",
+        "output": [],
+        "usage": None,
+        "incomplete_details": None,
+    }
     yield {"type": "response.created", "response": begun}
     yield {"type": "response.in_progress", "response": begun}
     for at, item in enumerate(reply["output"]):
         where = {"item_id": item["id"], "output_index": at}
         if item["type"] == "message":
-            empty, parts = {**item, "status": "in_progress", "content": []}, list(_text(where, item["content"][0]))
+            empty, parts = (
+                {**item, "status": "in_progress", "content": []},
+                list(_text(where, item["content"][0])),
+            )
         else:
-            empty, parts = {**item, "status": "in_progress", "arguments": ""}, list(_arguments(where, item))
+            empty, parts = (
+                {**item, "status": "in_progress", "arguments": ""},
+                list(_arguments(where, item)),
+            )
         yield {"type": "response.output_item.added", "output_index": at, "item": empty}
         yield from parts
         yield {"type": "response.output_item.done", "output_index": at, "item": item}

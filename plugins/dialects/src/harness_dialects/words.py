@@ -20,7 +20,9 @@ def text_of(content: str | Sequence[Given], kinds: Sequence[str]) -> str:
         return content
     for part in content:
         if part["type"] not in kinds:
-            raise ValueError(f"content of type {part['type']!r} has no chat completion here; send text")
+            raise ValueError(
+                f"content of type {part['type']!r} has no chat completion here; send text"
+            )
     return "\n".join(part["text"] for part in content)
 
 
@@ -38,7 +40,10 @@ def call(call_id: str, name: str, arguments: str) -> Json:
 def function(name: str, description: str | None, parameters: Given | None) -> Json:
     """A tool of a chat completion request."""
     said = {"name": name, "description": description, "parameters": parameters}
-    return {"type": "function", "function": {key: value for key, value in said.items() if value is not None}}
+    return {
+        "type": "function",
+        "function": {key: value for key, value in said.items() if value is not None},
+    }
 
 
 def pieces(text: str) -> Iterator[str]:

@@ -12,7 +12,9 @@ HARNESS_API = 1
 def harness_programs() -> list[ProgramSpec]:
     return [
         ProgramSpec(
-            "dialogue", "harness_dialogues.program:Dialogue", "talk to a user, with the tools of any environment"
+            "dialogue",
+            "harness_dialogues.program:Dialogue",
+            "talk to a user, with the tools of any environment",
         )
     ]
 
@@ -33,7 +35,11 @@ def harness_agents() -> list[AgentSpec]:
 
 @hookimpl
 def harness_environments() -> list[EnvironmentSpec]:
-    return [EnvironmentSpec("order_desk", "harness_dialogues.desk.environment:OrderDesk", "orders of a small shop")]
+    return [
+        EnvironmentSpec(
+            "order_desk", "harness_dialogues.desk.environment:OrderDesk", "orders of a small shop"
+        )
+    ]
 
 
 @hookimpl

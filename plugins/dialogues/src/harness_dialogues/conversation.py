@@ -9,7 +9,9 @@ from harness.toolbox import Toolbox
 from harness_dialogues.prompts import OPENING, USER, Prompts
 
 
-async def converse(problem: Problem, toolbox: Toolbox, answer: Callable[[str], Awaitable[str]]) -> str:
+async def converse(
+    problem: Problem, toolbox: Toolbox, answer: Callable[[str], Awaitable[str]]
+) -> str:
     """Have the user and an agent talk by turns, and return the agent's last words.
 
     The user ends the conversation, or `toolbox.max_turns` of its messages have been answered.

@@ -31,12 +31,16 @@ GREETING = "Hello. What can I do for you?"
 class Prompts:
     """Builds the messages that begin a conversation, so that no framework does it differently."""
 
-    hash = hashlib.sha256("\0".join((SYSTEM, _PART, USER_SYSTEM, GREETING, STOP, OPENING)).encode()).hexdigest()[:16]
+    hash = hashlib.sha256(
+        "\0".join((SYSTEM, _PART, USER_SYSTEM, GREETING, STOP, OPENING)).encode()
+    ).hexdigest()[:16]
 
     def system(self, problem: Problem) -> str:
         """What the agent is told: what the task set says of the task, each under its name, but no instruction."""
         told = {name: text for name, text in problem.context.items() if name != OPENING}
-        return SYSTEM + "".join(_PART.format(name=name.capitalize(), text=text) for name, text in told.items())
+        return SYSTEM + "".join(
+            _PART.format(name=name.capitalize(), text=text) for name, text in told.items()
+        )
 
     def user_messages(self, problem: Problem) -> list[dict[str, str]]:
         """The user's first request; the task's question is the user's instructions, which nobody else is told."""

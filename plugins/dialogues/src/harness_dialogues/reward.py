@@ -36,7 +36,11 @@ class EndState:
             state = json.loads(task.gold)
         except ValueError:
             state = None
-        return "" if isinstance(state, dict) else f"the gold of {task.id} is no JSON object; take another reward"
+        return (
+            ""
+            if isinstance(state, dict)
+            else f"the gold of {task.id} is no JSON object; take another reward"
+        )
 
 
 def _different(gold: dict[str, object], state: object) -> list[str]:

@@ -29,7 +29,9 @@ def stage(scenario: Scenario, folder: Path) -> tuple[Task, Problem]:
 
 
 def _query(*queries: str, text: str = "") -> Reply:
-    return calling(*((TOOL, json.dumps({"sql": query}, ensure_ascii=False)) for query in queries), text=text)
+    return calling(
+        *((TOOL, json.dumps({"sql": query}, ensure_ascii=False)) for query in queries), text=text
+    )
 
 
 def _scenario(
@@ -41,7 +43,15 @@ def _scenario(
     max_turns: int = 3,
     timeout_s: float = 60.0,
 ) -> Scenario:
-    return Scenario(name, shows, replies, question, max_turns, timeout_s, {"environment": "sql", **(options or {})})
+    return Scenario(
+        name,
+        shows,
+        replies,
+        question,
+        max_turns,
+        timeout_s,
+        {"environment": "sql", **(options or {})},
+    )
 
 
 # With a number in the place of `count(*)`, the contract of agents tells rollouts apart.
@@ -63,7 +73,9 @@ SCENARIOS: tuple[Scenario, ...] = (
     _scenario("ends_at_once", "the user ends before the agent has said a word", _STOP),
     _scenario("says_nothing", "the user says nothing", Reply("\n")),
     _scenario("no_call", "answered at once", _HELLO, _THREE, _STOP),
-    _scenario("one_call", "one call, then the answer", _HELLO, _COUNT, _THREE, Reply(f"Thank you. {STOP}")),
+    _scenario(
+        "one_call", "one call, then the answer", _HELLO, _COUNT, _THREE, Reply(f"Thank you. {STOP}")
+    ),
     _scenario(
         "several_rounds",
         "one call a round, and the user goes on",
@@ -72,7 +84,20 @@ SCENARIOS: tuple[Scenario, ...] = (
     _scenario(
         "four_turns",
         "calls in some turns",
-        *(_HELLO, _COUNT, _THREE, _MORE, _TWO, Reply("Really?"), _CONCERTS, _COUNT, _TWO, Reply("Good."), _TWO, _STOP),
+        *(
+            _HELLO,
+            _COUNT,
+            _THREE,
+            _MORE,
+            _TWO,
+            Reply("Really?"),
+            _CONCERTS,
+            _COUNT,
+            _TWO,
+            Reply("Good."),
+            _TWO,
+            _STOP,
+        ),
         max_turns=5,
     ),
     _scenario(
@@ -81,7 +106,16 @@ SCENARIOS: tuple[Scenario, ...] = (
         *(_COUNT, _THREE, _MORE, _CONCERTS, _TWO, _STOP),
         options=_OPENING,
     ),
-    _scenario("turns_are_over", "the user would go on", _HELLO, _THREE, _MORE, _CONCERTS, _TWO, max_turns=2),
+    _scenario(
+        "turns_are_over",
+        "the user would go on",
+        _HELLO,
+        _THREE,
+        _MORE,
+        _CONCERTS,
+        _TWO,
+        max_turns=2,
+    ),
     _scenario(
         "call_after_the_limit",
         "called when no more calls are followed",
@@ -91,7 +125,15 @@ SCENARIOS: tuple[Scenario, ...] = (
     _scenario(
         "call_after_the_limit_later",
         "the same in the second turn",
-        *(_HELLO, _COUNT, _THREE, _MORE, _query("SELECT 0"), _query("SELECT 1"), _query("SELECT 2")),
+        *(
+            _HELLO,
+            _COUNT,
+            _THREE,
+            _MORE,
+            _query("SELECT 0"),
+            _query("SELECT 1"),
+            _query("SELECT 2"),
+        ),
         max_turns=2,
     ),
     _scenario(
@@ -103,9 +145,24 @@ SCENARIOS: tuple[Scenario, ...] = (
     _scenario(
         "two_calls",
         "two calls in one message, in order",
-        *(_HELLO, _query("SELECT 'a'", "SELECT 'b'"), _THREE, _MORE, _query("SELECT 'c'", "SELECT 'd'"), _TWO, _STOP),
+        *(
+            _HELLO,
+            _query("SELECT 'a'", "SELECT 'b'"),
+            _THREE,
+            _MORE,
+            _query("SELECT 'c'", "SELECT 'd'"),
+            _TWO,
+            _STOP,
+        ),
     ),
-    _scenario("text_and_call", "words beside a call", _HELLO, _query("SELECT 1", text="Wait."), _THREE, _STOP),
+    _scenario(
+        "text_and_call",
+        "words beside a call",
+        _HELLO,
+        _query("SELECT 1", text="Wait."),
+        _THREE,
+        _STOP,
+    ),
     _bad(
         "spelling",
         "arguments stay as the model wrote them",
@@ -120,7 +177,12 @@ SCENARIOS: tuple[Scenario, ...] = (
         "repeated_ids",
         "calls of one id, in one turn and in the next",
         _HELLO,
-        calling((TOOL, '{"sql": "SELECT 1"}'), ("look_up", "{}"), (TOOL, '{"sql": "SELECT 1"}'), id="call_0"),
+        calling(
+            (TOOL, '{"sql": "SELECT 1"}'),
+            ("look_up", "{}"),
+            (TOOL, '{"sql": "SELECT 1"}'),
+            id="call_0",
+        ),
         calling((TOOL, '{"sql": "SELECT 2"}'), id="call_0"),
         *(_THREE, _MORE, calling((TOOL, '{"sql": "SELECT 3"}'), id="call_0"), _TWO, _STOP),
     ),
@@ -130,7 +192,9 @@ SCENARIOS: tuple[Scenario, ...] = (
     _bad("no_object", "arguments that are no object", calling((TOOL, '"SELECT 1"'))),
     _bad("misfit", "arguments that do not fit", calling((TOOL, '{"query": 1}'))),
     _bad("unknown_tool", "a tool that is not there", calling(("look_up", '{"name": "Ana"}'))),
-    _bad("long_result", "a result cut to its limit", _query("SELECT *, title || title FROM concert")),
+    _bad(
+        "long_result", "a result cut to its limit", _query("SELECT *, title || title FROM concert")
+    ),
     _scenario(
         "unicode",
         "umlauts, Chinese, emoji on both sides",
@@ -149,10 +213,23 @@ SCENARIOS: tuple[Scenario, ...] = (
     _scenario(
         "white_space",
         "white space around what is said: the agent's own history keeps it",
-        *(Reply("\n How  many? \n"), _COUNT, Reply("\n  3 \n"), Reply(" Sure?\n"), Reply(" Yes.\t"), _STOP),
+        *(
+            Reply("\n How  many? \n"),
+            _COUNT,
+            Reply("\n  3 \n"),
+            Reply(" Sure?\n"),
+            Reply(" Yes.\t"),
+            _STOP,
+        ),
     ),
     _scenario(
-        "agent_says_stop", "only the user ends", _HELLO, Reply(f"Write {STOP} to end."), _MORE, Reply(STOP), _STOP
+        "agent_says_stop",
+        "only the user ends",
+        _HELLO,
+        Reply(f"Write {STOP} to end."),
+        _MORE,
+        Reply(STOP),
+        _STOP,
     ),
     _scenario(
         "no_tools",
@@ -161,12 +238,43 @@ SCENARIOS: tuple[Scenario, ...] = (
         options={"tool": ""},
     ),
     _scenario("empty_reply", "the agent says nothing", _HELLO, Reply("")),
-    _scenario("empty_reply_later", "nothing in its second turn", _HELLO, _COUNT, _THREE, _MORE, _CONCERTS, Reply(" ")),
+    _scenario(
+        "empty_reply_later",
+        "nothing in its second turn",
+        _HELLO,
+        _COUNT,
+        _THREE,
+        _MORE,
+        _CONCERTS,
+        Reply(" "),
+    ),
     _scenario("server_error", "500 after a call", _COUNT, Reply.failure(500), options=_OPENING),
-    _scenario("server_error_later", "500 in the second turn", _HELLO, _THREE, _MORE, _CONCERTS, Reply.failure(500)),
-    _scenario("user_fails", "500 to the user's second call", _HELLO, _COUNT, _THREE, Reply.failure(500)),
-    _scenario("rate_limited", "429 to the agent's first call", Reply.failure(429, retry_after="0"), options=_OPENING),
+    _scenario(
+        "server_error_later",
+        "500 in the second turn",
+        _HELLO,
+        _THREE,
+        _MORE,
+        _CONCERTS,
+        Reply.failure(500),
+    ),
+    _scenario(
+        "user_fails", "500 to the user's second call", _HELLO, _COUNT, _THREE, Reply.failure(500)
+    ),
+    _scenario(
+        "rate_limited",
+        "429 to the agent's first call",
+        Reply.failure(429, retry_after="0"),
+        options=_OPENING,
+    ),
     _scenario("refused", "400 after a call", _HELLO, _COUNT, Reply.failure(400, "too long")),
     _scenario("broken_connection", "the connection breaks", _HELLO, _COUNT, Reply(drop="before")),
-    _scenario("timeout", "the model never answers", _COUNT, Reply(hang=True), timeout_s=3.0, options=_OPENING),
+    _scenario(
+        "timeout",
+        "the model never answers",
+        _COUNT,
+        Reply(hang=True),
+        timeout_s=3.0,
+        options=_OPENING,
+    ),
 )

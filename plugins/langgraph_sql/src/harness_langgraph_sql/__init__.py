@@ -18,7 +18,11 @@ _team = partial(AgentSpec, program="team", frameworks=FRAMEWORKS)
 @hookimpl
 def harness_agents() -> list[AgentSpec]:
     return [
-        _sql("langgraph_sql", f"{__name__}.agent:LangGraphSQL", "LangGraph: a StateGraph with conditional edges"),
+        _sql(
+            "langgraph_sql",
+            f"{__name__}.agent:LangGraphSQL",
+            "LangGraph: a StateGraph with conditional edges",
+        ),
         _sql(
             "langgraph_sql_idiomatic",
             f"{__name__}.idiomatic:LangGraphSQLIdiomatic",
@@ -26,7 +30,11 @@ def harness_agents() -> list[AgentSpec]:
             roles=("write_query",),
             strict=False,
         ),
-        _tools("langgraph_tools", f"{__name__}.tools:LangGraphTools", "LangGraph: a StateGraph with a tools node"),
+        _tools(
+            "langgraph_tools",
+            f"{__name__}.tools:LangGraphTools",
+            "LangGraph: a StateGraph with a tools node",
+        ),
         _tools(
             "langgraph_tools_idiomatic",
             f"{__name__}.tools_idiomatic:LangGraphToolsIdiomatic",

@@ -48,14 +48,23 @@ async def execute(state: State, runtime: Runtime[Context]) -> State:
 async def check(state: State, runtime: Runtime[Context]) -> State:
     """Have the query judged by its result."""
     toolbox = runtime.context.toolbox
-    return {"remarks": await ask(toolbox, toolbox.prompts.check(state["problem"], state["sql"], state["result"]))}
+    return {
+        "remarks": await ask(
+            toolbox, toolbox.prompts.check(state["problem"], state["sql"], state["result"])
+        )
+    }
 
 
 async def rewrite(state: State, runtime: Runtime[Context]) -> State:
     """Repair the query by the remarks."""
     toolbox = runtime.context.toolbox
-    prompt = toolbox.prompts.rewrite(state["problem"], state["sql"], state["result"], state["remarks"])
-    return {"sql": toolbox.prompts.parse_sql(await ask(toolbox, prompt)), "queries": state["queries"] + 1}
+    prompt = toolbox.prompts.rewrite(
+        state["problem"], state["sql"], state["result"], state["remarks"]
+    )
+    return {
+        "sql": toolbox.prompts.parse_sql(await ask(toolbox, prompt)),
+        "queries": state["queries"] + 1,
+    }
 
 
 # Asynchronous, like the nodes: LangGraph sends synchronous functions through a thread.
@@ -72,7 +81,9 @@ async def after_check(state: State, runtime: Runtime[Context]) -> Literal["rewri
 async def ask(toolbox: Toolbox, prompt: Prompt) -> str:
     """One call of a role, without a history."""
     llm = toolbox.llm(prompt.role)
-    message = await chat_model(llm, toolbox).ainvoke([("system", prompt.system), ("human", prompt.user)])
+    message = await chat_model(llm, toolbox).ainvoke(
+        [("system", prompt.system), ("human", prompt.user)]
+    )
     return str(message.text)
 
 
@@ -114,8 +125,12 @@ class LangGraphSQL:
         self.graph = graph.compile()
 
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
-        with tracing_context(enabled=False):  # LangSmith tracing stays off whatever the environment says
+        with tracing_context(
+            enabled=False
+        ):  # LangSmith tracing stays off whatever the environment says
             final = await self.graph.ainvoke(
-                {"problem": problem}, {"recursion_limit": 3 * toolbox.max_turns + 1}, context=Context(toolbox)
+                {"problem": problem},
+                {"recursion_limit": 3 * toolbox.max_turns + 1},
+                context=Context(toolbox),
             )
         return str(final["sql"])

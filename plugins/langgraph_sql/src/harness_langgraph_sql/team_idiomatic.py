@@ -61,14 +61,21 @@ class Work:
         update = {"messages": [reply]}
         calls = [*reply.tool_calls, *reply.invalid_tool_calls]
         if calls:
-            sent = [Send("worker", Call(id=one["id"] or "", name=one["name"] or "", args=one["args"])) for one in calls]
+            sent = [
+                Send("worker", Call(id=one["id"] or "", name=one["name"] or "", args=one["args"]))
+                for one in calls
+            ]
             return Command(goto=sent, update=update)
         return Command(goto="__end__" if state["checked"] else "critic", update=update)
 
     async def worker(self, state: Call) -> Command[Literal["planner"]]:
         """Whom the call names; its report is the call's result."""
-        text = await self._part.call(state["name"], state["args"] if state["args"] is not None else "")
-        return Command(goto="planner", update={"messages": [ToolMessage(text, tool_call_id=state["id"])]})
+        text = await self._part.call(
+            state["name"], state["args"] if state["args"] is not None else ""
+        )
+        return Command(
+            goto="planner", update={"messages": [ToolMessage(text, tool_call_id=state["id"])]}
+        )
 
     async def critic(self, state: State) -> Command[Literal["planner", "__end__"]]:
         """Reads the answer; the planner goes on with its words."""
@@ -76,7 +83,11 @@ class Work:
         answer = str(state["messages"][-1].text).strip()
         review = replace(self._problem, context=self._prompts.review(self._workers.reports, answer))
         llm = chat_model(self._toolbox.llm(CRITIC), self._toolbox)
-        said = str((await llm.ainvoke([SystemMessage(texts.system), HumanMessage(texts.user(review))])).text)
+        said = str(
+            (
+                await llm.ainvoke([SystemMessage(texts.system), HumanMessage(texts.user(review))])
+            ).text
+        )
         if self._prompts.approves(said):
             return Command(goto="__end__")
         return Command(goto="planner", update={"messages": [HumanMessage(said)], "checked": True})
@@ -84,7 +95,9 @@ class Work:
 
 async def work(role: str, task: Problem, part: Toolbox) -> str:
     """A run of a worker."""
-    return await LangGraphToolsIdiomatic().solve(task, Seat(part, role, part.prompts.worker, part.max_turns))
+    return await LangGraphToolsIdiomatic().solve(
+        task, Seat(part, role, part.prompts.worker, part.max_turns)
+    )
 
 
 class LangGraphTeamIdiomatic:
@@ -94,11 +107,16 @@ class LangGraphTeamIdiomatic:
 
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
         said = toolbox.prompts.planner.messages(problem)
-        start: object = {"messages": [(one["role"], one["content"]) for one in said], "checked": False}
+        start: object = {
+            "messages": [(one["role"], one["content"]) for one in said],
+            "checked": False,
+        }
         with tracing_context(enabled=False):
             try:
                 final = (
-                    await Work(problem, toolbox).graph().ainvoke(start, {"recursion_limit": 4 * toolbox.max_turns + 3})
+                    await Work(problem, toolbox)
+                    .graph()
+                    .ainvoke(start, {"recursion_limit": 4 * toolbox.max_turns + 3})
                 )
             except GraphRecursionError:
                 return ""

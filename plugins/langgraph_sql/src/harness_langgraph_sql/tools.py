@@ -41,7 +41,9 @@ class VerbatimChatOpenAI(ChatOpenAI):
     arguments are JSON but no object.
     """
 
-    def _create_chat_result(self, response: Any, generation_info: dict[str, Any] | None = None) -> ChatResult:
+    def _create_chat_result(
+        self, response: Any, generation_info: dict[str, Any] | None = None
+    ) -> ChatResult:
         found = response if isinstance(response, dict) else response.model_dump()
         calls = [choice["message"].pop("tool_calls", None) for choice in found.get("choices") or ()]
         result = super()._create_chat_result(found, generation_info)
@@ -65,13 +67,20 @@ async def tools(state: State, runtime: Runtime[Caller]) -> dict[str, Any]:
     calls = state["messages"][-1].additional_kwargs["tool_calls"]
     said = [(call["function"]["name"], call["function"]["arguments"]) for call in calls]
     texts = await runtime.context.toolbox.call_all(said)
-    return {"messages": [ToolMessage(text, tool_call_id=call["id"]) for call, text in zip(calls, texts, strict=True)]}
+    return {
+        "messages": [
+            ToolMessage(text, tool_call_id=call["id"])
+            for call, text in zip(calls, texts, strict=True)
+        ]
+    }
 
 
 async def after_reply(state: State, runtime: Runtime[Caller]) -> Literal["tools", "__end__"]:
     """The reply after the last turn is the answer, whatever it calls."""
     called = "tool_calls" in state["messages"][-1].additional_kwargs
-    return "tools" if called and state["replies"] <= runtime.context.toolbox.max_turns else "__end__"
+    return (
+        "tools" if called and state["replies"] <= runtime.context.toolbox.max_turns else "__end__"
+    )
 
 
 class LangGraphTools:
@@ -90,7 +99,9 @@ class LangGraphTools:
 
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
         prompts = toolbox.prompts
-        said = await self.follow([SystemMessage(prompts.system), HumanMessage(prompts.user(problem))], Caller(toolbox))
+        said = await self.follow(
+            [SystemMessage(prompts.system), HumanMessage(prompts.user(problem))], Caller(toolbox)
+        )
         return str(said[-1].text).strip()
 
     async def follow(self, messages: Sequence[AnyMessage], caller: Caller) -> list[AnyMessage]:

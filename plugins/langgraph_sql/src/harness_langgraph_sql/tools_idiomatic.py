@@ -25,12 +25,19 @@ def as_langchain(tool: Tool, toolbox: Toolbox) -> StructuredTool:
         return await toolbox.call(tool.name, arguments)
 
     return StructuredTool(
-        name=tool.name, description=tool.description, args_schema=dict(tool.parameters), coroutine=run
+        name=tool.name,
+        description=tool.description,
+        args_schema=dict(tool.parameters),
+        coroutine=run,
     )
 
 
 async def follow(
-    role: str, toolbox: Toolbox, tools: Sequence[BaseTool], said: Sequence[Mapping[str, str]], steps: int
+    role: str,
+    toolbox: Toolbox,
+    tools: Sequence[BaseTool],
+    said: Sequence[Mapping[str, str]],
+    steps: int,
 ) -> str:
     """What the last reply says; nothing where the graph would take more steps, replies and rounds of tools."""
     llm = chat_model(toolbox.llm(role), toolbox)
@@ -61,4 +68,6 @@ class LangGraphToolsIdiomatic:
 
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
         tools = [as_langchain(tool, toolbox) for tool in toolbox.tools]
-        return await follow(ROLES[0], toolbox, tools, toolbox.prompts.messages(problem), 2 * toolbox.max_turns + 1)
+        return await follow(
+            ROLES[0], toolbox, tools, toolbox.prompts.messages(problem), 2 * toolbox.max_turns + 1
+        )

@@ -9,7 +9,11 @@ HARNESS_API = 1
 
 @hookimpl
 def harness_environments() -> list[EnvironmentSpec]:
-    return [EnvironmentSpec("mcp", "harness_mcp_tools.environment:McpEnvironment", "the tools of MCP servers")]
+    return [
+        EnvironmentSpec(
+            "mcp", "harness_mcp_tools.environment:McpEnvironment", "the tools of MCP servers"
+        )
+    ]
 
 
 @hookimpl

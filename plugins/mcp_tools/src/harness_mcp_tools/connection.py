@@ -11,7 +11,13 @@ from typing import TypeVar
 import anyio
 import httpx
 from mcp import ClientSession, McpError
-from mcp.types import CONNECTION_CLOSED, INVALID_PARAMS, CallToolResult, PaginatedRequestParams, TextResourceContents
+from mcp.types import (
+    CONNECTION_CLOSED,
+    INVALID_PARAMS,
+    CallToolResult,
+    PaginatedRequestParams,
+    TextResourceContents,
+)
 from pydantic import AnyUrl
 
 from harness.environments import Observation, Tool
@@ -61,7 +67,11 @@ class Connection:
     @property
     def gone(self) -> bool:
         """Whether it has ended, by whatever cause."""
-        return self._owner.done() or self._stop.is_set() or (self._streams is not None and self._streams.ended.is_set())
+        return (
+            self._owner.done()
+            or self._stop.is_set()
+            or (self._streams is not None and self._streams.ended.is_set())
+        )
 
     async def open(self) -> None:
         """Start the server, or reach it, and ask what it offers.
@@ -88,12 +98,17 @@ class Connection:
         try:
             async with (
                 transport as self._streams,
-                ClientSession(self._streams.read, self._streams.write, message_handler=self._handle) as session,
+                ClientSession(
+                    self._streams.read, self._streams.write, message_handler=self._handle
+                ) as session,
             ):
                 found = (await session.initialize()).serverInfo
                 self.title, self._session = f"{found.name} {found.version}", session
                 ready.set()
-                over = [asyncio.ensure_future(event.wait()) for event in (self._stop, self._streams.ended)]
+                over = [
+                    asyncio.ensure_future(event.wait())
+                    for event in (self._stop, self._streams.ended)
+                ]
                 await asyncio.wait(over, return_when=asyncio.FIRST_COMPLETED)
                 for task in over:
                     task.cancel()
@@ -117,7 +132,9 @@ class Connection:
         found: list[Tool] = []
         cursor: str | None = None
         while True:
-            page = await self._answer(self._live.list_tools(params=PaginatedRequestParams(cursor=cursor)), START_S)
+            page = await self._answer(
+                self._live.list_tools(params=PaginatedRequestParams(cursor=cursor)), START_S
+            )
             found += [Tool(one.name, one.description or "", one.inputSchema) for one in page.tools]
             cursor = page.nextCursor
             if len(found) > MOST_TOOLS:
@@ -127,7 +144,9 @@ class Connection:
         wanted = self._server.tools
         self.tools = tuple(tool for tool in found if not wanted or tool.name in wanted)
 
-    async def call(self, tool: str, arguments: Mapping[str, JSON], timeout_s: float, max_chars: int) -> Observation:
+    async def call(
+        self, tool: str, arguments: Mapping[str, JSON], timeout_s: float, max_chars: int
+    ) -> Observation:
         """Carry out a call.
 
         Raises:
@@ -135,13 +154,17 @@ class Connection:
             EnvironmentFault: The server is gone, hangs, or answers what is no result.
         """
         try:
-            result: CallToolResult = await self._ask(self._live.call_tool(tool, dict(arguments)), timeout_s)
+            result: CallToolResult = await self._ask(
+                self._live.call_tool(tool, dict(arguments)), timeout_s
+            )
         except TimeoutError:
             await self.check()
             raise
         except McpError as error:
             if error.error.code == TOO_LONG:
-                return Observation(f"{tool} gave more than {MAX_BYTES >> 20} MiB. Ask for less.", ok=False)
+                return Observation(
+                    f"{tool} gave more than {MAX_BYTES >> 20} MiB. Ask for less.", ok=False
+                )
             if error.error.code == INVALID_PARAMS:
                 return Observation(self._server.hide(error.error.message)[:max_chars], ok=False)
             raise await self._refused(error) from None
@@ -174,7 +197,9 @@ class Connection:
             EnvironmentFault: It cannot be read.
         """
         read = await self._answer(self._live.read_resource(AnyUrl(uri)), timeout_s)
-        return "\n".join(part.text for part in read.contents if isinstance(part, TextResourceContents))
+        return "\n".join(
+            part.text for part in read.contents if isinstance(part, TextResourceContents)
+        )
 
     def stop(self) -> None:
         """Let the connection end; whoever waits for an answer gets a fault."""
@@ -212,7 +237,11 @@ class Connection:
         asked = asyncio.ensure_future(work)
         stopped = asyncio.ensure_future(self._stop.wait())
         try:
-            await asyncio.wait({asked, stopped, self._owner}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                {asked, stopped, self._owner},
+                timeout=timeout_s,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
             if asked.done():
                 return asked.result()
             if self.gone:
@@ -226,7 +255,9 @@ class Connection:
     async def _refused(self, error: McpError) -> EnvironmentFault:
         """The fault of a server that answered with an error, or by ending."""
         if error.error.code not in _OVER:  # of this call alone
-            return EnvironmentFault(self._server.hide(f"server {self._name!r}: {error.error.message}"))
+            return EnvironmentFault(
+                self._server.hide(f"server {self._name!r}: {error.error.message}")
+            )
         self._why = error.error.message
         self._stop.set()
         await asyncio.wait({self._owner}, timeout=END_S)
@@ -240,7 +271,11 @@ class Connection:
         )
 
     def _fault(self) -> EnvironmentFault:
-        said = f" (it said: {self._streams.said})" if self._streams is not None and self._streams.said else ""
+        said = (
+            f" (it said: {self._streams.said})"
+            if self._streams is not None and self._streams.said
+            else ""
+        )
         return EnvironmentFault(self._server.hide(f"server {self._name!r}: {self._why}{said}"))
 
 

@@ -47,7 +47,10 @@ class McpEnvironment(Environment):
         self._pools: WeakKeyDictionary[asyncio.AbstractEventLoop, Pool] = WeakKeyDictionary()
 
     def payload(self, task: Task, limits: Mapping[str, object]) -> Mapping[str, Any]:
-        return {MCP: task.data[MCP], "limits": {name: limits[name] for name in ("timeout_s", "max_chars")}}
+        return {
+            MCP: task.data[MCP],
+            "limits": {name: limits[name] for name in ("timeout_s", "max_chars")},
+        }
 
     def tools_for(self, payload: Mapping[str, Any]) -> tuple[Tool, ...]:
         """Those of all servers of a task, in the order of the servers."""
@@ -106,12 +109,18 @@ class McpSession:
         return connection
 
     async def call(self, tool: str, arguments: Mapping[str, JSON]) -> Observation:
-        name = next(name for name, tools in self._tools.items() if any(one.name == tool for one in tools))
+        name = next(
+            name for name, tools in self._tools.items() if any(one.name == tool for one in tools)
+        )
         connection = self._checked[name]
-        if connection.gone and not self._servers[name].own:  # ended by another attempt's call, and without state
+        if (
+            connection.gone and not self._servers[name].own
+        ):  # ended by another attempt's call, and without state
             connection = self._fit(name, await self._pool.get(name, self._servers[name]))
         try:
-            return await connection.call(tool, arguments, self._limits["timeout_s"], self._limits["max_chars"])
+            return await connection.call(
+                tool, arguments, self._limits["timeout_s"], self._limits["max_chars"]
+            )
         except asyncio.CancelledError:
             self._cut_off.add(name)
             raise
@@ -138,7 +147,9 @@ class McpSession:
         """The text of each server's resource, by server; None where no server has one."""
         uris = {name: server.state for name, server in self._servers.items() if server.state}
         limit_s = self._limits["timeout_s"]
-        return {name: await self._own[name].state(uri, limit_s) for name, uri in uris.items()} or None
+        return {
+            name: await self._own[name].state(uri, limit_s) for name, uri in uris.items()
+        } or None
 
 
 async def listed(name: str, server: Server) -> tuple[str, Sequence[Tool]]:

@@ -73,7 +73,9 @@ async def http(server: Server) -> AsyncIterator[Streams]:
     headers = {name: server.value_of(variable) for name, variable in server.headers.items()}
     streams = Streams()
     client = httpx.AsyncClient(
-        headers=headers, timeout=httpx.Timeout(CONNECT_S, read=None), transport=_Transport(streams.incoming.send)
+        headers=headers,
+        timeout=httpx.Timeout(CONNECT_S, read=None),
+        transport=_Transport(streams.incoming.send),
     )
     async with (
         client,

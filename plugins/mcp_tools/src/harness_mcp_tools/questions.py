@@ -34,7 +34,9 @@ def tasks_of(file: Path, split: str) -> list[Task]:
     ids: dict[str, str] = {}
     for task, row in zip(tasks, table.rows, strict=True):
         if task.id in ids:
-            raise TaskSetError(f"{file}, {row.where}: its id, or question and answer, are those of {ids[task.id]}, too")
+            raise TaskSetError(
+                f"{file}, {row.where}: its id, or question and answer, are those of {ids[task.id]}, too"
+            )
         ids[task.id] = row.where
     return tasks
 

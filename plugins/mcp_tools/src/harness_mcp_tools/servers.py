@@ -51,12 +51,20 @@ class Server(BaseModel):
             raise ValueError("`args`, `env` and `per_attempt` go with `command`, not with `url`")
         if self.command and self.headers:
             raise ValueError("`headers` go with `url`, not with `command`")
-        if self.url and (urlsplit(self.url).scheme not in ("http", "https") or "@" in urlsplit(self.url).netloc):
-            raise ValueError("`url` is http or https, without user and password: a key goes into `headers`")
+        if self.url and (
+            urlsplit(self.url).scheme not in ("http", "https") or "@" in urlsplit(self.url).netloc
+        ):
+            raise ValueError(
+                "`url` is http or https, without user and password: a key goes into `headers`"
+            )
         if not all(_VARIABLE.fullmatch(name) for name in self.variables):
-            raise ValueError("`env` and `headers` have names of environment variables, never the values")
+            raise ValueError(
+                "`env` and `headers` have names of environment variables, never the values"
+            )
         if self.state and self.command and not self.per_attempt:
-            raise ValueError("`state` needs `per_attempt: true`: else it is that of all attempts together")
+            raise ValueError(
+                "`state` needs `per_attempt: true`: else it is that of all attempts together"
+            )
         return self
 
     @property
@@ -82,7 +90,9 @@ class Server(BaseModel):
             EnvironmentFault: It is not set here.
         """
         if variable not in os.environ:
-            raise EnvironmentFault(f"environment variable {variable} is not set where the agent runs")
+            raise EnvironmentFault(
+                f"environment variable {variable} is not set where the agent runs"
+            )
         return os.environ[variable]
 
     def hide(self, text: str) -> str:
@@ -111,7 +121,9 @@ def servers_of(given: Mapping[str, object], where: str) -> dict[str, Server]:
         except ValidationError as error:
             first = error.errors(include_input=False)[0]
             place = ".".join(map(str, (where, name, *first["loc"])))
-            raise ConfigError(f"{place}: {first['msg'].removeprefix('Value error, ')}. See docs/mcp.md") from None
+            raise ConfigError(
+                f"{place}: {first['msg'].removeprefix('Value error, ')}. See docs/mcp.md"
+            ) from None
         if missing := found[name].missing():
             raise ConfigError(
                 f"{where}.{name}.{missing[0]} names no environment variable that is set. Set it, or correct the name; "

@@ -38,7 +38,9 @@ async def stdio(server: Server) -> AsyncIterator[Streams]:
         EnvironmentFault: A variable that it gets is not set here.
     """
     named = {name: server.value_of(name) for name in server.env}
-    marked = {RUN_MARK: os.environ[RUN_MARK]} if RUN_MARK in os.environ else {}  # what outlives a run is found by it
+    marked = (
+        {RUN_MARK: os.environ[RUN_MARK]} if RUN_MARK in os.environ else {}
+    )  # what outlives a run is found by it
     process = await asyncio.create_subprocess_exec(
         server.command,
         *server.args,
@@ -74,7 +76,9 @@ async def _read(process: Process, streams: Streams) -> None:
                 streams.ended.set()
                 return
             with contextlib.suppress(ValueError):  # something that the program prints
-                await streams.incoming.send(SessionMessage(JSONRPCMessage.model_validate_json(line)))
+                await streams.incoming.send(
+                    SessionMessage(JSONRPCMessage.model_validate_json(line))
+                )
 
 
 async def _skipped(stdout: asyncio.StreamReader) -> SessionMessage:

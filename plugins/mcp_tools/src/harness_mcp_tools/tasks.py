@@ -49,8 +49,14 @@ class McpTasks:
     ) -> None:
         self.servers = servers_of(servers, "task.options.servers")
         if not self.servers:
-            raise ConfigError("task.options.servers is empty. Name a server; docs/mcp.md has an example")
-        splits = {name: file.expanduser() for name, file in zip(SPLITS, (train, val, test), strict=True) if file}
+            raise ConfigError(
+                "task.options.servers is empty. Name a server; docs/mcp.md has an example"
+            )
+        splits = {
+            name: file.expanduser()
+            for name, file in zip(SPLITS, (train, val, test), strict=True)
+            if file
+        }
         if sum((path is not None, bool(splits), tasks is not None)) != 1:
             raise ConfigError(
                 "task set 'mcp' takes questions from one place: task.options.path, files of splits "
@@ -69,10 +75,16 @@ class McpTasks:
         """
         check_split("mcp", split, SPLITS)
         if self._inner is not None:
-            return [self._equipped(replace(task, task_set=MCP), "") for task in self._inner.load(split)]
-        found = [self._equipped(task, task.data[MCP]) for task in self._questions if task.split == split]
+            return [
+                self._equipped(replace(task, task_set=MCP), "") for task in self._inner.load(split)
+            ]
+        found = [
+            self._equipped(task, task.data[MCP]) for task in self._questions if task.split == split
+        ]
         if not found:
-            raise TaskSetError(f"{', '.join(map(str, self._files.values()))}: split {split!r} is empty. Add questions")
+            raise TaskSetError(
+                f"{', '.join(map(str, self._files.values()))}: split {split!r} is empty. Add questions"
+            )
         return found
 
     @cached_property
@@ -96,12 +108,16 @@ class McpTasks:
             try:
                 found[name] = _offer(name, server)
             except EnvironmentFault as error:
-                raise TaskSetError(f"{error} (task.options.servers.{name}). Start it by hand to see more") from error
+                raise TaskSetError(
+                    f"{error} (task.options.servers.{name}). Start it by hand to see more"
+                ) from error
         taken: dict[str, str] = {}
         for name, (_, tools) in found.items():
             wanted = self.servers[name].tools
             if lacking := set(wanted) - {tool.name for tool in tools}:
-                raise TaskSetError(f"task.options.servers.{name}.tools: it has no tool {min(lacking)!r}")
+                raise TaskSetError(
+                    f"task.options.servers.{name}.tools: it has no tool {min(lacking)!r}"
+                )
             for tool in tools:
                 if tool.name in taken:
                     raise TaskSetError(
@@ -139,7 +155,9 @@ class McpTasks:
         }
         if self._inner is not None:
             return {"name": MCP, "servers": about, "tasks": dict(self._inner.describe())}
-        asked = {split: [task for task in self._questions if task.split == split] for split in SPLITS}
+        asked = {
+            split: [task for task in self._questions if task.split == split] for split in SPLITS
+        }
         return {
             "name": MCP,
             "servers": about,
@@ -166,5 +184,8 @@ def _offer(name: str, server: Server) -> tuple[str, Sequence[Tool]]:
 
 
 def _hash(tasks: Sequence[Task]) -> str:
-    asked = [[task.id, task.question, task.gold, task.cluster, task.data["context"], task.data[MCP]] for task in tasks]
+    asked = [
+        [task.id, task.question, task.gold, task.cluster, task.data["context"], task.data[MCP]]
+        for task in tasks
+    ]
     return hashlib.sha256(json.dumps(asked).encode()).hexdigest()

@@ -45,7 +45,9 @@ def member(role: str, system: str, toolbox: Toolbox, tools: Sequence[Tool] = ())
 
 async def ask(prompt: Prompt, toolbox: Toolbox) -> str:
     """One call of a role, as an agent without tools."""
-    run = await Runner.run(member(prompt.role, prompt.system, toolbox), prompt.user, run_config=RUN, max_turns=1)
+    run = await Runner.run(
+        member(prompt.role, prompt.system, toolbox), prompt.user, run_config=RUN, max_turns=1
+    )
     return str(run.final_output)
 
 
@@ -62,5 +64,7 @@ class OpenAIAgentsSQL:
             remarks = await ask(prompts.check(problem, sql, result), toolbox)
             if prompts.approves(remarks):
                 break
-            sql = prompts.parse_sql(await ask(prompts.rewrite(problem, sql, result, remarks), toolbox))
+            sql = prompts.parse_sql(
+                await ask(prompts.rewrite(problem, sql, result, remarks), toolbox)
+            )
         return sql

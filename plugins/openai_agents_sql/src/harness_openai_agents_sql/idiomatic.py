@@ -41,7 +41,9 @@ class OpenAIAgentsSQLIdiomatic:
         agent = member("write_query", prompt.system + TRY, toolbox, [execute])
         session = Session(toolbox)
         try:
-            run = await Runner.run(agent, prompt.user, context=session, run_config=RUN, max_turns=toolbox.max_turns)
+            run = await Runner.run(
+                agent, prompt.user, context=session, run_config=RUN, max_turns=toolbox.max_turns
+            )
         except MaxTurnsExceeded:
             return session.last_sql
         return str(toolbox.prompts.parse_sql(str(run.final_output)))

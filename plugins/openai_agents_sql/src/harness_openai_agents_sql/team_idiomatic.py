@@ -45,7 +45,9 @@ class OpenAIAgentsTeamIdiomatic:
             run = await Runner.run(planner, asked, run_config=RUN, max_turns=toolbox.max_turns)
             answer = str(run.final_output).strip()
             review = replace(problem, context=prompts.review(workers.reports, answer))
-            check = await Runner.run(critic, prompts.critic.user(review), run_config=RUN, max_turns=1)
+            check = await Runner.run(
+                critic, prompts.critic.user(review), run_config=RUN, max_turns=1
+            )
             said = str(check.final_output)
             if not prompts.approves(said):
                 more = [*run.to_input_list(), {"role": "user", "content": said}]

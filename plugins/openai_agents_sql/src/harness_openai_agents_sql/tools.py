@@ -50,7 +50,9 @@ class Session:
         """Carries out all calls of the reply: the SDK leaves those of unknown tools to the end."""
         if number not in self.results:
             due = {one: call for one, call in self.calls.items() if one not in self.results}
-            texts = await self.toolbox.call_all([(call.name, call.arguments) for call in due.values()])
+            texts = await self.toolbox.call_all(
+                [(call.name, call.arguments) for call in due.values()]
+            )
             self.results |= zip(due, texts, strict=True)
         return self.results[number]
 
@@ -58,7 +60,9 @@ class Session:
         """Calls and ids as the model wrote them, results in the order of their calls."""
         results = [item for item in items if item.get("type") == "function_call_output"]
         ordered = iter(sorted(results, key=lambda item: int(item["call_id"])))
-        found = (next(ordered) if item.get("type") == "function_call_output" else item for item in items)
+        found = (
+            next(ordered) if item.get("type") == "function_call_output" else item for item in items
+        )
         return [self._written(item) if "call_id" in item else item for item in found]
 
     def _written(self, item: Any) -> Any:
@@ -74,7 +78,9 @@ class TurnsModel(OpenAIChatCompletionsModel):
         super().__init__(session.toolbox.llm(role).model, chat_client(role, session.toolbox))
         self._session = session
 
-    async def get_response(self, system_instructions: str | None, input: Any, *args: Any, **more: Any) -> ModelResponse:
+    async def get_response(
+        self, system_instructions: str | None, input: Any, *args: Any, **more: Any
+    ) -> ModelResponse:
         items = input if isinstance(input, str) else self._session.written(input)
         response = await super().get_response(system_instructions, items, *args, **more)
         session = self._session
@@ -117,13 +123,17 @@ def caller(role: str, instructions: str, session: Session) -> Agent[Session]:
         model=TurnsModel(role, session),
         model_settings=ModelSettings(**toolbox.llm(role).sampling, extra_body=exact),
         tools=[
-            FunctionTool(tool.name, tool.description, dict(tool.parameters), invoke, strict_json_schema=False)
+            FunctionTool(
+                tool.name, tool.description, dict(tool.parameters), invoke, strict_json_schema=False
+            )
             for tool in toolbox.tools
         ],
     )
 
 
-async def follow(agent: Agent[Session], input: str | list[TResponseInputItem], session: Session) -> RunResult:
+async def follow(
+    agent: Agent[Session], input: str | list[TResponseInputItem], session: Session
+) -> RunResult:
     """One run: until a reply calls no tool, or is not followed."""
     session.replies = 0
     max_turns = session.toolbox.max_turns + 1

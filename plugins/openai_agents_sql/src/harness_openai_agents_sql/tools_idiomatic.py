@@ -34,7 +34,9 @@ class OpenAIAgentsToolsIdiomatic:
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
         agent = member(ROLES[0], toolbox.prompts.system, toolbox, functions(toolbox))
         try:
-            run = await Runner.run(agent, toolbox.prompts.user(problem), run_config=RUN, max_turns=toolbox.max_turns)
+            run = await Runner.run(
+                agent, toolbox.prompts.user(problem), run_config=RUN, max_turns=toolbox.max_turns
+            )
         except MaxTurnsExceeded:
             return ""
         return str(run.final_output).strip()

@@ -3,5 +3,7 @@
 from __future__ import annotations
 
 HARNESS_API = 1
-COMMANDS: dict[str, tuple[str, str]] = {"power": ("harness_power.command", "Seeds and items needed for an effect.")}
+COMMANDS: dict[str, tuple[str, str]] = {
+    "power": ("harness_power.command", "Seeds and items needed for an effect.")
+}
 """Command by name: module and summary, as in `harness.cli`."""

@@ -20,18 +20,28 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def power(
     runs: Annotated[
-        list[Path] | None, typer.Argument(help="Runs or studies to learn variances from.", autocompletion=complete.runs)
+        list[Path] | None,
+        typer.Argument(
+            help="Runs or studies to learn variances from.", autocompletion=complete.runs
+        ),
     ] = None,
     effect: Annotated[float, typer.Option(help="The difference to be found, in points.")] = 5.0,
-    power: Annotated[float, typer.Option("--power", help="With which probability it should be found.")] = 0.8,
+    power: Annotated[
+        float, typer.Option("--power", help="With which probability it should be found.")
+    ] = 0.8,
     alpha: Annotated[float, typer.Option(help="Accepted chance of a false alarm.")] = 0.05,
     arms: Annotated[
-        int | None, typer.Option(help="Arms that the study holds against its baseline; by default those given.")
+        int | None,
+        typer.Option(
+            help="Arms that the study holds against its baseline; by default those given."
+        ),
     ] = None,
     margin: Annotated[
         float | None, typer.Option(help="Margin of equivalence, e.g. 0.05; a study states its own.")
     ] = None,
-    baseline: Annotated[str | None, typer.Option(help="The arm that others are compared with.")] = None,
+    baseline: Annotated[
+        str | None, typer.Option(help="The arm that others are compared with.")
+    ] = None,
     runs_dir: Annotated[Path, typer.Option(help="Where runs are looked for.")] = Path("runs"),
     json_: complete.Json = False,
 ) -> None:
@@ -39,10 +49,17 @@ def power(
     if not 0 < power < 1 or not 0 < alpha < 1:
         raise UserError("--power and --alpha lie between 0 and 1")
     if not runs and not runs_dir.is_dir():
-        raise UserError(f"there are no runs in {runs_dir} to learn variances from. Start some: harness study")
-    found = planned(select(runs or [runs_dir], runs_dir), effect / 100, power, alpha, arms, margin, baseline)
+        raise UserError(
+            f"there are no runs in {runs_dir} to learn variances from. Start some: harness study"
+        )
+    found = planned(
+        select(runs or [runs_dir], runs_dir), effect / 100, power, alpha, arms, margin, baseline
+    )
     if json_:
-        parts = {name: getattr(found.variances, name) for name in ("seed", "cluster", "question", "cell", "score")}
+        parts = {
+            name: getattr(found.variances, name)
+            for name in ("seed", "cluster", "question", "cell", "score")
+        }
         emit_json(
             {
                 "effect": effect / 100,
@@ -67,17 +84,23 @@ def _show(planned: Planned, effect: float, power: float, alpha: float) -> None:
     out, found, family = results(), planned.variances, planned.family
     if planned.graded:
         least, most = planned.span
-        out.print(f"Rewards are graded, from {least:g} to {most:g}: a point is a hundredth of mean reward.")
+        out.print(
+            f"Rewards are graded, from {least:g} to {most:g}: a point is a hundredth of mean reward."
+        )
     out.print(
         f"Variances from {found.source}: {found.seeds} seeds, {found.questions} questions in {len(found.sizes)} "
         f"clusters. Standard deviation between seeds {100 * found.seed**0.5:.1f}, between clusters "
         f"{100 * found.cluster**0.5:.1f}, between questions {100 * found.question**0.5:.1f}, between single scores "
         f"{100 * (found.cell + found.score) ** 0.5:.1f} points."
     )
-    out.print(f"As it is, a difference of {100 * planned.now:.1f} points is found with probability {power:g}.")
+    out.print(
+        f"As it is, a difference of {100 * planned.now:.1f} points is found with probability {power:g}."
+    )
     against = "one arm" if family == 1 else f"each of {family} arms (Holm)"
     title = f"For {effect:g} points, power {power:g}, alpha {alpha:g}, {against} against the baseline; runs of two arms"
-    shown = table("clusters", "questions", "seeds", "runs", "machine time", title=title, justify="right")
+    shown = table(
+        "clusters", "questions", "seeds", "runs", "machine time", title=title, justify="right"
+    )
     for row in planned.rows:
         seeds = "no number is enough" if row["seeds"] is None else str(row["seeds"])
         cells = (str(row["questions"]), seeds, str(row["runs"] or "-"), duration(row["machine_s"]))

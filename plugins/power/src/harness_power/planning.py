@@ -94,11 +94,19 @@ def planned(
     least, most = span = span_of(pilots)
     width = most - least
     if not 0 < effect < width:
-        raise UserError(f"--effect is in points, between 0 and {100 * width:g}, got {100 * effect:g}")
+        raise UserError(
+            f"--effect is in points, between 0 and {100 * width:g}, got {100 * effect:g}"
+        )
     if family < 1 or (margin is not None and not 0 < margin < width):
-        raise UserError(f"--arms is 1 or more; a margin lies between 0 and {width:g} (0.05 is 5 points)")
+        raise UserError(
+            f"--arms is 1 or more; a margin lies between 0 and {width:g} (0.05 is 5 points)"
+        )
     found = variances(found_arms, baseline or selection.study.get("baseline"))
-    walls = [result["wall_s"] for result in (run.record["result"] for run in pilots) if result and result.get("wall_s")]
+    walls = [
+        result["wall_s"]
+        for result in (run.record["result"] for run in pilots)
+        if result and result.get("wall_s")
+    ]
     run_s = statistics.median(walls) if walls else None
     strictest = alpha / family  # Holm's first step, which every arm passes in the worst case
     lowest = min(cast(float, scores([run])["value"].mean()) for run in pilots)
@@ -109,7 +117,9 @@ def planned(
         rows=plan(found, effect, power, strictest, run_s),
         now=found.detectable(found.seeds, found.sizes, power, strictest),
         run_s=run_s,
-        equivalence=None if margin is None else seeds_for_equivalence(margin / width, family, alpha),
+        equivalence=None
+        if margin is None
+        else seeds_for_equivalence(margin / width, family, alpha),
         lowest=lowest,
         ceiling=(lowest - least) / width > CEILING or most - lowest < effect,
         graded=any(run.graded for run in pilots),
@@ -133,7 +143,9 @@ def variances(arms: dict[str, list[Run]], baseline: str | None = None) -> Varian
         else named_arm(baseline, other_names(run for runs in arms.values() for run in runs))
     )
     tables = {
-        name: paired_differences(scores(runs), scores(arms[base]))[0] for name, runs in arms.items() if name != base
+        name: paired_differences(scores(runs), scores(arms[base]))[0]
+        for name, runs in arms.items()
+        if name != base
     }
     source = f"{len(tables)} arm(s) against {base}"
     usable = [table for table in tables.values() if table["seed"].n_unique() > 1]
@@ -147,13 +159,17 @@ def variances(arms: dict[str, list[Run]], baseline: str | None = None) -> Varian
     parts = np.mean([_components(table, around) for table in usable], axis=0)
     sizes = usable[0].group_by("cluster").agg(pl.n_unique("task_id")).sort("cluster")["task_id"]
     if not parts.any():
-        raise UserError("every difference is the same, so there is no variance to plan with: give runs that differ")
+        raise UserError(
+            "every difference is the same, so there is no variance to plan with: give runs that differ"
+        )
     seed, cluster, question, cell, score = map(float, parts)
     seeds = usable[0]["seed"].n_unique()
     return Variances(seed, cluster, question, cell, score, tuple(sizes), seeds, source)
 
 
-def needed(found: Variances, effect: float, power: float, alpha: float, sizes: Sequence[int]) -> int | None:
+def needed(
+    found: Variances, effect: float, power: float, alpha: float, sizes: Sequence[int]
+) -> int | None:
     """The fewest seeds that find an effect; None where no number of seeds does."""
     low, high = 1, 2
     while found.detectable(high, sizes, power, alpha) > effect:
@@ -169,7 +185,9 @@ def needed(found: Variances, effect: float, power: float, alpha: float, sizes: S
     return high
 
 
-def plan(found: Variances, effect: float, power: float, alpha: float, run_s: float | None) -> list[Plan]:
+def plan(
+    found: Variances, effect: float, power: float, alpha: float, run_s: float | None
+) -> list[Plan]:
     """Seeds needed for several validation sets, with measured machine time of two arms.
 
     Sets grow by as many more questions of the same clusters, or by as many more clusters of the same sizes, if there
@@ -177,8 +195,15 @@ def plan(found: Variances, effect: float, power: float, alpha: float, run_s: flo
     """
     rows: list[Plan] = []
     for factor in (1, 2, 4):
-        more_questions, more_clusters = [size * factor for size in found.sizes], list(found.sizes) * factor
-        for sizes in (more_questions, more_clusters) if factor > 1 and len(found.sizes) > 1 else (more_questions,):
+        more_questions, more_clusters = (
+            [size * factor for size in found.sizes],
+            list(found.sizes) * factor,
+        )
+        for sizes in (
+            (more_questions, more_clusters)
+            if factor > 1 and len(found.sizes) > 1
+            else (more_questions,)
+        ):
             seeds = needed(found, effect, power, alpha, sizes)
             rows.append(
                 {
@@ -219,7 +244,12 @@ def _components(table: pl.DataFrame, around: bool = False) -> np.ndarray:
         "cell": seed * (cluster.max() + 1) + cluster,
         "score": np.arange(len(values)),
     }
-    names = ["mean", "seed", *(["cluster", "question", "cell"] if several else ["question"]), "score"]
+    names = [
+        "mean",
+        "seed",
+        *(["cluster", "question", "cell"] if several else ["question"]),
+        "score",
+    ]
     counts = {name: np.bincount(group[name]) for name in names}
 
     def expected(by: str, component: str) -> float:
@@ -230,10 +260,23 @@ def _components(table: pl.DataFrame, around: bool = False) -> np.ndarray:
 
     solved: dict[str, float] = {}
     while not solved or min(solved[name] for name in names[1:]) < 0:
-        names = [name for name in names if not solved or name != min(names[1:], key=lambda one: solved[one])]
-        squares = [(np.bincount(group[name], values) ** 2 / np.maximum(counts[name], 1)).sum() for name in names]
+        names = [
+            name
+            for name in names
+            if not solved or name != min(names[1:], key=lambda one: solved[one])
+        ]
+        squares = [
+            (np.bincount(group[name], values) ** 2 / np.maximum(counts[name], 1)).sum()
+            for name in names
+        ]
         matrix = np.array([[expected(by, component) for component in names] for by in names])
-        solved = dict(zip(names, np.linalg.lstsq(matrix, np.array(squares), rcond=None)[0].tolist(), strict=True))
+        solved = dict(
+            zip(
+                names,
+                np.linalg.lstsq(matrix, np.array(squares), rcond=None)[0].tolist(),
+                strict=True,
+            )
+        )
         if len(names) == 2:
             break
     if not several:

@@ -10,7 +10,11 @@ HARNESS_API = 1
 @hookimpl
 def harness_environments() -> list[EnvironmentSpec]:
     return [
-        EnvironmentSpec("no_tools", "harness_reasoning_gym.environment:NoTools", "no tool: questions to think about")
+        EnvironmentSpec(
+            "no_tools",
+            "harness_reasoning_gym.environment:NoTools",
+            "no tool: questions to think about",
+        )
     ]
 
 

@@ -39,9 +39,13 @@ class ReasoningGymTasks:
         self.parameters = json.dumps(parameters or {}, sort_keys=True)
         for split, size in self.sizes.items():
             if not 0 < size < VAL_SEED:
-                raise TaskSetError(f"task.options.{split}_size={size} must be at least 1 and less than {VAL_SEED:,}")
+                raise TaskSetError(
+                    f"task.options.{split}_size={size} must be at least 1 and less than {VAL_SEED:,}"
+                )
         if not 0 <= seed < VAL_SEED:
-            raise TaskSetError(f"task.options.seed={seed} must be at least 0 and less than {VAL_SEED:,}")
+            raise TaskSetError(
+                f"task.options.seed={seed} must be at least 0 and less than {VAL_SEED:,}"
+            )
 
     def load(self, split: str) -> Sequence[Task]:
         """Questions of a split; no question of `val` is one of `train`, and none comes twice."""
@@ -62,7 +66,13 @@ class ReasoningGymTasks:
         from harness_reasoning_gym.puzzles import puzzles
 
         size = self.sizes[split]
-        of = (self.dataset, self.level, self.parameters, self.seed + (VAL_SEED if split == "val" else 0), size)
+        of = (
+            self.dataset,
+            self.level,
+            self.parameters,
+            self.seed + (VAL_SEED if split == "val" else 0),
+            size,
+        )
         made = puzzles(*of)
         return [
             Task(
@@ -70,7 +80,9 @@ class ReasoningGymTasks:
                 task_set="reasoning_gym",
                 split=split,
                 question=entry["question"],
-                gold=str(entry["answer"] or ""),  # of some puzzles many answers are right, and none is given
+                gold=str(
+                    entry["answer"] or ""
+                ),  # of some puzzles many answers are right, and none is given
                 difficulty=str(self.level),
                 data={"puzzles": list(of), "number": number},
             )
@@ -89,7 +101,12 @@ class ReasoningGymTasks:
             "parameters": self.parameters,
         }
         package = version("reasoning-gym")
-        return {"name": "reasoning_gym", "licence": "Apache-2.0", "version": package, "options": options}
+        return {
+            "name": "reasoning_gym",
+            "licence": "Apache-2.0",
+            "version": package,
+            "options": options,
+        }
 
     def check(self) -> list[str]:
         return []

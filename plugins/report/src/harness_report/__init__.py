@@ -3,5 +3,7 @@
 from __future__ import annotations
 
 HARNESS_API = 1
-COMMANDS: dict[str, tuple[str, str]] = {"report": ("harness_report.command", "Write a self-contained HTML report.")}
+COMMANDS: dict[str, tuple[str, str]] = {
+    "report": ("harness_report.command", "Write a self-contained HTML report.")
+}
 """Command by name: module and summary, as in `harness.cli`."""

@@ -30,7 +30,9 @@ PARTS = {"rollout": "#2a7de1", "update": "#e07b00", "weights": "#1a9c6b", "other
 Arms = Mapping[str, Sequence["Run"]]
 
 
-def charts(arms: Arms, comparison: Comparison | None, figures: Mapping[str, list[Figures]]) -> list[Figure]:
+def charts(
+    arms: Arms, comparison: Comparison | None, figures: Mapping[str, list[Figures]]
+) -> list[Figure]:
     """All charts that there is data for: id, title, caption, data and layout.
 
     Args:
@@ -59,7 +61,11 @@ def charts(arms: Arms, comparison: Comparison | None, figures: Mapping[str, list
 
 
 def _last(arms: Arms) -> str:
-    return "last validation" if any(run.trained for runs in arms.values() for run in runs) else "evaluation"
+    return (
+        "last validation"
+        if any(run.trained for runs in arms.values() for run in runs)
+        else "evaluation"
+    )
 
 
 def _graded(arms: Arms) -> bool:
@@ -74,16 +80,27 @@ def validation_curve(arms: Arms) -> Figure:
     """Mean over seeds with the range of seeds as a band; a ring where a validation is under way."""
     trained = {arm: [run for run in runs if run.trained] for arm, runs in arms.items()}
     asked = max((run.validated_tasks() for runs in trained.values() for run in runs), default=0)
-    caption = f"Mean over seeds, of {asked} questions; the band reaches from the worst to the best seed."
+    caption = (
+        f"Mean over seeds, of {asked} questions; the band reaches from the worst to the best seed."
+    )
     curves = {arm: [run.val_curve() for run in runs] for arm, runs in trained.items()}
-    figure = by_step("validation", f"Validation {_measured(arms)}", caption, _measured(arms), curves)
+    figure = by_step(
+        "validation", f"Validation {_measured(arms)}", caption, _measured(arms), curves
+    )
     for index, (arm, runs) in enumerate(trained.items()):
         for now in (run.progress for run in runs):
             if now.validating is not None and now.val_so_far is not None:
                 said = f"%{{y:.1%}} so far, {now.done} of {now.expected}"
-                ring = {"size": 10, "symbol": "circle-open", "color": colour_of(index), "line": {"width": 2}}
+                ring = {
+                    "size": 10,
+                    "symbol": "circle-open",
+                    "color": colour_of(index),
+                    "line": {"width": 2},
+                }
                 trace = trace_of(arm, "markers", [now.validating], [now.val_so_far], said)
-                figure["data"].append(trace | {"marker": ring, "legendgroup": arm, "showlegend": False})
+                figure["data"].append(
+                    trace | {"marker": ring, "legendgroup": arm, "showlegend": False}
+                )
     return figure
 
 
@@ -135,16 +152,29 @@ def logged(arms: Arms) -> list[Figure]:
         return {arm: [run.logged(measure) for run in runs] for arm, runs in arms.items()}
 
     clipped = "Tokens whose update is clipped, by the bound on the ratio of probabilities. Dotted: replies cut at the "
-    figure = by_step("clipped", "Clipped share", f"{clipped}token limit.", "share", of("clipped"), ".2%")
+    figure = by_step(
+        "clipped", "Clipped share", f"{clipped}token limit.", "share", of("clipped"), ".2%"
+    )
     for trace in by_step("cut", "", "", "", of("cut"), ".2%")["data"]:
-        figure["data"].append(trace | {"showlegend": False, "line": {**trace["line"], "dash": "dot"}})
+        figure["data"].append(
+            trace | {"showlegend": False, "line": {**trace["line"], "dash": "dot"}}
+        )
     figure["layout"]["yaxis"] |= {"tickformat": ".2~%"}
-    said = "Tokens that the policy wrote in a training rollout, over all its calls; mean of the step."
+    said = (
+        "Tokens that the policy wrote in a training rollout, over all its calls; mean of the step."
+    )
     speeds = {arm: [_tokens_per_s(run) for run in runs] for arm, runs in arms.items()}
     speed = "Tokens that the policy wrote in a step's training rollouts, by the seconds that these took."
     lengths = of("rollout/response_tokens_per_rollout")
     return [
-        by_step("entropy", "Entropy", "Of the policy, mean over trained tokens.", "nats a token", of("entropy"), ".3f"),
+        by_step(
+            "entropy",
+            "Entropy",
+            "Of the policy, mean over trained tokens.",
+            "nats a token",
+            of("entropy"),
+            ".3f",
+        ),
         figure,
         by_step("lengths", "Response length", said, "tokens a rollout", lengths, ".1f"),
         by_step("speed", "Tokens per second", speed, "tokens/s", speeds, ",.0f"),
@@ -154,7 +184,11 @@ def logged(arms: Arms) -> list[Figure]:
 def _tokens_per_s(run: Run) -> dict[int, float]:
     names = ("rollout/response_tokens_per_rollout", "rollout/rollouts", "rollout_s")
     tokens, rollouts, seconds = map(run.logged, names)
-    return {step: tokens[step] * rollouts[step] / spent for step, spent in seconds.items() if step in tokens and spent}
+    return {
+        step: tokens[step] * rollouts[step] / spent
+        for step, spent in seconds.items()
+        if step in tokens and spent
+    }
 
 
 def differences(comparison: Comparison | None) -> Figure:
@@ -174,7 +208,11 @@ def differences(comparison: Comparison | None) -> Figure:
         data.append(dots | {"hovertemplate": "%{y}: %{x:+.1f} points, %{text}<extra></extra>"})
     margin = comparison["margin"] if comparison else None
     base = comparison["baseline"] if comparison else ""
-    what = "Hundredths of mean reward" if comparison and comparison.get("graded") else "Points of accuracy"
+    what = (
+        "Hundredths of mean reward"
+        if comparison and comparison.get("graded")
+        else "Points of accuracy"
+    )
     caption = f"{what} against {base}, with 95 % intervals."
     if margin:
         caption += f" Shaded: the margin of ±{100 * margin:g} points within which arms count as equivalent."
@@ -195,7 +233,10 @@ def cost_split(figures: Mapping[str, list[Figures]]) -> Figure:
     for arm, runs in figures.items():
         timed = [(run["step_s"], run["shares"]) for run in runs if run["step_s"] is not None]
         if timed:
-            rows[arm] = {part: sum(step_s * of.get(part, 0.0) for step_s, of in timed) / len(timed) for part in PARTS}
+            rows[arm] = {
+                part: sum(step_s * of.get(part, 0.0) for step_s, of in timed) / len(timed)
+                for part in PARTS
+            }
     names = list(reversed(rows))
     data = [
         {
@@ -227,8 +268,14 @@ def rewrites(arms: Arms) -> Figure:
         helped: dict[int, list[float]] = {}
         hurt: dict[int, list[float]] = {}
         for run in runs:
-            rows = run.episodes.filter(phase="val").drop_nulls(["reward", "first_reward"]).group_by("step")
-            changed = rows.agg((last > first).mean().alias("up"), (last < first).mean().alias("down"))
+            rows = (
+                run.episodes.filter(phase="val")
+                .drop_nulls(["reward", "first_reward"])
+                .group_by("step")
+            )
+            changed = rows.agg(
+                (last > first).mean().alias("up"), (last < first).mean().alias("down")
+            )
             for step, up, down in changed.sort("step").rows():
                 helped.setdefault(step, []).append(up)
                 hurt.setdefault(step, []).append(-down)
@@ -236,13 +283,21 @@ def rewrites(arms: Arms) -> Figure:
             continue
         for name, found in (("helped", helped), ("hurt", hurt)):
             shares = [sum(values) / len(values) for values in found.values()]
-            trace = trace_of(arm, "lines+markers", found, shares, f"{name} %{{y:+.1%}} at step %{{x}}")
-            line = {"color": colour_of(index), "width": 2, "dash": "solid" if name == "helped" else "dot"}
+            trace = trace_of(
+                arm, "lines+markers", found, shares, f"{name} %{{y:+.1%}} at step %{{x}}"
+            )
+            line = {
+                "color": colour_of(index),
+                "width": 2,
+                "dash": "solid" if name == "helped" else "dot",
+            }
             data.append(trace | {"legendgroup": arm, "showlegend": name == "helped", "line": line})
     if all(len(trace["x"]) < 2 for trace in data):
         data = []  # an evaluation has no steps
     caption = "Share of validation questions that the rewrite turned right (above) or wrong (below, dotted)."
-    figure = figure_of("rewrites", "Rewrites that helped and hurt", caption, data, "step", "share of questions")
+    figure = figure_of(
+        "rewrites", "Rewrites that helped and hurt", caption, data, "step", "share of questions"
+    )
     figure["layout"]["yaxis"] |= {"tickformat": "+.1%", "zeroline": True}
     return figure
 
@@ -257,7 +312,9 @@ def turns(arms: Arms) -> Figure:
         if counts:
             shares = [counts[one] / counts.total() for one in sorted(counts)]
             data.append(bar_of(arm, index, [str(one) for one in sorted(counts)], shares))
-    caption = f"Answers written for a question in the {_last(arms)}: 1 means that the first was kept."
+    caption = (
+        f"Answers written for a question in the {_last(arms)}: 1 means that the first was kept."
+    )
     data = data if several else []
     axes = ("answers written", "share of questions")
     return figure_of("turns", "Turns", caption, data, *axes, percent=True, categories=True)
@@ -270,10 +327,15 @@ def by_role(arms: Arms, key: str, title: str, y: str, form: str) -> Figure:
     curves: dict[str, list[dict[int, float]]] = {}
     for arm, runs in arms.items():
         every = [roles_table(run, "step", "phase").filter(phase="train") for run in runs]
-        whole = [rows.join(run.training, "step", "semi").drop_nulls(key) for run, rows in zip(runs, every, strict=True)]
+        whole = [
+            rows.join(run.training, "step", "semi").drop_nulls(key)
+            for run, rows in zip(runs, every, strict=True)
+        ]
         roles = dict.fromkeys(role for rows in whole for role in rows["role"])
         for role in roles if len(roles) > 1 else ():
-            of = [(rows["step"], rows.filter(role=role).select("step", key).rows()) for rows in whole]
+            of = [
+                (rows["step"], rows.filter(role=role).select("step", key).rows()) for rows in whole
+            ]
             found = [dict.fromkeys(steps, 0.0) | dict(one) for steps, one in of]
             curves[role if len(arms) == 1 else f"{arm}, {role}"] = found
     curves = curves if len(curves) <= len(COLOURS) * len(DASHES) else {}
@@ -288,12 +350,20 @@ def by_group(arms: Arms, column: str, title: str) -> Figure:
     means: dict[str, dict[str, float]] = {}
     sizes: dict[str, int] = {}
     for arm, runs in arms.items():
-        rows = pl.concat([run.validation().select(column, "task_id", "reward") for run in runs]).drop_nulls()
-        groups = rows.filter(pl.col(column) != "").group_by(column).agg(pl.mean("reward"), pl.n_unique("task_id"))
+        rows = pl.concat(
+            [run.validation().select(column, "task_id", "reward") for run in runs]
+        ).drop_nulls()
+        groups = (
+            rows.filter(pl.col(column) != "")
+            .group_by(column)
+            .agg(pl.mean("reward"), pl.n_unique("task_id"))
+        )
         if len(groups):
             means[arm] = dict(groups.select(column, "reward").rows())
             sizes |= dict(groups.select(column, "task_id").rows())
-    names = sorted(sizes, key=lambda name: (_LEVELS.index(name) if name in _LEVELS else len(_LEVELS), name))
+    names = sorted(
+        sizes, key=lambda name: (_LEVELS.index(name) if name in _LEVELS else len(_LEVELS), name)
+    )
     labels = [f"{name} ({sizes[name]})" for name in names]
     caption = f"{_last(arms).capitalize()}, mean over seeds; in brackets the number of questions."
     data = [
@@ -303,7 +373,9 @@ def by_group(arms: Arms, column: str, title: str) -> Figure:
     ]
     key = f"by-{column}"
     if len(names) <= _FEW:
-        return figure_of(key, title, caption, data, "", _measured(arms), percent=True, categories=True)
+        return figure_of(
+            key, title, caption, data, "", _measured(arms), percent=True, categories=True
+        )
     for bars in data:
         bars |= {"type": "scatter", "mode": "markers", "x": bars["y"], "y": bars["x"]}
         bars["marker"] |= {"size": 8, "opacity": 0.75}
@@ -323,7 +395,9 @@ def tokens(arms: Arms, column: str, title: str) -> Figure:
     """Histogram of tokens per rollout in the last validation."""
     import numpy as np
 
-    values = {arm: [value for run in runs for value in _ended(run, column)] for arm, runs in arms.items()}
+    values = {
+        arm: [value for run in runs for value in _ended(run, column)] for arm, runs in arms.items()
+    }
     everything = [value for found in values.values() for value in found]
     if not everything:
         return figure_of(column, title, "", [], "", "")
@@ -334,17 +408,29 @@ def tokens(arms: Arms, column: str, title: str) -> Figure:
         if found:
             share = (np.histogram(found, edges)[0] / len(found)).tolist()
             line = {"shape": "hvh", "color": colour_of(index), "width": 2, "dash": dash_of(index)}
-            data.append(trace_of(arm, "lines", centres, share, "%{y:.1%} about %{x:.0f} tokens") | {"line": line})
+            data.append(
+                trace_of(arm, "lines", centres, share, "%{y:.1%} about %{x:.0f} tokens")
+                | {"line": line}
+            )
     caption = f"Share of rollouts by tokens over all their calls, in the {_last(arms)}."
-    return figure_of(column.replace("_", "-"), title, caption, data, "tokens", "share of rollouts", percent=True)
+    return figure_of(
+        column.replace("_", "-"), title, caption, data, "tokens", "share of rollouts", percent=True
+    )
 
 
 def failures(figures: Mapping[str, list[Figures]]) -> Figure:
     """Rollouts of the whole run that ended without a score, and answers that did not run."""
-    causes = dict.fromkeys(cause for runs in figures.values() for run in runs for cause in run["failures"])
+    causes = dict.fromkeys(
+        cause for runs in figures.values() for run in runs for cause in run["failures"]
+    )
     names = [cause.replace("_", " ") for cause in causes]
     data = [
-        bar_of(arm, index, names, [sum(run["failures"].get(cause, 0) for run in runs) for cause in causes])
+        bar_of(
+            arm,
+            index,
+            names,
+            [sum(run["failures"].get(cause, 0) for run in runs) for cause in causes],
+        )
         for index, (arm, runs) in enumerate(figures.items() if causes else ())
     ]
     for one in data:

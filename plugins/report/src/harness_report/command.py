@@ -22,28 +22,49 @@ def report(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            help="A run, several, a folder of runs, or a study (file or folder).", autocompletion=complete.runs
+            help="A run, several, a folder of runs, or a study (file or folder).",
+            autocompletion=complete.runs,
         ),
     ],
     out: Annotated[
-        Path | None, typer.Option(help="The file; by default report.html in the run's or study's folder.")
+        Path | None,
+        typer.Option(help="The file; by default report.html in the run's or study's folder."),
     ] = None,
     baseline: complete.Baseline = None,
-    allow: Annotated[list[str] | None, typer.Option(help="A key that may differ though it should not.")] = None,
-    margin: Annotated[float | None, typer.Option(help="Differences below this are none, e.g. 0.05.")] = None,
-    episodes: Annotated[int, typer.Option(min=0, help="The most episodes that can be browsed.")] = EPISODES,
+    allow: Annotated[
+        list[str] | None, typer.Option(help="A key that may differ though it should not.")
+    ] = None,
+    margin: Annotated[
+        float | None, typer.Option(help="Differences below this are none, e.g. 0.05.")
+    ] = None,
+    episodes: Annotated[
+        int, typer.Option(min=0, help="The most episodes that can be browsed.")
+    ] = EPISODES,
     references: complete.References = None,
-    runs_dir: Annotated[Path, typer.Option(help="Where runs named by id are looked for.")] = Path("runs"),
+    runs_dir: Annotated[Path, typer.Option(help="Where runs named by id are looked for.")] = Path(
+        "runs"
+    ),
 ) -> None:
     """Write one HTML file that opens without a network: curves, costs, failures, episodes, manifest."""
     one_thread()
     chosen = select(runs, runs_dir)
     if out is None:
-        folders = {run.folder.path if len(chosen.runs) == 1 else run.folder.path.parent for run in chosen.runs}
-        if len(folders) > 1 or (len(runs) > 1 and not any((folder / STUDY_FILE).is_file() for folder in folders)):
+        folders = {
+            run.folder.path if len(chosen.runs) == 1 else run.folder.path.parent
+            for run in chosen.runs
+        }
+        if len(folders) > 1 or (
+            len(runs) > 1 and not any((folder / STUDY_FILE).is_file() for folder in folders)
+        ):
             raise UserError("several runs: say where the report goes with --out FILE")
         out = folders.pop() / "report.html"
     written = write_report(
-        chosen, out, baseline=baseline, allow=allow or [], margin=margin, episodes=episodes, references=references
+        chosen,
+        out,
+        baseline=baseline,
+        allow=allow or [],
+        margin=margin,
+        episodes=episodes,
+        references=references,
     )
     results().out(str(written))

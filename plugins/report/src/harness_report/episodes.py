@@ -46,10 +46,27 @@ def sample(arms: Mapping[str, Sequence[Run]], cap: int) -> Shown:
             for table in shown(run, each):
                 calls = _calls(run, table)
                 for row in cast("list[Episode]", table.rows(named=True)):
-                    steps = _steps(_tool_calls(row["tool_calls"]), calls.get(row.get("attempt_id", ""), []), texts)
-                    rows.append({**_episode(arm, run, row), "gold": _cut(golds.get(row["question"])), "steps": steps})
-    rows.sort(key=lambda row: (row["phase"] == "train", _rank(row["task"]), row["seed"]))  # one question side by side
-    return {"episodes": rows[:cap], "texts": list(texts), "total": total, "shown": min(len(rows), cap)}
+                    steps = _steps(
+                        _tool_calls(row["tool_calls"]),
+                        calls.get(row.get("attempt_id", ""), []),
+                        texts,
+                    )
+                    rows.append(
+                        {
+                            **_episode(arm, run, row),
+                            "gold": _cut(golds.get(row["question"])),
+                            "steps": steps,
+                        }
+                    )
+    rows.sort(
+        key=lambda row: (row["phase"] == "train", _rank(row["task"]), row["seed"])
+    )  # one question side by side
+    return {
+        "episodes": rows[:cap],
+        "texts": list(texts),
+        "total": total,
+        "shown": min(len(rows), cap),
+    }
 
 
 def newest(arms: Mapping[str, Sequence[Run]], cap: int) -> Shown:
@@ -63,14 +80,28 @@ def newest(arms: Mapping[str, Sequence[Run]], cap: int) -> Shown:
     found: list[tuple[float, Shown]] = []
     for arm, run in ((arm, run) for arm, group in arms.items() for run in group):
         rows = run.episodes.with_row_index("id")
-        timed = {"attempt_id", "started_s", "elapsed_s"} <= set(rows.columns)  # not of published copies
-        rows = rows.with_columns(ended=pl.col("started_s") + pl.col("elapsed_s") if timed else pl.col("id").cast(float))
+        timed = {"attempt_id", "started_s", "elapsed_s"} <= set(
+            rows.columns
+        )  # not of published copies
+        rows = rows.with_columns(
+            ended=pl.col("started_s") + pl.col("elapsed_s") if timed else pl.col("id").cast(float)
+        )
         for row in rows.top_k(cap, by="ended").rows(named=True):
             name = str(row["attempt_id"] if timed else row["id"])
-            found.append((row["ended"], {**_episode(arm, run, cast("Episode", row)), "id": name, "steps": None}))
+            found.append(
+                (
+                    row["ended"],
+                    {**_episode(arm, run, cast("Episode", row)), "id": name, "steps": None},
+                )
+            )
     found.sort(key=lambda one: -one[0])
     total = sum(len(run.episodes) for group in arms.values() for run in group)
-    return {"episodes": [row for _, row in found[:cap]], "texts": [], "total": total, "shown": min(len(found), cap)}
+    return {
+        "episodes": [row for _, row in found[:cap]],
+        "texts": [],
+        "total": total,
+        "shown": min(len(found), cap),
+    }
 
 
 def opened(run: Run, name: str, calls: Sequence[Call] | None = None) -> Shown:
@@ -84,12 +115,18 @@ def opened(run: Run, name: str, calls: Sequence[Call] | None = None) -> Shown:
         LookupError: The run has no such episode.
     """
     rows = run.episodes
-    rows = rows.filter(attempt_id=name) if "attempt_id" in rows.columns else rows[int(name) : int(name) + 1]
+    rows = (
+        rows.filter(attempt_id=name)
+        if "attempt_id" in rows.columns
+        else rows[int(name) : int(name) + 1]
+    )
     if not len(rows):
         raise LookupError(name)
     row, texts = rows.row(0, named=True), dict[str, int]()
     found = _calls(run, rows).get(name, []) if calls is None else calls
-    known = {} if run.record["status"] == "running" else golds_of(run)  # none within reach of agents
+    known = (
+        {} if run.record["status"] == "running" else golds_of(run)
+    )  # none within reach of agents
     steps = _steps(_tool_calls(row["tool_calls"]), found, texts)
     return {"steps": steps, "texts": list(texts), "gold": _cut(known.get(row["question"]))}
 
@@ -130,7 +167,9 @@ def _golds(described: str) -> dict[str, str]:
         for split in {task["train_split"], task["val_split"]} - {""}:
             for one in task_set.load(split):
                 found.setdefault(one.question, set()).add(one.gold)
-    except Exception as error:  # of another machine, or of a plugin that is gone: the report does without
+    except (
+        Exception
+    ) as error:  # of another machine, or of a plugin that is gone: the report does without
         log.info("no golds of %s: %s", task["name"], error)
     return {question: gold for question, (gold, *others) in found.items() if not others}
 
@@ -139,7 +178,9 @@ def _calls(run: Run, table: pl.DataFrame) -> dict[str, list[Call]]:
     if run.transitions is None or "messages" not in run.transitions.columns or not len(table):
         return {}  # published copies keep no prompts
     found: dict[str, list[Call]] = {}
-    wanted = run.transitions.filter(run.transitions["attempt_id"].is_in(table["attempt_id"].to_list()))
+    wanted = run.transitions.filter(
+        run.transitions["attempt_id"].is_in(table["attempt_id"].to_list())
+    )
     for row in cast("list[Call]", wanted.sort("index", maintain_order=True).rows(named=True)):
         found.setdefault(row["attempt_id"], []).append(row)
     return found
@@ -171,7 +212,11 @@ def _episode(arm: str, run: Run, row: Episode) -> Shown:
         "parts": json.loads(_text(row.get("reward_parts")) or "{}"),
         "by_role": json.loads(_text(row.get("reward_by_role")) or "{}"),
         "verdict": _verdict(reward, *run.record["identity"].get("reward_range", (0.0, 1.0))),
-        "rewrite": "" if reward is None or first is None or reward == first else "helped" if reward > first else "hurt",
+        "rewrite": ""
+        if reward is None or first is None or reward == first
+        else "helped"
+        if reward > first
+        else "hurt",
     }
 
 
@@ -189,8 +234,14 @@ def _steps(tools: list[Shown], calls: Sequence[Call], texts: dict[str, int]) -> 
         while left and left[0].get("started_s", math.inf) < call["started_s"]:
             steps.append(_tool(left.pop(0)))
         steps.append(_call(call, texts))
-        if left and "started_s" not in left[0] and arguments_text(left[0]["arguments"]) in call["response_text"]:
-            steps.append(_tool(left.pop(0)))  # of an older run: it follows the reply that has its argument
+        if (
+            left
+            and "started_s" not in left[0]
+            and arguments_text(left[0]["arguments"]) in call["response_text"]
+        ):
+            steps.append(
+                _tool(left.pop(0))
+            )  # of an older run: it follows the reply that has its argument
     return steps + [_tool(call) for call in left]
 
 
@@ -223,7 +274,9 @@ def _call(call: Call, texts: dict[str, int]) -> Shown:
 def _said(message: Mapping[str, object]) -> str:
     """Words of a message, and the tools that it calls."""
     parts = [message[name] for name in ("content", "tool_calls") if message.get(name)]
-    return "\n".join(part if isinstance(part, str) else json.dumps(part, ensure_ascii=False) for part in parts)
+    return "\n".join(
+        part if isinstance(part, str) else json.dumps(part, ensure_ascii=False) for part in parts
+    )
 
 
 def _text(value: Any) -> str:
@@ -232,4 +285,8 @@ def _text(value: Any) -> str:
 
 def _cut(value: object) -> str:
     text = _text(value)
-    return text if len(text) <= TEXT_LIMIT else f"{text[:TEXT_LIMIT]} ... ({len(text) - TEXT_LIMIT} more characters)"
+    return (
+        text
+        if len(text) <= TEXT_LIMIT
+        else f"{text[:TEXT_LIMIT]} ... ({len(text) - TEXT_LIMIT} more characters)"
+    )

@@ -29,11 +29,15 @@ def scaled(figure: Figure, span: tuple[float, float], graded: bool) -> Figure:
         figure["layout"][axis]["tickformat"] = ".2f" if graded else ".0%"
         for trace in figure["data"]:
             if graded and "hovertemplate" in trace:
-                trace["hovertemplate"] = trace["hovertemplate"].replace(f"%{{{letter}:.1%}}", f"%{{{letter}:.3f}}")
+                trace["hovertemplate"] = trace["hovertemplate"].replace(
+                    f"%{{{letter}:.1%}}", f"%{{{letter}:.3f}}"
+                )
     return figure
 
 
-def by_step(key: str, title: str, caption: str, y: str, curves: Curves, form: str = ".1%") -> Figure:
+def by_step(
+    key: str, title: str, caption: str, y: str, curves: Curves, form: str = ".1%"
+) -> Figure:
     """Means of an arm's runs by step, with the range of its runs as a band.
 
     Args:
@@ -43,13 +47,23 @@ def by_step(key: str, title: str, caption: str, y: str, curves: Curves, form: st
     for index, (arm, found) in enumerate(curves.items()):
         if steps := sorted(set().union(*found)):
             data += banded(
-                arm, index, steps, [[one[step] for one in found if step in one] for step in steps], form=form
+                arm,
+                index,
+                steps,
+                [[one[step] for one in found if step in one] for step in steps],
+                form=form,
             )
     return figure_of(key, title, caption, data, "step", y, percent=form.endswith("%"))
 
 
 def banded(
-    arm: str, index: int, x: Sequence[float], values: Sequence[Sequence[float]], *, band: bool = True, form: str = ".1%"
+    arm: str,
+    index: int,
+    x: Sequence[float],
+    values: Sequence[Sequence[float]],
+    *,
+    band: bool = True,
+    form: str = ".1%",
 ) -> list[Figure]:
     """Means of what several runs have at each place, as a line, and their range as a band."""
     means = [sum(found) / len(found) for found in values]
@@ -60,14 +74,27 @@ def banded(
     if not band or max(len(found) for found in values) < 2:
         return [line]
     ends = [*(max(found) for found in values), *(min(found) for found in reversed(values))]
-    outline: Figure = {"type": "scatter", "mode": "lines", "x": [*x, *reversed(x)], "y": ends, "line": {"width": 0}}
+    outline: Figure = {
+        "type": "scatter",
+        "mode": "lines",
+        "x": [*x, *reversed(x)],
+        "y": ends,
+        "line": {"width": 0},
+    }
     filled = {"fill": "toself", "fillcolor": colour_of(index) + "26", "legendgroup": arm}
     return [outline | filled | {"showlegend": False, "hoverinfo": "skip"}, line]
 
 
 def trace_of(arm: str, mode: str, x: Iterable[float], y: Sequence[float], hover: str) -> Figure:
     """A line, or points, of one arm."""
-    return {"type": "scatter", "mode": mode, "x": list(x), "y": list(y), "name": arm, "hovertemplate": hover}
+    return {
+        "type": "scatter",
+        "mode": mode,
+        "x": list(x),
+        "y": list(y),
+        "name": arm,
+        "hovertemplate": hover,
+    }
 
 
 def bar_of(arm: str, index: int, x: Sequence[str], y: Sequence[float | None]) -> Figure:
@@ -88,12 +115,19 @@ def figure_of(
     categories: bool = False,
 ) -> Figure:
     """A whole figure: traces with title, caption and axes."""
-    layout: Figure = {"xaxis": {"title": {"text": x}}, "yaxis": {"title": {"text": y}}, "barmode": "group"}
+    layout: Figure = {
+        "xaxis": {"title": {"text": x}},
+        "yaxis": {"title": {"text": y}},
+        "barmode": "group",
+    }
     if x == "step":
         steps = [step for trace in data for step in trace["x"]] or [0]
         first, last = min(steps), max(steps)
         room = max(0.3, 0.03 * (last - first))
-        layout["xaxis"] |= {"range": [first - room, last + room], **({"dtick": 1} if last - first <= 10 else {})}
+        layout["xaxis"] |= {
+            "range": [first - room, last + room],
+            **({"dtick": 1} if last - first <= 10 else {}),
+        }
     if percent:
         layout["yaxis"] |= {"tickformat": ".0%", "rangemode": "tozero"}
     if categories:

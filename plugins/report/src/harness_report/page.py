@@ -87,13 +87,25 @@ def render(
     shown = [run for run in selection.runs if names is None or (run.finished and run.arm in names)]
     arms = by_arm(shown, comparison)
     task_sets = {str(run.record["identity"]["task_set"].get("name")) for run in selection.runs}
-    published = [] if references is False else reference_rows(None if references else min(task_sets))
+    published = (
+        [] if references is False else reference_rows(None if references else min(task_sets))
+    )
     found = contents(selection, comparison, remarks, arms, sample(arms, episodes), published)
-    return page({**found, "matrix": found["matrix"] if selection.missing or len(shown) < len(selection.runs) else []})
+    return page(
+        {
+            **found,
+            "matrix": found["matrix"]
+            if selection.missing or len(shown) < len(selection.runs)
+            else [],
+        }
+    )
 
 
 def compared(
-    selection: Selection, baseline: str | None = None, allow: Iterable[str] = (), margin: float | None = None
+    selection: Selection,
+    baseline: str | None = None,
+    allow: Iterable[str] = (),
+    margin: float | None = None,
 ) -> tuple[Comparison | None, list[str]]:
     """The comparison of what has finished, and what there is to say of it."""
     from harness.compare.comparison import compare
@@ -109,7 +121,9 @@ def compared(
 
 def by_arm(runs: Iterable[Run], comparison: Comparison | None) -> dict[str, list[Run]]:
     """Runs that have episodes by arm and seed, arms in the comparison's order."""
-    arms: dict[str, list[Run]] = {arm["name"]: [] for arm in comparison["arms"]} if comparison else {}
+    arms: dict[str, list[Run]] = (
+        {arm["name"]: [] for arm in comparison["arms"]} if comparison else {}
+    )
     for run in sorted(runs, key=lambda run: run.seed):
         if len(run.episodes):
             arms.setdefault(run.arm, []).append(run)
@@ -127,7 +141,11 @@ def contents(
     """What a page says, by the names of its template."""
     figures = {arm: [measure(run) for run in runs] for arm, runs in arms.items()}
     found = tables(comparison, published) if comparison else role_tables(held_by_role(figures))
-    manifest = [_runs(selection.runs), _identity(selection.runs), _parity(selection.runs)] if selection.runs else []
+    manifest = (
+        [_runs(selection.runs), _identity(selection.runs), _parity(selection.runs)]
+        if selection.runs
+        else []
+    )
     return {
         "title": selection.name,
         "about": _about(selection.runs) if selection.runs else {},
@@ -137,7 +155,9 @@ def contents(
         "columns": [name for name in COLUMNS if any(row[name] for row in rows)],
         "remarks": remarks,
         "charts": charts(arms, comparison, figures),
-        "tables": {name: _safe(html_tables(chosen)) for name, chosen in _sections(found, manifest).items()},
+        "tables": {
+            name: _safe(html_tables(chosen)) for name, chosen in _sections(found, manifest).items()
+        },
         "browser": browser,
         "trained": any(run.trained for run in selection.runs),
         "live": None,
@@ -151,7 +171,13 @@ def page(found: Contents) -> str:
     data = {name: found[name] for name in ("charts", "browser")}
     return _template().render(
         found,
-        data=_safe(packed(json.dumps(data, ensure_ascii=False, separators=(",", ":"), default=str, allow_nan=False))),
+        data=_safe(
+            packed(
+                json.dumps(
+                    data, ensure_ascii=False, separators=(",", ":"), default=str, allow_nan=False
+                )
+            )
+        ),
         style=_safe((HERE / "page.css").read_text(encoding="utf-8")),
         script=_safe((HERE / "page.js").read_text(encoding="utf-8")),
         plotly=_safe(packed(get_plotlyjs())),
@@ -161,7 +187,9 @@ def page(found: Contents) -> str:
 def blocks(found: Contents) -> dict[str, str]:
     """The parts of a page that change while a run goes on, by name."""
     template = _template()
-    return {name: "".join(block(template.new_context(found))) for name, block in template.blocks.items()}
+    return {
+        name: "".join(block(template.new_context(found))) for name, block in template.blocks.items()
+    }
 
 
 @cache
@@ -179,11 +207,22 @@ def matrix(selection: Selection) -> list[dict[str, str]]:
     """Where each run of a study stands, planned ones too, or each of several: cells by column, and its `folder`."""
     runs = {run.folder.id: run for run in selection.runs}
     seen = {str(job["run"]) for job in selection.jobs}
-    planned = [(job["arm"], job["seed"], job.get("state", "planned"), job["run"]) for job in selection.jobs]
-    planned += [(run.arm, run.seed, run.record["status"], name) for name, run in runs.items() if name not in seen]
+    planned = [
+        (job["arm"], job["seed"], job.get("state", "planned"), job["run"]) for job in selection.jobs
+    ]
+    planned += [
+        (run.arm, run.seed, run.record["status"], name)
+        for name, run in runs.items()
+        if name not in seen
+    ]
     rows = []
     for arm, seed, state, name in planned if selection.jobs or len(planned) > 1 else ():
-        row = dict.fromkeys(COLUMNS, "") | {"folder": name or "", "arm": arm, "seed": str(seed), "state": state}
+        row = dict.fromkeys(COLUMNS, "") | {
+            "folder": name or "",
+            "arm": arm,
+            "seed": str(seed),
+            "state": state,
+        }
         rows.append({**row, **stands(runs[name])} if name in runs else row)
     return rows
 
@@ -202,7 +241,10 @@ def _sections(found: Sequence[Table], manifest: Sequence[Table]) -> dict[str, li
         "more": "evidence checkpoints views exceptions failed",
     }
     found = [_first(table) if table.key == "accuracy" else table for table in found]
-    made = {name: [table for table in found if table.key in keys.split()] for name, keys in groups.items()}
+    made = {
+        name: [table for table in found if table.key in keys.split()]
+        for name, keys in groups.items()
+    }
     made["references"] = [table for table in found if table.key == "references"]
     made["manifest"] = [table for table in manifest if table.rows]
     return made
@@ -211,15 +253,25 @@ def _sections(found: Sequence[Table], manifest: Sequence[Table]) -> dict[str, li
 def _first(table: Table) -> Table:
     """What a phone has room for before the rest: what was reached, by how much it differs, the verdict."""
     late = {"seeds", "initial", "failed", "p", "unscored"}
-    order = sorted(range(len(table.heads)), key=lambda index: not late.isdisjoint(table.heads[index].split()))
-    return replace(table, heads=[table.heads[i] for i in order], rows=[[row[i] for i in order] for row in table.rows])
+    order = sorted(
+        range(len(table.heads)), key=lambda index: not late.isdisjoint(table.heads[index].split())
+    )
+    return replace(
+        table,
+        heads=[table.heads[i] for i in order],
+        rows=[[row[i] for i in order] for row in table.rows],
+    )
 
 
 def _headline(comparison: Comparison | None, arms: Mapping[str, list[Run]]) -> list[dict[str, Any]]:
     """A few numbers that a reader looks for first."""
     if comparison is None:
         alone = len(arms) == 1
-        return [card for arm, runs in arms.items() for card in (_cards(runs[0]) if alone else [_card(arm, runs[0])])]
+        return [
+            card
+            for arm, runs in arms.items()
+            for card in (_cards(runs[0]) if alone else [_card(arm, runs[0])])
+        ]
     by_arm = {pair["arm"]: pair for pair in comparison["pairs"]}
     cards = []
     for arm in comparison["arms"]:
@@ -228,7 +280,9 @@ def _headline(comparison: Comparison | None, arms: Mapping[str, list[Run]]) -> l
         graded = comparison.get("graded", False)
         more = [f"from {mean(start['mean'], graded)}"] if start else []
         if pair is not None:
-            more += [] if pair["identical"] else [f"{with_interval(pair['difference'], True)} points"]
+            more += (
+                [] if pair["identical"] else [f"{with_interval(pair['difference'], True)} points"]
+            )
             more.append(verdict_text(pair))
         elif by_arm:
             more.append("baseline")
@@ -237,7 +291,13 @@ def _headline(comparison: Comparison | None, arms: Mapping[str, list[Run]]) -> l
             more.append(f"95 % interval {mean(low, graded)} to {mean(high, graded)}")
         elif len(arm["seeds"]) == 1 and pair is None:
             more.append("one seed")
-        cards.append({"label": arm["name"], "value": mean(arm["accuracy_final"]["mean"], graded), "more": more})
+        cards.append(
+            {
+                "label": arm["name"],
+                "value": mean(arm["accuracy_final"]["mean"], graded),
+                "more": more,
+            }
+        )
     return cards
 
 
@@ -249,7 +309,11 @@ def _card(arm: str, run: Run) -> dict[str, Any]:
 def _cards(run: Run) -> list[dict[str, Any]]:
     """Where a run that has not finished stands, a card for each figure."""
     now, failed = run.progress, measure(run)["failures"]
-    doing = f"{now.phase}: {now.done} of {now.expected} rollouts" if run.record["status"] == "running" else ""
+    doing = (
+        f"{now.phase}: {now.done} of {now.expected} rollouts"
+        if run.record["status"] == "running"
+        else ""
+    )
     first = _card(run.arm, run)
     first["more"] += filter(None, (doing, now.warning, now.remark))
     told = [
@@ -259,22 +323,49 @@ def _cards(run: Run) -> list[dict[str, Any]]:
     ]
     lines = [f"{name.replace('_', ' ')} {count}" for name, count in failed.items()]
     rows = {"label": "failures", "value": str(sum(failed.values())), "more": lines}
-    return [first, *({"label": a, "value": b, "more": [f"so far{d}"] if c else []} for a, b, c, d in told), rows]
+    return [
+        first,
+        *({"label": a, "value": b, "more": [f"so far{d}"] if c else []} for a, b, c, d in told),
+        rows,
+    ]
 
 
 def _runs(runs: Sequence[Run]) -> Table:
-    heads = ["run", "arm", "seed", "status", "steps", "launches", "time", "commit", "machine", "framework versions"]
+    heads = [
+        "run",
+        "arm",
+        "seed",
+        "status",
+        "steps",
+        "launches",
+        "time",
+        "commit",
+        "machine",
+        "framework versions",
+    ]
     rows = []
     for run in runs:
         record = run.record
         commit, result = record["commit"], record["result"]
-        code = f"{commit['hash'][:10]}{' (changed)' if commit['dirty'] else ''}" if commit else "no checkout"
+        code = (
+            f"{commit['hash'][:10]}{' (changed)' if commit['dirty'] else ''}"
+            if commit
+            else "no checkout"
+        )
         machine = f"{record['hardware']['processor']}, {record['hardware']['cores']} cores"
         versions = ", ".join(f"{name} {version}" for name, version in record["frameworks"].items())
         left_s = run.progress.remaining_s
-        time = duration(result["wall_s"]) if result else "-" if left_s is None else f"left {duration(left_s)}"
+        time = (
+            duration(result["wall_s"])
+            if result
+            else "-"
+            if left_s is None
+            else f"left {duration(left_s)}"
+        )
         cells = [run.id, run.arm, str(run.seed), record["status"], steps_of(run.progress)]
-        rows.append([*cells, str(len(record["launches"]) or 1), time, code, machine, versions or "none"])
+        rows.append(
+            [*cells, str(len(record["launches"]) or 1), time, code, machine, versions or "none"]
+        )
     return Table("runs", "Runs", heads, rows)
 
 
@@ -285,7 +376,13 @@ def _identity(runs: Sequence[Run]) -> Table:
     rows = []
     for key in dict.fromkeys(key for one in flat for key in one):
         values = list(dict.fromkeys(str(one.get(key, "absent")) for one in flat))
-        same = f"{len(values)} values" if key in different else "same in all" if len(values) == 1 else "by seed"
+        same = (
+            f"{len(values)} values"
+            if key in different
+            else "same in all"
+            if len(values) == 1
+            else "by seed"
+        )
         rows.append([key, same, "; ".join(values[:4]) + (" ..." if len(values) > 4 else "")])
     return Table("identity", "What must be identical", ["key", "", "value"], rows)
 
@@ -295,12 +392,24 @@ def _parity(runs: Sequence[Run]) -> Table:
 
     rows = []
     for plugin in dict.fromkeys(run.record["agent"] for run in runs):
-        found = next((run.parity for run in runs if run.record["agent"] == plugin and run.parity), None)
+        found = next(
+            (run.parity for run in runs if run.record["agent"] == plugin and run.parity), None
+        )
         if found is None:
-            rows.append([plugin, "the reference" if is_reference(plugin) else "no certificate", "", "", ""])
+            rows.append(
+                [plugin, "the reference" if is_reference(plugin) else "no certificate", "", "", ""]
+            )
             continue
         kind = "same agent, certified" if found["strict"] else "idiomatic: measured, not the same"
-        rows.append([plugin, kind, found["hash"], str(found["scenarios"]), ", ".join(found["accepted"]) or "none"])
+        rows.append(
+            [
+                plugin,
+                kind,
+                found["hash"],
+                str(found["scenarios"]),
+                ", ".join(found["accepted"]) or "none",
+            ]
+        )
     heads = ["agent", "parity", "certificate", "scenarios", "accepted differences"]
     return Table("parity", "Parity certificates", heads, rows)
 

@@ -44,7 +44,9 @@ class SideProcess(Generic[Answer]):
         OSError: It does not start.
     """
 
-    def __init__(self, command: Sequence[str], name: str, inherited: Sequence[str] = INHERITED) -> None:
+    def __init__(
+        self, command: Sequence[str], name: str, inherited: Sequence[str] = INHERITED
+    ) -> None:
         self.name = name
         self._process = subprocess.Popen(
             list(command),
@@ -60,7 +62,9 @@ class SideProcess(Generic[Answer]):
         self._last = [""]
         process, itself = self._process, weakref.ref(self)
         assert process.stdout is not None and process.stderr is not None
-        self._listening = threading.Thread(target=_listen, args=(process.stderr, self._last), daemon=True)
+        self._listening = threading.Thread(
+            target=_listen, args=(process.stderr, self._last), daemon=True
+        )
         self._listening.start()
         threading.Thread(target=_read, args=(process.stdout, itself), daemon=True).start()
         weakref.finalize(self, _end, process)
@@ -178,7 +182,9 @@ class Pool(Generic[Process]):
         """
         with self._lock:
             self._sessions = {one: count for one, count in self._sessions.items() if not one.gone}
-            process = next((one for one, count in self._sessions.items() if count < self._most), None)
+            process = next(
+                (one for one, count in self._sessions.items() if count < self._most), None
+            )
             if process is None:
                 try:
                     process = self._start()

@@ -23,7 +23,10 @@ class SideEnvironment(Environment):
 
     def payload(self, task: Task, limits: Mapping[str, JSON]) -> Mapping[str, JSON]:
         """The task's own, with the limits of one call."""
-        return {**task.data[self.data], "limits": {name: limits[name] for name in ("timeout_s", "max_chars")}}
+        return {
+            **task.data[self.data],
+            "limits": {name: limits[name] for name in ("timeout_s", "max_chars")},
+        }
 
     def tools_for(self, payload: Payload) -> tuple[Tool, ...]:
         """Those of the payload."""
@@ -37,7 +40,9 @@ class SideSession(Generic[Answer]):
         kept: Name of what the process says at the end that is left behind.
     """
 
-    def __init__(self, process: SideProcess[Answer], attempt: str, payload: Payload, kept: str) -> None:
+    def __init__(
+        self, process: SideProcess[Answer], attempt: str, payload: Payload, kept: str
+    ) -> None:
         self._process, self._attempt, self._kept = process, attempt, kept
         self._limit_s: float = payload["limits"]["timeout_s"]
         self._max_chars: int = payload["limits"]["max_chars"]
@@ -50,11 +55,15 @@ class SideSession(Generic[Answer]):
             EnvironmentFault: It does not, or there is no answer within the limit.
         """
         try:
-            offered = await self._process.ask(limit_s, {"do": "open", "session": self._attempt, **(more or {})})
+            offered = await self._process.ask(
+                limit_s, {"do": "open", "session": self._attempt, **(more or {})}
+            )
             check_offered(self._promised, [Tool(**one) for one in offered["tools"]])
         except BaseException:
             with contextlib.suppress(EnvironmentFault):
-                self._process.asked({"do": "close", "session": self._attempt})  # by whoever is cancelled, too
+                self._process.asked(
+                    {"do": "close", "session": self._attempt}
+                )  # by whoever is cancelled, too
             raise
 
     async def call(self, tool: str, arguments: Mapping[str, JSON]) -> Observation:

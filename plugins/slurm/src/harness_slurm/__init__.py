@@ -139,15 +139,26 @@ class Slurm(Launcher):
         """Room for so many jobs in the queue or at work; where, Slurm says."""
         return [Slot(index, frozenset()) for index in range(jobs)]
 
-    def launch(self, job: Job, command: Sequence[str], environment: Mapping[str, str], log: Path) -> SlurmJob:
+    def launch(
+        self, job: Job, command: Sequence[str], environment: Mapping[str, str], log: Path
+    ) -> SlurmJob:
         """Submit a job. What is secret goes to it in its environment, never by a command line.
 
         Raises:
             RunFailed: sbatch refused it.
         """
         output = str(log).replace("\\", "\\\\").replace("%", "%%")
-        options = [f"--job-name={_name(log)}", f"--output={output}", "--open-mode=append", *self._options(job)]
-        done = _asked(["sbatch", "--parsable", *options], f"#!/bin/sh\nexec {shlex.join(command)}\n", environment)
+        options = [
+            f"--job-name={_name(log)}",
+            f"--output={output}",
+            "--open-mode=append",
+            *self._options(job),
+        ]
+        done = _asked(
+            ["sbatch", "--parsable", *options],
+            f"#!/bin/sh\nexec {shlex.join(command)}\n",
+            environment,
+        )
         if done.returncode:
             raise RunFailed(
                 f"sbatch refused {job.key}: {_said(done)}. Jobs that it took go on; the study finds them started again"
@@ -178,7 +189,9 @@ class Slurm(Launcher):
             rows = [line.split("|", 4) for line in done.stdout.splitlines()]
             self._list = {number.strip(): Listed(name, *of) for number, *of, name in rows}
         elif self._list is None:
-            raise EnvironmentProblem(f"squeue does not answer, so what runs is not known: {_said(done)}")
+            raise EnvironmentProblem(
+                f"squeue does not answer, so what runs is not known: {_said(done)}"
+            )
         return self._list
 
     def _options(self, job: Job) -> list[str]:
@@ -186,7 +199,11 @@ class Slurm(Launcher):
         asked = self._asked | {"gres": f"gpu:{gpus}" if gpus else ""}
         # A job that Slurm started again by itself would begin its run anew; the study resumes it.
         always = ["--nodes=1", "--ntasks=1", "--no-requeue", "--export=ALL"]
-        return [*always, *(f"--{name}={value}" for name, value in asked.items() if value), *self._more]
+        return [
+            *always,
+            *(f"--{name}={value}" for name, value in asked.items() if value),
+            *self._more,
+        ]
 
 
 def _asked(
@@ -199,7 +216,13 @@ def _asked(
     """
     try:
         return subprocess.run(
-            command, input=script, env=environment, capture_output=True, text=True, timeout=ANSWER_S, check=False
+            command,
+            input=script,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=ANSWER_S,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         return subprocess.CompletedProcess(command, 1, "", f"no answer in {ANSWER_S:g} s")
@@ -210,7 +233,11 @@ def _asked(
 
 
 def _said(done: subprocess.CompletedProcess[str]) -> str:
-    return last_line(done.stderr, f"status {done.returncode}").removeprefix(f"{done.args[0]}: ").removeprefix("error: ")
+    return (
+        last_line(done.stderr, f"status {done.returncode}")
+        .removeprefix(f"{done.args[0]}: ")
+        .removeprefix("error: ")
+    )
 
 
 def _name(log: Path) -> str:

@@ -5,7 +5,14 @@ from __future__ import annotations
 import math
 from functools import partial
 
-from harness.hookspecs import AgentSpec, EnvironmentSpec, ProgramSpec, RewardSpec, TaskSetSpec, hookimpl
+from harness.hookspecs import (
+    AgentSpec,
+    EnvironmentSpec,
+    ProgramSpec,
+    RewardSpec,
+    TaskSetSpec,
+    hookimpl,
+)
 from harness_sql.self_correcting.prompts import ROLES
 
 HARNESS_API = 1
@@ -14,7 +21,17 @@ _SPIDERS = (
         "spider",
         "SpiderTasks",
         "Spider 1.0 (prepare it with `harness data spider SOURCE`)",
-        ("train", "train_a", "train_b", "train_b_fit", "train_b_held", "train_others", "dev", "dev_500", "val"),
+        (
+            "train",
+            "train_a",
+            "train_b",
+            "train_b_fit",
+            "train_b_held",
+            "train_others",
+            "dev",
+            "dev_500",
+            "val",
+        ),
     ),
     (
         "spider_syn",
@@ -28,7 +45,12 @@ _SPIDERS = (
         "Spider-Realistic: columns are not named (`harness data spider`)",
         ("dev",),
     ),
-    ("spider_dk", "SpiderDKTasks", "Spider-DK: knowledge of the domain is needed (`harness data spider`)", ("dev",)),
+    (
+        "spider_dk",
+        "SpiderDKTasks",
+        "Spider-DK: knowledge of the domain is needed (`harness data spider`)",
+        ("dev",),
+    ),
 )
 """Spider and its variants: name, class, summary, splits."""
 _graded = partial(RewardSpec, graded=True)
@@ -60,7 +82,11 @@ def harness_agents() -> list[AgentSpec]:
 
 @hookimpl
 def harness_environments() -> list[EnvironmentSpec]:
-    return [EnvironmentSpec("sql", "harness_sql.sqlite.environment:SQLEnvironment", "one read-only SQLite database")]
+    return [
+        EnvironmentSpec(
+            "sql", "harness_sql.sqlite.environment:SQLEnvironment", "one read-only SQLite database"
+        )
+    ]
 
 
 @hookimpl
@@ -88,7 +114,11 @@ def harness_tasks() -> list[TaskSetSpec]:
             "your own questions and SQLite databases (JSON lines, CSV, Parquet)",
             splits=("train", "val", "test", "all"),
         ),
-        _task_set("pocket", "harness_sql.tasks.pocket:PocketTasks", "bundled questions over small generated databases"),
+        _task_set(
+            "pocket",
+            "harness_sql.tasks.pocket:PocketTasks",
+            "bundled questions over small generated databases",
+        ),
         _task_set(
             "pocket_probe",
             "harness_sql.tasks.pocket_probe:PocketProbeTasks",
@@ -99,7 +129,14 @@ def harness_tasks() -> list[TaskSetSpec]:
             reserved=("test",),
         ),
         *(
-            _task_set(name, f"harness_sql.tasks.spider:{of}", summary, splits=splits, presets=_SPIDER, eval_split="dev")
+            _task_set(
+                name,
+                f"harness_sql.tasks.spider:{of}",
+                summary,
+                splits=splits,
+                presets=_SPIDER,
+                eval_split="dev",
+            )
             for name, of, summary, splits in _SPIDERS
         ),
         _task_set(
@@ -145,7 +182,9 @@ def harness_rewards() -> list[RewardSpec]:
             parts=("right",),
         ),
         RewardSpec(
-            "executes", "harness_sql.rewards.executes:Executes", "1 where a query of the attempt executed, else 0"
+            "executes",
+            "harness_sql.rewards.executes:Executes",
+            "1 where a query of the attempt executed, else 0",
         ),
         _graded(
             "soft_f1",
@@ -159,8 +198,14 @@ def harness_rewards() -> list[RewardSpec]:
             "share of the gold answer's numbers and names that an answer in words states, less numbers made up",
             parts=("recall", "precision"),
         ),
-        _graded("judge", "harness_sql.rewards.judge:Judge", "a language model's grades of the answer, by criteria"),
         _graded(
-            "hybrid", "harness_sql.rewards.hybrid:Hybrid", "other rewards, weighted: execution and a judge by default"
+            "judge",
+            "harness_sql.rewards.judge:Judge",
+            "a language model's grades of the answer, by criteria",
+        ),
+        _graded(
+            "hybrid",
+            "harness_sql.rewards.hybrid:Hybrid",
+            "other rewards, weighted: execution and a judge by default",
         ),
     ]

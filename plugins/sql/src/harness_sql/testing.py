@@ -42,7 +42,9 @@ class SQLRewardContract(RewardContract):
 
     @pytest.fixture(scope="class")
     @classmethod
-    def unscorable(cls, tasks: Sequence[Task], tmp_path_factory: pytest.TempPathFactory) -> Sequence[Task]:
+    def unscorable(
+        cls, tasks: Sequence[Task], tmp_path_factory: pytest.TempPathFactory
+    ) -> Sequence[Task]:
         """Tasks whose gold fails, and whose database is missing."""
         nowhere = str(tmp_path_factory.mktemp("unscorable") / "no.sqlite")
         return [replace(tasks[0], gold="SELECT nope"), replace(tasks[0], data={DATABASE: nowhere})]

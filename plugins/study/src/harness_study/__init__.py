@@ -3,5 +3,7 @@
 from __future__ import annotations
 
 HARNESS_API = 1
-COMMANDS: dict[str, tuple[str, str]] = {"study": ("harness_study.command", "Run a matrix of trainings.")}
+COMMANDS: dict[str, tuple[str, str]] = {
+    "study": ("harness_study.command", "Run a matrix of trainings.")
+}
 """Command by name: module and summary, as in `harness.cli`."""

@@ -26,25 +26,51 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def study(
-    file: Annotated[Path, typer.Argument(help="A YAML file, or the name of one in configs/studies.")],
+    file: Annotated[
+        Path, typer.Argument(help="A YAML file, or the name of one in configs/studies.")
+    ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and stop.")] = False,
-    only: Annotated[list[str] | None, typer.Option(help="axis=label: leave out other arms; repeatable.")] = None,
-    seeds: Annotated[str | None, typer.Option(help="Other seeds than the file's, for example 0,1,2.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="axis=label: leave out other arms; repeatable.")
+    ] = None,
+    seeds: Annotated[
+        str | None, typer.Option(help="Other seeds than the file's, for example 0,1,2.")
+    ] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", help="key=value for every run; repeatable.", autocompletion=complete.settings),
+        typer.Option(
+            "--set", help="key=value for every run; repeatable.", autocompletion=complete.settings
+        ),
     ] = None,
     at_once: Annotated[
-        int, typer.Option("--jobs", min=1, help="Runs at a time, each on an equal share of cores and GPUs of its own.")
+        int,
+        typer.Option(
+            "--jobs",
+            min=1,
+            help="Runs at a time, each on an equal share of cores and GPUs of its own.",
+        ),
     ] = 1,
-    launcher: Annotated[str, typer.Option(help="What runs go to: this machine, or what a plugin brings.")] = "local",
-    launch: Annotated[list[str] | None, typer.Option(help="key=value, an option of the launcher; repeatable.")] = None,
-    runs_dir: Annotated[Path, typer.Option(help="Where the study's folder is made.")] = Path("runs"),
-    any_code: Annotated[bool, typer.Option("--any-code", help="Keep finished runs that other code has made.")] = False,
-    without_parity: Annotated[
-        bool, typer.Option("--without-parity", help="Make no parity certificates that agents lack, and start.")
+    launcher: Annotated[
+        str, typer.Option(help="What runs go to: this machine, or what a plugin brings.")
+    ] = "local",
+    launch: Annotated[
+        list[str] | None, typer.Option(help="key=value, an option of the launcher; repeatable.")
+    ] = None,
+    runs_dir: Annotated[Path, typer.Option(help="Where the study's folder is made.")] = Path(
+        "runs"
+    ),
+    any_code: Annotated[
+        bool, typer.Option("--any-code", help="Keep finished runs that other code has made.")
     ] = False,
-    json_: Annotated[bool, typer.Option("--json", help="The plan, or what came of it, as JSON on stdout.")] = False,
+    without_parity: Annotated[
+        bool,
+        typer.Option(
+            "--without-parity", help="Make no parity certificates that agents lack, and start."
+        ),
+    ] = False,
+    json_: Annotated[
+        bool, typer.Option("--json", help="The plan, or what came of it, as JSON on stdout.")
+    ] = False,
 ) -> None:
     """Run a matrix of trainings: what is missing runs, what was interrupted goes on, what is finished stays."""
     from harness.run.checks import check
@@ -61,7 +87,9 @@ def study(
         check(job.config)
     for name, given in described.launcher.items():
         launchers.launcher(name, given, f"launcher.{name}")
-    made = launchers.launcher(launcher, described.launcher.get(launcher, {}) | launchers.options(launch or []))
+    made = launchers.launcher(
+        launcher, described.launcher.get(launcher, {}) | launchers.options(launch or [])
+    )
     slots = made.slots(at_once, max(job.config.gpus for job in jobs))
     _refuse_shared_measuring(jobs, slots)
     lacking = _uncertified(jobs)
@@ -117,7 +145,8 @@ def _refuse_shared_measuring(jobs: list[Job], slots: list[Slot]) -> None:
     most = max((gpus.count(gpu) for gpu in gpus), default=0)
     option = "actor_rollout_ref.rollout.engine_kwargs.vllm.kv_cache_memory_bytes"
     if most > 1 and any(
-        resolve_device(job.config.device) == "cuda" and at(nested(job.config.verl), option) is None for job in jobs
+        resolve_device(job.config.device) == "cuda" and at(nested(job.config.verl), option) is None
+        for job in jobs
     ):
         raise UserError(
             f"--jobs {len(slots)}: {most} runs would share a GPU, and vLLM gives up where the memory that it measures "
@@ -139,7 +168,12 @@ def _plan(name: str, steps: list[Step], runs_dir: Path, slots: list[Slot]) -> Pl
             counted[step.job.arm] = steps_of(step.job.config)
         count = counted[step.job.arm]
         estimate = None
-        if step.job.kind == "train" and step.action != "skip" and timing is not None and count is not None:
+        if (
+            step.job.kind == "train"
+            and step.action != "skip"
+            and timing is not None
+            and count is not None
+        ):
             estimate = timing.of(count)
         rows.append(
             {
@@ -151,7 +185,9 @@ def _plan(name: str, steps: list[Step], runs_dir: Path, slots: list[Slot]) -> Pl
                 "why": step.why,
                 "steps": count if step.job.kind == "train" else None,
                 "estimate_s": estimate,
-                "estimate_from": timing.source if estimate is not None and timing is not None else None,
+                "estimate_from": timing.source
+                if estimate is not None and timing is not None
+                else None,
             }
         )
     missing = [row for row in rows if row["action"] != "skip"]
@@ -189,7 +225,9 @@ def _certify(agents: list[str]) -> None:
     """
     from harness.cli.parity import failures, run_parity
 
-    progress_console().print(f"no parity certificate for {', '.join(agents)}: made first, from scripted episodes")
+    progress_console().print(
+        f"no parity certificate for {', '.join(agents)}: made first, from scripted episodes"
+    )
     try:
         report = run_parity(agents, [])
     except KeyboardInterrupt:
@@ -207,10 +245,19 @@ def _show_plan(plan: Plan) -> None:
     out = results()
     shown = table(title=f"Study {plan['study']}, in this order")
     for head in ("", "arm", "seed", "what", "why", "steps", "estimate"):
-        shown.add_column(head, justify="right" if head in ("", "seed", "steps", "estimate") else "left")
+        shown.add_column(
+            head, justify="right" if head in ("", "seed", "steps", "estimate") else "left"
+        )
     for index, row in enumerate(plan["jobs"], 1):
         what = row["action"] if row["kind"] == "train" or row["action"] == "skip" else "evaluate"
-        cells = (row["arm"], str(row["seed"]), what, row["why"], str(row["steps"] or "-"), duration(row["estimate_s"]))
+        cells = (
+            row["arm"],
+            str(row["seed"]),
+            what,
+            row["why"],
+            str(row["steps"] or "-"),
+            duration(row["estimate_s"]),
+        )
         shown.add_row(str(index), *cells)
     out.print(shown)
     different = plan["differences"]
@@ -220,17 +267,23 @@ def _show_plan(plan: Plan) -> None:
         for key, values in different.items():
             shown.add_row(key, *(str(values.get(arm)) for arm in arms))
         out.print(shown)
-    out.print("Everything else is the same in all runs; runs of one seed also share data order and sampling seeds.")
+    out.print(
+        "Everything else is the same in all runs; runs of one seed also share data order and sampling seeds."
+    )
     text = f"{plan['to_run']} of {len(plan['jobs'])} to run, {sharing(plan)}"
     if plan["estimate_s"] is not None:
         source = next(row["estimate_from"] for row in plan["jobs"] if row["estimate_from"])
-        text += f", about {duration(plan['estimate_s'])} by the steps measured in {source} and alike"
+        text += (
+            f", about {duration(plan['estimate_s'])} by the steps measured in {source} and alike"
+        )
     if plan["without_estimate"]:
         text += f"; for {plan['without_estimate']} no run was measured yet, so no estimate"
     out.print(text + ".")
     if plan.get("uncertified"):
         names = ", ".join(plan["uncertified"])
-        out.print(f"No parity certificate: {names}. Made first, where a run is to be made (not with --without-parity).")
+        out.print(
+            f"No parity certificate: {names}. Made first, where a run is to be made (not with --without-parity)."
+        )
 
 
 def _show_end(name: str, path: Path, standings: list[Standing]) -> None:
@@ -245,7 +298,9 @@ def _seeds(text: str) -> list[int]:
     try:
         found = [int(part) for part in text.split(",") if part.strip()]
     except ValueError as error:
-        raise UserError(f"--seeds wants numbers with commas, for example 0,1,2; got {text!r}") from error
+        raise UserError(
+            f"--seeds wants numbers with commas, for example 0,1,2; got {text!r}"
+        ) from error
     if not found:
         raise UserError("--seeds names no seed")
     return found

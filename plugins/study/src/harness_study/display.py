@@ -76,7 +76,9 @@ class StudyDisplay:
         if self._at_once > 1:
             self._console.print(f"{self._name}: {sharing(self._whole)}")
             if self._whole["cores_per_run"] == 1:
-                self._console.print("With one core a run, Ray may not start in the 15 s that it gives itself.")
+                self._console.print(
+                    "With one core a run, Ray may not start in the 15 s that it gives itself."
+                )
         if self._console.is_terminal:
             from rich.live import Live
 
@@ -100,7 +102,11 @@ class StudyDisplay:
             validated = len(one.progress.val_curve) if one.progress is not None else 0
             running = one.state == "running"
             if self._seen.get(key) != seen and one.state != "waiting":
-                said = "started" if running and one.tries else f"{one.state}, {one.line[:160]}".rstrip(", ")
+                said = (
+                    "started"
+                    if running and one.tries
+                    else f"{one.state}, {one.line[:160]}".rstrip(", ")
+                )
                 if one.wall_s is not None:
                     said += f", {duration(one.wall_s)}"
             elif running and (due or validated > self._validated.get(key, 0)):
@@ -126,7 +132,9 @@ class StudyDisplay:
         return f"{one.line[:120] or 'starting'}, since {duration(_spent_s(one))}"
 
     def _table(self, standings: list[Standing]) -> Table:
-        return fitted([_cells(one) for one in standings], self._title(standings), self._console.width)
+        return fitted(
+            [_cells(one) for one in standings], self._title(standings), self._console.width
+        )
 
     def _left_s(self, standings: list[Standing]) -> float | None:
         from harness_study.timing import makespan_s
@@ -135,7 +143,11 @@ class StudyDisplay:
         for one in standings:
             if one.state not in ("waiting", "running"):
                 continue
-            if one.state == "running" and one.progress is not None and one.progress.remaining_s is not None:
+            if (
+                one.state == "running"
+                and one.progress is not None
+                and one.progress.remaining_s is not None
+            ):
                 left.append(one.progress.remaining_s)
                 continue
             estimate = self._plan[one.job.key]["estimate_s"]
@@ -149,7 +161,9 @@ class StudyDisplay:
 
 
 def _spent_s(one: Standing) -> float | None:
-    return time.monotonic() - one.began if one.began is not None and one.wall_s is None else one.wall_s
+    return (
+        time.monotonic() - one.began if one.began is not None and one.wall_s is None else one.wall_s
+    )
 
 
 def _cells(one: Standing) -> dict[str, str]:
@@ -159,7 +173,9 @@ def _cells(one: Standing) -> dict[str, str]:
     shown = {"arm": one.job.arm, "seed": str(one.job.seed), "state": one.state}
     shown["time"] = "" if spent_s is None else duration(spent_s)
     if state is not None:
-        shown |= {name: cell.replace(f" of {state.expected})", ")") for name, cell in cells(state).items()}
+        shown |= {
+            name: cell.replace(f" of {state.expected})", ")") for name, cell in cells(state).items()
+        }
         shown["left"] = shown["left"] if one.state == "running" else ""
     return shown | {"": one.line}
 
@@ -176,7 +192,12 @@ def fitted(rows: Sequence[Mapping[str, str]], title: str, width: int) -> Table:
 
     def room() -> int:
         """What is left for the arm, whose column is any width, with borders of 3 a column and 1 more."""
-        return width - 1 - 3 * len(heads) - sum(widest(head) for head in heads if head not in ("arm", ""))
+        return (
+            width
+            - 1
+            - 3 * len(heads)
+            - sum(widest(head) for head in heads if head not in ("arm", ""))
+        )
 
     heads.remove("")
     arm = widest("arm")

@@ -152,7 +152,11 @@ class StudyRun:
             if step.left is not None:
                 slot = nearest(step.left.cores, self._free)
                 self._free = [one for one in self._free if one is not slot]
-                standing.state, standing.line, standing.began = "running", step.why, time.monotonic()
+                standing.state, standing.line, standing.began = (
+                    "running",
+                    step.why,
+                    time.monotonic(),
+                )
                 log = self._folder.log(step.job)
                 self._active.append(_Active(step, standing, slot, step.left, log, 0, step.folder))
                 self._folder.set(step.job, "running", step.folder, step.left)
@@ -180,7 +184,10 @@ class StudyRun:
             waiting.remove((step, standing))
             parent = self._parent(job)
             if job.kind == "eval" and parent is None:
-                standing.state, standing.line = "failed", "the training that it evaluates did not finish"
+                standing.state, standing.line = (
+                    "failed",
+                    "the training that it evaluates did not finish",
+                )
                 self._folder.set(job, "failed")
             else:
                 self._start(step, standing, parent)
@@ -193,9 +200,13 @@ class StudyRun:
         with _bound_to(slot.cores):
             environment = self._environment(job, slot)
             command = [*self._command, *self._arguments(step, parent)]
-            launched = self._folder.launcher.launch(job, command, environment | self._held(job, slot, environment), log)
+            launched = self._folder.launcher.launch(
+                job, command, environment | self._held(job, slot, environment), log
+            )
         launches = len(RunFolder(step.folder).read()["launches"]) if step.folder is not None else 0
-        self._active.append(_Active(step, standing, slot, launched, log, since, step.folder, launches))
+        self._active.append(
+            _Active(step, standing, slot, launched, log, since, step.folder, launches)
+        )
         self._started = standing.began = time.monotonic()
         standing.tries += 1
         standing.state = "running"
@@ -229,7 +240,9 @@ class StudyRun:
         if again.action == "skip":
             standing.state, standing.line = "finished", "by an earlier launch"
             if again.folder is not None:
-                standing.line = f"{outcome_of(RunFolder(again.folder).read())}, by an earlier launch"
+                standing.line = (
+                    f"{outcome_of(RunFolder(again.folder).read())}, by an earlier launch"
+                )
             self._folder.set(job, "finished", again.folder)
             return None
         if one.step.left is not None and not why:
@@ -267,7 +280,12 @@ class StudyRun:
 
     def _environment(self, job: Job, slot: Slot) -> dict[str, str]:
         study = {"name": self._folder.study.name, "job": job.key, "runs_at_once": len(self._slots)}
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "160", STUDY_VARIABLE: json.dumps(study)}
+        environment = {
+            **os.environ,
+            "PYTHONUNBUFFERED": "1",
+            "COLUMNS": "160",
+            STUDY_VARIABLE: json.dumps(study),
+        }
         if slot.gpus is not None:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(slot.gpus)
         return environment
@@ -280,7 +298,9 @@ class StudyRun:
             return ["train", "--resume", str(step.folder)]
         file = folder / "configs" / f"{job.key}.yaml"
         file.parent.mkdir(exist_ok=True)
-        file.write_text(yaml.safe_dump(job.config.dump(), sort_keys=False, allow_unicode=True), encoding="utf-8")
+        file.write_text(
+            yaml.safe_dump(job.config.dump(), sort_keys=False, allow_unicode=True), encoding="utf-8"
+        )
         return ["train", "--config", str(file), "--runs-dir", str(folder)]
 
     def _parent(self, job: Job) -> Path | None:
@@ -297,7 +317,9 @@ class StudyRun:
             for one in ours:
                 one.launched.stop()
             ends = time.monotonic() + STOP_S
-            while (left := [one for one in ours if not one.launched.ended()]) and time.monotonic() < ends:
+            while (
+                left := [one for one in ours if not one.launched.ended()]
+            ) and time.monotonic() < ends:
                 time.sleep(0.1)
             for one in left:
                 one.launched.stop(force=True)
@@ -311,7 +333,11 @@ class StudyRun:
         """What of an interrupted study goes on, and how it is ended; empty where nothing does."""
         left = [one.launched for one in self._active if one.launched.cancel]
         told, how = " and ".join(one.told for one in left), "; ".join(one.cancel for one in left)
-        return f"; {told} {'goes on (end it' if len(left) == 1 else 'go on (end them'}: {how})" if left else ""
+        return (
+            f"; {told} {'goes on (end it' if len(left) == 1 else 'go on (end them'}: {how})"
+            if left
+            else ""
+        )
 
 
 @contextmanager
@@ -331,7 +357,9 @@ def _follow(one: _Active) -> None:
         if one.follower is None and one.run is not None:
             folder = RunFolder(one.run)
             record = folder.read()
-            if len(record["launches"]) > one.launches:  # by then the run has set aside what it does again
+            if (
+                len(record["launches"]) > one.launches
+            ):  # by then the run has set aside what it does again
                 one.follower = Follower.of(folder, record)
         if one.follower is not None:
             one.standing.progress = one.follower.look()

@@ -72,7 +72,9 @@ class Launcher(Protocol):
             UserError: There is no room for as many.
         """
 
-    def launch(self, job: Job, command: Sequence[str], environment: Mapping[str, str], log: Path) -> Launched:
+    def launch(
+        self, job: Job, command: Sequence[str], environment: Mapping[str, str], log: Path
+    ) -> Launched:
         """Start a run, whose output is appended to a file.
 
         Raises:
@@ -88,7 +90,9 @@ class LocalProcess(Launched):
 
     by = "local"
 
-    def __init__(self, process: psutil.Process, child: subprocess.Popen[bytes] | None = None) -> None:
+    def __init__(
+        self, process: psutil.Process, child: subprocess.Popen[bytes] | None = None
+    ) -> None:
         self._process, self._child = process, child
         self.process = process.pid, process.create_time()
         self.told = f"process {process.pid}"
@@ -135,11 +139,18 @@ class Local(Launcher):
         """Equal shares of this machine."""
         return make_slots(jobs, gpus_per_run)
 
-    def launch(self, job: Job, command: Sequence[str], environment: Mapping[str, str], log: Path) -> LocalProcess:
+    def launch(
+        self, job: Job, command: Sequence[str], environment: Mapping[str, str], log: Path
+    ) -> LocalProcess:
         """A process in a session of its own: Ctrl-C is ours to handle."""
         with log.open("ab") as out:
             child = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                env=environment,
+                start_new_session=True,
             )
         return LocalProcess(psutil.Process(child.pid), child)
 
@@ -165,10 +176,14 @@ def launcher(name: str, options: Mapping[str, object], section: str = "--launch"
         PluginError: No plugin here brings it, or it does not import.
         ConfigError: An option is unknown, missing or does not fit.
     """
-    found = {"local": f"{__name__}:Local"} | {point.name: point.value for point in entry_points(group=GROUP)}
+    found = {"local": f"{__name__}:Local"} | {
+        point.name: point.value for point in entry_points(group=GROUP)
+    }
     if name not in found:
         hint = nearest(name, found, ".")
-        raise PluginError(f"no launcher called {name!r}{hint} Installed: {', '.join(sorted(found))}")
+        raise PluginError(
+            f"no launcher called {name!r}{hint} Installed: {', '.join(sorted(found))}"
+        )
     made: Launcher = make(Spec(name, found[name], ""), options, section)
     return made
 
@@ -180,5 +195,7 @@ def options(items: Sequence[str]) -> dict[str, object]:
         ConfigError: One is not `key=value`.
     """
     if wrong := [item for item in items if "=" not in item]:
-        raise ConfigError(f"--launch wants key=value, got {wrong[0]!r}. Example: --launch partition=gpu")
+        raise ConfigError(
+            f"--launch wants key=value, got {wrong[0]!r}. Example: --launch partition=gpu"
+        )
     return {key: value for key, _, value in (item.partition("=") for item in items)}

@@ -119,9 +119,13 @@ def study_path(path: Path) -> Path:
     named = shipped / f"{str(path).removesuffix('.yaml')}.yaml"
     if not path.is_absolute() and named.is_file():
         return named
-    known = sorted(str(file.relative_to(shipped)).removesuffix(".yaml") for file in shipped.rglob("*.yaml"))
+    known = sorted(
+        str(file.relative_to(shipped)).removesuffix(".yaml") for file in shipped.rglob("*.yaml")
+    )
     like = nearest(str(path), known, ".")
-    raise ConfigError(f"no study {str(path)!r}{like} Give a YAML file, or one of: {', '.join(known)}")
+    raise ConfigError(
+        f"no study {str(path)!r}{like} Give a YAML file, or one of: {', '.join(known)}"
+    )
 
 
 def jobs_of(study: Study, overrides: Sequence[str] = (), only: Sequence[str] = ()) -> list[Job]:
@@ -143,7 +147,11 @@ def jobs_of(study: Study, overrides: Sequence[str] = (), only: Sequence[str] = (
     if study.arms:
         choices.append([("arm", label, dict(settings)) for label, settings in study.arms.items()])
     for axis, values in axes.items():
-        labelled = values.items() if isinstance(values, dict) else [(_label(axis, value), value) for value in values]
+        labelled = (
+            values.items()
+            if isinstance(values, dict)
+            else [(_label(axis, value), value) for value in values]
+        )
         choices.append([(axis, str(label), {axis: value}) for label, value in labelled])
     every = list(itertools.product(*choices))
     after = [item for item in only if item.startswith("evaluate=")]
@@ -161,7 +169,9 @@ def jobs_of(study: Study, overrides: Sequence[str] = (), only: Sequence[str] = (
             jobs.append(job)
             jobs += [_evaluation(job, agent) for agent in evaluate]
     if len({job.key for job in jobs}) < len(jobs):
-        raise ConfigError(f"study {study.name!r} asks for the same run twice; label its values apart")
+        raise ConfigError(
+            f"study {study.name!r} asks for the same run twice; label its values apart"
+        )
     _check_baseline(study, every)
     for spec in {reward_of(job.config): None for job in jobs}:
         if study.margin is not None and study.margin >= (width := spec.high - spec.low):
@@ -180,7 +190,9 @@ def varied_keys(study: Study) -> list[str]:
     if "preset" in keys:
         configs = [flatten(job.config.dump()) for job in jobs_of(study)]
         keys += [key for key in differing(configs) if key in configs[0]]
-    return [key for key in dict.fromkeys(keys) if key not in ("seed", "agent", "agent_match", "preset")]
+    return [
+        key for key in dict.fromkeys(keys) if key not in ("seed", "agent", "agent_match", "preset")
+    ]
 
 
 def differences(jobs: Iterable[Job]) -> dict[str, dict[str, Any]]:
@@ -193,7 +205,11 @@ def differences(jobs: Iterable[Job]) -> dict[str, dict[str, Any]]:
 def _resolve(study: Study, settings: Mapping[str, Any], overrides: Sequence[str]) -> Config:
     preset = settings.get("preset", study.preset)
     direct = {key: settings[key] for key in _DIRECT if key in settings}
-    items = [f"{key}={json.dumps(value)}" for key, value in settings.items() if key not in (*_DIRECT, "preset")]
+    items = [
+        f"{key}={json.dumps(value)}"
+        for key, value in settings.items()
+        if key not in (*_DIRECT, "preset")
+    ]
     config = load_config(preset, None, items, **direct)
     if overrides:
         base = [f"{key}={json.dumps(value)}" for key, value in config.dump().items()]
@@ -238,7 +254,9 @@ def _evaluation(job: Job, agent: str) -> Job:
 
 def _label(axis: str, value: object) -> str:
     text = "default" if value is None else str(value)
-    return text if axis in ("agent", "agent_match", "preset") else f"{axis.rpartition('.')[2]}={text}"
+    return (
+        text if axis in ("agent", "agent_match", "preset") else f"{axis.rpartition('.')[2]}={text}"
+    )
 
 
 def _chosen(combination: Sequence[tuple[str, str, dict[str, Any]]], only: Sequence[str]) -> bool:
@@ -250,7 +268,9 @@ def _chosen(combination: Sequence[tuple[str, str, dict[str, Any]]], only: Sequen
             raise ConfigError(f"--only wants axis=label, got {item!r}. Example: --only agent=NAME")
         found = [(one, name, values.get(one)) for one, name, values in combination]
         if axis not in [one for one, _, _ in found]:
-            raise ConfigError(f"--only {item}: the study has no axis {axis!r}. Axes: {', '.join(o for o, *_ in found)}")
+            raise ConfigError(
+                f"--only {item}: the study has no axis {axis!r}. Axes: {', '.join(o for o, *_ in found)}"
+            )
         here = any(one == axis and label in (name, str(value)) for one, name, value in found)
         fits[axis] = fits.get(axis, False) or here
     return all(fits.values())

@@ -54,7 +54,10 @@ def make_slots(jobs: int, gpus_per_run: int = 1) -> list[Slot]:
         Slot(
             index,
             frozenset(cores[index * width : index * width + share]),
-            tuple(gpus[(index * gpus_per_run + place) % len(gpus)] for place in range(min(gpus_per_run, len(gpus))))
+            tuple(
+                gpus[(index * gpus_per_run + place) % len(gpus)]
+                for place in range(min(gpus_per_run, len(gpus)))
+            )
             if gpus
             else None,
         )
@@ -81,10 +84,14 @@ def visible_gpus() -> list[str]:
     if tool is None:
         return []
     try:
-        done = subprocess.run([tool, "--list-gpus"], capture_output=True, text=True, timeout=30, check=True)
+        done = subprocess.run(
+            [tool, "--list-gpus"], capture_output=True, text=True, timeout=30, check=True
+        )
     except (OSError, subprocess.SubprocessError):
         return []
-    return [str(index) for index, line in enumerate(done.stdout.splitlines()) if line.startswith("GPU")]
+    return [
+        str(index) for index, line in enumerate(done.stdout.splitlines()) if line.startswith("GPU")
+    ]
 
 
 def nearest(cores: Collection[int], slots: Sequence[Slot]) -> Slot | None:
@@ -96,6 +103,10 @@ def _place(core: int) -> tuple[int, int, int]:
     """Sorts the threads of one physical core next to each other, and the cores of one socket."""
     folder = _TOPOLOGY / f"cpu{core}" / "topology"
     try:
-        return int((folder / "physical_package_id").read_text()), int((folder / "core_id").read_text()), core
+        return (
+            int((folder / "physical_package_id").read_text()),
+            int((folder / "core_id").read_text()),
+            core,
+        )
     except (OSError, ValueError):
         return 0, core, core

@@ -20,7 +20,14 @@ from subprocess import SubprocessError
 from typing import Literal
 
 from harness.compare.runs import Run, read_run, readable
-from harness.compare.states import STUDY_FILE, Entry, StudyLaunch, StudyState, config_hash, read_state
+from harness.compare.states import (
+    STUDY_FILE,
+    Entry,
+    StudyLaunch,
+    StudyState,
+    config_hash,
+    read_state,
+)
 from harness.errors import PluginError
 from harness.layers import differing, flatten
 from harness.parity.certificate import fingerprint
@@ -53,7 +60,9 @@ class Step:
 class StudyFolder:
     """The folder of one study's runs."""
 
-    def __init__(self, path: Path, study: Study, jobs: Sequence[Job], launcher: Launcher | None = None) -> None:
+    def __init__(
+        self, path: Path, study: Study, jobs: Sequence[Job], launcher: Launcher | None = None
+    ) -> None:
         self.path = path.absolute()
         self.launcher = launcher or Local()
         self._others: dict[str, Launcher] = {}
@@ -89,7 +98,11 @@ class StudyFolder:
         """
         paths = [path.parent for path in sorted(self.path.glob("*/run.json"))]
         mine = {self.entries[job.key]["run"] for job in jobs}
-        runs = [run for path in paths for run in ([read_run(path)] if path.name in mine else readable([path]))]
+        runs = [
+            run
+            for path in paths
+            for run in ([read_run(path)] if path.name in mine else readable([path]))
+        ]
         known = frozenset(path.name for path in paths)
         at_work = {run.folder.path.name for run in runs if run.record["status"] == "running"}
         hashed = [(run, config_hash(run.record["config"])) for run in runs]
@@ -99,7 +112,9 @@ class StudyFolder:
             steps[job.key] = replace(step, earlier=known - at_work if step.left else known)
         return list(steps.values())
 
-    def set(self, job: Job, state: str, run: Path | None = None, launched: Launched | None = None) -> None:
+    def set(
+        self, job: Job, state: str, run: Path | None = None, launched: Launched | None = None
+    ) -> None:
         """Note where a job stands."""
         entry = self.entries[job.key]
         entry["state"] = state
@@ -137,9 +152,15 @@ class StudyFolder:
         with held(self.path, f"study {self.study.name!r} is already running in {self.path}"):
             yield
 
-    def _next(self, job: Job, runs: Sequence[tuple[Run, str]], any_code: bool, before: Mapping[str, Step]) -> Step:
+    def _next(
+        self, job: Job, runs: Sequence[tuple[Run, str]], any_code: bool, before: Mapping[str, Step]
+    ) -> Step:
         entry, wanted = self.entries[job.key], job.config_hash
-        mine = [run for run, its in runs if run.trained and its == wanted] if job.kind == "train" else []
+        mine = (
+            [run for run, its in runs if run.trained and its == wanted]
+            if job.kind == "train"
+            else []
+        )
         usable = [run for run in mine if any_code or same_code(run.record)]
         if ended := [run for run in usable if run.finished]:
             return Step(job, "skip", ended[-1].folder.path, "finished")
@@ -147,21 +168,42 @@ class StudyFolder:
             return Step(job, "wait", self._folder(entry), f"still running as {left.told}", left)
         if job.kind == "eval":
             trained = self._trained(job, before)
-            mine = [run for run, its in runs if run.finished and _made_by(run, job, entry, its == wanted)]
+            mine = [
+                run
+                for run, its in runs
+                if run.finished and _made_by(run, job, entry, its == wanted)
+            ]
             for run in reversed(mine):
                 of = parent["run"] if (parent := run.record.get("parent")) else trained
                 if trained is not None and of == trained and (any_code or same_code(run.record)):
                     return Step(job, "skip", run.folder.path, "finished")
-            return Step(job, "run", None, "its earlier run is of another training or code" if mine else "not yet run")
+            return Step(
+                job,
+                "run",
+                None,
+                "its earlier run is of another training or code" if mine else "not yet run",
+            )
         if usable:
-            return Step(job, "resume", usable[-1].folder.path, f"{usable[-1].record['status']} before its end")
+            return Step(
+                job,
+                "resume",
+                usable[-1].folder.path,
+                f"{usable[-1].record['status']} before its end",
+            )
         by_others = "its earlier run was made by other code (--any-code would keep it)"
         return Step(job, "run", None, by_others if mine else self._set_otherwise(job, runs))
 
     def _set_otherwise(self, job: Job, runs: Sequence[tuple[Run, str]]) -> str:
         """Why none of the runs is the job's. Named is one that is, but for settings that the study does not vary."""
-        own, varied = flatten(job.config.dump()), {"agent", "agent_match", "seed", *varied_keys(self.study)}
-        for run in (run for run, _ in runs if run.trained and run.finished and run.record["seed"] == job.seed):
+        own, varied = (
+            flatten(job.config.dump()),
+            {"agent", "agent_match", "seed", *varied_keys(self.study)},
+        )
+        for run in (
+            run
+            for run, _ in runs
+            if run.trained and run.finished and run.record["seed"] == job.seed
+        ):
             other = flatten(run.record["config"])
             keys = [key for key in differing([own, other]) if key in other]
             if keys and varied.isdisjoint(keys):
@@ -222,4 +264,6 @@ def _source_of(agent: str) -> str | None:
 def _made_by(run: Run, job: Job, entry: Entry, alike: bool) -> bool:
     """Whether an evaluation is this job's; those of several policies may have one configuration."""
     study = run.record.get("study")
-    return run.folder.id == entry.get("run") or (study is not None and study["job"] == job.key and alike)
+    return run.folder.id == entry.get("run") or (
+        study is not None and study["job"] == job.key and alike
+    )

@@ -39,7 +39,9 @@ def measured(runs: Sequence[Run]) -> list[tuple[Mapping[str, Any], Timing]]:
             continue
         steps, step_s, wall_s = result.get("steps"), result.get("step_s_median"), result["wall_s"]
         if steps and step_s:
-            found.append((run.record["config"], Timing(max(0.0, wall_s - steps * step_s), step_s, run.id)))
+            found.append(
+                (run.record["config"], Timing(max(0.0, wall_s - steps * step_s), step_s, run.id))
+            )
     return found
 
 
@@ -48,7 +50,10 @@ def timing_for(config: Config, known: Sequence[tuple[Mapping[str, Any], Timing]]
     mine = config.dump()
 
     def similarity(other: Mapping[str, Any]) -> int:
-        if other["policy"] != mine["policy"] or other["train"]["batch_size"] != mine["train"]["batch_size"]:
+        if (
+            other["policy"] != mine["policy"]
+            or other["train"]["batch_size"] != mine["train"]["batch_size"]
+        ):
             return 0
         return 1 + len([key for key in _ALIKE if other.get(key) == mine[key]])
 

@@ -35,5 +35,7 @@ def outcome_of(record: Mapping[str, object]) -> str:
     graded = bool(result.get("graded"))
     if record.get("kind") == "eval":
         return f"{measured(graded)} {mean(result.get('accuracy'), graded)}"
-    first, last = (mean(result.get(f"val_accuracy_{when}"), graded) for when in ("initial", "final"))
+    first, last = (
+        mean(result.get(f"val_accuracy_{when}"), graded) for when in ("initial", "final")
+    )
     return f"{measured(graded)} {first} -> {last}{', nothing could be learned' if result.get('no_signal') else ''}"

@@ -10,7 +10,11 @@ HARNESS_API = 1
 @hookimpl
 def harness_environments() -> list[EnvironmentSpec]:
     return [
-        EnvironmentSpec("tau2", "harness_tau2.environment:Tau2Environment", "the tools and databases of tau2-bench")
+        EnvironmentSpec(
+            "tau2",
+            "harness_tau2.environment:Tau2Environment",
+            "the tools and databases of tau2-bench",
+        )
     ]
 
 

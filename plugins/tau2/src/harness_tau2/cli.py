@@ -16,9 +16,14 @@ if TYPE_CHECKING:
 
 def tau2(
     wheel: Annotated[
-        Path | None, typer.Argument(help="The wheel of inspect_evals, where it is here; by default it is downloaded.")
+        Path | None,
+        typer.Argument(
+            help="The wheel of inspect_evals, where it is here; by default it is downloaded."
+        ),
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="Folder; default harness/tau2 in the cache folder.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder; default harness/tau2 in the cache folder.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Fetch tau2-bench's retail and airline (the wheel of inspect_evals, MIT), check them and replay all gold."""
@@ -29,7 +34,14 @@ def tau2(
     manifest = Manifest.read(folder)
     rows = {name: _counted(one) for name, one in made.items()}
     if as_json:
-        emit_json({"folder": str(folder), "source": manifest.source, "licence": manifest.licence, "domains": rows})
+        emit_json(
+            {
+                "folder": str(folder),
+                "source": manifest.source,
+                "licence": manifest.licence,
+                "domains": rows,
+            }
+        )
         return
     say(f"{folder}: {manifest.source}, {manifest.licence}, {len(manifest.files)} files")
     for line in lines(made):
@@ -44,7 +56,11 @@ def lines(made: Mapping[str, Prepared]) -> Iterator[str]:
             f"  {name}: {row['tasks']} tasks, {row['tools']} tools; gold changes nothing in {row['nothing_changes']}, "
             f"and asks for no words either in {row['nothing_changes_nor_said']}"
         )
-        yield from (f"  left out: {name}/{task['id']}: {task['left_out']}" for task in one.tasks if "left_out" in task)
+        yield from (
+            f"  left out: {name}/{task['id']}: {task['left_out']}"
+            for task in one.tasks
+            if "left_out" in task
+        )
 
 
 def _counted(one: Prepared) -> dict[str, int]:
@@ -54,7 +70,9 @@ def _counted(one: Prepared) -> dict[str, int]:
         "left_out": len(one.tasks) - len(judged),
         "tools": len(one.tools),
         "nothing_changes": sum(not task["changes"] for task in judged),
-        "nothing_changes_nor_said": sum(not task["changes"] and not task["said"] for task in judged),
+        "nothing_changes_nor_said": sum(
+            not task["changes"] and not task["said"] for task in judged
+        ),
         "with_refused_actions": sum(task["refused"] > 0 for task in judged),
         "with_assertions": sum(task["assertions"] > 0 for task in judged),
     }

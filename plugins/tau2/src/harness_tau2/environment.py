@@ -34,7 +34,9 @@ class Tau2Environment(SideEnvironment):
         try:
             found = Manifest.read(Path(payload["folder"]))
         except TaskSetError as error:
-            raise RolloutError(f"{error}. A runner on another machine needs it at that path") from error
+            raise RolloutError(
+                f"{error}. A runner on another machine needs it at that path"
+            ) from error
         if found.sha256 != payload["sha256"]:
             raise RolloutError(
                 f"{payload['folder']} has other data than the tasks are of. Fetch the same on both sides"
@@ -58,7 +60,9 @@ class Tau2Environment(SideEnvironment):
 class Tau2Session(SideSession[Answer]):
     """One attempt's database. It leaves behind which records have changed, each with a digest of what it is now."""
 
-    def __init__(self, pool: Pool[SideProcess], process: SideProcess, attempt: str, payload: Payload) -> None:
+    def __init__(
+        self, pool: Pool[SideProcess], process: SideProcess, attempt: str, payload: Payload
+    ) -> None:
         super().__init__(process, attempt, payload, "changes")
         self.leave = partial(pool.leave, process)
 

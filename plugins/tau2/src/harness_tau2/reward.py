@@ -23,7 +23,9 @@ class Tau2Reward:
         if attempt.state is None or "changes" not in attempt.state:
             return Verdict(None, "the environment left no state behind")
         gold = json.loads(task.gold)
-        wrong = [] if gold["changes"] is None else _different(gold["changes"], attempt.state["changes"])
+        wrong = (
+            [] if gold["changes"] is None else _different(gold["changes"], attempt.state["changes"])
+        )
         heard = [text.lower().replace(",", "") for text in _told_the_user(attempt)]
         unsaid = [one for one in gold["said"] if not any(one.lower() in text for text in heard)]
         parts = {"database": float(not wrong), "communicated": float(not unsaid)}
@@ -32,7 +34,9 @@ class Tau2Reward:
         reasons = [f"{', '.join(wrong[:5])} not as it should be"] if wrong else []
         reasons += [f"the user was not told {', '.join(map(repr, unsaid[:5]))}"] if unsaid else []
         reason = "; ".join(reasons) or "all is as it should be"
-        return Verdict(float(not wrong and not unsaid), reason, parts, flags=(NOT_ENDED,) if bound else ())
+        return Verdict(
+            float(not wrong and not unsaid), reason, parts, flags=(NOT_ENDED,) if bound else ()
+        )
 
     def refuses(self, task: Task) -> str:
         """Gold that is not this task set's."""

@@ -14,7 +14,9 @@ from harness_tau2.environment import ENVIRONMENT
 from harness_tau2.side.messages import Told
 
 SPLITS = ("train", "val", "base")
-CITATION = "Barres et al. 2025, tau2-bench: Evaluating Conversational Agents in a Dual-Control Environment"
+CITATION = (
+    "Barres et al. 2025, tau2-bench: Evaluating Conversational Agents in a Dual-Control Environment"
+)
 
 
 class Tau2Tasks:
@@ -54,7 +56,12 @@ class Tau2Tasks:
         ]
 
     def _task(self, split: str, name: str, domain: Prepared, told: Told) -> Task:
-        needed = {"folder": str(self.folder), "sha256": self._manifest.sha256, "domain": name, "tools": domain.tools}
+        needed = {
+            "folder": str(self.folder),
+            "sha256": self._manifest.sha256,
+            "domain": name,
+            "tools": domain.tools,
+        }
         changes = told["changes"]
         changed = len(changes or ())
         return Task(
@@ -81,10 +88,14 @@ class Tau2Tasks:
             "citation": CITATION,
             "domains": list(self._domains),
             "counts": {split: len(tasks) for split, tasks in asked.items()},
-            "left_out": sum("left_out" in told for one in self._domains.values() for told in one.tasks),
+            "left_out": sum(
+                "left_out" in told for one in self._domains.values() for told in one.tasks
+            ),
             "files_sha256": self._manifest.sha256,
             "tasks_sha256": {
-                split: hashlib.sha256(json.dumps([(task.question, task.gold) for task in tasks]).encode()).hexdigest()
+                split: hashlib.sha256(
+                    json.dumps([(task.question, task.gold) for task in tasks]).encode()
+                ).hexdigest()
                 for split, tasks in asked.items()
             },
         }

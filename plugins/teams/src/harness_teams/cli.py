@@ -32,26 +32,38 @@ def contribution(
         ),
     ] = None,
     start: Annotated[
-        str | None, typer.Option(help="A policy, or a run, instead of the one that the training began with.")
+        str | None,
+        typer.Option(help="A policy, or a run, instead of the one that the training began with."),
     ] = None,
     endpoint: Annotated[
-        str | None, typer.Option(help="Where that policy is served; needed on a GPU, as is --model.")
+        str | None,
+        typer.Option(help="Where that policy is served; needed on a GPU, as is --model."),
     ] = None,
-    model: Annotated[str | None, typer.Option(help="The name by which the endpoint knows it.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="The name by which the endpoint knows it.")
+    ] = None,
     api_key_env: Annotated[str, typer.Option(help="Variable that holds the endpoint's key.")] = "",
     step: Annotated[int | None, typer.Option(help="A checkpoint other than the newest.")] = None,
-    split: Annotated[str | None, typer.Option(help="The split; by default that of validation.")] = None,
-    read_reserved: Annotated[bool, typer.Option(help="Read a split that is reserved for the end.")] = False,
+    split: Annotated[
+        str | None, typer.Option(help="The split; by default that of validation.")
+    ] = None,
+    read_reserved: Annotated[
+        bool, typer.Option(help="Read a split that is reserved for the end.")
+    ] = False,
     limit: Annotated[int | None, typer.Option(help="Only so many tasks, a fixed sample.")] = None,
     settings: complete.Settings = None,
-    runs_dir: Annotated[Path, typer.Option(help="Where the folder of the evaluations is made.")] = Path("runs"),
+    runs_dir: Annotated[
+        Path, typer.Option(help="Where the folder of the evaluations is made.")
+    ] = Path("runs"),
     json_: complete.Json = False,
 ) -> None:
     """Evaluate a checkpoint with each role in turn as the training began, and say what training it is worth."""
     if start is not None and endpoint is not None:
         raise UserError("give either --start or --endpoint, not both")
     if (endpoint is None) != (model is None):
-        raise UserError("--endpoint and --model go together: where the policy is served, and its name there")
+        raise UserError(
+            "--endpoint and --model go together: where the policy is served, and its name there"
+        )
     if not run.is_dir() and (runs_dir / run).is_dir():
         run = runs_dir / run
     from harness.compare.formats import show_table
@@ -59,7 +71,9 @@ def contribution(
     from harness_teams import contribution as work
 
     given = (
-        {"policy": start} if start else {"endpoint": endpoint or "", "model": model or "", "api_key_env": api_key_env}
+        {"policy": start}
+        if start
+        else {"endpoint": endpoint or "", "model": model or "", "api_key_env": api_key_env}
     )
     typed = f"--start {start}" if start else f"--endpoint {endpoint}" if endpoint else ""
     with _as_typed("" if any(one.startswith("roles.") for one in settings or ()) else typed):
@@ -76,9 +90,14 @@ def contribution(
         emit_json(found.data())
         return
     out = results()
-    for table in [*(one for one in tables(found.against_trained) if one.key == "accuracy"), found.table()]:
+    for table in [
+        *(one for one in tables(found.against_trained) if one.key == "accuracy"),
+        found.table(),
+    ]:
         show_table(out, table)
-    out.print(f"{found.folder}   (next: harness compare {found.folder}, harness report {found.folder})")
+    out.print(
+        f"{found.folder}   (next: harness compare {found.folder}, harness report {found.folder})"
+    )
 
 
 @contextmanager
@@ -90,5 +109,9 @@ def _as_typed(option: str) -> Iterator[None]:
         if not option or not (said := _SECTION.match(str(error))):
             raise
         what = str(error)[said.end() :]
-        what = re.sub(r"name roles\.\w+\.endpoint and model instead", "give --endpoint and --model instead", what)
+        what = re.sub(
+            r"name roles\.\w+\.endpoint and model instead",
+            "give --endpoint and --model instead",
+            what,
+        )
         raise type(error)(f"{option}: {what}") from error

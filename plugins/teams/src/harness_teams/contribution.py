@@ -74,12 +74,26 @@ class Found:
         """A row a role or group."""
         name = measured(self.against_trained.get("graded", False))
         rows = [
-            [role, with_interval(one["without"], signed=True), with_interval(one["alone"], signed=True)]
+            [
+                role,
+                with_interval(one["without"], signed=True),
+                with_interval(one["alone"], signed=True),
+            ]
             for role, one in self.worth.items()
         ]
-        heads = ["role", "lost without its training (points)", "gained by its training alone (points)"]
+        heads = [
+            "role",
+            "lost without its training (points)",
+            "gained by its training alone (points)",
+        ]
         note = f"Differences of {name} on the same questions; intervals: 95 %, of these checkpoints, not corrected."
-        return Table("contribution", f"Contribution, step {self.step} against {self.start}", heads, rows, note)
+        return Table(
+            "contribution",
+            f"Contribution, step {self.step} against {self.start}",
+            heads,
+            rows,
+            note,
+        )
 
 
 def groups_of(run: RunFolder, patterns: Sequence[str] = ()) -> dict[str, list[str]]:
@@ -104,15 +118,21 @@ def groups_of(run: RunFolder, patterns: Sequence[str] = ()) -> dict[str, list[st
         try:
             groups = {one: [role for role in there if re.search(one, role)] for one in patterns}
         except re.error as error:
-            raise UserError(f"--role: {error.pattern!r} is no regular expression: {error}") from error
+            raise UserError(
+                f"--role: {error.pattern!r} is no regular expression: {error}"
+            ) from error
     seen: dict[str, str] = {}
     for name, roles in groups.items():
         if not roles:
             close = nearest(name, there, ".")
-            raise UserError(f"--role {name}: no role of that name called the policy{close} Roles: {', '.join(there)}")
+            raise UserError(
+                f"--role {name}: no role of that name called the policy{close} Roles: {', '.join(there)}"
+            )
         for role in roles:
             if role in seen:
-                raise UserError(f"--role {name} and --role {seen[role]} both find {role}: let each role be in one")
+                raise UserError(
+                    f"--role {name} and --role {seen[role]} both find {role}: let each role be in one"
+                )
             seen[role] = name
     return groups | {role: [role] for role in there if role not in seen}
 
@@ -121,8 +141,16 @@ def arms_of(groups: Mapping[str, Sequence[str]]) -> dict[str, frozenset[str]]:
     """Roles at their start by arm. Arms with the same ones are one, whose name says both."""
     everyone = frozenset(role for roles in groups.values() for role in roles)
     wanted = [(TRAINED, frozenset[str]())]
-    wanted += [(f"{name} at its start", frozenset(roles)) for name, roles in groups.items() if len(groups) > 1]
-    wanted += [(f"only {name} trained", everyone - {*roles}) for name, roles in groups.items() if len(groups) > 1]
+    wanted += [
+        (f"{name} at its start", frozenset(roles))
+        for name, roles in groups.items()
+        if len(groups) > 1
+    ]
+    wanted += [
+        (f"only {name} trained", everyone - {*roles})
+        for name, roles in groups.items()
+        if len(groups) > 1
+    ]
     names: dict[frozenset[str], list[str]] = {}
     for name, frozen in [*wanted, (STARTED, everyone)]:
         names.setdefault(frozen, []).append(name)
@@ -174,7 +202,8 @@ def contribution(
     arms = arms_of(groups)
     given = dict(start) if start else _began_with(trained)
     asked = {
-        name: _asked(trained, step, questions, dict.fromkeys(sorted(frozen), given)) for name, frozen in arms.items()
+        name: _asked(trained, step, questions, dict.fromkeys(sorted(frozen), given))
+        for name, frozen in arms.items()
     }
     begun, model = asked[_arm(arms, groups)].answers, trained.read()["identity"]["model"]
     answers = next(begun[role] for roles in groups.values() for role in roles)
@@ -190,7 +219,9 @@ def contribution(
     return Found(trained.id, step, answers.name, folder, *_compared(folder, groups, arms))
 
 
-def _asked(trained: RunFolder, step: int, questions: Questions, roles: Mapping[str, object]) -> Evaluation:
+def _asked(
+    trained: RunFolder, step: int, questions: Questions, roles: Mapping[str, object]
+) -> Evaluation:
     """A greedy evaluation of a checkpoint with some roles answered by others."""
     own = [f"roles.{role}={json.dumps(answer)}" for role, answer in roles.items()]
     return Wanted(
@@ -205,21 +236,32 @@ def _asked(trained: RunFolder, step: int, questions: Questions, roles: Mapping[s
     ).asked()
 
 
-def _arm(arms: Mapping[str, frozenset[str]], groups: Mapping[str, Sequence[str]], *trained: str) -> str:
+def _arm(
+    arms: Mapping[str, frozenset[str]], groups: Mapping[str, Sequence[str]], *trained: str
+) -> str:
     """The arm in which nothing but these groups is trained."""
-    frozen = frozenset(role for name, roles in groups.items() if name not in trained for role in roles)
+    frozen = frozenset(
+        role for name, roles in groups.items() if name not in trained for role in roles
+    )
     return next(arm for arm, of in arms.items() if of == frozen)
 
 
 def _began_with(trained: RunFolder) -> dict[str, str]:
     policy, model = trained.config().policy, trained.read()["identity"]["model"]
     _, _, commit = model.partition("@")
-    return {"policy": policy.path, **({"revision": commit} if commit and not Path(policy.path).is_dir() else {})}
+    return {
+        "policy": policy.path,
+        **({"revision": commit} if commit and not Path(policy.path).is_dir() else {}),
+    }
 
 
-def _evaluate_all(folder: Path, name: str, asked: Mapping[str, Evaluation], console: Console) -> None:
+def _evaluate_all(
+    folder: Path, name: str, asked: Mapping[str, Evaluation], console: Console
+) -> None:
     known = read_state(folder)["jobs"] if (folder / STUDY_FILE).is_file() else []
-    done = {job.get("config_hash", ""): job["run"] for job in known if job.get("state") == "finished"}
+    done = {
+        job.get("config_hash", ""): job["run"] for job in known if job.get("state") == "finished"
+    }
     jobs: list[Entry] = []
     for arm, one in asked.items():
         key, own = re.sub(r"\W+", "-", arm), config_hash(one.config.dump())
@@ -228,7 +270,15 @@ def _evaluate_all(folder: Path, name: str, asked: Mapping[str, Evaluation], cons
         run = made if state == "finished" else None
         seed = one.config.seed
         jobs.append(
-            {"key": key, "arm": arm, "seed": seed, "kind": "eval", "config_hash": own, "run": run, "state": state}
+            {
+                "key": key,
+                "arm": arm,
+                "seed": seed,
+                "kind": "eval",
+                "config_hash": own,
+                "run": run,
+                "state": state,
+            }
         )
     _write(folder, name, asked, jobs)
     for job, one in zip(jobs, asked.values(), strict=True):
@@ -268,14 +318,27 @@ def _compared(
     worth: dict[str, Worth] = {}
     for name, roles in groups.items() if len(groups) > 1 else ():
         rest = _arm(arms, groups, *(other for other in groups if other != name))
-        without, alone = _turned(between(to_trained, rest)), between(to_begun, _arm(arms, groups, name))
+        without, alone = (
+            _turned(between(to_trained, rest)),
+            between(to_begun, _arm(arms, groups, name)),
+        )
         worth[name] = {"roles": roles, "without": without, "alone": alone}
     whole = between(to_begun, trained)
-    worth["all"] = {"roles": [role for of in groups.values() for role in of], "without": whole, "alone": whole}
+    worth["all"] = {
+        "roles": [role for of in groups.values() for role in of],
+        "without": whole,
+        "alone": whole,
+    }
     return to_trained, worth
 
 
 def _turned(one: EstimateData) -> EstimateData:
     """The difference the other way round."""
     means = tuple(0.0 - mean for mean in one["by_seed"])
-    return {**one, "mean": 0.0 - one["mean"], "low": 0.0 - one["high"], "high": 0.0 - one["low"], "by_seed": means}
+    return {
+        **one,
+        "mean": 0.0 - one["mean"],
+        "low": 0.0 - one["high"],
+        "high": 0.0 - one["low"],
+        "by_seed": means,
+    }

@@ -33,7 +33,10 @@ class SplitEnvironment(Environment):
 
     def payload(self, task: Task, limits: Plain) -> Plain:
         databases = {
-            name: {DATABASE: path, "schema": schema_text(path, limit_chars=SCHEMA_CHARS, style="compact")}
+            name: {
+                DATABASE: path,
+                "schema": schema_text(path, limit_chars=SCHEMA_CHARS, style="compact"),
+            }
             for name, path in task.data[DATABASES].items()
         }
         return {DATABASES: databases, "limits": dict(limits)}
@@ -54,5 +57,8 @@ class SplitEnvironment(Environment):
             self._sql.check(one)
 
     async def call(self, payload: Plain, tool: str, arguments: Plain) -> Observation:
-        of = {DATABASE: payload[DATABASES][tool.removeprefix(_PREFIX)][DATABASE], "limits": payload["limits"]}
+        of = {
+            DATABASE: payload[DATABASES][tool.removeprefix(_PREFIX)][DATABASE],
+            "limits": payload["limits"],
+        }
         return await self._sql.call(of, self._sql.tools[0].name, arguments)

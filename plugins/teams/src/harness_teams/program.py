@@ -43,6 +43,8 @@ class TeamProgram(Played):
             answer = said[-1] if said else None
             for at in one:
                 call = calls[at]
-                approved = self.prompts.approves(call.response_text) if call.role == CRITIC else None
+                approved = (
+                    self.prompts.approves(call.response_text) if call.role == CRITIC else None
+                )
                 found.append(Turn(answer, approved))
         return found

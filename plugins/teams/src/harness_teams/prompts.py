@@ -60,13 +60,17 @@ class TeamPrompts:
 
     def __init__(self, tools: Sequence[Tool] = ()) -> None:
         self.handoffs = tuple(
-            _handoff(worker, tuple(tools[at :: len(WORKERS)])) for at, worker in enumerate(WORKERS) if tools[at:]
+            _handoff(worker, tuple(tools[at :: len(WORKERS)]))
+            for at, worker in enumerate(WORKERS)
+            if tools[at:]
         )
         texts = (HANDOFF, _TOOL, _REPORT, _APPROVED.pattern, *WORKERS)
         parts = (*(one.hash for one in (self.planner, self.worker, self.critic)), *texts)
         self.hash = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
-    def again(self, context: Mapping[str, str], reports: Sequence[Report], answer: str, said: str) -> dict[str, str]:
+    def again(
+        self, context: Mapping[str, str], reports: Sequence[Report], answer: str, said: str
+    ) -> dict[str, str]:
         """What the planner is told besides, once a critic found its answer wrong."""
         return {**context, **self.review(reports, answer), "critic": said}
 
@@ -83,8 +87,14 @@ def _handoff(worker: str, tools: tuple[Tool, ...]) -> Handoff:
     told = "\n".join(_TOOL.format(name=tool.name, description=tool.description) for tool in tools)
     parameters = {
         "type": "object",
-        "properties": {"task": {"type": "string", "description": "All that the worker needs to know."}},
+        "properties": {
+            "task": {"type": "string", "description": "All that the worker needs to know."}
+        },
         "required": ["task"],
         "additionalProperties": False,
     }
-    return Handoff(Tool(f"transfer_to_{worker}", HANDOFF.format(worker=worker, tools=told), parameters), worker, tools)
+    return Handoff(
+        Tool(f"transfer_to_{worker}", HANDOFF.format(worker=worker, tools=told), parameters),
+        worker,
+        tools,
+    )

@@ -12,8 +12,39 @@ from dataclasses import dataclass
 from random import Random
 
 NAMES = (
-    *("Ada", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gina", "Hugo", "Ida", "Jon", "Kim", "Lea", "Max", "Nora", "Otto"),
-    *("Pia", "Quinn", "Rosa", "Sam", "Tess", "Uma", "Vera", "Will", "Yara", "Zoe", "Alma", "Bruno", "Carla", "Dora"),
+    *(
+        "Ada",
+        "Ben",
+        "Cleo",
+        "Dan",
+        "Eva",
+        "Finn",
+        "Gina",
+        "Hugo",
+        "Ida",
+        "Jon",
+        "Kim",
+        "Lea",
+        "Max",
+        "Nora",
+        "Otto",
+    ),
+    *(
+        "Pia",
+        "Quinn",
+        "Rosa",
+        "Sam",
+        "Tess",
+        "Uma",
+        "Vera",
+        "Will",
+        "Yara",
+        "Zoe",
+        "Alma",
+        "Bruno",
+        "Carla",
+        "Dora",
+    ),
 )
 YEARS = (2021, 2022, 2023, 2024)
 
@@ -44,16 +75,57 @@ def _theme(a: str, groups: str, b: str, kinds: str) -> Theme:
     """A theme in few words: `TABLE ONE COLUMN`, values, `TABLE ONE COLUMN SUMMED`, values."""
     who, one, group = a.split()
     what, act, kind, amount = b.split()
-    return Theme(who, one, group, tuple(groups.split()), what, act, f"{one}_id", kind, tuple(kinds.split()), amount)
+    return Theme(
+        who,
+        one,
+        group,
+        tuple(groups.split()),
+        what,
+        act,
+        f"{one}_id",
+        kind,
+        tuple(kinds.split()),
+        amount,
+    )
 
 
 THEMES = (
-    _theme("customers customer city", "Bern Lyon Oslo Porto", "orders order item price", "lamp desk chair shelf"),
-    _theme("pupils pupil town", "Ulm Graz Gent Brno", "marks mark subject points", "maths music art sport"),
-    _theme("doctors doctor ward", "north south east west", "visits visit reason minutes", "fever cough rash fall"),
-    _theme("drivers driver depot", "harbour airport station market", "trips trip cargo km", "sand wood steel grain"),
-    _theme("farmers farmer village", "Ried Moos Wald Thal", "harvests harvest crop tons", "wheat maize oats rye"),
-    _theme("players player team", "Lions Hawks Bears Sharks", "games game league goals", "city county youth cup"),
+    _theme(
+        "customers customer city",
+        "Bern Lyon Oslo Porto",
+        "orders order item price",
+        "lamp desk chair shelf",
+    ),
+    _theme(
+        "pupils pupil town",
+        "Ulm Graz Gent Brno",
+        "marks mark subject points",
+        "maths music art sport",
+    ),
+    _theme(
+        "doctors doctor ward",
+        "north south east west",
+        "visits visit reason minutes",
+        "fever cough rash fall",
+    ),
+    _theme(
+        "drivers driver depot",
+        "harbour airport station market",
+        "trips trip cargo km",
+        "sand wood steel grain",
+    ),
+    _theme(
+        "farmers farmer village",
+        "Ried Moos Wald Thal",
+        "harvests harvest crop tons",
+        "wheat maize oats rye",
+    ),
+    _theme(
+        "players player team",
+        "Lions Hawks Bears Sharks",
+        "games game league goals",
+        "city county youth cup",
+    ),
 )
 
 
@@ -132,7 +204,8 @@ class Pair:
         """SQL text of each database, by its name."""
         theme = self.theme
         people = "".join(
-            f"INSERT INTO {theme.who} VALUES ({one.id}, '{one.name}', '{one.group}');\n" for one in self.people
+            f"INSERT INTO {theme.who} VALUES ({one.id}, '{one.name}', '{one.group}');\n"
+            for one in self.people
         )
         acts = "".join(
             f"INSERT INTO {theme.what} VALUES ({one.id}, {one.who}, '{one.kind}', {one.amount}, {one.year});\n"
@@ -150,7 +223,10 @@ def draw_pair(name: str, rng: Random) -> Pair:
     theme = rng.choice(THEMES)
     names = rng.sample(NAMES, rng.randint(8, 12))
     ids = sorted(rng.sample(range(1, 60), len(names)))
-    people = tuple(Person(number, who, rng.choice(theme.groups)) for number, who in zip(ids, names, strict=True))
+    people = tuple(
+        Person(number, who, rng.choice(theme.groups))
+        for number, who in zip(ids, names, strict=True)
+    )
     acts = tuple(
         Act(number, rng.choice(ids), rng.choice(theme.kinds), rng.randint(2, 90), rng.choice(YEARS))
         for number in range(1, rng.randint(24, 36))
@@ -163,12 +239,22 @@ def _ids_of(pair: Pair, group: str) -> tuple[Step, list[int]]:
     theme = pair.theme
     ids = [one.id for one in pair.people if one.group == group]
     sql = f"SELECT id FROM {theme.who} WHERE {theme.group} = '{group}'"
-    return Step("a", 0, f"Which ids have the {theme.who} with {theme.group} {group}?", sql, "The ids are {0}."), ids
+    return Step(
+        "a",
+        0,
+        f"Which ids have the {theme.who} with {theme.group} {group}?",
+        sql,
+        "The ids are {0}.",
+    ), ids
 
 
-def _over(kind: str, text: str, said: str, first: Step, ids: Sequence[int], last: Step, found: int) -> Question:
+def _over(
+    kind: str, text: str, said: str, first: Step, ids: Sequence[int], last: Step, found: int
+) -> Question:
     """A question whose second step needs the ids that the first one finds."""
-    return Question(kind, text, said, (", ".join(map(str, ids)), str(found)), (str(found),), (first, last))
+    return Question(
+        kind, text, said, (", ".join(map(str, ids)), str(found)), (str(found),), (first, last)
+    )
 
 
 def _total(pair: Pair, rng: Random) -> Question | None:
@@ -216,7 +302,9 @@ def _top(pair: Pair, rng: Random) -> Question | None:
     look = f"SELECT name FROM {theme.who} WHERE id = {{0}}"
     plan = (
         Step("b", 0, task, find, f"The {theme.key} is {{0}}."),
-        Step("a", 1, f"What is the name of the {theme.one} with id {{0}}?", look, "The name is {1}."),
+        Step(
+            "a", 1, f"What is the name of the {theme.one} with id {{0}}?", look, "The name is {1}."
+        ),
     )
     text = f"Which {theme.one} has the highest total {theme.amount} in {year}?"
     return Question("top", text, "It is {1}.", (str(best), name), (name,), plan)

@@ -19,4 +19,8 @@ class Stated:
     async def score(self, task: Task, attempt: Attempt) -> Verdict:
         """1 or 0; unscored where gold has no facts."""
         verdict = await self._facts.score(task, attempt)
-        return verdict if verdict.value is None else replace(verdict, value=float(verdict.value == 1.0), parts={})
+        return (
+            verdict
+            if verdict.value is None
+            else replace(verdict, value=float(verdict.value == 1.0), parts={})
+        )

@@ -28,7 +28,9 @@ WRONG = Reply("WRONG: ask for the fees of both singers.")
 
 def _hand(*tasks: tuple[str, str], text: str = "") -> Reply:
     """The planner hands over tasks, to `a` or `b`."""
-    return calling(*((f"transfer_to_worker_{to}", json.dumps({"task": task})) for to, task in tasks), text=text)
+    return calling(
+        *((f"transfer_to_worker_{to}", json.dumps({"task": task})) for to, task in tasks), text=text
+    )
 
 
 def _query(database: str, *queries: str) -> Reply:
@@ -37,16 +39,26 @@ def _query(database: str, *queries: str) -> Reply:
 
 Part = tuple[str, Reply | tuple[Reply, ...]]
 """Who speaks, and what it says: `planner`, `critic`, or a worker by the task that it was given."""
-_IDS, _FEES = "Which ids have singers from Rome?", "What do concerts of singers 1 and 2 cost together?"
+_IDS, _FEES = (
+    "Which ids have singers from Rome?",
+    "What do concerts of singers 1 and 2 cost together?",
+)
 _ASK_IDS, _ASK_FEES = ("a", _IDS), ("b", _FEES)
 _A = (_IDS, (_query("a", "SELECT id FROM singer WHERE city = 'Rome'"), Reply("Ids 1 and 2.")))
-_B = (_FEES, (_query("b", "SELECT sum(fee) FROM concert WHERE singer_id IN (1, 2)"), Reply("55 together.")))
+_B = (
+    _FEES,
+    (_query("b", "SELECT sum(fee) FROM concert WHERE singer_id IN (1, 2)"), Reply("55 together.")),
+)
 
 
-def _scenario(name: str, shows: str, *parts: Part, question: str = QUESTION, **more: Any) -> Scenario:
+def _scenario(
+    name: str, shows: str, *parts: Part, question: str = QUESTION, **more: Any
+) -> Scenario:
     told = {who: (said,) if isinstance(said, Reply) else said for who, said in parts}
     replies = tuple(reply for said in told.values() for reply in said)
-    return Scenario(name, shows, replies, question, options={"environment": "split_sql", "told": told}, **more)
+    return Scenario(
+        name, shows, replies, question, options={"environment": "split_sql", "told": told}, **more
+    )
 
 
 def _planner(*replies: Reply) -> Part:
@@ -65,7 +77,12 @@ SCENARIOS: tuple[Scenario, ...] = (
         ("critic", RIGHT),
     ),
     _scenario(
-        "at_once", "two workers at once", _planner(_hand(_ASK_IDS, _ASK_FEES), ANSWER), _A, _B, ("critic", RIGHT)
+        "at_once",
+        "two workers at once",
+        _planner(_hand(_ASK_IDS, _ASK_FEES), ANSWER),
+        _A,
+        _B,
+        ("critic", RIGHT),
     ),
     _scenario(
         "one_worker_twice",
@@ -85,7 +102,10 @@ SCENARIOS: tuple[Scenario, ...] = (
         ("critic", WRONG),
     ),
     _scenario(
-        "never_approved", "the second answer is not checked", _planner(Reply("20"), Reply("30")), ("critic", WRONG)
+        "never_approved",
+        "the second answer is not checked",
+        _planner(Reply("20"), Reply("30")),
+        ("critic", WRONG),
     ),
     _scenario(
         "calls_beside_handoffs",
@@ -140,7 +160,10 @@ SCENARIOS: tuple[Scenario, ...] = (
         (
             "All",
             (
-                _query("b", "SELECT a.id, b.id, c.id, printf('%080d', 7) FROM concert a, concert b, concert c"),
+                _query(
+                    "b",
+                    "SELECT a.id, b.id, c.id, printf('%080d', 7) FROM concert a, concert b, concert c",
+                ),
                 Reply("many"),
             ),
         ),
@@ -163,9 +186,15 @@ SCENARIOS: tuple[Scenario, ...] = (
         question="What is {question} with 100 %s of {context}?",
     ),
     _scenario(
-        "empty_report", "a worker says nothing", _planner(_hand(_ASK_IDS), ANSWER), (_IDS, Reply("")), ("critic", RIGHT)
+        "empty_report",
+        "a worker says nothing",
+        _planner(_hand(_ASK_IDS), ANSWER),
+        (_IDS, Reply("")),
+        ("critic", RIGHT),
     ),
-    _scenario("empty_reply", "the planner says nothing", _planner(Reply(""), Reply("")), ("critic", WRONG)),
+    _scenario(
+        "empty_reply", "the planner says nothing", _planner(Reply(""), Reply("")), ("critic", WRONG)
+    ),
     _scenario(
         "words_beside_a_handoff",
         "words beside a handoff",
@@ -179,8 +208,12 @@ SCENARIOS: tuple[Scenario, ...] = (
         _planner(_hand(_ASK_IDS), ANSWER),
         (_IDS, (_query("a", "SELECT 1"), Reply.failure(500))),
     ),
-    _scenario("rate_limited", "429 to the first call", _planner(Reply.failure(429, retry_after="0"))),
-    _scenario("refused", "400 to the critic", _planner(ANSWER), ("critic", Reply.failure(400, "too long"))),
+    _scenario(
+        "rate_limited", "429 to the first call", _planner(Reply.failure(429, retry_after="0"))
+    ),
+    _scenario(
+        "refused", "400 to the critic", _planner(ANSWER), ("critic", Reply.failure(400, "too long"))
+    ),
     _scenario(
         "broken_connection",
         "a worker's connection breaks",
@@ -204,7 +237,9 @@ def stage(scenario: Scenario, folder: Path) -> tuple[Task, Problem]:
         paths[name] = str(folder / "split" / name / f"{name}.sqlite")
         build_database(script, Path(paths[name]), "scenarios")
     data = {DATABASES: paths, GOLD_IS: "answer", "facts": [CANARY]}
-    task = Task(scenario.name, "scenarios", "scenarios", scenario.question, f"55 {CANARY}", data=data)
+    task = Task(
+        scenario.name, "scenarios", "scenarios", scenario.question, f"55 {CANARY}", data=data
+    )
     return task, Problem(task.id, scenario.question)
 
 
@@ -221,4 +256,10 @@ class Script:
     @staticmethod
     def _who(request: ReceivedRequest) -> str:
         system, user = (str(request.messages[at]["content"]) for at in (0, 1))
-        return "planner" if system == PLANNER else "critic" if system == CRITIC else user.removeprefix("Task: ")
+        return (
+            "planner"
+            if system == PLANNER
+            else "critic"
+            if system == CRITIC
+            else user.removeprefix("Task: ")
+        )

@@ -58,7 +58,10 @@ class PocketSplitTasks:
         check_split(self.name, split, SIZES)
         tasks = []
         for pair, questions in drawn(split):
-            paths = {name: str(self._database(pair.name, name, script)) for name, script in pair.scripts.items()}
+            paths = {
+                name: str(self._database(pair.name, name, script))
+                for name, script in pair.scripts.items()
+            }
             tasks += [
                 Task(
                     id=f"{pair.name}-{number}",

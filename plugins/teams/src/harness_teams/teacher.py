@@ -76,13 +76,19 @@ class Teacher:
         if question is None:
             return Reply(UNKNOWN)
         planner = system == PLANNER
-        found = {at: _read(question.plan[at].report if planner else "", at, one) for at, one in enumerate(results)}
+        found = {
+            at: _read(question.plan[at].report if planner else "", at, one)
+            for at, one in enumerate(results)
+        }
         due = [at for at in range(len(question.plan)) if at not in found]
         if not due:
             return Reply(_filled(question.said, found))
         at_once = [step for step in question.plan if step.round == question.plan[due[0]].round]
         if planner:
-            tasks = ((f"transfer_to_worker_{step.database}", {"task": _filled(step.task, found)}) for step in at_once)
+            tasks = (
+                (f"transfer_to_worker_{step.database}", {"task": _filled(step.task, found)})
+                for step in at_once
+            )
             return calling(*((name, json.dumps(given)) for name, given in tasks))
         return calling(*(_query(step, found) for step in at_once))
 

@@ -55,10 +55,14 @@ class Team:
             if not left:
                 break
             review = replace(problem, context=prompts.review(work.reports, answer))
-            said = await self._member.solve(review, Seat(toolbox.part(()), CRITIC, prompts.critic, 0))
+            said = await self._member.solve(
+                review, Seat(toolbox.part(()), CRITIC, prompts.critic, 0)
+            )
             if prompts.approves(said):
                 break
-            asked = replace(problem, context=prompts.again(problem.context, work.reports, answer, said))
+            asked = replace(
+                problem, context=prompts.again(problem.context, work.reports, answer, said)
+            )
         return answer
 
     async def _work(self, role: str, task: Problem, part: Toolbox) -> str:

@@ -18,14 +18,25 @@ GROUP = "harness.trackers"
 
 
 def export(
-    run: Annotated[Path, typer.Argument(help="A run's folder or id.", autocompletion=complete.runs)],
-    to: Annotated[str, typer.Option(help="A tracker, for example tensorboard, wandb, mlflow or swanlab; or hf.")],
-    where: Annotated[str, typer.Option(help="A folder or address of the tracker's; it has a default.")] = "",
-    push: Annotated[str | None, typer.Option(help="Of hf: the data set on the Hub that it becomes, USER/NAME.")] = None,
-    licence: Annotated[str | None, typer.Option(help="Of hf: the data set's licence, as the Hub names it.")] = None,
-    runs_dir: Annotated[Path, typer.Option(help="The folder of runs; studies inside it are searched too.")] = Path(
-        "runs"
-    ),
+    run: Annotated[
+        Path, typer.Argument(help="A run's folder or id.", autocompletion=complete.runs)
+    ],
+    to: Annotated[
+        str,
+        typer.Option(help="A tracker, for example tensorboard, wandb, mlflow or swanlab; or hf."),
+    ],
+    where: Annotated[
+        str, typer.Option(help="A folder or address of the tracker's; it has a default.")
+    ] = "",
+    push: Annotated[
+        str | None, typer.Option(help="Of hf: the data set on the Hub that it becomes, USER/NAME.")
+    ] = None,
+    licence: Annotated[
+        str | None, typer.Option(help="Of hf: the data set's licence, as the Hub names it.")
+    ] = None,
+    runs_dir: Annotated[
+        Path, typer.Option(help="The folder of runs; studies inside it are searched too.")
+    ] = Path("runs"),
 ) -> None:
     """Give a run to a tracker: curves, configuration, final figures, a sample of episodes; or make a data set of it."""
     from harness.python.loaded import one_run
@@ -35,7 +46,9 @@ def export(
         raise UserError(
             f"--to {to}: there is no such tracker{nearest(to, known, '.')} One of: {', '.join(sorted(known))}"
         )
-    asked = {name: value for name, value in (("push", push), ("licence", licence)) if value is not None}
+    asked = {
+        name: value for name, value in (("push", push), ("licence", licence)) if value is not None
+    }
     try:
         exporter = known[to].load()
         if foreign := sorted(asked.keys() - signature(exporter).parameters.keys()):

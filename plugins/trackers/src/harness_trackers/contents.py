@@ -53,16 +53,26 @@ def contents(run: Run) -> Contents:
     """Read a run. Token ids, gold and prompts are not among it."""
     steps = run.steps
     curves = {
-        name: {int(step): float(value) for step, value in steps.select("step", name).drop_nulls(name).rows()}
+        name: {
+            int(step): float(value)
+            for step, value in steps.select("step", name).drop_nulls(name).rows()
+        }
         for name in steps.columns
         if name != "step" and steps[name].dtype.is_numeric()
     }
-    figures = {key: value for key, value in flatten(dict(run.record["result"] or {})).items() if _plain(value)}
+    figures = {
+        key: value
+        for key, value in flatten(dict(run.record["result"] or {})).items()
+        if _plain(value)
+    }
     return Contents(
         run.id,
         run.record["agent"],
         curves,
-        {key: value if _plain(value) else str(value) for key, value in flatten(dict(run.record["config"])).items()},
+        {
+            key: value if _plain(value) else str(value)
+            for key, value in flatten(dict(run.record["config"])).items()
+        },
         {"status": run.record["status"], **figures},
         _sample(run.episodes),
     )

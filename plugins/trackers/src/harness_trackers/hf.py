@@ -19,8 +19,28 @@ if TYPE_CHECKING:
 SPLITS = {"train": "train", "val": "validation"}
 """Split by phase."""
 RECORD = (
-    *("id", "kind", "status", "reason", "agent", "agent_match", "seed", "roles", "harness_version", "commit"),
-    *("versions", "frameworks", "hardware", "device", "tasks", "graded", "identity", "agent_source"),
+    *(
+        "id",
+        "kind",
+        "status",
+        "reason",
+        "agent",
+        "agent_match",
+        "seed",
+        "roles",
+        "harness_version",
+        "commit",
+    ),
+    *(
+        "versions",
+        "frameworks",
+        "hardware",
+        "device",
+        "tasks",
+        "graded",
+        "identity",
+        "agent_source",
+    ),
     *("agent_distribution", "parent", "result"),
 )
 """Of `run.json`: what the run is. Its configuration is not of it, which may name folders and addresses."""
@@ -49,7 +69,9 @@ def export(run: Run, where: str, *, push: str | None = None, licence: str | None
         RunFailed: The Hub refused it, or did not answer. The folder stays.
     """
     if licence is not None and not LICENCE.fullmatch(licence):
-        raise UserError(f"--licence {licence}: write it as the Hub does, for example apache-2.0, cc-by-4.0 or other")
+        raise UserError(
+            f"--licence {licence}: write it as the Hub does, for example apache-2.0, cc-by-4.0 or other"
+        )
     if push is not None:
         _check_name(push)
     folder = Path(where or f"hf/{run.id}")
@@ -65,9 +87,15 @@ def export(run: Run, where: str, *, push: str | None = None, licence: str | None
     if not rows:
         raise UserError(f"{run.id} has no rows yet: nothing to export")
     record = {key: _portable(run.record[key]) for key in RECORD if key in run.record}  # type: ignore[literal-required]
-    (folder / "run.json").write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    (folder / "run.json").write_text(
+        json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
     (folder / "README.md").write_text(_card(run, rows, licence), encoding="utf-8")
-    return f"{folder}, {_pushed(folder, push)}" if push else f"{folder}; read by datasets.load_dataset({str(folder)!r})"
+    return (
+        f"{folder}, {_pushed(folder, push)}"
+        if push
+        else f"{folder}; read by datasets.load_dataset({str(folder)!r})"
+    )
 
 
 def _tables(run: Run) -> Iterator[tuple[str, pl.DataFrame]]:
@@ -103,7 +131,9 @@ def _card(run: Run, rows: dict[str, dict[str, int]], licence: str | None) -> str
             {
                 "config_name": name,
                 **({"default": True} if number == 0 else {}),
-                "data_files": [{"split": split, "path": f"{name}/{split}.parquet"} for split in parts],
+                "data_files": [
+                    {"split": split, "path": f"{name}/{split}.parquet"} for split in parts
+                ],
             }
             for number, (name, parts) in enumerate(rows.items())
         ],
@@ -125,7 +155,9 @@ def _card(run: Run, rows: dict[str, dict[str, int]], licence: str | None) -> str
         "harness": record["harness_version"],
     }
     missing = "" if licence else _UNLICENSED
-    table = "\n".join(f"| {name} | {_cell(value)} |" for name, value in facts.items() if value is not None)
+    table = "\n".join(
+        f"| {name} | {_cell(value)} |" for name, value in facts.items() if value is not None
+    )
     tables = "\n".join(
         f"| `{name}` | {', '.join(f'{split} {count:,}' for split, count in parts.items())} | {TABLES[name]} |"
         for name, parts in rows.items()
@@ -198,12 +230,23 @@ def _pushed(folder: Path, name: str) -> str:
 
     kept = f"The folder {folder} is whole; later: hf upload {name} {folder} . --repo-type dataset"
     if not get_token():
-        raise RunFailed(f"--push {name}: there is no token; set HF_TOKEN, or log in with `hf auth login`. {kept}")
+        raise RunFailed(
+            f"--push {name}: there is no token; set HF_TOKEN, or log in with `hf auth login`. {kept}"
+        )
     hub = HfApi()
     try:
         hub.create_repo(name, repo_type="dataset", private=True, exist_ok=True)
-        hub.upload_folder(repo_id=name, repo_type="dataset", folder_path=folder, commit_message=f"Run {folder.name}")
-    except (OSError, ValueError, httpx.HTTPError) as error:  # also of the Hub's own, which are among them
+        hub.upload_folder(
+            repo_id=name,
+            repo_type="dataset",
+            folder_path=folder,
+            commit_message=f"Run {folder.name}",
+        )
+    except (
+        OSError,
+        ValueError,
+        httpx.HTTPError,
+    ) as error:  # also of the Hub's own, which are among them
         raise RunFailed(f"--push {name}: {constants.ENDPOINT}: {_line(error)}. {kept}") from error
     return f"{constants.ENDPOINT}/datasets/{name}"
 

@@ -41,10 +41,14 @@ def _logged(told: Contents, uri: str) -> str:
     client = MlflowClient(uri)
     found = client.get_experiment_by_name("harness")
     experiment = found.experiment_id if found else client.create_experiment("harness")
-    begun = client.create_run(experiment, run_name=told.name, tags={"agent": told.agent, "harness_run": told.name})
+    begun = client.create_run(
+        experiment, run_name=told.name, tags={"agent": told.agent, "harness_run": told.name}
+    )
     to, now = begun.info.run_id, begun.info.start_time
     metrics = [
-        Metric(_named(name), value, now, step) for name, values in told.curves.items() for step, value in values.items()
+        Metric(_named(name), value, now, step)
+        for name, values in told.curves.items()
+        for step, value in values.items()
     ]
     metrics += [
         Metric(f"final/{_named(name)}", float(value), now, 0)

@@ -8,7 +8,11 @@ from urllib.parse import urlsplit
 
 import httpx
 
-ADDRESSES = {"wandb": "WANDB_BASE_URL", "mlflow": "MLFLOW_TRACKING_URI", "swanlab": "SWANLAB_API_HOST"}
+ADDRESSES = {
+    "wandb": "WANDB_BASE_URL",
+    "mlflow": "MLFLOW_TRACKING_URI",
+    "swanlab": "SWANLAB_API_HOST",
+}
 """The variable in which a tracker's own library looks for its server."""
 LIMIT_S = 5.0
 PATIENCE = {

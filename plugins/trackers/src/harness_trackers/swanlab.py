@@ -26,7 +26,9 @@ def export(run: Run, where: str) -> str:
     if fault := lost("swanlab"):
         raise RunFailed(f"SwanLab: {fault}")
     try:
-        return _logged(contents(run), Path(where or "swanlog"), online="SWANLAB_API_KEY" in os.environ)
+        return _logged(
+            contents(run), Path(where or "swanlog"), online="SWANLAB_API_KEY" in os.environ
+        )
     except ImportError:
         raise
     except Exception as error:  # its own errors have no class in common
@@ -34,7 +36,9 @@ def export(run: Run, where: str) -> str:
 
 
 def _logged(told: Contents, where: Path, online: bool) -> str:
-    os.environ.setdefault("SWANLAB_LOG_LEVEL", "error")  # of its own lines; how to go on is said here
+    os.environ.setdefault(
+        "SWANLAB_LOG_LEVEL", "error"
+    )  # of its own lines; how to go on is said here
     import swanlab
 
     where.mkdir(parents=True, exist_ok=True)
@@ -45,7 +49,9 @@ def _logged(told: Contents, where: Path, online: bool) -> str:
         logdir=str(where),
         config={**told.config, **{f"final/{name}": value for name, value in told.figures.items()}},
         mode="cloud" if online else "offline",
-        settings=swanlab.Settings(metadata_collect=False, requirements_collect=False, log_proxy_type="none"),
+        settings=swanlab.Settings(
+            metadata_collect=False, requirements_collect=False, log_proxy_type="none"
+        ),
     )
     by_step = told.by_step()
     for step, values in by_step.items():

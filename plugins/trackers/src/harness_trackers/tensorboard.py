@@ -28,7 +28,11 @@ def export(run: Run, where: str) -> str:
             write(step, Summary(value=[Summary.Value(tag=name, simple_value=value)]))
     table = [list(told.episodes), ["---"] * len(told.episodes), *told.rows()]
     sample = "\n".join("| " + " | ".join(_cell(text) for text in row) + " |" for row in table)
-    for name, text in (("config", _block(told.config)), ("figures", _block(told.figures)), ("episodes", sample)):
+    for name, text in (
+        ("config", _block(told.config)),
+        ("figures", _block(told.figures)),
+        ("episodes", sample),
+    ):
         write(0, text_pb(name, text))
     writer.close()
     return f"tensorboard --logdir {root}"

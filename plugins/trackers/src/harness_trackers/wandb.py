@@ -47,7 +47,9 @@ def _logged(told: Contents, where: str, online: bool) -> str:
         config=told.config,
         mode="online" if online else "offline",
         resume="never" if online else None,
-        settings=wandb.Settings(silent=True, disable_git=True, save_code=False, x_disable_stats=True, console="off"),
+        settings=wandb.Settings(
+            silent=True, disable_git=True, save_code=False, x_disable_stats=True, console="off"
+        ),
     )
     by_step = told.by_step()
     for step, values in by_step.items():

@@ -11,7 +11,9 @@ HARNESS_API = 1
 def harness_environments() -> list[EnvironmentSpec]:
     return [
         EnvironmentSpec(
-            "verifiers", "harness_verifiers.environment:VerifiersEnvironment", "the tools of a taskset of verifiers"
+            "verifiers",
+            "harness_verifiers.environment:VerifiersEnvironment",
+            "the tools of a taskset of verifiers",
         )
     ]
 

@@ -27,7 +27,9 @@ class VerifiersEnvironment(SideEnvironment):
             try:
                 checked(Path(payload["python"]))
             except TaskSetError as error:
-                raise RolloutError(f"{error}. A runner on another machine needs it at that path") from error
+                raise RolloutError(
+                    f"{error}. A runner on another machine needs it at that path"
+                ) from error
 
     async def ready(self, payload: Payload) -> None:
         if payload["tools"]:

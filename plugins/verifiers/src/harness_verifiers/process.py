@@ -116,7 +116,10 @@ class Source:
         """From what a task's data or a payload has of it."""
         limit = told["limit"]
         return cls(
-            str(told["python"]), str(told["taskset"]), str(told["config"]), limit if type(limit) is int else None
+            str(told["python"]),
+            str(told["taskset"]),
+            str(told["config"]),
+            limit if type(limit) is int else None,
         )
 
     @property

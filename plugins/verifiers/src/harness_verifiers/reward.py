@@ -30,7 +30,13 @@ class Verifiers:
         data = task.data[DATA]
         state = None if attempt.state is None else attempt.state["state"]
         tools = [dict(one) for one in data["tools"]]
-        asked = {"do": "score", "number": data["number"], "hash": data["hash"], "state": state, "tools": tools}
+        asked = {
+            "do": "score",
+            "number": data["number"],
+            "hash": data["hash"],
+            "state": state,
+            "tools": tools,
+        }
         asked["calls"] = list(calls_of(attempt))
         for left in reversed(range(TRIES)):
             try:
@@ -45,14 +51,20 @@ class Verifiers:
 
     def refuses(self, task: Task) -> str:
         """Tasks of another task set."""
-        return "" if DATA in task.data else f"{task.id} is no task of a taskset of verifiers; take another reward"
+        return (
+            ""
+            if DATA in task.data
+            else f"{task.id} is no task of a taskset of verifiers; take another reward"
+        )
 
 
 def verdict_of(said: Answer) -> Verdict:
     """The weighted sum as it is, however large: `reward.range` says what it may be."""
     value, rewards = said["value"], said["rewards"]
     parts = {name: score * weight for name, (score, weight) in rewards.items()}
-    terms = " + ".join(f"{weight:g} * {name} {score:g}" for name, (score, weight) in rewards.items())
+    terms = " + ".join(
+        f"{weight:g} * {name} {score:g}" for name, (score, weight) in rewards.items()
+    )
     ended = "" if said["stopped"] == "agent_completed" else f"; it ended by {said['stopped']}"
     if not math.isfinite(value):
         return Verdict(None, f"{terms} = {value}, which is not finite{ended}")
@@ -63,13 +75,23 @@ def calls_of(attempt: Attempt) -> Iterator[Mapping[str, JSON]]:
     """What a trace is rebuilt of: each call's messages since the one before it, and its reply."""
     transitions = attempt.transitions
     if not transitions:
-        yield _call("", "", "stop", None, [], {"role": "assistant", "content": attempt.answer or ""})
+        yield _call(
+            "", "", "stop", None, [], {"role": "assistant", "content": attempt.answer or ""}
+        )
     known = 0
     for index, one in enumerate(transitions):
         before = [] if index == 0 else [_message(message) for message in one.messages[known:]]
-        after = transitions[index + 1].messages[len(one.messages) :] if index + 1 < len(transitions) else ()
+        after = (
+            transitions[index + 1].messages[len(one.messages) :]
+            if index + 1 < len(transitions)
+            else ()
+        )
         said = after[0] if after and after[0].get("role") == "assistant" else {}
-        reply = {"role": "assistant", "content": one.response_text or None, "tool_calls": _calls(said) or None}
+        reply = {
+            "role": "assistant",
+            "content": one.response_text or None,
+            "tool_calls": _calls(said) or None,
+        }
         tokens = None
         if one.prompt_tokens is not None and one.response_tokens is not None:
             tokens = [one.prompt_tokens, one.response_tokens]
@@ -86,16 +108,31 @@ def _call(
     reply: Mapping[str, JSON],
 ) -> Mapping[str, JSON]:
     known = finish if finish in ("stop", "length", "tool_calls") else None
-    return {"id": id, "model": model, "finish": known, "tokens": tokens, "before": before, "reply": reply}
+    return {
+        "id": id,
+        "model": model,
+        "finish": known,
+        "tokens": tokens,
+        "before": before,
+        "reply": reply,
+    }
 
 
 def _message(message: Mapping[str, JSON]) -> Mapping[str, JSON]:
     content = message.get("content")
-    text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False) if content else ""
+    text = (
+        content
+        if isinstance(content, str)
+        else json.dumps(content, ensure_ascii=False)
+        if content
+        else ""
+    )
     made = {"role": message["role"], "content": text}
     if message["role"] == "tool":
         return {**made, "tool_call_id": message["tool_call_id"]}
-    return {**made, "tool_calls": _calls(message) or None} if message["role"] == "assistant" else made
+    return (
+        {**made, "tool_calls": _calls(message) or None} if message["role"] == "assistant" else made
+    )
 
 
 def _calls(message: Mapping[str, JSON]) -> list[Mapping[str, JSON]]:
@@ -103,5 +140,7 @@ def _calls(message: Mapping[str, JSON]) -> list[Mapping[str, JSON]]:
     made: list[Mapping[str, JSON]] = []
     for one in found if isinstance(found, list | tuple) else []:
         if isinstance(one, Mapping) and isinstance(function := one["function"], Mapping):
-            made.append({"id": one["id"], "name": function["name"], "arguments": function["arguments"]})
+            made.append(
+                {"id": one["id"], "name": function["name"], "arguments": function["arguments"]}
+            )
     return made

@@ -12,7 +12,16 @@ from pathlib import Path
 from harness import EnvironmentFault, Task, TaskSetError
 from harness.layers import digest, has_hash
 from harness.tasks import check_split
-from harness_verifiers.process import LOAD_S, VERIFIERS, Definition, Source, Told, checked, default_python, kept
+from harness_verifiers.process import (
+    LOAD_S,
+    VERIFIERS,
+    Definition,
+    Source,
+    Told,
+    checked,
+    default_python,
+    kept,
+)
 
 DATA = "verifiers"
 """Where a task's data has what its tools and its reward need."""
@@ -87,15 +96,23 @@ class VerifiersTasks:
         found = self._loaded.tasks
         val = -(-len(found) // 5) if self.val_size is None else self.val_size
         if split == "train" and val >= len(found):
-            raise TaskSetError(f"taskset {self.taskset!r}: all {len(found)} tasks are val. Lower task.options.val_size")
+            raise TaskSetError(
+                f"taskset {self.taskset!r}: all {len(found)} tasks are val. Lower task.options.val_size"
+            )
         first = len(found) - val
-        numbers = {"train": range(first), "val": range(max(first, 0), len(found)), "all": range(len(found))}[split]
+        numbers = {
+            "train": range(first),
+            "val": range(max(first, 0), len(found)),
+            "all": range(len(found)),
+        }[split]
         return [self._task(split, number, found[number]) for number in numbers]
 
     @cached_property
     def _source(self) -> Source:
         if not self.taskset:
-            raise TaskSetError("which taskset? Name one that is installed: task.options.taskset=NAME")
+            raise TaskSetError(
+                "which taskset? Name one that is installed: task.options.taskset=NAME"
+            )
         return Source(checked(self.python), self.taskset, self.config, self.limit)
 
     @property
@@ -137,7 +154,9 @@ class VerifiersTasks:
             "config_sha256": hashlib.sha256(self.config.encode()).hexdigest(),
             "verifiers": found.version,
             "counts": {split: len(self.load(split)) for split in SPLITS},
-            "tasks_sha256": hashlib.sha256("".join(one["hash"] for one in found.tasks).encode()).hexdigest(),
+            "tasks_sha256": hashlib.sha256(
+                "".join(one["hash"] for one in found.tasks).encode()
+            ).hexdigest(),
             "tools_sha256": digest({"tools": found.tools}),
         }
 

@@ -41,7 +41,9 @@ from harness_verl.names import ABOUT
 from harness_verl.rows import UNTRAINED
 
 
-def grouped_advantages(scores: Mapping[tuple[str, str], float], *, by_std: bool) -> dict[tuple[str, str], float]:
+def grouped_advantages(
+    scores: Mapping[tuple[str, str], float], *, by_std: bool
+) -> dict[tuple[str, str], float]:
     """GRPO's advantage of every session, by (group, session); 0 for one that is alone in its group.
 
     A group is a task, or a task's calls of one kind. Source: verl's `compute_grpo_outcome_advantage` over the sessions
@@ -54,10 +56,15 @@ def grouped_advantages(scores: Mapping[tuple[str, str], float], *, by_std: bool)
         values, torch.ones_like(values), index, norm_adv_by_std_in_grpo=by_std
     )
     sizes = Counter(task for task, _ in names)
-    return {name: 0.0 if sizes[name[0]] == 1 else float(value[0]) for name, value in zip(names, found, strict=True)}
+    return {
+        name: 0.0 if sizes[name[0]] == 1 else float(value[0])
+        for name, value in zip(names, found, strict=True)
+    }
 
 
-def best_of_group(scores: Mapping[tuple[str, str], float], *, least: float) -> dict[tuple[str, str], float]:
+def best_of_group(
+    scores: Mapping[tuple[str, str], float], *, least: float
+) -> dict[tuple[str, str], float]:
     """1 for each session with the highest score of its group, 0 for others and where that is below `least`.
 
     Sessions that share the highest score are all chosen; one that is alone in its group needs no other.
@@ -82,7 +89,9 @@ class Batches:
         threshold: From which score on the best of a group are trained, and they alone; None: GRPO.
     """
 
-    def __init__(self, *, shared: bool = True, merges: bool = False, threshold: float | None = None) -> None:
+    def __init__(
+        self, *, shared: bool = True, merges: bool = False, threshold: float | None = None
+    ) -> None:
         self._shared, self._merges, self._threshold = shared, merges, threshold
         self._part: dict[str, int] = {}
         """This step's mini-batch of every row, by key."""
@@ -97,10 +106,14 @@ class Batches:
         self._parts = 0
         self._rows = 0
 
-    def balance(self, trainer: Any, batch: KVBatchMeta, metrics: dict[str, Any], **_: Any) -> KVBatchMeta:
+    def balance(
+        self, trainer: Any, batch: KVBatchMeta, metrics: dict[str, Any], **_: Any
+    ) -> KVBatchMeta:
         """Order, cut and fill up; verl's `_balance_batch`."""
         rows = self._take_out_untrained(batch)
-        parts = deal(rows, trainer.config.data.seed, trainer.global_steps, _optimizer_steps(trainer.config))
+        parts = deal(
+            rows, trainer.config.data.seed, trainer.global_steps, _optimizer_steps(trainer.config)
+        )
         ranks, multiple = _ranks(trainer), _multiple(trainer.config)
         largest = max(map(len, parts), default=1)
         self._size = math.ceil(largest / (ranks * multiple)) * ranks * multiple
@@ -125,7 +138,10 @@ class Batches:
         order: list[list[int]] = [[] for _ in range(ranks)]  # by rank, mini-batch after mini-batch
         at = 0
         for length in [len(part) for part in parts] or [1]:
-            numbers = [*range(at, at + length), *(next(padding) for _ in range(self._size - length))]
+            numbers = [
+                *range(at, at + length),
+                *(next(padding) for _ in range(self._size - length)),
+            ]
             at += length
             for number, row in enumerate(numbers):
                 order[number % ranks].append(row)
@@ -162,13 +178,20 @@ class Batches:
         ]
         self._untrained = {}
         if few:
-            data = tq.kv_batch_get(keys=few, partition_id=batch.partition_id, select_fields=["rm_scores"])
+            data = tq.kv_batch_get(
+                keys=few, partition_id=batch.partition_id, select_fields=["rm_scores"]
+            )
             for key, score in zip(few, data["rm_scores"], strict=True):
                 uid, session, _ = _session(key)
                 self._untrained[uid, str(session)] = float(score.sum())
         if self._merges or not self._shared:
-            data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["extra_fields"])
-            self._about = {key: fields[ABOUT] for key, fields in zip(batch.keys, data["extra_fields"], strict=True)}
+            data = tq.kv_batch_get(
+                keys=batch.keys, partition_id=batch.partition_id, select_fields=["extra_fields"]
+            )
+            self._about = {
+                key: fields[ABOUT]
+                for key, fields in zip(batch.keys, data["extra_fields"], strict=True)
+            }
         rest = set(batch.keys) - set(few)
         return [
             Row(
@@ -183,11 +206,17 @@ class Batches:
             if key in rest
         ]
 
-    def advantages(self, data: DataProto, batch_keys: list[str], adv_estimator: object, **options: Any) -> DataProto:
+    def advantages(
+        self, data: DataProto, batch_keys: list[str], adv_estimator: object, **options: Any
+    ) -> DataProto:
         """Over all scored sessions; verl's `compute_advantage_for_multi_trajectories`."""
         if adv_estimator != core_algos.AdvantageEstimator.GRPO:
-            return compute_advantage_for_multi_trajectories(data, batch_keys, adv_estimator, **options)
-        judge: Judge = partial(grouped_advantages, by_std=options.get("norm_adv_by_std_in_grpo", True))
+            return compute_advantage_for_multi_trajectories(
+                data, batch_keys, adv_estimator, **options
+            )
+        judge: Judge = partial(
+            grouped_advantages, by_std=options.get("norm_adv_by_std_in_grpo", True)
+        )
         if self._threshold is not None:
             judge = partial(best_of_group, least=self._threshold)
         mask = data.batch["response_mask"]
@@ -201,7 +230,9 @@ class Batches:
         data.batch["advantages"] = data.batch["returns"] = found
         return data
 
-    def _weighed(self, chosen: torch.Tensor, mask: torch.Tensor, keys: Sequence[str]) -> torch.Tensor:
+    def _weighed(
+        self, chosen: torch.Tensor, mask: torch.Tensor, keys: Sequence[str]
+    ) -> torch.Tensor:
         """Advantages with which a mini-batch's mean over its tokens is that over the chosen ones, which have 1."""
         self._chosen = {"training/chosen_tokens": float(chosen.sum())}
         parts = torch.tensor([self._part.get(key, -1) for key in keys])
@@ -229,7 +260,9 @@ class Batches:
         values: dict[tuple[str, str], float] = {}
         for key, told in self._about.items():
             uid, session, _ = _session(key)
-            values.update({(f"{uid} {kind}", str(session)): value for kind, value in told["values"].items()})
+            values.update(
+                {(f"{uid} {kind}", str(session)): value for kind, value in told["values"].items()}
+            )
         found = judge(values) if values else {}
         made = torch.zeros(len(keys), longest)
         for row, key in enumerate(keys):
@@ -240,7 +273,9 @@ class Batches:
                 end += size
         return made
 
-    def update(self, trainer: Any, original: Any, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
+    def update(
+        self, trainer: Any, original: Any, batch: KVBatchMeta, metrics: dict[str, Any]
+    ) -> KVBatchMeta:
         """verl's `_update_actor` with mini-batches of this step's size; none where nothing is trained."""
         metrics.update(self._chosen)
         if not self._parts:
@@ -278,8 +313,12 @@ def install(*, shared: bool, merges: bool, threshold: float | None) -> None:
     batches = Batches(shared=shared, merges=merges, threshold=threshold)
     trainer = trainer_base.PPOTrainer
     original = trainer._update_actor
-    trainer._balance_batch = lambda self, batch, metrics, **options: batches.balance(self, batch, metrics, **options)
-    trainer._update_actor = lambda self, batch, metrics: batches.update(self, original, batch, metrics)
+    trainer._balance_batch = lambda self, batch, metrics, **options: batches.balance(
+        self, batch, metrics, **options
+    )
+    trainer._update_actor = lambda self, batch, metrics: batches.update(
+        self, original, batch, metrics
+    )
     trainer_base.compute_advantage_for_multi_trajectories = batches.advantages
 
 
@@ -292,7 +331,9 @@ def _session(key: str) -> tuple[str, int, int]:
 def _positions(batch: KVBatchMeta) -> dict[str, int]:
     """Position in the run's order of each task in the batch."""
     one = {_session(key)[0]: key for key in batch.keys}
-    data = tq.kv_batch_get(keys=list(one.values()), partition_id=batch.partition_id, select_fields=["index"])
+    data = tq.kv_batch_get(
+        keys=list(one.values()), partition_id=batch.partition_id, select_fields=["index"]
+    )
     return {uid: int(index) for uid, index in zip(one, data["index"], strict=True)}
 
 

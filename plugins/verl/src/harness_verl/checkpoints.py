@@ -25,17 +25,28 @@ def checkpoints(folder: RunFolder) -> dict[int, Path]:
     try:
         newest = int(marker.read_text())
     except ValueError as error:
-        raise UserError(f"{marker} holds no step. Write the number of a folder {PREFIX}N into it") from error
+        raise UserError(
+            f"{marker} holds no step. Write the number of a folder {PREFIX}N into it"
+        ) from error
     # Of a dropped checkpoint verl leaves the folder, without the weights.
-    steps = {int(actor.parent.name.removeprefix(PREFIX)) for actor in folder.checkpoints.glob(f"{PREFIX}*/actor")}
-    return {step: folder.checkpoints / f"{PREFIX}{step}" for step in sorted({*steps, newest}) if step <= newest}
+    steps = {
+        int(actor.parent.name.removeprefix(PREFIX))
+        for actor in folder.checkpoints.glob(f"{PREFIX}*/actor")
+    }
+    return {
+        step: folder.checkpoints / f"{PREFIX}{step}"
+        for step in sorted({*steps, newest})
+        if step <= newest
+    }
 
 
 def drop_broken(folder: RunFolder) -> None:
     """Remove checkpoints that were cut off while they were written: verl would neither use nor ever remove them."""
     newest = max(checkpoints(folder), default=-1)
     for checkpoint in folder.checkpoints.glob(f"{PREFIX}*"):
-        if not (checkpoint / "data.pt").exists() and checkpoint.name != f"{PREFIX}{newest}":  # it is written last
+        if (
+            not (checkpoint / "data.pt").exists() and checkpoint.name != f"{PREFIX}{newest}"
+        ):  # it is written last
             shutil.rmtree(checkpoint)
 
 
@@ -51,6 +62,8 @@ def check(folder: RunFolder, checkpoint: Path) -> None:
             older = max((one for one in checkpoints(folder) if one < step), default=None)
             advice = "There is no older checkpoint: copy it again, or train anew"
             if older is not None:
-                advice = f"Take the older one (--step {older}); to train on from it, write {older} into "
+                advice = (
+                    f"Take the older one (--step {older}); to train on from it, write {older} into "
+                )
                 advice += str(folder.checkpoints / MARKER)
             raise UserError(f"{file} is damaged: {wrong}. {advice}")

@@ -37,7 +37,9 @@ def examine(address: str) -> Iterator[Finding]:
 
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-    except Exception as error:  # whatever Ray raises: other versions of it and of Python, a missing token
+    except (
+        Exception
+    ) as error:  # whatever Ray raises: other versions of it and of Python, a missing token
         said = " ".join(str(error).split())[:300]
         yield Finding(
             "ray cluster",
@@ -63,17 +65,29 @@ def _nodes(ray: Any) -> Iterator[Finding]:
     task = ray.remote(num_cpus=0)(look)
     for node in alive:
         name = f"ray node {node['NodeManagerAddress']}"
-        where = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+        where = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
+            node["NodeID"], soft=False
+        )
         try:
-            found: Mapping[str, str] = ray.get(task.options(scheduling_strategy=where).remote(), timeout=TASK_S)
+            found: Mapping[str, str] = ray.get(
+                task.options(scheduling_strategy=where).remote(), timeout=TASK_S
+            )
         except Exception as error:
             advice = "look into its /tmp/ray/session_latest/logs"
-            yield Finding(name, "problem", f"runs no task: {' '.join(str(error).split())[:200]}", advice)
+            yield Finding(
+                name, "problem", f"runs no task: {' '.join(str(error).split())[:200]}", advice
+            )
             continue
-        other = [f"{of} {found[of] or 'missing'}, here {have}" for of, have in mine.items() if found[of] != have]
+        other = [
+            f"{of} {found[of] or 'missing'}, here {have}"
+            for of, have in mine.items()
+            if found[of] != have
+        ]
         resources = {of: node["Resources"].get(of, 0) for of in ("CPU", "GPU")}
         told = ", ".join(f"{count:g} {of}s" for of, count in resources.items())
-        yield held(name, not other, "; ".join([told, *other]), "install there what is installed here")
+        yield held(
+            name, not other, "; ".join([told, *other]), "install there what is installed here"
+        )
 
 
 def look() -> dict[str, str]:
@@ -82,6 +96,8 @@ def look() -> dict[str, str]:
     for name in ALIKE:
         try:
             found[name] = version(name)
-        except Exception:  # not installed; no class of ours, since it runs where harness may be missing
+        except (
+            Exception
+        ):  # not installed; no class of ours, since it runs where harness may be missing
             found[name] = ""
     return found

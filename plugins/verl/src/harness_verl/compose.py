@@ -57,7 +57,11 @@ def verl_settings(
     mode = at(own, "trainer.v1.trainer_mode", "sync")
     if mode not in SAMPLERS:
         raise ConfigError(f"verl.trainer.v1.trainer_mode {mode!r} is none of {', '.join(SAMPLERS)}")
-    launch = {"total_training_steps": steps, "val_before_train": validate_first, "val_only": validate_only}
+    launch = {
+        "total_training_steps": steps,
+        "val_before_train": validate_first,
+        "val_only": validate_only,
+    }
     settings: Section = {
         "algorithm": {"adv_estimator": "grpo", "use_kl_in_reward": False},
         "data": _data(config, run_dir / "data"),
@@ -99,7 +103,9 @@ def _data(config: Config, data_dir: Path) -> Section:
 def _actor_and_rollout(config: Config, data_dir: Path) -> Section:
     train, sampling = config.train, config.sampling
     mini = train.mini_batch_size or train.batch_size
-    micro = micro_batch(train.micro_batch_size, mini * config.rollout.group_size, config.gpus * config.nodes)
+    micro = micro_batch(
+        train.micro_batch_size, mini * config.rollout.group_size, config.gpus * config.nodes
+    )
     return {
         "actor": {
             "ppo_mini_batch_size": mini,
@@ -166,7 +172,11 @@ def _adapt(settings: Section, config: Config, device: str, model_path: str, own:
     train = config.train
     if train.lora_rank:
         # Merged on the way to the servers: they would answer agents, who name the policy, with the base alone.
-        lora = {"lora_rank": train.lora_rank, "lora_alpha": train.lora_rank, "lora": {"merge": True}}
+        lora = {
+            "lora_rank": train.lora_rank,
+            "lora_alpha": train.lora_rank,
+            "lora": {"merge": True},
+        }
         merge(settings, {"actor_rollout_ref": {"model": lora}})
     merge(settings, yaml.safe_load(_DEVICES.read_text(encoding="utf-8")).get(device, {}))
     if device in ("cpu", "cuda"):
@@ -178,7 +188,10 @@ def _adapt(settings: Section, config: Config, device: str, model_path: str, own:
     if _on_policy(config, device, own):
         merge(settings, _ON_POLICY)
     elif train.algorithm == "rejection":
-        merge(settings, {"actor_rollout_ref": {"actor": {"policy_loss": {"loss_mode": CROSS_ENTROPY}}}})
+        merge(
+            settings,
+            {"actor_rollout_ref": {"actor": {"policy_loss": {"loss_mode": CROSS_ENTROPY}}}},
+        )
     if offers_tools(config.agent) and device != "cpu":
         reads = {"enable_auto_tool_choice": True, "tool_call_parser": tool_parser(model_path)}
         merge(settings, {"actor_rollout_ref": {"rollout": {"engine_kwargs": {"vllm": reads}}}})
@@ -198,7 +211,10 @@ def chosen(config: Config) -> Section:
 
 
 def _look_up(
-    chosen: Mapping[str, Any], known: Mapping[str, Any], base: Mapping[str, Any], where: tuple[str, ...]
+    chosen: Mapping[str, Any],
+    known: Mapping[str, Any],
+    base: Mapping[str, Any],
+    where: tuple[str, ...],
 ) -> None:
     if where in FREE or (where and not known):
         return
@@ -234,11 +250,15 @@ def _on_policy(config: Config, device: str, chosen: Mapping[str, object]) -> boo
     """Whether every update is of the policy that sampled: a step is one optimizer step, and nothing corrects it."""
     train = config.train
     own = ("trainer.v1.trainer_mode", "algorithm.rollout_correction", "algorithm.adv_estimator")
-    whole = (train.mini_batch_size or train.batch_size) == train.batch_size and train.batching == "by_rollout"
+    whole = (
+        train.mini_batch_size or train.batch_size
+    ) == train.batch_size and train.batching == "by_rollout"
     return (
         config.packs(device)
         and whole
-        and not any(at(chosen, name, None) for name in (*own, "actor_rollout_ref.actor.policy_loss"))
+        and not any(
+            at(chosen, name, None) for name in (*own, "actor_rollout_ref.actor.policy_loss")
+        )
         and at(chosen, "actor_rollout_ref.actor.ppo_epochs", 1) == 1
     )
 
@@ -246,10 +266,16 @@ def _on_policy(config: Config, device: str, chosen: Mapping[str, object]) -> boo
 def _rows(config: Config, device: str) -> Section:
     """How rows become the tensors of a forward pass: packed by tokens, or padded by number."""
     if not config.packs(device):
-        return {"model": {"use_remove_padding": False, "override_config": {"attn_implementation": "sdpa"}}}
+        return {
+            "model": {
+                "use_remove_padding": False,
+                "override_config": {"attn_implementation": "sdpa"},
+            }
+        }
     flash = device == "cuda" and importlib.util.find_spec("flash_attn") is not None
     tokens = max(
-        config.train.micro_batch_tokens, config.sampling.max_prompt_tokens + config.sampling.max_response_tokens
+        config.train.micro_batch_tokens,
+        config.sampling.max_prompt_tokens + config.sampling.max_response_tokens,
     )
     by_tokens = {"log_prob_use_dynamic_bsz": True, "log_prob_max_token_len_per_gpu": tokens}
     return {
@@ -271,7 +297,11 @@ def _ray(config: Config, device: str) -> Section:
     own: Section = {"address": "local", "include_dashboard": False, **apart}
     if device == "cpu":
         # Logical resources: Ray schedules verl's actors by them, the machine has as many cores as it has.
-        own |= {"num_cpus": 15 + config.gpus, "num_gpus": config.gpus, "object_store_memory": 1_000_000_000}
+        own |= {
+            "num_cpus": 15 + config.gpus,
+            "num_gpus": config.gpus,
+            "object_store_memory": 1_000_000_000,
+        }
     return own
 
 
@@ -298,22 +328,32 @@ def compose(settings: Mapping[str, object]) -> Any:
         from omegaconf import OmegaConf
         from omegaconf.errors import OmegaConfBaseException
     except ImportError as error:
-        raise EnvironmentProblem(f"training needs verl: {how_to_install('cpu')} ({error})") from error
+        raise EnvironmentProblem(
+            f"training needs verl: {how_to_install('cpu')} ({error})"
+        ) from error
     verl = importlib.util.find_spec("verl")  # its import takes seconds, its defaults are files
     if verl is None or verl.origin is None:
         raise EnvironmentProblem(f"training needs verl: {how_to_install('cpu')}")
-    with initialize_config_dir(str(Path(verl.origin).parent / "trainer" / "config"), version_base=None):
+    with initialize_config_dir(
+        str(Path(verl.origin).parent / "trainer" / "config"), version_base=None
+    ):
         base = hydra_compose("ppo_trainer")
     OmegaConf.set_struct(base, False)
     try:
         merged = OmegaConf.merge(base, OmegaConf.create(dict(settings)))
         OmegaConf.to_container(merged, resolve=True)
     except OmegaConfBaseException as error:
-        raise ConfigError(f"verl's configuration refuses a value: {str(error).splitlines()[0]}") from error
+        raise ConfigError(
+            f"verl's configuration refuses a value: {str(error).splitlines()[0]}"
+        ) from error
     return merged
 
 
 def write_agent_loop(path: Path, session_file: Path) -> None:
     """The file that names our agent loop to verl's workers."""
-    entry = {"name": AGENT_LOOP, "_target_": "harness_verl.loop.HarnessAgentLoop", "session_file": str(session_file)}
+    entry = {
+        "name": AGENT_LOOP,
+        "_target_": "harness_verl.loop.HarnessAgentLoop",
+        "session_file": str(session_file),
+    }
     path.write_text(yaml.safe_dump([entry]), encoding="utf-8")

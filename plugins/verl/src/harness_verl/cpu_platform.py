@@ -34,9 +34,20 @@ def _device_module() -> types.ModuleType:
         memory = psutil.virtual_memory()
         return memory.available, memory.total
 
-    for name in ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"):
+    for name in (
+        "memory_allocated",
+        "max_memory_allocated",
+        "memory_reserved",
+        "max_memory_reserved",
+    ):
         setattr(module, name, resident)
-    for name in ("empty_cache", "ipc_collect", "reset_peak_memory_stats", "set_device", "synchronize"):
+    for name in (
+        "empty_cache",
+        "ipc_collect",
+        "reset_peak_memory_stats",
+        "set_device",
+        "synchronize",
+    ):
         setattr(module, name, nothing)
     extras = {
         "mem_get_info": free_and_total,

@@ -39,7 +39,9 @@ class VerlPolicyServer(PolicyServer):
         await asyncio.to_thread(self.decoder.load_weights, weights)
         self.global_steps = version
 
-    async def sample(self, prompt_ids: list[int], limit: int, sampling: dict[str, Any]) -> Generation:
+    async def sample(
+        self, prompt_ids: list[int], limit: int, sampling: dict[str, Any]
+    ) -> Generation:
         """As the policy server does; what is under way when verl aborts ends without tokens, reason `abort`."""
         await self._admits.wait()
         task = asyncio.create_task(super().sample(prompt_ids, limit, sampling))
@@ -49,13 +51,21 @@ class VerlPolicyServer(PolicyServer):
             await asyncio.wait({task})
         finally:
             task.cancel()  # where its caller hung up
-        return Generation(prompt_ids, limit, finish_reason="abort") if task.cancelled() else task.result()
+        return (
+            Generation(prompt_ids, limit, finish_reason="abort")
+            if task.cancelled()
+            else task.result()
+        )
 
     async def generate(
         self, prompt_ids: list[int], sampling_params: dict[str, Any], request_id: str, **_: Any
     ) -> TokenOutput:
         """verl's own call: token ids in, token ids and log-probabilities out."""
-        limit = sampling_params.get("max_tokens") or sampling_params.get("max_new_tokens") or self.response_length
+        limit = (
+            sampling_params.get("max_tokens")
+            or sampling_params.get("max_new_tokens")
+            or self.response_length
+        )
         done = await self.sample(list(prompt_ids), limit, sampling_params)
         return TokenOutput(
             token_ids=done.token_ids,
@@ -84,7 +94,9 @@ class VerlPolicyServer(PolicyServer):
 class CpuRollout(BaseRollout):
     """The trainer's end of weight sync: sends every parameter to this replica's server."""
 
-    def __init__(self, config: object, model_config: object, device_mesh: object, replica_rank: int = -1) -> None:
+    def __init__(
+        self, config: object, model_config: object, device_mesh: object, replica_rank: int = -1
+    ) -> None:
         super().__init__(config, model_config, device_mesh)
         self._server: Any = None
 
@@ -103,7 +115,9 @@ class CpuRollout(BaseRollout):
             raise NotImplementedError(f"the CPU rollout takes whole tensors, not {wire_format}")
         if self._server is None:
             self._server = ray.get_actor(_ACTOR.format(rank=int(os.environ.get("RANK", "0"))))
-        whole = {name: tensor.detach().to("cpu", torch.float32, copy=True) for name, tensor in weights}
+        whole = {
+            name: tensor.detach().to("cpu", torch.float32, copy=True) for name, tensor in weights
+        }
         await self._server.load.remote(whole, global_steps)
 
 
@@ -113,12 +127,17 @@ class CpuReplica(RolloutReplica):
     async def launch_servers(self) -> None:
         server = (
             ray.remote(VerlPolicyServer)
-            .options(name=_ACTOR.format(rank=self.replica_rank), num_cpus=1, max_concurrency=self.max_concurrency)
+            .options(
+                name=_ACTOR.format(rank=self.replica_rank),
+                num_cpus=1,
+                max_concurrency=self.max_concurrency,
+            )
             .remote(
                 self.model_config.path,
                 self.config.max_num_seqs,
                 self.config.response_length,
-                self.config.max_model_len or self.config.prompt_length + self.config.response_length,
+                self.config.max_model_len
+                or self.config.prompt_length + self.config.response_length,
                 self.model_config.get("trust_remote_code", False),
             )
         )

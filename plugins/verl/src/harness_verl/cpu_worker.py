@@ -35,16 +35,24 @@ if "cpu" not in EngineRegistry._engines.get("language_model", {}).get("fsdp2", {
                 [entropy(some, **options) for some in logits.split(logprobs.pieces(logits))]
             )
 
-        def prepare_model_outputs(self, output: Any, *arguments: Any, **options: Any) -> dict[str, Any]:
+        def prepare_model_outputs(
+            self, output: Any, *arguments: Any, **options: Any
+        ) -> dict[str, Any]:
             """verl's, row by row."""
             with logprobs.row_by_row(self.rows.get(output.logits.shape[1], ())):
                 return super().prepare_model_outputs(output, *arguments, **options)
 
         def get_per_tensor_param(self, *args: Any, **kwargs: Any) -> Any:
             """Names and tensors for the policy server; merged LoRA weights in fp32, where verl rounds them to bf16."""
-            return (self._merged(), None) if self._is_lora else super().get_per_tensor_param(*args, **kwargs)
+            return (
+                (self._merged(), None)
+                if self._is_lora
+                else super().get_per_tensor_param(*args, **kwargs)
+            )
 
         def _merged(self) -> Iterator[tuple[str, Any]]:
-            with merged_lora_context(self.module, backup_adapters=True):  # the receiver copies while this is open
+            with merged_lora_context(
+                self.module, backup_adapters=True
+            ):  # the receiver copies while this is open
                 for name, tensor in normalize_peft_param_name(self.module.state_dict()).items():
                     yield name, tensor.full_tensor()

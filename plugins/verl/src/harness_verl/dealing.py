@@ -49,4 +49,7 @@ def deal(rows: Sequence[Row], seed: int, step: int, parts: int) -> list[list[Row
     dealt: list[list[Row]] = [[] for _ in range(min(parts, len(rollouts)))]
     for name in sorted(rollouts, key=lambda name: (-calls(rollouts[name]), drawn(name))):
         min(dealt, key=calls).extend(rollouts[name])
-    return [sorted(part, key=lambda row: (row.tokens, row.position, row.session, row.call)) for part in dealt]
+    return [
+        sorted(part, key=lambda row: (row.tokens, row.position, row.session, row.call))
+        for part in dealt
+    ]

@@ -39,7 +39,9 @@ def main() -> None:
 
     die_with_parent(signal.SIGTERM)
     if os.getpgrp() == os.getpid():
-        atexit.register(_end, os.getpid())  # after Ray's own: its agents would wait a minute for a GCS long gone
+        atexit.register(
+            _end, os.getpid()
+        )  # after Ray's own: its agents would wait a minute for a GCS long gone
 
     def leave(number: int, frame: FrameType | None) -> None:
         sys.exit(128 + number)  # Ray's exit handlers stop what it started
@@ -98,7 +100,9 @@ def _end(driver: int) -> None:
 
 def asks_verl(config: Any) -> bool:
     """Whether verl's own `run_ppo` has more to say to workers: to those of Megatron and of its profilers."""
-    return bool(config.global_profiler.tool) or config.actor_rollout_ref.actor.strategy == "megatron"
+    return (
+        bool(config.global_profiler.tool) or config.actor_rollout_ref.actor.strategy == "megatron"
+    )
 
 
 def run_on_forks(config: Any) -> None:
@@ -121,8 +125,12 @@ def run_on_forks(config: Any) -> None:
     runner = ray.remote(TaskRunner).remote()
     try:
         ray.get(runner.run.remote(config))
-    except ray.exceptions.ActorDiedError as error:  # Ray's own text begins with what follows from it
-        if isinstance(error, ray.exceptions.RayTaskError):  # another actor's death, as the task runner met it
+    except (
+        ray.exceptions.ActorDiedError
+    ) as error:  # Ray's own text begins with what follows from it
+        if isinstance(
+            error, ray.exceptions.RayTaskError
+        ):  # another actor's death, as the task runner met it
             raise
         sys.stderr.write(f"{OURS}verl's task runner died: {last_line(str(error))}\n")
         sys.exit(1)
@@ -141,7 +149,11 @@ def start_no_more_than_needed() -> None:
 
     def command(component: str, *arguments: Any) -> list[str]:
         agent = component == ray_constants.PROCESS_TYPE_DASHBOARD_AGENT
-        return [sys.executable, "-S", "-E", str(NO_AGENT)] if agent else [*python(component, *arguments)]
+        return (
+            [sys.executable, "-S", "-E", str(NO_AGENT)]
+            if agent
+            else [*python(component, *arguments)]
+        )
 
     Node.start_monitor = lambda node: None
     Node.start_api_server = no_server
@@ -163,7 +175,9 @@ def patient(start: Callable[..., object]) -> Callable[..., Any]:
                 if not left or "timed out during startup" not in str(error):
                     raise
                 sys.stderr.write("Ray was not up within its 30 s (a busy machine?): trying again\n")
-                for process in psutil.Process().children(recursive=True):  # they would only be in the way
+                for process in psutil.Process().children(
+                    recursive=True
+                ):  # they would only be in the way
                     with contextlib.suppress(psutil.Error):
                         process.kill()
         raise AssertionError("unreachable")
@@ -183,7 +197,9 @@ def watch(over: threading.Event) -> None:
     began = time.monotonic()
     while not ray.is_initialized():
         if time.monotonic() - began > START_S:
-            _leave(f"Ray did not start within {START_S:g} s; its logs are beside this one, ray-*", over)
+            _leave(
+                f"Ray did not start within {START_S:g} s; its logs are beside this one, ray-*", over
+            )
         time.sleep(WATCH_S)
     while not over.wait(WATCH_S):
         try:
@@ -208,7 +224,10 @@ def watch_node(over: threading.Event) -> None:
         for name in ("gcs_server", "raylet"):
             for started in (node.all_processes if node else {}).get(name, ()):
                 if (status := started.process.poll()) is not None:
-                    _leave(f"Ray's {name} (process {started.process.pid}) ended with status {status}", over)
+                    _leave(
+                        f"Ray's {name} (process {started.process.pid}) ended with status {status}",
+                        over,
+                    )
 
 
 def _leave(reason: str, over: threading.Event) -> None:
@@ -226,7 +245,10 @@ def cause_of_death(actor: dict[str, Any]) -> str:
     if kind == "oom_context":
         return f"Ray ended {name} (process {actor['Pid']}) for want of memory: {cause.oom_context.error_message}"
     died = cause.actor_died_error_context
-    unmeant = kind == "actor_died_error_context" and died.Reason.Name(died.reason) in ("WORKER_DIED", "NODE_DIED")
+    unmeant = kind == "actor_died_error_context" and died.Reason.Name(died.reason) in (
+        "WORKER_DIED",
+        "NODE_DIED",
+    )
     if not unmeant or "INTENDED_" in died.error_message:
         return ""
     detail = died.error_message.strip().splitlines()[0].partition(" Some common causes")[0]

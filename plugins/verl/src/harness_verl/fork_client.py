@@ -28,7 +28,10 @@ def main() -> None:
         handed, *argv = given
         instead, simple = argv, True
     else:
-        handed, argv = HANDED, [one for one in given if not one.startswith((CONTEXT, "--language="))]
+        handed, argv = (
+            HANDED,
+            [one for one in given if not one.startswith((CONTEXT, "--language="))],
+        )
         instead = [os.path.join(os.path.dirname(argv[0]), "setup_worker.py"), *given]
         simple = set_up(next((one for one in given if one.startswith(CONTEXT)), CONTEXT))
     if not (simple and forked(argv, handed.removeprefix(HANDED))):

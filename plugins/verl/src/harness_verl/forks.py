@@ -169,10 +169,14 @@ class Server:
                         importlib.import_module(module)
             self._made = {name: value for name, value in os.environ.items() if name not in before}
         if not ids_differ_in_forks():
-            sys.exit("forks: Ray has drawn ids here, which they would draw too, so each worker imports for itself")
+            sys.exit(
+                "forks: Ray has drawn ids here, which they would draw too, so each worker imports for itself"
+            )
         if self._on_gpu and not cuda_starts_in_a_fork():
             sys.exit("forks: CUDA does not start in a fork here, so each worker imports for itself")
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a fork; its client sees it end
+        signal.signal(
+            signal.SIGCHLD, signal.SIG_IGN
+        )  # nobody waits for a fork; its client sees it end
         if self._mark is not None:  # only who serves several runs is asked what has changed
             self._loaded.note()
         gc.collect()
@@ -187,8 +191,12 @@ class Server:
         sys.exit()
 
     def _answer(self, connection: socket.socket) -> None:
-        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        if struct.unpack("3i", credentials)[1] != os.getuid():  # an abstract address has no permissions of its own
+        credentials = connection.getsockopt(
+            socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")
+        )
+        if (
+            struct.unpack("3i", credentials)[1] != os.getuid()
+        ):  # an abstract address has no permissions of its own
             return
         header, streams, _, _ = socket.recv_fds(connection, 4, MOST_FILES)
         with contextlib.ExitStack() as stack:
@@ -210,7 +218,9 @@ class Server:
             numbers = [0, 1, 2, *map(int, handed.split())]
             beyond = max(numbers) + 1
             streams = [fcntl.fcntl(stream, fcntl.F_DUPFD_CLOEXEC, beyond) for stream in streams]
-            fcntl.fcntl(connection, fcntl.F_DUPFD_CLOEXEC, beyond)  # open as long as this worker lives, and no longer
+            fcntl.fcntl(
+                connection, fcntl.F_DUPFD_CLOEXEC, beyond
+            )  # open as long as this worker lives, and no longer
             os.close(connection.detach())
         for stream, number in zip(streams, numbers, strict=True):
             os.dup2(stream, number, inheritable=number < 3)
@@ -284,7 +294,12 @@ def ids_differ_in_forks() -> bool:
         process = os.fork()
         if not process:
             with concurrent.futures.ThreadPoolExecutor(1) as thread:
-                os.write(writer, thread.submit(sys.modules["ray._raylet"].UniqueID.from_random).result().binary())
+                os.write(
+                    writer,
+                    thread.submit(sys.modules["ray._raylet"].UniqueID.from_random)
+                    .result()
+                    .binary(),
+                )
             os._exit(0)
         os.close(writer)
         with open(reader, "rb") as answer:
@@ -300,7 +315,14 @@ def spawn_through_client() -> None:
     def spawn(path: bytes, arguments: Sequence[Any], handed: Sequence[int]) -> int:
         if arguments[-1] == SPAWNED:
             interpreter, *others = arguments
-            arguments = [interpreter, "-S", "-E", str(CLIENT), HANDED + " ".join(map(str, handed)), *others]
+            arguments = [
+                interpreter,
+                "-S",
+                "-E",
+                str(CLIENT),
+                HANDED + " ".join(map(str, handed)),
+                *others,
+            ]
         return launch(path, arguments, handed)
 
     multiprocessing.util.spawnv_passfds = spawn  # type: ignore[assignment]

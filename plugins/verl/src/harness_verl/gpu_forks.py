@@ -25,13 +25,19 @@ def untouched_gpu() -> Iterator[None]:
     nvml = importlib.import_module("pynvml")
 
     def capability(device: int = 0) -> tuple[int, int]:
-        major, minor = nvml.nvmlDeviceGetCudaComputeCapability(torch.cuda._get_pynvml_handler(device))
+        major, minor = nvml.nvmlDeviceGetCudaComputeCapability(
+            torch.cuda._get_pynvml_handler(device)
+        )
         return major, minor
 
     def name(device: int = 0) -> str:
         return str(nvml.nvmlDeviceGetName(torch.cuda._get_pynvml_handler(device)))
 
-    answers = {"current_device": lambda: 0, "get_device_capability": capability, "get_device_name": name}
+    answers = {
+        "current_device": lambda: 0,
+        "get_device_capability": capability,
+        "get_device_name": name,
+    }
     asked = {question: getattr(torch.cuda, question) for question in answers}
     vars(torch.cuda).update(answers)
     try:

@@ -33,15 +33,21 @@ def checkpoint_bytes(config: Config, model_path: str, steps: int) -> int:
     if not (folder := Path(model_path)).is_dir():
         return 0
     told = about(model_path)
-    weights = sum(file.stat().st_size for kind in ("safetensors", "bin") for file in folder.glob(f"*.{kind}"))
+    weights = sum(
+        file.stat().st_size for kind in ("safetensors", "bin") for file in folder.glob(f"*.{kind}")
+    )
     half = (told.get("dtype") or told.get("torch_dtype")) in ("bfloat16", "float16")
-    contents = at(nested(config.verl), "actor_rollout_ref.actor.checkpoint.save_contents", ["optimizer"])
+    contents = at(
+        nested(config.verl), "actor_rollout_ref.actor.checkpoint.save_contents", ["optimizer"]
+    )
     moments = 2 if "optimizer" in contents and not config.train.lora_rank else 0  # LoRA's are small
     kept = min(config.train.keep_checkpoints, -(-steps // (config.train.save_every or steps)))
     return weights * (2 if half else 1) * (1 + moments) * kept
 
 
-def check(config: Config, settings: Mapping[str, object], device: str, *, merges: bool = False) -> None:
+def check(
+    config: Config, settings: Mapping[str, object], device: str, *, merges: bool = False
+) -> None:
     """Refuse what cannot work, given the settings that verl will get.
 
     Rows need no check: a step has as many as its rollouts brought, and verl fills them up with masked ones
@@ -84,7 +90,10 @@ def check(config: Config, settings: Mapping[str, object], device: str, *, merges
 def _replicas(config: Config, settings: Mapping[str, object], device: str) -> None:
     world = _world(settings)
     parallel = int(at(settings, "actor_rollout_ref.actor.ulysses_sequence_parallel_size", 1))
-    if parallel > 1 and at(settings, "actor_rollout_ref.model.override_config.attn_implementation") == PACKED:
+    if (
+        parallel > 1
+        and at(settings, "actor_rollout_ref.model.override_config.attn_implementation") == PACKED
+    ):
         raise ConfigError(
             f"verl.actor_rollout_ref.actor.ulysses_sequence_parallel_size {parallel} shares a row among devices, which "
             "only flash-attention can: install flash-attn"
@@ -92,7 +101,11 @@ def _replicas(config: Config, settings: Mapping[str, object], device: str) -> No
     rollout = "actor_rollout_ref.rollout"
     sizes = {
         name: int(at(settings, f"{rollout}.{name}", 1))
-        for name in ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size")
+        for name in (
+            "tensor_model_parallel_size",
+            "data_parallel_size",
+            "pipeline_model_parallel_size",
+        )
     }
     size = 1
     for value in sizes.values():
@@ -104,13 +117,18 @@ def _replicas(config: Config, settings: Mapping[str, object], device: str) -> No
             f"{config.gpus} x {config.nodes} = {world}: change verl.{rollout}.tensor_model_parallel_size or gpus"
         )
     if device == "cpu" and size > 1:
-        raise ConfigError(f"on a CPU a policy server is one process: set {rollout}.tensor_model_parallel_size to 1")
+        raise ConfigError(
+            f"on a CPU a policy server is one process: set {rollout}.tensor_model_parallel_size to 1"
+        )
 
 
 def _batches(config: Config, settings: Mapping[str, object]) -> None:
     actor = "actor_rollout_ref.actor"
     ranks = _world(settings) // int(at(settings, f"{actor}.ulysses_sequence_parallel_size", 1))
-    batch, mini = int(at(settings, "data.train_batch_size")), int(at(settings, f"{actor}.ppo_mini_batch_size"))
+    batch, mini = (
+        int(at(settings, "data.train_batch_size")),
+        int(at(settings, f"{actor}.ppo_mini_batch_size")),
+    )
     n = int(at(settings, "actor_rollout_ref.rollout.n"))
     if mini > batch:
         raise ConfigError(f"train.mini_batch_size {mini} is larger than train.batch_size {batch}")
@@ -152,19 +170,29 @@ _LONGER = ("linear", "dynamic", "yarn")
 def _credit(config: Config, settings: Mapping[str, object]) -> None:
     needs = f"train.credit={config.train.credit} pays calls of one rollout differently, which"
     if config.train.batching != "by_rollout":
-        raise ConfigError(f"{needs} verl's own batches cannot: set train.batching=by_rollout with it")
+        raise ConfigError(
+            f"{needs} verl's own batches cannot: set train.batching=by_rollout with it"
+        )
     if (estimator := at(settings, "algorithm.adv_estimator")) != "grpo":
-        raise ConfigError(f"{needs} only grpo does here, not verl.algorithm.adv_estimator={estimator}")
+        raise ConfigError(
+            f"{needs} only grpo does here, not verl.algorithm.adv_estimator={estimator}"
+        )
     if at(settings, "algorithm.use_kl_in_reward", False):
-        raise ConfigError(f"{needs} leaves out verl.algorithm.use_kl_in_reward: set train.kl_coefficient instead")
+        raise ConfigError(
+            f"{needs} leaves out verl.algorithm.use_kl_in_reward: set train.kl_coefficient instead"
+        )
 
 
 def _rejection(config: Config, settings: Mapping[str, object], device: str) -> None:
     needs = "train.algorithm=rejection is cross entropy on the chosen rollouts and nothing else"
     if device not in ("cpu", "cuda"):
-        raise ConfigError(f"{needs}, which is not made for {device}: take cpu or cuda, or train.algorithm=grpo")
+        raise ConfigError(
+            f"{needs}, which is not made for {device}: take cpu or cuda, or train.algorithm=grpo"
+        )
     if config.train.batching != "by_rollout":
-        raise ConfigError(f"{needs}, which verl's own batches know nothing of: set train.batching=by_rollout with it")
+        raise ConfigError(
+            f"{needs}, which verl's own batches know nothing of: set train.batching=by_rollout with it"
+        )
     for name in ("kl_coefficient", "entropy_coefficient"):
         if value := getattr(config.train, name):
             raise ConfigError(f"{needs}: set train.{name}=0 with it, not {value:g}")
@@ -208,7 +236,9 @@ _BY_TOKEN: dict[str, tuple[Any, ...]] = {
 
 def _separate(settings: Mapping[str, object], device: str) -> None:
     if device == "cpu":
-        raise ConfigError("separate_async sends weights over NCCL or its like, which a CPU has not: use colocate_async")
+        raise ConfigError(
+            "separate_async sends weights over NCCL or its like, which a CPU has not: use colocate_async"
+        )
     if at(settings, "actor_rollout_ref.hybrid_engine", True):
         # verl moves these servers in and out of its own load balancer and holds calls back at a gate inside
         # its actor; calls over HTTP pass that gate by and would wait at a server that sleeps.

@@ -18,7 +18,9 @@ class Loaded:
     def note(self) -> None:
         """Look at everything that is imported now."""
         files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
-        folders = {path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")}
+        folders = {
+            path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")
+        }
         self._seen = {path: _changed(path) for path in files | folders if path}
 
     def unchanged(self) -> bool:
@@ -27,7 +29,8 @@ class Loaded:
         But for what an import compiled: on a machine's first start Triton's launcher.
         """
         return all(
-            _changed(path) == then and (then < self._began or path.endswith(".so")) for path, then in self._seen.items()
+            _changed(path) == then and (then < self._began or path.endswith(".so"))
+            for path, then in self._seen.items()
         )
 
 

@@ -49,7 +49,10 @@ def logprobs_from_logits(logits: torch.Tensor, labels: torch.Tensor) -> torch.Te
     rows, ids = logits.reshape(-1, width), labels.reshape(-1)
     sizes = pieces(rows)
     chunks = zip(rows.split(sizes), ids.split(sizes), strict=True)
-    parts = [checkpoint(_chunk, some, wanted, use_reentrant=False, preserve_rng_state=False) for some, wanted in chunks]
+    parts = [
+        checkpoint(_chunk, some, wanted, use_reentrant=False, preserve_rng_state=False)
+        for some, wanted in chunks
+    ]
     return torch.cat(parts).view(labels.shape)
 
 

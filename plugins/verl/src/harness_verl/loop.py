@@ -74,9 +74,21 @@ class HarnessAgentLoop(AgentLoopBase):
         outputs = []
         for one in rows:
             told = {}
-            if merges or config.credit != "shared":  # in a field of ours: verl pays all rows of a rollout alike
-                calls = [[outcome.kinds[call], size] for call, size in zip(one.calls, one.sizes, strict=True)]
-                told = {ABOUT: {"calls": calls, "values": values, "saved": one.saved, "again": one.again}}
+            if (
+                merges or config.credit != "shared"
+            ):  # in a field of ours: verl pays all rows of a rollout alike
+                calls = [
+                    [outcome.kinds[call], size]
+                    for call, size in zip(one.calls, one.sizes, strict=True)
+                ]
+                told = {
+                    ABOUT: {
+                        "calls": calls,
+                        "values": values,
+                        "saved": one.saved,
+                        "again": one.again,
+                    }
+                }
             outputs.append(
                 AgentLoopOutput(
                     prompt_ids=one.prompt_ids,

@@ -27,9 +27,13 @@ def export(checkpoint: Path, target: Path) -> None:
     command = [sys.executable, "-m", "verl.model_merger", "merge", "--backend", "fsdp"]
     command += ["--local_dir", str(checkpoint / "actor"), "--target_dir", str(temporary)]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
-    done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", env=environment)
+    done = subprocess.run(
+        command, capture_output=True, encoding="utf-8", errors="replace", env=environment
+    )
     if done.returncode != 0 or not (temporary / "config.json").is_file():
-        raise RunFailed(f"merging {checkpoint} failed: {last_line(done.stderr or done.stdout)[:300]}")
+        raise RunFailed(
+            f"merging {checkpoint} failed: {last_line(done.stderr or done.stdout)[:300]}"
+        )
     if (temporary / "lora_adapter").is_dir():
         _merge_adapter(temporary)
     if target.exists():
@@ -61,7 +65,11 @@ def trained_policy(checkpoint: Path) -> Any:
     actor = checkpoint / "actor"
     world = json.loads((actor / "fsdp_config.json").read_text())["world_size"]
     shards = [
-        torch.load(actor / f"model_world_size_{world}_rank_{rank}.pt", map_location="cpu", weights_only=False)
+        torch.load(
+            actor / f"model_world_size_{world}_rank_{rank}.pt",
+            map_location="cpu",
+            weights_only=False,
+        )
         for rank in range(world)
     ]
     weights = {name: _whole([shard[name] for shard in shards]).float() for name in shards[0]}
@@ -72,7 +80,9 @@ def trained_policy(checkpoint: Path) -> Any:
             from peft import LoraConfig, get_peft_model
 
             targets = sorted({name.split(".")[-4] for name in weights if ".lora_A." in name})
-            model = get_peft_model(model, LoraConfig(**json.loads(adapter.read_text()), target_modules=targets))
+            model = get_peft_model(
+                model, LoraConfig(**json.loads(adapter.read_text()), target_modules=targets)
+            )
     model.load_state_dict(weights, assign=True)
     return model.eval()
 

@@ -25,7 +25,10 @@ MEASURES: Mapping[str, tuple[str, ...]] = {
     "clipped": ("actor/pg_clipfrac",),
     "cut": ("response_length/clip_ratio",),
     "rollout_probs_diff": ("training/rollout_probs_diff_max",),
-    **{name: (f"training/{name}",) for name in ("calls", "merged_calls", "tokens", "saved_tokens", "chosen_tokens")},
+    **{
+        name: (f"training/{name}",)
+        for name in ("calls", "merged_calls", "tokens", "saved_tokens", "chosen_tokens")
+    },
 }
 """What harness reads of a step, and which of verl's figures add up to it."""
 

@@ -17,7 +17,9 @@ def main() -> None:
     """Say so, and stay as long as the raylet."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    told = dict(argument.removeprefix("--").split("=", 1) for argument in sys.argv[1:] if "=" in argument)
+    told = dict(
+        argument.removeprefix("--").split("=", 1) for argument in sys.argv[1:] if "=" in argument
+    )
     for port in PORTS:
         path = os.path.join(told["session-dir"], f"{port}_{told['node-id']}")
         with open(f"{path}.new", "w", encoding="utf-8") as file:

@@ -37,7 +37,9 @@ AttentionMaskInterface.register(PACKED, lambda *_, **__: None)
 
 @core_algos.register_policy_loss(CROSS_ENTROPY)
 @core_algos.register_policy_loss(ON_POLICY)
-def on_policy_loss(old_log_prob: torch.Tensor, log_prob: torch.Tensor, *arguments: Any, **more: Any) -> Any:
+def on_policy_loss(
+    old_log_prob: torch.Tensor, log_prob: torch.Tensor, *arguments: Any, **more: Any
+) -> Any:
     """verl's clipped objective where the old policy is the present one: no ratio but 1, and nothing to clip.
 
     The gradient is that of `-advantage * log_prob`, which with advantages of 1 is cross entropy.
@@ -46,7 +48,9 @@ def on_policy_loss(old_log_prob: torch.Tensor, log_prob: torch.Tensor, *argument
         old_log_prob: What the rollout reported, `[rows, longest reply]`; told from `log_prob`, not trained on.
         log_prob: Of the policy that is updated, `[rows, longest reply]`.
     """
-    loss, metrics = core_algos.compute_policy_loss_vanilla(log_prob.detach(), log_prob, *arguments, **more)
+    loss, metrics = core_algos.compute_policy_loss_vanilla(
+        log_prob.detach(), log_prob, *arguments, **more
+    )
     return loss, metrics
 
 
@@ -77,7 +81,8 @@ class PackedEngine(FSDPEngineWithLMHead):
             kept = kept[asked.index_fill(0, micro_batch["responses"].offsets()[1:] - 1, True)]
             self._kept = kept, len(positions)
             self.rows = {
-                size: torch.bincount(row[some]).tolist() for size, some in ((len(kept), kept), (len(row), positions))
+                size: torch.bincount(row[some]).tolist()
+                for size, some in ((len(kept), kept), (len(row), positions))
             }
             inputs["logits_to_keep"] = kept
             for name in ("input_ids_rmpad_rolled", "temperature_rmpad"):
@@ -88,12 +93,20 @@ class PackedEngine(FSDPEngineWithLMHead):
         self, output: Any, output_args: Any, micro_batch: Any, logits_processor_func: Any
     ) -> dict[str, Any]:
         """verl's; where nothing else tells them, with the entropies of what is updated."""
-        found: dict[str, Any] = super().prepare_model_outputs(output, output_args, micro_batch, logits_processor_func)
+        found: dict[str, Any] = super().prepare_model_outputs(
+            output, output_args, micro_batch, logits_processor_func
+        )
         if self._kept and _on_policy(logits_processor_func) and "entropy" not in found:
             with torch.no_grad():
                 sizes = logprobs.pieces(output.logits[0])
-                chunks = zip(output.logits[0].split(sizes), output_args["temperature_rmpad"].split(sizes), strict=True)
-                values = torch.cat([_entropy(logits.float() / heat[:, None]) for logits, heat in chunks])
+                chunks = zip(
+                    output.logits[0].split(sizes),
+                    output_args["temperature_rmpad"].split(sizes),
+                    strict=True,
+                )
+                values = torch.cat(
+                    [_entropy(logits.float() / heat[:, None]) for logits, heat in chunks]
+                )
             found["entropy"] = torch.nested.nested_tensor_from_jagged(
                 self._gather_and_unpad_packed(values, 0), micro_batch["input_ids"].offsets()
             )
@@ -105,7 +118,8 @@ class PackedEngine(FSDPEngineWithLMHead):
         if _on_policy(loss_function):
             ours = no_padding_2_padding(output["model_output"]["log_probs"], micro_batch)
             theirs, mask = (
-                micro_batch[name].to_padded_tensor(0.0).to(ours.device) for name in ("old_log_probs", "response_mask")
+                micro_batch[name].to_padded_tensor(0.0).to(ours.device)
+                for name in ("old_log_probs", "response_mask")
             )
             gaps = (ours.exp() - theirs.exp()).abs()[mask.bool()]
             gaps = gaps if len(gaps) else gaps.new_zeros(1)  # of a pass of masked rows alone
@@ -117,7 +131,9 @@ class PackedEngine(FSDPEngineWithLMHead):
         """verl's; its configuration of the model names no attention that only this module knows."""
         config = self.module.config
         names = [
-            name for name in ("_attn_implementation", "attn_implementation") if getattr(config, name, "") == PACKED
+            name
+            for name in ("_attn_implementation", "attn_implementation")
+            if getattr(config, name, "") == PACKED
         ]
         for name in names:
             setattr(config, name, "sdpa")

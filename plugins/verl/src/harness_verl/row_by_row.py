@@ -26,7 +26,11 @@ class _LinearByRow(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        context: Any, given: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, sizes: Sequence[int]
+        context: Any,
+        given: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        sizes: Sequence[int],
     ) -> torch.Tensor:
         context.save_for_backward(given, weight)
         context.sizes = sizes
@@ -54,7 +58,9 @@ class _LinearByRow(torch.autograd.Function):
         return of_given, of_weight, of_bias, None
 
 
-def _product(row: torch.Tensor, weight: torch.Tensor, made: torch.Tensor, bias: torch.Tensor | None = None) -> None:
+def _product(
+    row: torch.Tensor, weight: torch.Tensor, made: torch.Tensor, bias: torch.Tensor | None = None
+) -> None:
     if bias is None:
         torch.mm(row, weight, out=made)
     else:
@@ -74,7 +80,9 @@ def take_rows_apart(model: Module, rows: Rows) -> None:
             module.forward = partial(layer, module, module.forward, rows)
 
 
-def _linear(module: Any, whole: Callable[..., torch.Tensor], rows: Rows, given: torch.Tensor) -> torch.Tensor:
+def _linear(
+    module: Any, whole: Callable[..., torch.Tensor], rows: Rows, given: torch.Tensor
+) -> torch.Tensor:
     sizes = rows().get(given.shape[1]) if given.dim() == 3 and len(given) == 1 else None
     if sizes is None:
         return whole(given)
@@ -88,12 +96,19 @@ def _any(module: Any, whole: Any, rows: Rows, given: torch.Tensor, *more: Any, *
         return whole(given, *more, **named)
 
     def split(value: Any) -> Sequence[Any]:
-        per_token = isinstance(value, torch.Tensor) and value.dim() >= 2 and value.shape[1] == given.shape[1]
+        per_token = (
+            isinstance(value, torch.Tensor)
+            and value.dim() >= 2
+            and value.shape[1] == given.shape[1]
+        )
         return value.split(sizes, 1) if per_token else [value] * len(sizes)
 
     arguments = zip(*map(split, (given, *more)), strict=True)
     options = zip(*map(split, named.values()), strict=True) if named else [()] * len(sizes)
-    found = [whole(*row, **dict(zip(named, its, strict=True))) for row, its in zip(arguments, options, strict=True)]
+    found = [
+        whole(*row, **dict(zip(named, its, strict=True)))
+        for row, its in zip(arguments, options, strict=True)
+    ]
     if isinstance(found[0], tuple):
         return tuple(torch.cat(parts, 1) for parts in zip(*found, strict=True))
     return torch.cat(found, 1)

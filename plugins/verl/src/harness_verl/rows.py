@@ -51,7 +51,9 @@ class DialogueRow:
     def goes_on(self, prompt: Sequence[int]) -> bool:
         """Whether a prompt begins with all that is here."""
         first = len(self.prompt_ids)
-        return [*prompt[:first]] == self.prompt_ids and [*prompt[first : len(self)]] == self.response_ids
+        return [*prompt[:first]] == self.prompt_ids and [
+            *prompt[first : len(self)]
+        ] == self.response_ids
 
     def add(self, number: int, between: Sequence[int], call: Transition) -> None:
         reply = call.response_ids or ()

@@ -42,7 +42,13 @@ class VerlRun(RolloutWork):
     """
 
     def __init__(
-        self, run: LiveRun, mark: str, driver: subprocess.Popen[bytes], session_file: Path, begins: int, scratch: Path
+        self,
+        run: LiveRun,
+        mark: str,
+        driver: subprocess.Popen[bytes],
+        session_file: Path,
+        begins: int,
+        scratch: Path,
     ) -> None:
         super().__init__(run.config, run.model, run.folder.logs, mark, run.roles)
         self._live = run
@@ -92,10 +98,14 @@ class VerlRun(RolloutWork):
                 raise
             raise RunFailed(f"{cause} (whole log: {self._log})") from symptom
         said = self._said()
-        for warning in {*_WARNING.findall(said)} - self._warned:  # a line of Ray's worker comes twice
+        for warning in {
+            *_WARNING.findall(said)
+        } - self._warned:  # a line of Ray's worker comes twice
             logger.error("%s", warning)
             self._warned.add(warning)
-        if advice := starved(said):  # Ray would start its worker anew every five minutes, without end
+        if advice := starved(
+            said
+        ):  # Ray would start its worker anew every five minutes, without end
             raise RunFailed(f"{advice}. Then `harness train --resume {self._live.folder.path}`")
         lost = self._session_file.with_name(LOST_FILE)
         if lost.exists():
@@ -134,7 +144,9 @@ _NAMES_A_CAUSE = (
     re.compile(r"Raylet is terminated"),
     re.compile(OURS),
     # The last line of a traceback: a class, and mostly a message.
-    re.compile(_PREFIX + r"(\w+\.)*\w*(Error|Exception|Interrupt|Exit|Died|Killed)(\(\w+\))?(: |$)"),
+    re.compile(
+        _PREFIX + r"(\w+\.)*\w*(Error|Exception|Interrupt|Exit|Died|Killed)(\(\w+\))?(: |$)"
+    ),
     re.compile(r"Error|Exception|Check failed"),
 )
 """By how surely a line with it names the cause."""
@@ -148,19 +160,27 @@ def temporary_room(folder: Path) -> str:
     for place in (folder, Path("/dev/shm")):
         with suppress(OSError):
             usage = shutil.disk_usage(place)
-            rooms.append(f"{place} ({usage.free / 2**20:,.1f} of {usage.total / 2**20:,.1f} MiB free)")
+            rooms.append(
+                f"{place} ({usage.free / 2**20:,.1f} of {usage.total / 2**20:,.1f} MiB free)"
+            )
     return f"Ray's temporary files are in {' and '.join(rooms)}: make room there, or set TMPDIR"
 
 
 def last_error(log: Path, status: int = 1) -> str:
     """Why verl's process ended: from its status where it was killed, else the line of its log that names the cause."""
-    lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines()[-400:] if line.strip()]
+    lines = [
+        line
+        for line in log.read_text(encoding="utf-8", errors="replace").splitlines()[-400:]
+        if line.strip()
+    ]
     told = [line for line in lines if not _WARNS.search(line)]
     for pattern in _NAMES_A_CAUSE[:3] if status < 0 else _NAMES_A_CAUSE:
         if found := [index for index, line in enumerate(told) if pattern.search(line)]:
             last = re.sub(_PREFIX, "", told[found[-1]], count=1).strip().removeprefix(OURS)
             goes_on = told[found[-1] + 1 :][:1] if last.endswith(":") else []
-            return " ".join([last, *(re.sub(_PREFIX, "", line, count=1).strip() for line in goes_on)])[:300]
+            return " ".join(
+                [last, *(re.sub(_PREFIX, "", line, count=1).strip() for line in goes_on)]
+            )[:300]
     if status < 0:
         return f"it was killed by {signal.Signals(-status).name}"
     return (told or ["no output"])[-1].strip()[:300]

@@ -49,7 +49,9 @@ class _Timed:
         began = time.perf_counter()
         batch, metrics = super().sample(*args, **kwargs)  # type: ignore[misc]
         if lost := self.failure_keys[batch.partition_id]:  # type: ignore[attr-defined]
-            raise RuntimeError(f"verl lost rollouts of {len(lost)} tasks: see `Error in _run_prompt` above")
+            raise RuntimeError(
+                f"verl lost rollouts of {len(lost)} tasks: see `Error in _run_prompt` above"
+            )
         return batch, {**metrics, "timing_s/sample": time.perf_counter() - began}
 
 

@@ -34,7 +34,9 @@ class SessionFile:
     store_key: str = ""
 
     def write(self, path: Path) -> None:
-        replace_text(path, json.dumps({name: getattr(self, name) for name in self.__slots__}), 0o600)
+        replace_text(
+            path, json.dumps({name: getattr(self, name) for name in self.__slots__}), 0o600
+        )
 
     @classmethod
     async def awaited(cls, path: Path, timeout_s: float = SERVICES_S) -> SessionFile:

@@ -81,7 +81,9 @@ def init(
     for name in names:
         if name not in OURS:
             try:
-                self.logger[name] = Careful(name, begun(name, project_name, experiment_name, config))
+                self.logger[name] = Careful(
+                    name, begun(name, project_name, experiment_name, config)
+                )
             except Exception as error:  # of any library
                 warn(name, one_line(error))
 
@@ -96,7 +98,9 @@ def begun(name: str, project_name: str, experiment_name: str, config: object) ->
     try:
         _init(alone, project_name, experiment_name, [name], config)
     finally:
-        alone._finished = True  # it is ours to end: else it would end its trackers as it is collected
+        alone._finished = (
+            True  # it is ours to end: else it would end its trackers as it is collected
+        )
     if name not in alone.logger:
         raise RuntimeError("its server refused the run, or did not answer")
     tracker: Tracker = alone.logger[name]

@@ -106,7 +106,10 @@ class VerlTrainer(Trainer):
     def _fit(self, run: LiveRun) -> None:
         config, folder = run.config, run.folder
         mark = f"{folder.id}-{os.getpid()}"
-        shared, hidden = _variables(run.device, Path(run.model).exists()), _hidden(run.device, config.gpus)
+        shared, hidden = (
+            _variables(run.device, Path(run.model).exists()),
+            _hidden(run.device, config.gpus),
+        )
         variables = shared | {
             RUN_MARK: mark,
             "VERL_FILE_LOGGER_PATH": str(folder.logs / f"steps-{time.time_ns()}-verl.jsonl"),
@@ -125,11 +128,19 @@ class VerlTrainer(Trainer):
         data_dir, session_file = folder.path / "data", folder.path / SESSION_FILE
         _forget(folder)  # what a launch said that was killed
         write_agent_loop(data_dir / "agent_loop.yaml", session_file)
-        (data_dir / "verl-settings.yaml").write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
+        (data_dir / "verl-settings.yaml").write_text(
+            yaml.safe_dump(settings, sort_keys=False), encoding="utf-8"
+        )
         # The driver first: its imports take longest, and need nothing of ours.
-        scratch = tempfile.TemporaryDirectory(prefix=SCRATCH, dir=_place(), ignore_cleanup_errors=True)
+        scratch = tempfile.TemporaryDirectory(
+            prefix=SCRATCH, dir=_place(), ignore_cleanup_errors=True
+        )
         _noted(data_dir / "scratch", scratch.name)
-        ours = {"RAY_TMPDIR": scratch.name, "TMPDIR": scratch.name, **_standby(digest(shared | hidden))}
+        ours = {
+            "RAY_TMPDIR": scratch.name,
+            "TMPDIR": scratch.name,
+            **_standby(digest(shared | hidden)),
+        }
         log = folder.logs / LOG
         begins = log.stat().st_size if log.exists() else 0
         driver = _start(log, data_dir, {**os.environ, **variables, **hidden, **ours})
@@ -203,14 +214,20 @@ def _place() -> str:
     try:
         os.makedirs(place, exist_ok=True)
     except OSError as error:
-        raise EnvironmentProblem(f"no temporary files can be made in {place}: {error.strerror}; set TMPDIR") from error
+        raise EnvironmentProblem(
+            f"no temporary files can be made in {place}: {error.strerror}; set TMPDIR"
+        ) from error
     return place
 
 
 def _keep_rays_logs(scratch: Path, logs: Path) -> None:
     """What Ray's own processes said, of a run that did not end well."""
     for log in scratch.glob("ray/session_2*/logs/*"):
-        if log.name.startswith(("gcs_server", "raylet")) and log.suffix in (".out", ".err") and log.stat().st_size:
+        if (
+            log.name.startswith(("gcs_server", "raylet"))
+            and log.suffix in (".out", ".err")
+            and log.stat().st_size
+        ):
             with suppress(OSError), log.open("rb") as file:
                 file.seek(max(0, log.stat().st_size - MOST_LOGGED))
                 (logs / f"ray-{log.name}").write_bytes(file.read())

@@ -31,8 +31,12 @@ def watch(
             autocompletion=complete.runs,
         ),
     ] = None,
-    text: Annotated[bool, typer.Option("--text", help="Plain lines instead of a page, until the run ends.")] = False,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Of this machine alone; by default a free one.")] = 0,
+    text: Annotated[
+        bool, typer.Option("--text", help="Plain lines instead of a page, until the run ends.")
+    ] = False,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Of this machine alone; by default a free one.")
+    ] = 0,
     open_: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
     runs_dir: Annotated[Path, typer.Option(help="Where runs are looked for.")] = Path("runs"),
 ) -> None:
@@ -58,7 +62,9 @@ def watch(
     from harness_watch.server import serve
 
     def opened(address: str) -> None:
-        results().print(f"{root if start == '.' else root / start}: {address} until Ctrl-C", soft_wrap=True)
+        results().print(
+            f"{root if start == '.' else root / start}: {address} until Ctrl-C", soft_wrap=True
+        )
         if open_:
             import webbrowser
 
@@ -79,9 +85,12 @@ def _place(target: Path | None, runs_dir: Path) -> tuple[Path, str]:
     if target is not None:
         folder = located(target, runs_dir)
         if not any(
-            next(folder.glob(where), None) for where in ("run.json", "study.json", "*/run.json", "*/study.json")
+            next(folder.glob(where), None)
+            for where in ("run.json", "study.json", "*/run.json", "*/study.json")
         ):
-            raise UserError(f"{target} holds no run and no study. `harness runs list` shows what there is")
+            raise UserError(
+                f"{target} holds no run and no study. `harness runs list` shows what there is"
+            )
         return folder, "."
     newest = max(_begun(runs_dir), key=lambda file: file.parent.name).parent
     return runs_dir.absolute(), newest.relative_to(runs_dir).as_posix()
@@ -94,7 +103,9 @@ def _begun(runs_dir: Path) -> list[Path]:
 def _came(runs_dir: Path) -> bool:
     """Waits for a run to show; False where Ctrl-C came first."""
     if not _begun(runs_dir):
-        results().print(f"waiting for the first run below {runs_dir}: harness train starts one", soft_wrap=True)
+        results().print(
+            f"waiting for the first run below {runs_dir}: harness train starts one", soft_wrap=True
+        )
     try:
         while not _begun(runs_dir):
             time.sleep(AWAIT_S)

@@ -57,34 +57,51 @@ class Feed(Follower):
         episodes = cast("list[Episode]", self._fresh_rows["episodes"])
         if episodes:
             more = pl.DataFrame(episodes_table(episodes))
-            self.episodes = pl.concat([self.episodes, more], rechunk=self.episodes.n_chunks() > MOST_CHUNKS)
+            self.episodes = pl.concat(
+                [self.episodes, more], rechunk=self.episodes.n_chunks() > MOST_CHUNKS
+            )
         for row in cast("list[LoggedStep]", self._fresh_rows["steps"]):
             self._logs[row["step"]].append(row)
         touched = {row["step"] for rows in self._fresh_rows.values() for row in rows}
-        again = self.episodes.filter(pl.col("step").is_in(list(touched))).drop("tool_calls").to_dicts()
+        again = (
+            self.episodes.filter(pl.col("step").is_in(list(touched))).drop("tool_calls").to_dicts()
+        )
         logged = [row for step in touched for row in self._logs.get(step, ())]
-        self._steps |= {int(row["step"]): row for row in step_rows(logged, cast("list[Episode]", again))}
+        self._steps |= {
+            int(row["step"]): row for row in step_rows(logged, cast("list[Episode]", again))
+        }
         return state
 
     @property
     def steps(self) -> pl.DataFrame:
         """One row a step, as `harness.results.tables` makes it; of the step under way no figures of its rollouts."""
         rows = [self._steps[step] for step in sorted(self._steps)]
-        over = [{name: of for name, of in row.items() if not name.startswith("rollout/")} for row in rows]
+        over = [
+            {name: of for name, of in row.items() if not name.startswith("rollout/")}
+            for row in rows
+        ]
         whole = self.whole
-        return pl.DataFrame(steps_table([a if a["step"] <= whole else b for a, b in zip(rows, over, strict=True)]))
+        return pl.DataFrame(
+            steps_table([a if a["step"] <= whole else b for a, b in zip(rows, over, strict=True)])
+        )
 
     @property
     def whole(self) -> int:
         """The last step whose rollouts have all ended: those that end first are the short ones, which say little."""
-        ended = {step: row["rollout/rollouts"] for step, row in self._steps.items() if "rollout/rollouts" in row}
+        ended = {
+            step: row["rollout/rollouts"]
+            for step, row in self._steps.items()
+            if "rollout/rollouts" in row
+        }
         last = max(ended, default=0)
         return last if ended.get(last, 0) >= self._expected["train"] else last - 1
 
     @property
     def rewritten(self) -> bool:
         """Whether a file holds less than was read of it: rows were set aside for a resumption."""
-        return any(not path.exists() or path.stat().st_size < read for path, read in self.offsets.items())
+        return any(
+            not path.exists() or path.stat().st_size < read for path, read in self.offsets.items()
+        )
 
 
 class Followed:
@@ -117,11 +134,22 @@ class Followed:
         if stamp != self._stamp:
             try:
                 self._read()
-            except (UserError, ValueError, LookupError, OSError) as error:  # halfway through a change, or damaged
-                self.trouble = str(error) if isinstance(error, UserError) else f"{self.path} cannot be read: {error!r}"
+            except (
+                UserError,
+                ValueError,
+                LookupError,
+                OSError,
+            ) as error:  # halfway through a change, or damaged
+                self.trouble = (
+                    str(error)
+                    if isinstance(error, UserError)
+                    else f"{self.path} cannot be read: {error!r}"
+                )
                 self._feed = None
                 return self.run
-            self._quiet_since = time.monotonic() if self._stamp else -math.inf  # asked at once at first
+            self._quiet_since = (
+                time.monotonic() if self._stamp else -math.inf
+            )  # asked at once at first
             self._stamp, self.trouble, self.version = stamp, "", self.version + 1
         self._ask_who_holds_it()
         return self.run
@@ -133,7 +161,10 @@ class Followed:
     def _state(self) -> list[tuple[str, int, int]]:
         """Name, time and size of every file that what is shown is made of."""
         record = self.path / "run.json"
-        files = [record, *(file for pattern in (*TABLES, *GROWING) for file in sorted(self.path.glob(pattern)))]
+        files = [
+            record,
+            *(file for pattern in (*TABLES, *GROWING) for file in sorted(self.path.glob(pattern))),
+        ]
         return [(file.name, (at := file.stat()).st_mtime_ns, at.st_size) for file in files]
 
     def _read(self) -> None:
@@ -141,11 +172,17 @@ class Followed:
         record = folder.read()
         run = Run(folder, record, name=folder.id)
         if record["status"] == "running":
-            if self._feed is None or self._feed.rewritten or len(record["launches"]) != self._launches:
+            if (
+                self._feed is None
+                or self._feed.rewritten
+                or len(record["launches"]) != self._launches
+            ):
                 self._feed, self.era = Feed.of(folder, record), self.era + 1
             run.progress = self._feed.look()
             run.episodes, run.steps, run.transitions = self._feed.episodes, self._feed.steps, None
-            run.training = run.episodes.filter(pl.col("phase") == "train", pl.col("step") <= self._feed.whole)
+            run.training = run.episodes.filter(
+                pl.col("phase") == "train", pl.col("step") <= self._feed.whole
+            )
         else:
             self._feed = None
         self._launches = len(record["launches"])

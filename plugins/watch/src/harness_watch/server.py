@@ -13,7 +13,13 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import (
+    HTMLResponse,
+    JSONResponse,
+    PlainTextResponse,
+    Response,
+    StreamingResponse,
+)
 from starlette.routing import Route
 
 from harness.errors import EnvironmentProblem, UserError
@@ -34,7 +40,9 @@ POLICY = (
 )
 
 
-def application(view: View, start: str = HERE, over: Callable[[], bool] = lambda: False) -> Starlette:
+def application(
+    view: View, start: str = HERE, over: Callable[[], bool] = lambda: False
+) -> Starlette:
     """The ASGI application.
 
     Args:
@@ -60,7 +68,9 @@ def application(view: View, start: str = HERE, over: Callable[[], bool] = lambda
     async def events(request: Request) -> Response:
         at = asked(request)
         await state(at)  # what is not there is refused before anything is sent
-        return StreamingResponse(stream(at), media_type="text/event-stream", headers={"cache-control": "no-store"})
+        return StreamingResponse(
+            stream(at), media_type="text/event-stream", headers={"cache-control": "no-store"}
+        )
 
     async def stream(at: str) -> AsyncIterator[str]:
         sent: State | None = None
@@ -98,7 +108,11 @@ def change(sent: State | None, now: State) -> str:
     """What a page that shows one state needs for the next, as JSON."""
     old = {} if sent is None else sent.blocks
     reset = sent is not None and sent.era != now.era
-    shown = set() if sent is None or reset else {(one["run"], one["id"]) for one in sent.found["browser"]["episodes"]}
+    shown = (
+        set()
+        if sent is None or reset
+        else {(one["run"], one["id"]) for one in sent.found["browser"]["episodes"]}
+    )
     new = [one for one in now.found["browser"]["episodes"] if (one["run"], one["id"]) not in shown]
     blocks = {name: html for name, html in now.blocks.items() if old.get(name) != html}
     news: dict[str, object] = {"blocks": blocks, "episodes": new, "reset": reset}
@@ -122,7 +136,9 @@ def serve(view: View, start: str, port: int, opened: Callable[[str], None]) -> N
     try:
         listening.bind((HOST, port))
     except OSError as error:
-        raise EnvironmentProblem(f"cannot listen on {HOST}:{port}: {error.strerror}. Leave --port out") from error
+        raise EnvironmentProblem(
+            f"cannot listen on {HOST}:{port}: {error.strerror}. Leave --port out"
+        ) from error
     server: BoundedServer | None = None
     app = application(view, start, lambda: server is not None and server.should_exit)
     server = BoundedServer(app, Limits(connections=256), log_config=None, lifespan="off")

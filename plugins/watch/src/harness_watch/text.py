@@ -57,7 +57,9 @@ def lines(found: Contents) -> Iterator[str]:
     if not found["matrix"]:
         yield f"{found['title']}: {found['live'].said}"
     for row in found["matrix"]:
-        cells = [f"{name} {row[name]}" for name in found["columns"][1:] if row[name] and name != "left"]
+        cells = [
+            f"{name} {row[name]}" for name in found["columns"][1:] if row[name] and name != "left"
+        ]
         yield f"{row[found['columns'][0]]}: {', '.join(cells)}"
     for card in found["headline"]:
         if card["label"] == "failures" and card["more"]:
@@ -69,16 +71,23 @@ def _screen(found: Contents) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    parts: list[RenderableType] = [Text(printable(f"{found['title']}: {found['live'].said}"), style="bold")]
+    parts: list[RenderableType] = [
+        Text(printable(f"{found['title']}: {found['live'].said}"), style="bold")
+    ]
     if found["matrix"]:
         rows = table(*found["columns"], overflow="fold")
         for row in found["matrix"]:
             rows.add_row(*(Text(printable(row[name])) for name in found["columns"]))
         parts.append(rows)
     for card in found["headline"]:
-        parts.append(Text(printable(f"{card['label']:>12}  {card['value']}  {'; '.join(card['more'])}")))
+        parts.append(
+            Text(printable(f"{card['label']:>12}  {card['value']}  {'; '.join(card['more'])}"))
+        )
     for chart in found["charts"]:
-        if chart["layout"]["xaxis"]["title"]["text"] == "step" and (last := _last(chart["data"])) is not None:
+        if (
+            chart["layout"]["xaxis"]["title"]["text"] == "step"
+            and (last := _last(chart["data"])) is not None
+        ):
             parts.append(Text(printable(f"{chart['title']:>24}  {last}")))
     for one in found["browser"]["episodes"][:EPISODES]:
         what = f"{one['verdict']:>12}  {one['phase']} step {one['step']}  {one['question']}"

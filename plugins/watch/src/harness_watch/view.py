@@ -90,7 +90,10 @@ class View:
             except UserError as error:  # a table is damaged, or half replaced
                 if known is None:
                     raise
-                found = {**known[1].found, "live": known[1].found["live"]._replace(state="lost", said=str(error))}
+                found = {
+                    **known[1].found,
+                    "live": known[1].found["live"]._replace(state="lost", said=str(error)),
+                }
                 state = replace(known[1], found=found, blocks=blocks(found))
             self._known[at] = (mark, state)
         self._looked[at] = now
@@ -110,7 +113,12 @@ class View:
     def _path(self, at: str) -> Path:
         pure, path = PurePosixPath(at), self.root / at
         inside = at == HERE or (at and not pure.is_absolute() and ".." not in pure.parts)
-        if inside and (at == HERE or path in self._followed or _held(path, "run.json") or _held(path, STUDY_FILE)):
+        if inside and (
+            at == HERE
+            or path in self._followed
+            or _held(path, "run.json")
+            or _held(path, STUDY_FILE)
+        ):
             return path
         raise LookupError(at)
 
@@ -122,13 +130,18 @@ class View:
                 extra: Mark = ((path / STUDY_FILE).stat().st_mtime_ns,)
             except (UserError, OSError) as error:
                 names, extra = [], (str(error),)
-            folders = [path / name for name in names if name and (path / name / "run.json").is_file()]
+            folders = [
+                path / name for name in names if name and (path / name / "run.json").is_file()
+            ]
         elif path in self._followed or _held(path, "run.json"):
             folders, extra = [path], ()
         else:
             folders = [file.parent for file in path.glob("*/run.json")]
             extra = tuple((file, file.stat().st_mtime_ns) for file in path.glob(f"*/{STUDY_FILE}"))
-        found = [self._followed.setdefault(folder, Followed(folder)) for folder in sorted(folders, reverse=True)]
+        found = [
+            self._followed.setdefault(folder, Followed(folder))
+            for folder in sorted(folders, reverse=True)
+        ]
         for one in found:
             one.look()
         return found, extra
@@ -148,7 +161,12 @@ class View:
         state, said = _said(found, runs)
         found["live"] = Live(at, state, said, above, "" if at == HERE else f"{at}/")
         charts = json.dumps(found["charts"], default=str, allow_nan=False)
-        return State(found, blocks(found), charts, sum(one.era for one in runs if one.run and len(one.run.episodes)))
+        return State(
+            found,
+            blocks(found),
+            charts,
+            sum(one.era for one in runs if one.run and len(one.run.episodes)),
+        )
 
     def _study(self, path: Path, runs: Sequence[Followed]) -> Selection:
         try:
@@ -166,7 +184,9 @@ class View:
 
     def _compare(self, at: str, chosen: Selection, runs: Sequence[Followed]) -> Contents:
         """What a page says of runs; compared again where another has finished."""
-        mark = tuple((one.path, one.version) for one in runs if one.run is not None and one.run.finished)
+        mark = tuple(
+            (one.path, one.version) for one in runs if one.run is not None and one.run.finished
+        )
         known = self._compared.get(at)
         if known is None or known[0] != mark:
             try:
@@ -187,7 +207,9 @@ def _said(found: Contents, runs: Sequence[Followed]) -> tuple[str, str]:
     """Of what kind the state of a place is, and what is said of it."""
     trouble = next((one.trouble for one in runs if one.trouble), "")
     records = [one.run.record["status"] for one in runs if one.run is not None]
-    if trouble and (len(runs) == 1 or trouble not in (GONE, LEFT)):  # of several each has its state in a row
+    if trouble and (
+        len(runs) == 1 or trouble not in (GONE, LEFT)
+    ):  # of several each has its state in a row
         return "lost", trouble
     if len(runs) == 1 and not found["matrix"]:
         assert runs[0].run is not None
@@ -195,11 +217,17 @@ def _said(found: Contents, runs: Sequence[Followed]) -> tuple[str, str]:
         again = f", launch {launches}" if launches > 1 else ""
         begun = runs[0].run.progress.rollouts or record["status"] != "running"
         where = standing(runs[0].run.progress) if begun else "starting"
-        why = record["launches"][-1].get("reason") if record["status"] not in ("running", "finished") else ""
+        why = (
+            record["launches"][-1].get("reason")
+            if record["status"] not in ("running", "finished")
+            else ""
+        )
         told = f"{record['status']}{again}{', ' if where else ''}{where}"
         return record["status"], f"{told}: {why}" if why else told
     states = records if "run" in found["columns"] else [row["state"] for row in found["matrix"]]
-    state = next((one for one in ("running", "killed") if one in states), "finished").replace("killed", "lost")
+    state = next((one for one in ("running", "killed") if one in states), "finished").replace(
+        "killed", "lost"
+    )
     return state, _counted(states) or "no run has begun"
 
 
@@ -211,7 +239,13 @@ def _folder(path: Path, runs: Sequence[Followed]) -> Contents:
     """A list to choose from, newest first."""
     rows = [*_studies(path), *_listed(runs)]
     columns = ("run", *COLUMNS[2:], "agent", "trained roles", "seed")
-    found = contents(Selection([], str(path)), None, [], {}, {"episodes": [], "texts": [], "total": 0, "shown": 0})
+    found = contents(
+        Selection([], str(path)),
+        None,
+        [],
+        {},
+        {"episodes": [], "texts": [], "total": 0, "shown": 0},
+    )
     found["matrix"] = [dict.fromkeys(columns, "") | row for row in rows]
     found["columns"] = [name for name in columns if any(row.get(name) for row in rows)]
     return found
@@ -221,7 +255,11 @@ def _listed(runs: Sequence[Followed]) -> Iterator[dict[str, str]]:
     for one in runs:
         if one.run is not None:
             record = one.run.record
-            what = {"agent": record["agent"], "trained roles": record["agent_match"], "seed": str(record["seed"])}
+            what = {
+                "agent": record["agent"],
+                "trained roles": record["agent_match"],
+                "seed": str(record["seed"]),
+            }
             try:
                 yield {"folder": one.path.name, "run": one.path.name, **what, **stands(one.run)}
             except UserError as error:
@@ -235,4 +273,9 @@ def _studies(path: Path) -> Iterator[dict[str, str]]:
         except UserError as error:
             yield {"folder": "", "run": file.parent.name, "state": str(error)}
             continue
-        yield {"folder": file.parent.name, "run": file.parent.name, "agent": "a study", "state": _counted(states)}
+        yield {
+            "folder": file.parent.name,
+            "run": file.parent.name,
+            "agent": "a study",
+            "state": _counted(states),
+        }

@@ -18,7 +18,11 @@ def unknown(options: Mapping[str, object]) -> str:
 
 
 def attend(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float | None, window: int | None
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    scale: float | None,
+    window: int | None,
 ) -> torch.Tensor:
     """Causal attention of one sequence, of all its tokens or of its last one.
 
@@ -36,7 +40,11 @@ def attend(
         if asking == 1:
             keys, values = (one.narrow(2, tokens - window, window) for one in (keys, values))
         else:
-            near = torch.ones(tokens, tokens, dtype=torch.bool, device=query.device).tril().triu(1 - window)
+            near = (
+                torch.ones(tokens, tokens, dtype=torch.bool, device=query.device)
+                .tril()
+                .triu(1 - window)
+            )
     return scaled_dot_product_attention(
         query,
         keys,

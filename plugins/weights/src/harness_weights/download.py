@@ -34,7 +34,10 @@ def download(package: Package, into: Path) -> Path:
         with zipfile.ZipFile(next(into.glob("*.whl"))) as wheel:
             wheel.extractall(into)
     elif uv is not None:
-        _run([uv, "pip", "install", "--python", sys.executable, "--target", str(into), *only], package)
+        _run(
+            [uv, "pip", "install", "--python", sys.executable, "--target", str(into), *only],
+            package,
+        )
     else:
         raise EnvironmentProblem(
             f"downloading {package.pin} needs pip or uv, and {sys.executable} finds neither: install uv"

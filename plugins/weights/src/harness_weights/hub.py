@@ -20,12 +20,16 @@ def download(hub: Hub, into: Path) -> Path:
             not installed.
     """
     if find_spec("huggingface_hub") is None:
-        raise EnvironmentProblem(f"downloading from Hugging Face needs huggingface_hub: {how_to_install('cpu')}")
+        raise EnvironmentProblem(
+            f"downloading from Hugging Face needs huggingface_hub: {how_to_install('cpu')}"
+        )
     from huggingface_hub import snapshot_download
 
     try:
         at, wanted = os.environ.get("HF_ENDPOINT"), list(hub.files)
-        snapshot_download(hub.model, revision=hub.commit, allow_patterns=wanted, local_dir=into, endpoint=at)
+        snapshot_download(
+            hub.model, revision=hub.commit, allow_patterns=wanted, local_dir=into, endpoint=at
+        )
     except Exception as error:  # its errors, httpx's, the system's
         said = str(error.__cause__ or error).strip().partition("\n")[0]
         raise EnvironmentProblem(f"Hugging Face does not give {hub.pin} ({said})") from error

@@ -108,7 +108,9 @@ class _Layer(CacheLayerMixin):
 class _Prompt(_Layer):
     """Keeps what a prompt's pass computes."""
 
-    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> Any:
         self.keys, self.values = key_states, value_states
         return key_states, value_states
 
@@ -167,7 +169,9 @@ class _Step(_Layer):
         super().__init__()
         self._seats, self._some = seats, some
 
-    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> Any:
         seats, positions = self._some.seats, self._some.positions
         self._seats.keys[seats, :, positions] = key_states[: len(seats), :, 0]
         self._seats.values[seats, :, positions] = value_states[: len(seats), :, 0]
@@ -216,7 +220,9 @@ class Passes:
         self._here = threading.local()
         """In each lane, `some`: the pass under way."""
         seats = max(seats, ROWS * LANES)
-        self._seats = [_Seats(seats, max(positions, TRIAL + 1)) for _ in range(model.config.num_hidden_layers)]
+        self._seats = [
+            _Seats(seats, max(positions, TRIAL + 1)) for _ in range(model.config.num_hidden_layers)
+        ]
         for module in model.modules():
             if type(module) is Linear:
                 module.forward = partial(self._linear, module)  # type: ignore[method-assign]
@@ -229,7 +235,12 @@ class Passes:
         with torch.inference_mode():
             layers: list[Any] = [_Prompt() for _ in self._seats]
             ids = torch.tensor([prompt])
-            found = self.model(input_ids=ids, past_key_values=Cache(layers=layers), use_cache=True, logits_to_keep=1)
+            found = self.model(
+                input_ids=ids,
+                past_key_values=Cache(layers=layers),
+                use_cache=True,
+                logits_to_keep=1,
+            )
             return Read(found.logits[:, -1], [(at.keys[0], at.values[0]) for at in layers])
 
     def sit(self, seat: int, read: Read) -> None:
@@ -242,7 +253,9 @@ class Passes:
         for layer in self._seats:
             layer.move(seat, to, length)
 
-    def step(self, tokens: Sequence[int], positions: Sequence[int]) -> list[tuple[int, torch.Tensor]]:
+    def step(
+        self, tokens: Sequence[int], positions: Sequence[int]
+    ) -> list[tuple[int, torch.Tensor]]:
         """Logits after one more token of each request, from the first seat on.
 
         Args:
@@ -255,7 +268,8 @@ class Passes:
         requests = self._divided(len(tokens))
         ends = list(accumulate(requests))
         passes = [
-            (first, tokens[first:end], positions[first:end]) for first, end in zip([0, *ends], ends, strict=False)
+            (first, tokens[first:end], positions[first:end])
+            for first, end in zip([0, *ends], ends, strict=False)
         ]
         return list(zip(requests, self._in_lanes(self._pass, passes), strict=True))
 
@@ -293,7 +307,10 @@ class Passes:
         if self._small and (threads := torch.get_num_threads()) >= LANES:
             self._divide(threads // LANES, LANES - 1)
         if self.rows > 1 and not self._alike():
-            log.info("rows of a pass are not computed alike with %d threads here: one thread", torch.get_num_threads())
+            log.info(
+                "rows of a pass are not computed alike with %d threads here: one thread",
+                torch.get_num_threads(),
+            )
             self._divide(1, len(self._lanes))
             if not self._alike():
                 log.info("nor with one thread: one row at a time")
@@ -303,9 +320,13 @@ class Passes:
         """Give each lane, this thread too, so many threads."""
         for lane in self._lanes or ():
             lane.shutdown()
-        self._lanes = [ThreadPoolExecutor(1, "lane", torch.set_num_threads, (threads,)) for _ in range(others)]
+        self._lanes = [
+            ThreadPoolExecutor(1, "lane", torch.set_num_threads, (threads,)) for _ in range(others)
+        ]
         for lane in self._lanes:
-            lane.submit(int).result()  # what a lane is told is also what threads begin with that come later
+            lane.submit(
+                int
+            ).result()  # what a lane is told is also what threads begin with that come later
         torch.set_num_threads(threads)
 
     @property
@@ -316,7 +337,10 @@ class Passes:
     def _in_lanes(self, make: Callable[[_T], _Made], given: Sequence[_T]) -> list[_Made]:
         """What is made of each, in all lanes at once."""
         lanes = self._lanes or []
-        others = [lane.submit(_each, make, given[place :: self.lanes]) for place, lane in enumerate(lanes, 1)]
+        others = [
+            lane.submit(_each, make, given[place :: self.lanes])
+            for place, lane in enumerate(lanes, 1)
+        ]
         try:
             made = [_each(make, given[:: self.lanes])]
         finally:

@@ -34,7 +34,9 @@ def choose_engine(engine: Engine | None) -> Engine:
     """
     able = find_spec("vllm") is not None and resolve_device("auto") == "cuda"
     if engine == "vllm" and not able:
-        raise EnvironmentProblem(f"--engine vllm needs a CUDA device and vLLM: {how_to_install('gpu')}")
+        raise EnvironmentProblem(
+            f"--engine vllm needs a CUDA device and vLLM: {how_to_install('gpu')}"
+        )
     return engine or ("vllm" if able else "transformers")
 
 
@@ -72,13 +74,20 @@ def recorded_prompts(folder: RunFolder, count: int) -> list[list[int]]:
     rows = pq.read_table(path, columns=columns).to_pylist() if path.is_file() else []
     prompts = list(dict.fromkeys(tuple(row["prompt_ids"]) for row in rows if row["phase"] == "val"))
     if not prompts:
-        raise UserError(f"{folder.path} has no recorded validation prompts: --verify needs rollout.keep_transitions")
+        raise UserError(
+            f"{folder.path} has no recorded validation prompts: --verify needs rollout.keep_transitions"
+        )
     count = min(count, len(prompts))
     return [list(prompts[index * len(prompts) // count]) for index in range(count)]
 
 
 def compare_answers(
-    trained: Any, exported: Path, prompts: Sequence[Sequence[int]], limit: int, engine: Engine, memory: float
+    trained: Any,
+    exported: Path,
+    prompts: Sequence[Sequence[int]],
+    limit: int,
+    engine: Engine,
+    memory: float,
 ) -> Proof:
     """Greedy answers of an exported folder beside those of the trained policy.
 
@@ -91,7 +100,9 @@ def compare_answers(
     import torch
 
     job = {"prompts": [list(ids) for ids in prompts], "limit": limit, "memory": memory}
-    answers = _vllm(exported, job) if engine == "vllm" else None  # before this process takes GPU memory
+    answers = (
+        _vllm(exported, job) if engine == "vllm" else None
+    )  # before this process takes GPU memory
     device = resolve_device("auto")
     trained = trained.to(device)
     stops = _stops(exported)
@@ -103,7 +114,11 @@ def compare_answers(
     ):
         expected, got = _to_stop(one, stops), _to_stop(other, stops)
         if expected != got:
-            place = next(at for at, (mine, theirs) in enumerate(zip(expected, got, strict=False)) if mine != theirs)
+            place = next(
+                at
+                for at, (mine, theirs) in enumerate(zip(expected, got, strict=False))
+                if mine != theirs
+            )
             prefix = [*prompt, *expected[:place]]
             gap = _gap(trained, prefix, expected[place], got[place])
             found: Difference = {
@@ -165,23 +180,32 @@ def _stops(folder: Path) -> list[int]:
     return list(stops) if isinstance(stops, list) else [stops]
 
 
-def _greedy(model: Any, prompts: Sequence[Sequence[int]], limit: int, stops: list[int]) -> list[list[int]]:
+def _greedy(
+    model: Any, prompts: Sequence[Sequence[int]], limit: int, stops: list[int]
+) -> list[list[int]]:
     import torch
     from transformers import GenerationConfig
 
     # Not the folder's own: some hold a repetition penalty, which neither trainer nor validation applies.
-    plain = GenerationConfig(max_new_tokens=limit, do_sample=False, eos_token_id=stops, pad_token_id=stops[0])
+    plain = GenerationConfig(
+        max_new_tokens=limit, do_sample=False, eos_token_id=stops, pad_token_id=stops[0]
+    )
     answers = []
     for prompt in prompts:
         ids = torch.tensor([list(prompt)], device=model.device)
-        whole = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), generation_config=plain)
+        whole = model.generate(
+            input_ids=ids, attention_mask=torch.ones_like(ids), generation_config=plain
+        )
         answers.append(whole[0, len(prompt) :].tolist())
     return answers
 
 
 def _to_stop(ids: list[int], stops: list[int]) -> list[int]:
     """Up to the first stop token, all of which count as one; an engine may leave it out of what it returns."""
-    return [*ids[: next((place for place, token in enumerate(ids) if token in stops), len(ids))], stops[0]]
+    return [
+        *ids[: next((place for place, token in enumerate(ids) if token in stops), len(ids))],
+        stops[0],
+    ]
 
 
 def _gap(model: Any, prefix: Sequence[int], one: int, other: int) -> float:
@@ -189,7 +213,9 @@ def _gap(model: Any, prefix: Sequence[int], one: int, other: int) -> float:
     import torch
 
     with torch.inference_mode():
-        logits = model(input_ids=torch.tensor([list(prefix)], device=model.device)).logits[0, -1].float()
+        logits = (
+            model(input_ids=torch.tensor([list(prefix)], device=model.device)).logits[0, -1].float()
+        )
     return round(float(logits[one] - logits[other]), 4)
 
 
@@ -201,7 +227,9 @@ def _vllm(exported: Path, job: dict[str, Any]) -> list[list[int]]:
         done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace")
         if done.returncode != 0:
             told = "\n".join(line for line in done.stderr.splitlines() if "Error" in line)
-            raise RunFailed(f"vLLM did not answer from {exported}: {last_line(told or done.stderr)[:300]}")
+            raise RunFailed(
+                f"vLLM did not answer from {exported}: {last_line(told or done.stderr)[:300]}"
+            )
         answers: list[list[int]] = json.loads(paper.read_text())
         return answers
 
@@ -213,13 +241,17 @@ def main() -> None:
     model, paper = sys.argv[1], Path(sys.argv[2])
     job = json.loads(paper.read_text(encoding="utf-8"))
     longest = max(map(len, job["prompts"])) + job["limit"]
-    engine = LLM(model, max_model_len=longest, gpu_memory_utilization=job["memory"], enforce_eager=True)
+    engine = LLM(
+        model, max_model_len=longest, gpu_memory_utilization=job["memory"], enforce_eager=True
+    )
     outputs = engine.generate(
         [{"prompt_token_ids": ids} for ids in job["prompts"]],
         SamplingParams(temperature=0.0, max_tokens=job["limit"]),
         use_tqdm=False,
     )
-    paper.write_text(json.dumps([list(output.outputs[0].token_ids) for output in outputs]), encoding="utf-8")
+    paper.write_text(
+        json.dumps([list(output.outputs[0].token_ids) for output in outputs]), encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

@@ -44,7 +44,9 @@ def served(
     """`harness.policies.servers.Server`: our own server on `cpu`, which reads Hermes alone, else vLLM."""
     environment = {**os.environ, "VLLM_NO_USAGE_STATS": "1", "TOKENIZERS_PARALLELISM": "false"}
     keyed = KEY if device == "cpu" else "VLLM_API_KEY"
-    environment = {**environment, keyed: key} if key else {k: v for k, v in environment.items() if k != keyed}
+    environment = (
+        {**environment, keyed: key} if key else {k: v for k, v in environment.items() if k != keyed}
+    )
     if Path(model).exists():
         environment |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -68,9 +70,23 @@ def _own(
 
 
 def _vllm(
-    model: str, max_length: int, environment: Mapping[str, str], log: Path, parser: str, wanted: int, name: str
+    model: str,
+    max_length: int,
+    environment: Mapping[str, str],
+    log: Path,
+    parser: str,
+    wanted: int,
+    name: str,
 ) -> tuple[subprocess.Popen[bytes], str]:
-    command = ["-m", "harness_weights.serve", str(os.getpid()), "--model", model, "--max-model-len", str(max_length)]
+    command = [
+        "-m",
+        "harness_weights.serve",
+        str(os.getpid()),
+        "--model",
+        model,
+        "--max-model-len",
+        str(max_length),
+    ]
     if name:
         command += ["--served-model-name", name]
     command += _small(model, max_length)
@@ -81,7 +97,9 @@ def _vllm(
         process = _start([*command, "--host", "127.0.0.1", "--port", str(port)], environment, log)
         try:
             with _stopped_on_error(process):
-                return process, _ready(process, name or model, port, log, environment.get("VLLM_API_KEY", ""))
+                return process, _ready(
+                    process, name or model, port, log, environment.get("VLLM_API_KEY", "")
+                )
         except RunFailed:
             # vLLM takes no socket of ours, so another process may have taken the port meanwhile.
             if last or wanted or b"Address already in use" not in log.read_bytes()[known:]:
@@ -94,11 +112,23 @@ def _small(model: str, max_length: int) -> list[str]:
     try:
         shape = about(model)
         wide = shape.get("head_dim") or shape["hidden_size"] // shape["num_attention_heads"]
-        cache = SEATS * max_length * shape["num_hidden_layers"] * shape["num_key_value_heads"] * wide * 2 * 2
+        cache = (
+            SEATS
+            * max_length
+            * shape["num_hidden_layers"]
+            * shape["num_key_value_heads"]
+            * wide
+            * 2
+            * 2
+        )
     except (KeyError, TypeError):  # not here yet, or of another make
         return []
     # The share is only asked for where the bytes are not told; vLLM wants it free all the same.
-    return ["--kv-cache-memory-bytes", str(cache), "--gpu-memory-utilization", "0.1"] if cache <= SMALL else []
+    return (
+        ["--kv-cache-memory-bytes", str(cache), "--gpu-memory-utilization", "0.1"]
+        if cache <= SMALL
+        else []
+    )
 
 
 def _start(
@@ -126,7 +156,9 @@ def _stopped_on_error(process: subprocess.Popen[bytes]) -> Iterator[None]:
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
     stop_process(process)
-    with suppress(ProcessLookupError):  # vLLM's engine has a process of its own, which a killed server leaves behind
+    with suppress(
+        ProcessLookupError
+    ):  # vLLM's engine has a process of its own, which a killed server leaves behind
         os.killpg(process.pid, signal.SIGKILL)
 
 
@@ -140,7 +172,12 @@ def _address(process: subprocess.Popen[bytes], log: Path, timeout_s: float = 300
 
 
 def _ready(
-    process: subprocess.Popen[bytes], model: str, port: int, log: Path, key: str, timeout_s: float = 900.0
+    process: subprocess.Popen[bytes],
+    model: str,
+    port: int,
+    log: Path,
+    key: str,
+    timeout_s: float = 900.0,
 ) -> str:
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     asked = urllib.request.Request(f"http://127.0.0.1:{port}/v1/models", headers=headers)
@@ -148,7 +185,9 @@ def _ready(
     while time.monotonic() < deadline and process.poll() is None:
         try:
             with urllib.request.urlopen(asked, timeout=2) as answer:
-                if model in [one["id"] for one in json.load(answer)["data"]]:  # else not ours: it took the port first
+                if model in [
+                    one["id"] for one in json.load(answer)["data"]
+                ]:  # else not ours: it took the port first
                     return f"127.0.0.1:{port}"
         except (OSError, ValueError, KeyError):
             pass
@@ -160,7 +199,9 @@ def _failure(process: subprocess.Popen[bytes], log: Path) -> RunFailed | Environ
     last = last_line(log.read_text(encoding="utf-8", errors="replace"))[:300]
     if "No module named" in last:
         return EnvironmentProblem(f"{last}. Install it: {how_to_install('cpu')}")
-    return RunFailed(f"the policy server did not start (status {process.poll()}): {last} (whole log: {log})")
+    return RunFailed(
+        f"the policy server did not start (status {process.poll()}): {last} (whole log: {log})"
+    )
 
 
 def _free_port() -> int:

@@ -64,12 +64,20 @@ class PolicyServer:
 
         from harness_weights.decoder import Decoder
 
-        own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()  # as the trainer has
+        own = (
+            len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        )  # as the trainer has
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or own or 1))
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, trust_remote_code=trust_remote_code)
-        self.tokenizer: Any = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
+        model = AutoModelForCausalLM.from_pretrained(
+            path, dtype=torch.float32, trust_remote_code=trust_remote_code
+        )
+        self.tokenizer: Any = AutoTokenizer.from_pretrained(
+            path, trust_remote_code=trust_remote_code
+        )
         stop = model.generation_config.eos_token_id
-        stops = {*(stop if isinstance(stop, list) else [stop]), self.tokenizer.eos_token_id} - {None}
+        stops = {*(stop if isinstance(stop, list) else [stop]), self.tokenizer.eos_token_id} - {
+            None
+        }
         self.decoder = Decoder(model.eval(), slots, max_length, stops)
         self.max_length = max_length
         self.response_length = response_length
@@ -77,7 +85,9 @@ class PolicyServer:
         self._key = f"Bearer {key}" if key else ""
         tags = {OPEN, CLOSE}
         added = self.tokenizer.added_tokens_decoder
-        self._hidden = {number for number, token in added.items() if token.special and token.content not in tags}
+        self._hidden = {
+            number for number, token in added.items() if token.special and token.content not in tags
+        }
         self._serving: asyncio.Task[None] | None = None
 
     async def launch(self, port: int = 0, limits: Limits | None = None) -> str:
@@ -87,11 +97,15 @@ class PolicyServer:
         listener = socket.socket()
         listener.bind(("127.0.0.1", port))
         listener.listen()  # from here on connections wait instead of being refused
-        server = BoundedServer(self._app(), limits or Limits(connections=fitting()), log_level="error")
+        server = BoundedServer(
+            self._app(), limits or Limits(connections=fitting()), log_level="error"
+        )
         self._serving = asyncio.create_task(server.serve(sockets=[listener]))
         return f"127.0.0.1:{listener.getsockname()[1]}"
 
-    async def sample(self, prompt_ids: list[int], limit: int, sampling: dict[str, Any]) -> Generation:
+    async def sample(
+        self, prompt_ids: list[int], limit: int, sampling: dict[str, Any]
+    ) -> Generation:
         """Token ids in, token ids and log-probabilities out. `sampling`: `temperature`, `top_p`, `seed`."""
         from harness_weights.decoder import Generation
 
@@ -136,7 +150,15 @@ class PolicyServer:
         async def checked(request: Request) -> Response:
             given = request.headers.get("authorization", "")
             if self._key and not hmac.compare_digest(given.encode(), self._key.encode()):
-                return _json({"error": {"message": "wrong or missing bearer key", "code": "invalid_api_key"}}, 401)
+                return _json(
+                    {
+                        "error": {
+                            "message": "wrong or missing bearer key",
+                            "code": "invalid_api_key",
+                        }
+                    },
+                    401,
+                )
             return await answer(request)
 
         return checked
@@ -153,11 +175,21 @@ class PolicyServer:
             async for piece in request.stream():
                 raw += piece
                 if len(raw) > MAX_BODY_BYTES:
-                    return _json({"error": {"message": f"the body passes {MAX_BODY_BYTES} bytes", "code": 413}}, 413)
+                    return _json(
+                        {
+                            "error": {
+                                "message": f"the body passes {MAX_BODY_BYTES} bytes",
+                                "code": 413,
+                            }
+                        },
+                        413,
+                    )
             body = orjson.loads(raw)
             messages = body["messages"]
         except (orjson.JSONDecodeError, KeyError, TypeError, ClientDisconnect):
-            return _json({"error": {"message": "the body must be JSON with `messages`", "code": 400}}, 400)
+            return _json(
+                {"error": {"message": "the body must be JSON with `messages`", "code": 400}}, 400
+            )
         choice = body.get("tool_choice") or "auto"
         if choice not in ("auto", "none"):
             message = f"this server cannot make a policy call tools: tool_choice must be auto or none, not {choice!r}"
@@ -173,7 +205,15 @@ class PolicyServer:
                 **(body.get("chat_template_kwargs") or {}),
             )
         except Exception as error:
-            return _json({"error": {"message": f"the chat template refused the messages: {error}", "code": 400}}, 400)
+            return _json(
+                {
+                    "error": {
+                        "message": f"the chat template refused the messages: {error}",
+                        "code": 400,
+                    }
+                },
+                400,
+            )
         asked = body.get("max_completion_tokens") or body.get("max_tokens")
         if len(prompt_ids) + (asked or 1) > self.max_length:  # as vLLM does
             message = (
@@ -188,7 +228,9 @@ class PolicyServer:
             return StreamingResponse(_events(answer), media_type="text/event-stream")
         return _json(answer)
 
-    def _answer(self, body: dict[str, Any], prompt_ids: list[int], done: Generation) -> dict[str, Any]:
+    def _answer(
+        self, body: dict[str, Any], prompt_ids: list[int], done: Generation
+    ) -> dict[str, Any]:
         message, calls_tools = self._message(body, prompt_ids, done)
         choice: dict[str, object] = {
             "index": 0,
@@ -198,7 +240,12 @@ class PolicyServer:
         if body.get("logprobs"):
             choice["logprobs"] = {
                 "content": [
-                    {"token": f"token_id:{token}", "logprob": logprob, "bytes": None, "top_logprobs": []}
+                    {
+                        "token": f"token_id:{token}",
+                        "logprob": logprob,
+                        "bytes": None,
+                        "top_logprobs": [],
+                    }
                     for token, logprob in zip(done.token_ids, done.logprobs, strict=True)
                 ]
             }
@@ -219,12 +266,16 @@ class PolicyServer:
             answer["prompt_token_ids"] = prompt_ids
         return answer
 
-    def _message(self, body: dict[str, Any], prompt_ids: list[int], done: Generation) -> tuple[dict[str, Any], bool]:
+    def _message(
+        self, body: dict[str, Any], prompt_ids: list[int], done: Generation
+    ) -> tuple[dict[str, Any], bool]:
         """The reply, and whether it calls tools: only where the request has some may it."""
         if not body.get("tools") or body.get("tool_choice") == "none":
             text = self.tokenizer.decode(done.token_ids, skip_special_tokens=True)
             return {"role": "assistant", "content": text}, False
-        shown = [token for token in done.token_ids if token not in self._hidden]  # the tags may be special tokens
+        shown = [
+            token for token in done.token_ids if token not in self._hidden
+        ]  # the tags may be special tokens
         text, calls = read_calls(self.tokenizer.decode(shown), [*prompt_ids, *done.token_ids])
         message: dict[str, object] = {"role": "assistant", "content": text}
         if calls:
@@ -259,11 +310,15 @@ def _set(finished: asyncio.Future[None]) -> None:
 
 async def _serve(path: str, max_length: int, port: int, name: str) -> None:
     key = os.environ.get(KEY, "")
-    server = PolicyServer(path, slots=64, response_length=256, max_length=max_length, name=name, key=key)
+    server = PolicyServer(
+        path, slots=64, response_length=256, max_length=max_length, name=name, key=key
+    )
     try:
         address = await server.launch(port)
     except OSError as error:
-        sys.exit(f"cannot listen on port {port}: {error.strerror}; name another, or none for a free one")
+        sys.exit(
+            f"cannot listen on port {port}: {error.strerror}; name another, or none for a free one"
+        )
     sys.stdout.write(address + "\n")
     sys.stdout.flush()
     await asyncio.Event().wait()

@@ -16,7 +16,12 @@ def _tool(name: str, description: str, /, **arguments: JSON) -> Tool:
     return Tool(
         name,
         description,
-        {"type": "object", "properties": arguments, "required": list(arguments), "additionalProperties": False},
+        {
+            "type": "object",
+            "properties": arguments,
+            "required": list(arguments),
+            "additionalProperties": False,
+        },
     )
 
 
@@ -28,10 +33,17 @@ class OrderDesk(Environment):
     """Customers, orders and stock of a small shop. What the rules forbid the tools do not always refuse."""
 
     tools = (
-        _tool("find_customer", "The customer with this name and postcode.", name=_TEXT, postcode=_TEXT),
+        _tool(
+            "find_customer", "The customer with this name and postcode.", name=_TEXT, postcode=_TEXT
+        ),
         _tool("show_order", "What is known of an order.", order=_ORDER),
         _tool("show_stock", "How many of an article there are, by size.", article=_TEXT),
-        _tool("cancel_order", "Cancel an order.", order=_ORDER, reason={"type": "string", "enum": list(REASONS)}),
+        _tool(
+            "cancel_order",
+            "Cancel an order.",
+            order=_ORDER,
+            reason={"type": "string", "enum": list(REASONS)},
+        ),
         _tool("change_size", "Change the size of what was ordered.", order=_ORDER, size=_TEXT),
         _tool("change_address", "Send an order elsewhere.", order=_ORDER, street=_TEXT, town=_TEXT),
         _tool("take_back", "Take a delivered order back.", order=_ORDER),
@@ -41,7 +53,9 @@ class OrderDesk(Environment):
         return {"world": task.data["world"], "max_chars": limits["max_chars"]}
 
     async def open(self, payload: Mapping[str, JSON], attempt: str) -> Desk:
-        return Desk(cast("World", copy.deepcopy(payload["world"])), cast("int", payload["max_chars"]))
+        return Desk(
+            cast("World", copy.deepcopy(payload["world"])), cast("int", payload["max_chars"])
+        )
 
 
 class Desk:
@@ -63,19 +77,28 @@ class Desk:
     def _find_customer(self, name: str, postcode: str) -> Observation:
         for number, person in self._world["customers"].items():
             if (person["name"].casefold(), person["postcode"]) == (name.casefold(), postcode):
-                orders = [order for order, one in self._world["orders"].items() if one["customer"] == number]
+                orders = [
+                    order
+                    for order, one in self._world["orders"].items()
+                    if one["customer"] == number
+                ]
                 return _shown({"customer": number, "orders": orders})
         return Observation(f"There is no customer {name!r} with postcode {postcode!r}.", ok=False)
 
     def _show_order(self, order: str) -> Observation:
         found = self._world["orders"].get(order)
-        return _shown({"order": order, **found, **self._changes.get(order, {})}) if found else _none(order)
+        return (
+            _shown({"order": order, **found, **self._changes.get(order, {})})
+            if found
+            else _none(order)
+        )
 
     def _show_stock(self, article: str) -> Observation:
         found = self._world["stock"].get(article)
         if found is None:
             return Observation(
-                f"There is no article {article!r}. Articles: {', '.join(self._world['stock'])}.", ok=False
+                f"There is no article {article!r}. Articles: {', '.join(self._world['stock'])}.",
+                ok=False,
             )
         return _shown({"article": article, "stock": found})
 
@@ -85,7 +108,9 @@ class Desk:
     def _change_size(self, order: str, size: str) -> Observation:
         found = self._world["orders"].get(order)
         if found and not self._world["stock"][found["article"]].get(size):
-            return Observation(f"The {found['article']} is not in stock in size {size!r}.", ok=False)
+            return Observation(
+                f"The {found['article']} is not in stock in size {size!r}.", ok=False
+            )
         return self._change(order, "being packed", size=size)
 
     def _change_address(self, order: str, street: str, town: str) -> Observation:
@@ -101,10 +126,16 @@ class Desk:
         now = self._changes.get(order, {})
         status = now.get("status", found["status"])
         if status != needed:
-            return Observation(f"Order {order} is {status}: this can be done only while one is {needed}.", ok=False)
+            return Observation(
+                f"Order {order} is {status}: this can be done only while one is {needed}.", ok=False
+            )
         was: Mapping[str, object] = {**found}
-        changed = {name: value for name, value in {**now, **change}.items() if was.get(name) != value}
-        self._changes = {number: one for number, one in {**self._changes, order: changed}.items() if one}
+        changed = {
+            name: value for name, value in {**now, **change}.items() if was.get(name) != value
+        }
+        self._changes = {
+            number: one for number, one in {**self._changes, order: changed}.items() if one
+        }
         return Observation(f"Done. {self._show_order(order).text}")
 
 

@@ -42,9 +42,13 @@ def customer(messages: Messages) -> Reply:
 def clerk(messages: Messages) -> Reply:
     """Finds the customer and the order, looks at the rules, and does what was asked for."""
     texts = [str(message["content"]) for message in messages if message["role"] == "user"]
-    turn = len(messages) - next(n for n, message in enumerate(reversed(messages)) if message["role"] == "user")
+    turn = len(messages) - next(
+        n for n, message in enumerate(reversed(messages)) if message["role"] == "user"
+    )
     seen = [_read(str(message["content"])) for message in messages if message["role"] == "tool"]
-    seen_now = [_read(str(message["content"])) for message in messages[turn:] if message["role"] == "tool"]
+    seen_now = [
+        _read(str(message["content"])) for message in messages[turn:] if message["role"] == "tool"
+    ]
     found = next((one for one in seen if "customer" in one and "orders" in one), None)
     if found is None:
         name, postcode = re.findall(r"I am (.+), my postcode is (\d+)", texts[0])[0]

@@ -50,7 +50,9 @@ class OrderDeskTasks:
 
     def describe(self) -> Mapping[str, object]:
         asked = {
-            split: hashlib.sha256(json.dumps([(task.question, task.gold) for task in self.load(split)]).encode())
+            split: hashlib.sha256(
+                json.dumps([(task.question, task.gold) for task in self.load(split)]).encode()
+            )
             for split in SPLITS
         }
         return {

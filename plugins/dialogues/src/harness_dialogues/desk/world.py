@@ -17,9 +17,18 @@ as it is.
 - Take back what was delivered at most {RETURN_DAYS} days ago. The tools do not look at the date; you do.
 - Do what was asked for, and nothing else. If it cannot be done, say why."""
 
-_FIRST = "Ana Ben Chloe Daniel Elif Farid Greta Hugo Ines Jonas Kira Luis Mei Noor Omar Petra".split()
+_FIRST = (
+    "Ana Ben Chloe Daniel Elif Farid Greta Hugo Ines Jonas Kira Luis Mei Noor Omar Petra".split()
+)
 _LAST = "Berg Castro Dahl Engel Fischer Garcia Haddad Ito Jansen Klein Lopez Moreau Novak Okafor".split()
-_ARTICLES = ("linen shirt", "rain jacket", "wool jumper", "running shoe", "cotton dress", "winter coat")
+_ARTICLES = (
+    "linen shirt",
+    "rain jacket",
+    "wool jumper",
+    "running shoe",
+    "cotton dress",
+    "winter coat",
+)
 _SIZES = ("S", "M", "L", "XL")
 _STREETS = ("Mill Lane", "Station Road", "Park Street", "Harbour Way", "Church Hill")
 _TOWNS = ("Ashford", "Brook", "Carlow", "Dunmore", "Elstead")
@@ -93,16 +102,25 @@ def visit(random: Random) -> Visit:
     """One customer with one wish or two, among others with orders of their own."""
     names = random.sample([f"{first} {last}" for first in _FIRST for last in _LAST], 3)
     numbers = iter(map(str, random.sample(range(1000, 10000), 12)))
-    customers = {f"C{next(numbers)}": Person(name=name, postcode=str(random.randint(10000, 99999))) for name in names}
+    customers = {
+        f"C{next(numbers)}": Person(name=name, postcode=str(random.randint(10000, 99999)))
+        for name in names
+    }
     stock = {article: {size: random.choice((0, 1, 4)) for size in _SIZES} for article in _ARTICLES}
-    orders: dict[str, Order] = {next(numbers): _order(random, customer) for customer in customers for _ in range(3)}
+    orders: dict[str, Order] = {
+        next(numbers): _order(random, customer) for customer in customers for _ in range(3)
+    }
     mine = next(iter(customers))
     world = World(customers=customers, orders=orders, stock=stock)
-    chosen = random.sample([number for number, order in orders.items() if order["customer"] == mine], 2)
+    chosen = random.sample(
+        [number for number, order in orders.items() if order["customer"] == mine], 2
+    )
     others = [number for number, order in orders.items() if order["customer"] != mine]
     chosen[1] = random.choice((chosen[1], chosen[1], chosen[1], others[0]))
     random.shuffle(chosen)
-    wishes = tuple(_wish(random, world, mine, number) for number in chosen[: random.choice((1, 2, 2))])
+    wishes = tuple(
+        _wish(random, world, mine, number) for number in chosen[: random.choice((1, 2, 2))]
+    )
     return Visit(world, mine, wishes)
 
 
@@ -124,7 +142,9 @@ def _wish(random: Random, world: World, mine: str, number: str) -> Wish:
     order = world["orders"][number]
     packed = order["status"] == "being packed"
     kind = random.choice(
-        ("cancel", "size", "address") if order["status"] != "delivered" else ("return", "return", "cancel")
+        ("cancel", "size", "address")
+        if order["status"] != "delivered"
+        else ("return", "return", "cancel")
     )
     change: Change
     if kind == "cancel":
@@ -140,8 +160,15 @@ def _wish(random: Random, world: World, mine: str, number: str) -> Wish:
         says, change = f"Please change the size of order {number} to {size}.", {"size": size}
         may = packed and world["stock"][order["article"]][size] > 0
     elif kind == "address":
-        street, town = f"{random.randint(100, 199)} {random.choice(_STREETS)}", random.choice(_TOWNS)
-        says, change, may = f"Please send order {number} to {street}, {town}.", {"street": street, "town": town}, packed
+        street, town = (
+            f"{random.randint(100, 199)} {random.choice(_STREETS)}",
+            random.choice(_TOWNS),
+        )
+        says, change, may = (
+            f"Please send order {number} to {street}, {town}.",
+            {"street": street, "town": town},
+            packed,
+        )
     else:
         says, change = f"Please take back order {number}.", {"status": "returned"}
         may = (order["days_since_delivery"] or 0) <= RETURN_DAYS

@@ -51,7 +51,9 @@ def run(
     from harness_sql.sqlite.schema import schema_text
 
     answers = here or named_endpoint(endpoint, model, api_key_env)
-    options = checked_options(task_set_spec(resolved.task.name), resolved.task.options, "task.options")
+    options = checked_options(
+        task_set_spec(resolved.task.name), resolved.task.options, "task.options"
+    )
     made = load(agent_spec(agent))()
     schema = schema_text(db, limit_chars=options.get("schema_chars", 8000))
     task = Task("question", "", "", question, "", db.stem, data={DATABASE: str(db)})
@@ -68,7 +70,9 @@ def run(
         raise RunFailed(f"{attempt.outcome}: {attempt.detail}")
 
 
-async def _attempt(agent: Agent, request: RolloutRequest, endpoint: Endpoint, roles: Mapping[str, Endpoint]) -> Attempt:
+async def _attempt(
+    agent: Agent, request: RolloutRequest, endpoint: Endpoint, roles: Mapping[str, Endpoint]
+) -> Attempt:
     """One attempt, through a gateway of its own."""
     import httpx
 
@@ -76,6 +80,11 @@ async def _attempt(agent: Agent, request: RolloutRequest, endpoint: Endpoint, ro
     from harness.rollout.host import run_attempt
 
     with GatewayServer() as gateway:
-        async with gateway.control() as control, httpx.AsyncClient(timeout=None, trust_env=False) as http:
+        async with (
+            gateway.control() as control,
+            httpx.AsyncClient(timeout=None, trust_env=False) as http,
+        ):
             await control.point(endpoint, roles)
-            return await run_attempt(agent, request, "question", "1", control, gateway.key, endpoint.model, http)
+            return await run_attempt(
+                agent, request, "question", "1", control, gateway.key, endpoint.model, http
+            )

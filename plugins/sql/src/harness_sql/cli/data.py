@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from harness_sql.tasks.prepared.prepare import Report
 
 app = typer.Typer(
-    add_completion=False, no_args_is_help=True, help="Prepare, check, list, verify and fetch the data of task sets."
+    add_completion=False,
+    no_args_is_help=True,
+    help="Prepare, check, list, verify and fetch the data of task sets.",
 )
 
 OutOption = Annotated[
@@ -34,7 +36,10 @@ OutOption = Annotated[
     ),
 ]
 DatabasesOption = Annotated[
-    Path | None, typer.Option(help="Where databases are that SOURCE lacks or that go before its own: folder or .zip.")
+    Path | None,
+    typer.Option(
+        help="Where databases are that SOURCE lacks or that go before its own: folder or .zip."
+    ),
 ]
 SetOption = Annotated[
     list[str] | None,
@@ -45,7 +50,10 @@ SetOption = Annotated[
     ),
 ]
 TaskOption = Annotated[
-    str | None, typer.Option("--task", help="Another task set than `files`.", autocompletion=complete.task_sets)
+    str | None,
+    typer.Option(
+        "--task", help="Another task set than `files`.", autocompletion=complete.task_sets
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 GROUP = "harness.data"
@@ -59,10 +67,15 @@ POWER, ALPHA = 0.8, 0.05
 @app.command()
 def check(
     file: Annotated[
-        Path | None, typer.Argument(help="Your questions: .jsonl, .json, .csv, .tsv or .parquet.", metavar="FILE")
+        Path | None,
+        typer.Argument(
+            help="Your questions: .jsonl, .json, .csv, .tsv or .parquet.", metavar="FILE"
+        ),
     ] = None,
     set_: SetOption = None,
-    config: Annotated[Path | None, typer.Option(help="A YAML file, for example a run's config.yaml.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="A YAML file, for example a run's config.yaml.")
+    ] = None,
     preset: complete.Preset = None,
     task: TaskOption = None,
     as_json: JsonOption = False,
@@ -80,8 +93,14 @@ def check(
     from harness.run.data import refusals
     from harness_sql.tasks.files.checking import check, place
 
-    if file is not None and not file.suffix and any(one.name == str(file) for one in registry().specs("task set")):
-        raise TaskSetError(f"{file} is a task set, not a file. Say `harness data check --task {file}`")
+    if (
+        file is not None
+        and not file.suffix
+        and any(one.name == str(file) for one in registry().specs("task set"))
+    ):
+        raise TaskSetError(
+            f"{file} is a task set, not a file. Say `harness data check --task {file}`"
+        )
     named = [] if file is None else [f"task.options.path={json.dumps(str(file))}"]
     if task is not None:
         named.append(f"task.name={json.dumps(task)}")
@@ -106,7 +125,9 @@ def check(
     detectable = {seeds: _detectable(seeds, sizes) for seeds in SEEDS} if sizes else {}
     ok = not (broken or report.gold_failed or (report.bad and not tasks.skip_bad))
     if as_json:
-        emit_json({"ok": ok, **asdict(report), "broken": broken, "detectable": detectable}, indent=None)
+        emit_json(
+            {"ok": ok, **asdict(report), "broken": broken, "detectable": detectable}, indent=None
+        )
     else:
         _print_check(report, tasks.skip_bad)
         if sizes:
@@ -122,7 +143,9 @@ def _detectable(seeds: int, sizes: Sequence[int]) -> float:
     """The smallest difference that can be found where nothing but single answers varies, half of which are right."""
     from harness.compare.power import Variances
 
-    return Variances(0, 0, 0, 0, 0.5, tuple(sizes), seeds, "single answers").detectable(seeds, sizes, POWER, ALPHA)
+    return Variances(0, 0, 0, 0, 0.5, tuple(sizes), seeds, "single answers").detectable(
+        seeds, sizes, POWER, ALPHA
+    )
 
 
 def _print_detectable(split: str, sizes: Sequence[int], detectable: Mapping[int, float]) -> None:
@@ -142,7 +165,9 @@ def _print_detectable(split: str, sizes: Sequence[int], detectable: Mapping[int,
 def _print_check(report: checking.Report, skip_bad: bool) -> None:
     names = ", ".join(report.files.values())
     databases = f"{report.databases} database{'s' if report.databases != 1 else ''}"
-    say(f"{names}: {report.questions:,} good questions over {databases}, {report.gold_queries:,} with a gold query")
+    say(
+        f"{names}: {report.questions:,} good questions over {databases}, {report.gold_queries:,} with a gold query"
+    )
     counts = ", ".join(f"{split} {sum(report.sizes(split)):,}" for split in report.clusters)
     if counts:
         say(f"splits: {counts} ({report.splitting})")
@@ -187,7 +212,9 @@ def _print_check(report: checking.Report, skip_bad: bool) -> None:
 def spider(
     source: Annotated[
         Path,
-        typer.Argument(help="Spider, Spider-Syn, -Realistic or -DK: archive (.zip), folder, or file of questions."),
+        typer.Argument(
+            help="Spider, Spider-Syn, -Realistic or -DK: archive (.zip), folder, or file of questions."
+        ),
     ],
     databases: DatabasesOption = None,
     out: OutOption = None,
@@ -203,7 +230,9 @@ def spider(
 
 @app.command()
 def bird(
-    sources: Annotated[list[Path], typer.Argument(help="BIRD's archives (.zip) or folders: dev, train, mini-dev.")],
+    sources: Annotated[
+        list[Path], typer.Argument(help="BIRD's archives (.zip) or folders: dev, train, mini-dev.")
+    ],
     databases: DatabasesOption = None,
     out: OutOption = None,
     as_json: JsonOption = False,
@@ -229,7 +258,9 @@ def fetch(
     from harness_sql.tasks.spider.prepare import prepare
 
     if name != "spider":
-        raise TaskSetError(f"task set {name!r} cannot be fetched. Only spider can; {_BUNDLED_NAMES} are bundled")
+        raise TaskSetError(
+            f"task set {name!r} cannot be fetched. Only spider can; {_BUNDLED_NAMES} are bundled"
+        )
     target = out or SPIDER.default_folder()
     archive = target.with_name(f"{target.name}-download.zip")
     with progress_bar() as progress:
@@ -250,7 +281,11 @@ def list_(as_json: JsonOption = False) -> None:
         emit_json(rows, indent=None)
         return
     for entry in rows:
-        say("  ".join(str(entry[key]) for key in ("name", "state", "folder", "detail") if entry[key]))
+        say(
+            "  ".join(
+                str(entry[key]) for key in ("name", "state", "folder", "detail") if entry[key]
+            )
+        )
 
 
 @app.command()
@@ -277,7 +312,11 @@ def verify(
     else:
         for problem in result["problems"]:
             say(problem)
-        checked = f"{result['files']} files checked" if result["manifest"] else "no manifest to check against"
+        checked = (
+            f"{result['files']} files checked"
+            if result["manifest"]
+            else "no manifest to check against"
+        )
         say(f"{result['folder']}: {'ok' if result['ok'] else 'NOT ok'} ({checked})")
     if not result["ok"]:
         raise typer.Exit(1)
@@ -298,8 +337,14 @@ def _print_report(report: Report, as_json: bool) -> None:
             f"{part.gold_empty:,} with an empty gold result, {len(part.gold_failed)} whose gold query fails"
         )
     if report.missing:
-        lost = {db_id: sum(part.skipped.get(db_id, 0) for part in report.parts.values()) for db_id in report.missing}
-        say("missing databases: " + ", ".join(f"{db_id} ({count} questions)" for db_id, count in lost.items()))
+        lost = {
+            db_id: sum(part.skipped.get(db_id, 0) for part in report.parts.values())
+            for db_id in report.missing
+        }
+        say(
+            "missing databases: "
+            + ", ".join(f"{db_id} ({count} questions)" for db_id, count in lost.items())
+        )
     for file, reason in report.damaged.items():
         say(f"damaged database: {file}: {reason}")
     for name, part in report.parts.items():

@@ -55,7 +55,12 @@ def state(layout: Layout) -> dict[str, str]:
         check_prepared(folder, layout)
         manifest = read_manifest(folder, layout)
     except TaskSetError as error:
-        return {"name": layout.name, "folder": str(folder), "state": "not prepared", "detail": str(error)}
+        return {
+            "name": layout.name,
+            "folder": str(folder),
+            "state": "not prepared",
+            "detail": str(error),
+        }
     parts = (manifest or {}).get("parts", {})
     return {
         "name": layout.name,

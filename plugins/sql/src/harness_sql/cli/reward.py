@@ -27,15 +27,22 @@ def _group() -> None:
 
 @app.command()
 def audit(
-    reward: Annotated[str, typer.Option(help="execution_accuracy or judge.")] = "execution_accuracy",
-    config: Annotated[Path | None, typer.Option(help="A YAML file with the judge's options.")] = None,
+    reward: Annotated[
+        str, typer.Option(help="execution_accuracy or judge.")
+    ] = "execution_accuracy",
+    config: Annotated[
+        Path | None, typer.Option(help="A YAML file with the judge's options.")
+    ] = None,
     set_: complete.Settings = None,
     labels: Annotated[
         Path | None,
-        typer.Option(help="Graded answers to compare a judge with: JSON lines with question, answer, gold, label."),
+        typer.Option(
+            help="Graded answers to compare a judge with: JSON lines with question, answer, gold, label."
+        ),
     ] = None,
     margin: Annotated[
-        float, typer.Option(help="What an attack on a judge must gain to succeed.", min=0.0, max=1.0)
+        float,
+        typer.Option(help="What an attack on a judge must gain to succeed.", min=0.0, max=1.0),
     ] = 0.1,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -50,9 +57,13 @@ def audit(
     if reward == "judge":
         raise typer.Exit(_audit_judge(config, set_ or [], labels, margin, as_json))
     if reward != "execution_accuracy":
-        raise ConfigError(f"reward {reward!r} has no attacks to replay. Audits: execution_accuracy, judge")
+        raise ConfigError(
+            f"reward {reward!r} has no attacks to replay. Audits: execution_accuracy, judge"
+        )
     if config is not None or set_ or labels is not None:
-        raise ConfigError("--config, --set and --labels are for a judge: say --reward judge, or leave them out")
+        raise ConfigError(
+            "--config, --set and --labels are for a judge: say --reward judge, or leave them out"
+        )
 
     from harness_sql.rewards.audit import audit
 
@@ -66,7 +77,9 @@ def audit(
         raise typer.Exit(1)
 
 
-def _audit_judge(config: Path | None, settings: list[str], labels: Path | None, margin: float, as_json: bool) -> int:
+def _audit_judge(
+    config: Path | None, settings: list[str], labels: Path | None, margin: float, as_json: bool
+) -> int:
     from harness.config import load_config
     from harness.plugins import make_reward
     from harness_sql.rewards.judge_audit import CASES, audit_judge, grade_labels, read_labels
@@ -80,7 +93,9 @@ def _audit_judge(config: Path | None, settings: list[str], labels: Path | None, 
     (honest, rows), values = asyncio.run(asked())
     if not rows:
         why = next(one.reason for one in honest if one.right is None or one.wrong is None)
-        raise RunFailed(f"an honest answer was not judged, so there is nothing to hold attacks against: {why}")
+        raise RunFailed(
+            f"an honest answer was not judged, so there is nothing to hold attacks against: {why}"
+        )
     agreement = _agreement(graded, values) if graded else None
     failed = [row for row in rows if not row.holds]
     told = all(one.told_apart(margin) for one in honest)
@@ -103,7 +118,9 @@ def _audit_judge(config: Path | None, settings: list[str], labels: Path | None, 
         table.add_row(f"wrong: {case.wrong}", f"{one.wrong:g}")
     for row in rows:
         said = "" if row.holds else f"NOT JUDGED: {row.reason}" if row.value is None else "SUCCEEDS"
-        table.add_row(row.attack, "-" if row.value is None else f"{row.value:g}", f"{row.gain:+g}", said)
+        table.add_row(
+            row.attack, "-" if row.value is None else f"{row.value:g}", f"{row.gain:+g}", said
+        )
     results().print(table)
     found = sum(row.value is not None for row in failed)
     results().print(
@@ -118,9 +135,13 @@ def _audit_judge(config: Path | None, settings: list[str], labels: Path | None, 
     for name, measure in (agreement or {}).items():
         if name != "unscored":
             low, high = measure["interval_95"]
-            results().print(f"{name}: {measure['mean']:.3f} (95 % interval {low:.3f} to {high:.3f})")
+            results().print(
+                f"{name}: {measure['mean']:.3f} (95 % interval {low:.3f} to {high:.3f})"
+            )
         elif measure:
-            results().print(f"{measure} of {len(graded)} labelled answers were not judged and are left out.")
+            results().print(
+                f"{measure} of {len(graded)} labelled answers were not judged and are left out."
+            )
     return status
 
 
@@ -132,15 +153,22 @@ def _agreement(labels: list[Label], values: list[float | None]) -> dict[str, Any
 
     both = [(one, value) for one, value in zip(labels, values, strict=True) if value is not None]
     measures = {
-        "agreement on which side of 0.5": [float((value >= 0.5) == (one.label >= 0.5)) for one, value in both],
+        "agreement on which side of 0.5": [
+            float((value >= 0.5) == (one.label >= 0.5)) for one, value in both
+        ],
         "mean distance": [abs(value - one.label) for one, value in both],
     }
     found: dict[str, object] = {}
     for name, scores in measures.items():
-        rows = [(0, one.question, str(n), score) for n, ((one, _), score) in enumerate(zip(both, scores, strict=True))]
+        rows = [
+            (0, one.question, str(n), score)
+            for n, ((one, _), score) in enumerate(zip(both, scores, strict=True))
+        ]
         mean = accuracy(pl.DataFrame(rows, ["seed", "cluster", "task_id", "value"], orient="row"))
         if mean is None:
-            raise RunFailed("none of the labelled answers was judged, so nothing is known of the agreement")
+            raise RunFailed(
+                "none of the labelled answers was judged, so nothing is known of the agreement"
+            )
         found[name] = {"mean": mean.mean, "interval_95": [mean.low, mean.high], "labels": len(rows)}
     return found | {"unscored": len(labels) - len(both)}
 
@@ -153,6 +181,10 @@ def _print_table(rows: list[AuditRow], failed: list[AuditRow]) -> None:
     for row in rows:
         here = "unscored" if row.value is None else f"{row.value:g}"
         mark = "" if row.holds else "  BROKEN"
-        table.add_row(row.attack, here + mark, row.reference, ", ".join(row.flags), f"{row.elapsed_s:.2f} s")
+        table.add_row(
+            row.attack, here + mark, row.reference, ", ".join(row.flags), f"{row.elapsed_s:.2f} s"
+        )
     results().print(table)
-    results().print(f"{len(rows) - len(failed)} of {len(rows)} as documented; no file changed by them.")
+    results().print(
+        f"{len(rows) - len(failed)} of {len(rows)} as documented; no file changed by them."
+    )

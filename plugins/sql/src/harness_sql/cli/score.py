@@ -21,20 +21,33 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def score(
-    db: Annotated[Path | None, typer.Option(help="SQLite file, or folder with several of one test suite.")] = None,
+    db: Annotated[
+        Path | None, typer.Option(help="SQLite file, or folder with several of one test suite.")
+    ] = None,
     gold: Annotated[str | None, typer.Option(help="The gold query.")] = None,
     pred: Annotated[str | None, typer.Option(help="The predicted query.")] = None,
     file: Annotated[
-        Path | None, typer.Option(help="JSON lines instead, each an object with db, gold and pred; one verdict a line.")
+        Path | None,
+        typer.Option(
+            help="JSON lines instead, each an object with db, gold and pred; one verdict a line."
+        ),
     ] = None,
     keep_distinct: Annotated[
-        bool, typer.Option("--keep-distinct", help="Keep DISTINCT instead of dropping it from both.")
+        bool,
+        typer.Option("--keep-distinct", help="Keep DISTINCT instead of dropping it from both."),
     ] = False,
     plug_value: Annotated[
-        bool, typer.Option("--plug-value", help="Also try the prediction with gold's values in place of its own.")
+        bool,
+        typer.Option(
+            "--plug-value", help="Also try the prediction with gold's values in place of its own."
+        ),
     ] = False,
-    timeout_s: Annotated[float, typer.Option(help="Deadline of one verdict, in seconds.", min=0.01)] = 10.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a verdict.")] = False,
+    timeout_s: Annotated[
+        float, typer.Option(help="Deadline of one verdict, in seconds.", min=0.01)
+    ] = 10.0,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object a verdict.")
+    ] = False,
 ) -> None:
     """Say whether a query gives the same result as the gold query: 1, 0 or unscored.
 
@@ -44,13 +57,19 @@ def score(
     """
     from harness_sql.sqlite.evaluator import evaluate
 
-    judge = partial(evaluate, keep_distinct=keep_distinct, plug_value=plug_value, timeout_s=timeout_s)
+    judge = partial(
+        evaluate, keep_distinct=keep_distinct, plug_value=plug_value, timeout_s=timeout_s
+    )
     if file is not None:
         if (db, gold, pred) != (None, None, None):
-            raise ConfigError("--file names database and queries line by line. Leave out --db, --gold and --pred")
+            raise ConfigError(
+                "--file names database and queries line by line. Leave out --db, --gold and --pred"
+            )
         raise typer.Exit(_score_lines(file, judge, as_json))
     if db is None or gold is None or pred is None:
-        raise ConfigError("nothing to score. Give --db, --gold and --pred, or --file with one pair a line")
+        raise ConfigError(
+            "nothing to score. Give --db, --gold and --pred, or --file with one pair a line"
+        )
     verdict = judge(db, gold, pred)
     if as_json or db.exists():
         say(_shown(verdict, as_json))
@@ -74,7 +93,9 @@ def _score_lines(file: Path, judge: Callable[[str, str, str], Match], as_json: b
                     if not all(isinstance(value, str) for value in (db, gold, pred)):
                         raise TypeError
                 except (ValueError, KeyError, TypeError, RecursionError):
-                    complain(f"{file}, line {number}: not a JSON object with the texts db, gold and pred")
+                    complain(
+                        f"{file}, line {number}: not a JSON object with the texts db, gold and pred"
+                    )
                     status = 2
                     continue
                 verdict = judge(db, gold, pred)
@@ -82,7 +103,9 @@ def _score_lines(file: Path, judge: Callable[[str, str, str], Match], as_json: b
                     status = max(status, 1)
                 say(_shown(verdict, as_json, number))
     except OSError as error:
-        raise ConfigError(f"cannot read {file}: {error.strerror}. Give a file of JSON lines with --file") from error
+        raise ConfigError(
+            f"cannot read {file}: {error.strerror}. Give a file of JSON lines with --file"
+        ) from error
     return status
 
 
@@ -102,4 +125,6 @@ def _shown(verdict: Match, as_json: bool, line: int | None = None) -> str:
         return json.dumps(report)
     flags = f" [{', '.join(verdict.flags)}]" if verdict.flags else ""
     where = "" if line is None else f"{line}: "
-    return " ".join(f"{where}{'unscored' if value is None else f'{value:g}'}: {verdict.reason}{flags}".split())
+    return " ".join(
+        f"{where}{'unscored' if value is None else f'{value:g}'}: {verdict.reason}{flags}".split()
+    )

@@ -82,7 +82,13 @@ def offered(config: Config, progress: Progress) -> Offer:
                 failed.setdefault(error, []).append(task.id)
         progress("running the gold queries", number, len(asked))
     found = tuple(
-        OfferedTool(tool.name, tool.description, tuple(tool.parameters.get("properties", ())), tasks, problem_of(tool))
+        OfferedTool(
+            tool.name,
+            tool.description,
+            tuple(tool.parameters.get("properties", ())),
+            tasks,
+            problem_of(tool),
+        )
         for tool, tasks in seen.values()
     )
     ok = not failed and not any(one.problem for one in found)
@@ -122,7 +128,9 @@ def check_tools(config: Config, as_json: bool) -> None:
 
 
 def _print(config: Config, offer: Offer) -> None:
-    say(f"{config.task.name}: {', '.join(f'{split} {count:,}' for split, count in offer.counts.items())} questions")
+    say(
+        f"{config.task.name}: {', '.join(f'{split} {count:,}' for split, count in offer.counts.items())} questions"
+    )
     for tool in offer.tools:
         first = " ".join(tool.description.split())
         said = first if len(first) <= _SHOWN else f"{first[: _SHOWN - 1]}…"

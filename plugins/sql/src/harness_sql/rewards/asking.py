@@ -88,7 +88,9 @@ def grades_of(text: object, criteria: Sequence[str]) -> dict[str, float]:
     except json.JSONDecodeError as error:
         raise ValueError(f"the reply is not JSON ({error.msg})") from error
     if not fits(found, criteria):
-        raise ValueError(f"the reply is not a number from 0 to 1 for each of {', '.join(criteria)}: {text!r:.120}")
+        raise ValueError(
+            f"the reply is not a number from 0 to 1 for each of {', '.join(criteria)}: {text!r:.120}"
+        )
     return {name: float(found[name]) for name in criteria}
 
 
@@ -97,7 +99,10 @@ def fits(grades: object, criteria: Sequence[str]) -> bool:
     return (
         isinstance(grades, dict)
         and grades.keys() == set(criteria)
-        and all(isinstance(one, int | float) and not isinstance(one, bool) and 0 <= one <= 1 for one in grades.values())
+        and all(
+            isinstance(one, int | float) and not isinstance(one, bool) and 0 <= one <= 1
+            for one in grades.values()
+        )
     )
 
 
@@ -180,25 +185,42 @@ class JudgeClient:
         try:
             said = answer.json()
             usage = {
-                name: int((said.get("usage") or {}).get(name) or 0) for name in ("prompt_tokens", "completion_tokens")
+                name: int((said.get("usage") or {}).get(name) or 0)
+                for name in ("prompt_tokens", "completion_tokens")
             }
             choice = said["choices"][0]
             if choice.get("finish_reason") == "length":
                 raise ValueError("the reply was cut off: raise max_tokens")
             grades = grades_of(choice["message"]["content"], self._criteria)
-        except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        except (
+            ValueError,
+            LookupError,
+            TypeError,
+            AttributeError,
+            OverflowError,
+            RecursionError,
+        ) as error:
             ledger.add(self._model, "malformed", **usage)
             raise _Again(
-                str(error) if type(error) is ValueError else "the endpoint's answer is no completion"
+                str(error)
+                if type(error) is ValueError
+                else "the endpoint's answer is no completion"
             ) from error
         ledger.add(self._model, "ok", **usage)
         return grades
 
-    async def _post(self, data: Mapping[str, str], structured: bool, ledger: Ledger) -> httpx.Response:
+    async def _post(
+        self, data: Mapping[str, str], structured: bool, ledger: Ledger
+    ) -> httpx.Response:
         if self._client is None:
             headers = {"authorization": f"Bearer {self._key}"} if self._key else {}
-            self._client = httpx.AsyncClient(headers=headers, timeout=None, limits=httpx.Limits(max_connections=None))
-        messages = [{"role": "system", "content": self._system}, {"role": "user", "content": data_block(data)}]
+            self._client = httpx.AsyncClient(
+                headers=headers, timeout=None, limits=httpx.Limits(max_connections=None)
+            )
+        messages = [
+            {"role": "system", "content": self._system},
+            {"role": "user", "content": data_block(data)},
+        ]
         body = {**self._body, "messages": messages}
         if structured:
             body["response_format"] = _schema(self._criteria)
@@ -206,7 +228,9 @@ class JudgeClient:
             answer = await self._client.post(self._url, json=body)
         except (httpx.TransportError, httpx.DecodingError, httpx.TooManyRedirects) as error:
             ledger.add(self._model, "connection")
-            raise _Again(f"does not answer at {self._url} ({type(error).__name__}: {error})") from error
+            raise _Again(
+                f"does not answer at {self._url} ({type(error).__name__}: {error})"
+            ) from error
         if answer.status_code != 200:
             ledger.add(self._model, f"HTTP {answer.status_code}")
         return answer
@@ -233,4 +257,7 @@ def _schema(criteria: Sequence[str]) -> dict[str, Any]:
         "required": list(criteria),
         "additionalProperties": False,
     }
-    return {"type": "json_schema", "json_schema": {"name": "grades", "strict": True, "schema": schema}}
+    return {
+        "type": "json_schema",
+        "json_schema": {"name": "grades", "strict": True, "schema": schema},
+    }

@@ -71,10 +71,24 @@ ATTACKS = (
     Attack("empty gold: constant that is empty", _EMPTY, "SELECT 1 WHERE 0", 0.0, "1"),
     Attack("empty gold: other table", _EMPTY, "SELECT year FROM concert WHERE 0", 0.0, "1"),
     Attack("empty gold: other columns", _EMPTY, "SELECT name, age FROM singer WHERE 0", 0.0, "1"),
-    Attack("empty gold: right table, false condition", _EMPTY, "SELECT name FROM singer WHERE 0", 1.0, "1"),
-    Attack("empty gold: CREATE TABLE", _EMPTY, "CREATE TABLE pwned (x)", 0.0, "1, and creates the table"),
+    Attack(
+        "empty gold: right table, false condition",
+        _EMPTY,
+        "SELECT name FROM singer WHERE 0",
+        1.0,
+        "1",
+    ),
+    Attack(
+        "empty gold: CREATE TABLE",
+        _EMPTY,
+        "CREATE TABLE pwned (x)",
+        0.0,
+        "1, and creates the table",
+    ),
     Attack("empty gold: DROP TABLE", _EMPTY, "DROP TABLE concert", 0.0, "1, and drops the table"),
-    Attack("empty gold: DELETE", _EMPTY, "DELETE FROM concert", 0.0, "1 (the change is rolled back)"),
+    Attack(
+        "empty gold: DELETE", _EMPTY, "DELETE FROM concert", 0.0, "1 (the change is rolled back)"
+    ),
     Attack(
         "empty gold: WITH ... DELETE",
         _EMPTY,
@@ -82,15 +96,35 @@ ATTACKS = (
         0.0,
         "1, and deletes the rows",
     ),
-    Attack("empty gold: PRAGMA that writes", _EMPTY, "PRAGMA user_version = 7", 0.0, "1, and changes the file"),
+    Attack(
+        "empty gold: PRAGMA that writes",
+        _EMPTY,
+        "PRAGMA user_version = 7",
+        0.0,
+        "1, and changes the file",
+    ),
     Attack("empty gold: BEGIN", _EMPTY, "BEGIN EXCLUSIVE", 0.0, "1"),
     Attack("empty gold: SAVEPOINT", _EMPTY, "SAVEPOINT s", 0.0, "1"),
-    Attack("empty gold: ATTACH", _EMPTY, "ATTACH DATABASE '{folder}/new.sqlite' AS n", 0.0, "1, and creates the file"),
-    Attack("empty gold: VACUUM INTO", _EMPTY, "VACUUM INTO '{folder}/copy.sqlite'", 0.0, "1, and creates the file"),
+    Attack(
+        "empty gold: ATTACH",
+        _EMPTY,
+        "ATTACH DATABASE '{folder}/new.sqlite' AS n",
+        0.0,
+        "1, and creates the file",
+    ),
+    Attack(
+        "empty gold: VACUUM INTO",
+        _EMPTY,
+        "VACUUM INTO '{folder}/copy.sqlite'",
+        0.0,
+        "1, and creates the file",
+    ),
     Attack("empty gold: comment only", _EMPTY, "-- nothing", 0.0, "1"),
     Attack("empty gold: semicolon", _EMPTY, ";", 0.0, "1"),
     Attack("empty prediction", _NAMES, "", 0.0, "crashes"),
-    Attack("constants that repeat the result", _NAMES, "VALUES ('Joe'), ('Rose'), ('Tribal')", 1.0, "1"),
+    Attack(
+        "constants that repeat the result", _NAMES, "VALUES ('Joe'), ('Rose'), ('Tribal')", 1.0, "1"
+    ),
     Attack(
         "RETURNING that repeats the result",
         "SELECT name FROM singer WHERE singer_id = 1",
@@ -98,25 +132,61 @@ ATTACKS = (
         0.0,
         "1",
     ),
-    Attack("INSERT ... RETURNING", "SELECT 9", "INSERT INTO concert VALUES (9, 9, 9) RETURNING concert_id", 0.0, "1"),
-    Attack("second statement that writes", _NAMES, f"{_NAMES}; DROP TABLE concert", 1.0, "1 (never runs it)"),
     Attack(
-        "write before the answer", _NAMES, f"DELETE FROM concert; {_NAMES}", 0.0, "0 (runs the DELETE, rolled back)"
+        "INSERT ... RETURNING",
+        "SELECT 9",
+        "INSERT INTO concert VALUES (9, 9, 9) RETURNING concert_id",
+        0.0,
+        "1",
     ),
-    Attack("writing hidden by a comment", _EMPTY, "/* SELECT */ DROP TABLE concert -- SELECT", 0.0, "1"),
+    Attack(
+        "second statement that writes",
+        _NAMES,
+        f"{_NAMES}; DROP TABLE concert",
+        1.0,
+        "1 (never runs it)",
+    ),
+    Attack(
+        "write before the answer",
+        _NAMES,
+        f"DELETE FROM concert; {_NAMES}",
+        0.0,
+        "0 (runs the DELETE, rolled back)",
+    ),
+    Attack(
+        "writing hidden by a comment", _EMPTY, "/* SELECT */ DROP TABLE concert -- SELECT", 0.0, "1"
+    ),
     Attack("load_extension", _NAMES, "SELECT load_extension('evil')", 0.0, "0"),
     Attack("endless query", _NAMES, f"{_ENDLESS} SELECT count(*) FROM n", 0.0, "never ends"),
     Attack("endless result", _NAMES, f"{_ENDLESS} SELECT i FROM n", 0.0, "fills the memory"),
-    Attack("endless sort", _NAMES, f"{_ENDLESS} SELECT i FROM n ORDER BY i DESC", 0.0, "fills the disk"),
-    Attack("cross join", _NAMES, "SELECT a.name FROM " + ", ".join(f"singer {c}" for c in "abcdefghijkl"), 0.0, "0"),
+    Attack(
+        "endless sort", _NAMES, f"{_ENDLESS} SELECT i FROM n ORDER BY i DESC", 0.0, "fills the disk"
+    ),
+    Attack(
+        "cross join",
+        _NAMES,
+        "SELECT a.name FROM " + ", ".join(f"singer {c}" for c in "abcdefghijkl"),
+        0.0,
+        "0",
+    ),
     Attack("huge value", _NAMES, "SELECT zeroblob(1000000000)", 0.0, "0, after 1 GB"),
-    Attack("very wide result", _NAMES, "SELECT " + ", ".join(["name"] * 1500) + " FROM singer", 0.0, "0"),
-    Attack("wide identical columns", _WIDE_GOLD, _WIDE_GOLD.replace("> 30", ">= 31"), 1.0, "never ends"),
+    Attack(
+        "very wide result",
+        _NAMES,
+        "SELECT " + ", ".join(["name"] * 1500) + " FROM singer",
+        0.0,
+        "0",
+    ),
+    Attack(
+        "wide identical columns", _WIDE_GOLD, _WIDE_GOLD.replace("> 30", ">= 31"), 1.0, "never ends"
+    ),
     Attack("wide, rows shuffled", _WIDE_GOLD, _WIDE_GOLD.replace("BY age", "BY -age"), 0.0, "0"),
     Attack("syntax of MySQL", _NAMES, "SELECT name FROM singer LIMIT 5 OFFSET", 0.0, "0"),
     Attack("null character", _NAMES, "SELECT name FROM singer\0", 0.0, "0"),
     Attack("lone surrogate", _NAMES, "SELECT '\ud800'", 0.0, "0"),
-    Attack("gold that fails", "SELECT nothing FROM nowhere", _NAMES, None, "stops with an assertion"),
+    Attack(
+        "gold that fails", "SELECT nothing FROM nowhere", _NAMES, None, "stops with an assertion"
+    ),
     Attack("gold that writes", "DELETE FROM concert", _NAMES, None, "0"),
 )
 
@@ -140,7 +210,15 @@ def audit(timeout_s: float = 1.0) -> list[AuditRow]:
 def _replay(attack: Attack, reward: ExecutionAccuracy, database: Path) -> AuditRow:
     before = _state(database.parent)
     pred = attack.pred.replace("{folder}", str(database.parent))
-    task = Task("audit", "audit", "audit", attack.name, attack.gold, database.stem, data={DATABASE: str(database)})
+    task = Task(
+        "audit",
+        "audit",
+        "audit",
+        attack.name,
+        attack.gold,
+        database.stem,
+        data={DATABASE: str(database)},
+    )
     attempt = Attempt("audit", "audit", "ok", "", pred, (), (), (), 0.0, 0.0)
     started = time.perf_counter()
     scored = asyncio.run(reward.score(task, attempt))

@@ -22,7 +22,12 @@ from harness.records import Attempt, Task, Verdict
 from harness_sql.rewards.execution_accuracy import OfQueries, verdict_of
 from harness_sql.sqlite.databases import content_hash
 from harness_sql.sqlite.environment import database_of
-from harness_sql.sqlite.evaluator import MAX_PREDICTION_CHARS, gold_failed, prediction_failed, steady
+from harness_sql.sqlite.evaluator import (
+    MAX_PREDICTION_CHARS,
+    gold_failed,
+    prediction_failed,
+    steady,
+)
 from harness_sql.sqlite.gold import GoldCache, GoldResult
 from harness_sql.sqlite.sandbox import Limits, execute
 
@@ -45,7 +50,9 @@ class _BirdReward(OfQueries):
         cache_folder: Where gold results are shared between processes; none by default.
     """
 
-    def __init__(self, *, timeout_s: PositiveFloat = 30.0, cache_folder: str | Path | None = None) -> None:
+    def __init__(
+        self, *, timeout_s: PositiveFloat = 30.0, cache_folder: str | Path | None = None
+    ) -> None:
         self._timeout_s = timeout_s
         self._cache = GoldCache(cache_folder)
 
@@ -60,7 +67,11 @@ class _BirdReward(OfQueries):
             gold = self._cache.get(path, content_hash(path), sql, limits, keep=steady(sql))
         except (OSError, ValueError):
             return Verdict(None, f"no database at {path}", flags=("database_missing",))
-        return gold if gold.error is None else verdict_of(gold_failed(path, gold.error_type, gold.error))
+        return (
+            gold
+            if gold.error is None
+            else verdict_of(gold_failed(path, gold.error_type, gold.error))
+        )
 
     def _limits(self, gold: GoldResult) -> Limits:
         return Limits(
@@ -84,7 +95,9 @@ class _BirdReward(OfQueries):
         if not result.ok:
             return verdict_of(prediction_failed(result, self._timeout_s), flags)
         if result.truncated:
-            return Verdict(0.0, "the result is too large to compare", flags=(*flags, "prediction_too_large"))
+            return Verdict(
+                0.0, "the result is too large to compare", flags=(*flags, "prediction_too_large")
+            )
         value, reason = self.value(gold.rows, result.rows)
         return Verdict(value, reason, flags=flags)
 
@@ -103,7 +116,10 @@ class BirdAccuracy(_BirdReward):
         expected, found = set(gold), set(pred)
         if expected == found:
             return 1.0, "the same set of rows"
-        return 0.0, f"{len(expected - found)} of gold's {len(expected)} rows missing, {len(found - expected)} others"
+        return (
+            0.0,
+            f"{len(expected - found)} of gold's {len(expected)} rows missing, {len(found - expected)} others",
+        )
 
 
 class BirdSoftF1(_BirdReward):
@@ -130,7 +146,9 @@ class BirdSoftF1(_BirdReward):
         if not both:
             return 0.0, "no cell of gold's at its row"
         precision, recall = both / (both + extra), both / (both + lacking)
-        return 2 * precision * recall / (precision + recall), f"precision {precision:.3f}, recall {recall:.3f}"
+        return 2 * precision * recall / (
+            precision + recall
+        ), f"precision {precision:.3f}, recall {recall:.3f}"
 
 
 class BirdRVes(BirdAccuracy):
@@ -148,7 +166,11 @@ class BirdRVes(BirdAccuracy):
     version: ClassVar[str] = "bird_r_ves/1"
 
     def __init__(
-        self, *, timeout_s: PositiveFloat = 30.0, runs: PositiveInt = 20, cache_folder: str | Path | None = None
+        self,
+        *,
+        timeout_s: PositiveFloat = 30.0,
+        runs: PositiveInt = 20,
+        cache_folder: str | Path | None = None,
     ) -> None:
         super().__init__(timeout_s=timeout_s, cache_folder=cache_folder)
         self._runs = runs
@@ -159,7 +181,9 @@ class BirdRVes(BirdAccuracy):
         """Deadline and number of runs, and that no verdict is reproducible."""
         given = inspect.signature(cls).bind_partial(**options)
         given.apply_defaults()
-        return {name: given.arguments[name] for name in ("timeout_s", "runs")} | {"reproducible": False}
+        return {name: given.arguments[name] for name in ("timeout_s", "runs")} | {
+            "reproducible": False
+        }
 
     async def score(self, task: Task, attempt: Attempt) -> Verdict:
         """The square root of what the official script pays, 0 to 1.118; unscored where `bird_accuracy` is."""
@@ -169,7 +193,9 @@ class BirdRVes(BirdAccuracy):
         if not verdict.value:
             return replace(verdict, parts={"right": 0.0})
         async with self._turn:
-            return await asyncio.to_thread(self._timed, database_of(task), task.gold, attempt.answer or "", verdict)
+            return await asyncio.to_thread(
+                self._timed, database_of(task), task.gold, attempt.answer or "", verdict
+            )
 
     def _timed(self, path: str, gold_sql: str, pred_sql: str, right: Verdict) -> Verdict:
         gold = self._gold(path, gold_sql)

@@ -25,7 +25,11 @@ class Executes:
 
     def refuses(self, task: Task) -> str:
         """A task without a database."""
-        return "" if DATABASE in task.data else "it has no database, so nothing can execute. Name another reward"
+        return (
+            ""
+            if DATABASE in task.data
+            else "it has no database, so nothing can execute. Name another reward"
+        )
 
     async def score(self, task: Task, attempt: Attempt) -> Verdict:
         """1.0 or 0.0; unscored if the database fails."""

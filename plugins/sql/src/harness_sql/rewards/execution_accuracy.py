@@ -20,13 +20,13 @@ class OfQueries:
         """A task that has an answer in words and no query to execute."""
         if task.data.get(GOLD_IS, "query") == "query":
             return ""
-        return (
-            "it has an answer but no gold query. Add one, or name a reward that judges answers: --set reward.name=NAME"
-        )
+        return "it has an answer but no gold query. Add one, or name a reward that judges answers: --set reward.name=NAME"
 
     async def score(self, task: Task, attempt: Attempt) -> Verdict:
         """Unscored if gold or the database fails."""
-        return await asyncio.to_thread(self._judged, database_of(task), task.gold, attempt.answer or "")
+        return await asyncio.to_thread(
+            self._judged, database_of(task), task.gold, attempt.answer or ""
+        )
 
     def _judged(self, path: str, gold_sql: str, pred_sql: str) -> Verdict:
         raise NotImplementedError
@@ -34,7 +34,11 @@ class OfQueries:
 
 def verdict_of(match: Match, flags: tuple[str, ...] = ()) -> Verdict:
     """What a comparison means: 1.0, 0.0 or unscored. Flags given stand before its own."""
-    return Verdict(None if match.match is None else float(match.match), match.reason, flags=(*flags, *match.flags))
+    return Verdict(
+        None if match.match is None else float(match.match),
+        match.reason,
+        flags=(*flags, *match.flags),
+    )
 
 
 class ExecutionAccuracy(OfQueries):

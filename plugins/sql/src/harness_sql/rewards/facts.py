@@ -22,7 +22,14 @@ _SEPARATOR = re.compile(r"(?<!\d),|,(?!\d{3}(?!\d))|[、;\n]")
 _NUMBER = re.compile(
     r"(?<![a-z0-9_.])([-−+]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?)(?:\s?(%|万|亿|(?:thousand|million|billion)\b))?"
 )
-_UNITS = {"%": "0.01", "万": "1e4", "亿": "1e8", "thousand": "1e3", "million": "1e6", "billion": "1e9"}
+_UNITS = {
+    "%": "0.01",
+    "万": "1e4",
+    "亿": "1e8",
+    "thousand": "1e3",
+    "million": "1e6",
+    "billion": "1e9",
+}
 _LIST_MARK = re.compile(r"^[ \t]*(\d{1,3})[.)、](?=\s|[^\W\d])", re.MULTILINE)
 _MAX_DIGITS = 40
 _EXACT = Context(prec=3 * _MAX_DIGITS, rounding=ROUND_HALF_UP)
@@ -52,7 +59,11 @@ class Number:
             shown = _EXACT.divide(value, unit)
             if shown == self.digits:
                 return True
-            if decimals and abs(shown) < 10**_MAX_DIGITS and shown.quantize(self.digits, context=_EXACT) == self.digits:
+            if (
+                decimals
+                and abs(shown) < 10**_MAX_DIGITS
+                and shown.quantize(self.digits, context=_EXACT) == self.digits
+            ):
                 return True
         return False
 
@@ -70,7 +81,9 @@ class Facts:
             return Verdict(None, str(error))
         if not 0 < len(facts) <= MAX_FACTS:
             return Verdict(None, f"gold has {len(facts)} facts, which is not 1 to {MAX_FACTS}")
-        return _judged(facts, plain(task.question), plain((attempt.answer or "")[:MAX_ANSWER_CHARS]))
+        return _judged(
+            facts, plain(task.question), plain((attempt.answer or "")[:MAX_ANSWER_CHARS])
+        )
 
 
 def facts_of(task: Task) -> list[str]:
@@ -83,14 +96,21 @@ def facts_of(task: Task) -> list[str]:
     if given is None and (words := in_words(task)):
         given = _SEPARATOR.split(plain(words))
     elif given is None and has_query(task):
-        given = [_written(cell) for row in result_of(task).rows for cell in row if isinstance(cell, str | int | float)]
+        given = [
+            _written(cell)
+            for row in result_of(task).rows
+            for cell in row
+            if isinstance(cell, str | int | float)
+        ]
     facts = (plain(str(fact)).strip().rstrip(".。") for fact in given or ())
     return list(dict.fromkeys(fact for fact in facts if fact))
 
 
 def _written(cell: str | float) -> str:
     """A cell as an answer would state it, no number with an exponent."""
-    return f"{Decimal(repr(cell)):f}" if isinstance(cell, float) and math.isfinite(cell) else str(cell)
+    return (
+        f"{Decimal(repr(cell)):f}" if isinstance(cell, float) and math.isfinite(cell) else str(cell)
+    )
 
 
 def plain(text: str) -> str:
@@ -118,10 +138,20 @@ def _judged(facts: list[str], question: str, answer: str) -> Verdict:
     said = numbers_of(answer)
     words = " ".join(answer.split())
     stated = sum(_is_stated(fact, words, said) for fact in facts)
-    known = [value for text in (*facts, question) for number in numbers_of(text) for value in number.values]
+    known = [
+        value
+        for text in (*facts, question)
+        for number in numbers_of(text)
+        for value in number.values
+    ]
     invented = len({one.values[0] for one in said if not any(one.states(value) for value in known)})
-    parts = {"recall": stated / len(facts), "precision": stated / (stated + invented) if stated else 0.0}
-    reason = f"states {stated} of {len(facts)} facts, makes up {invented} number{'s' * (invented != 1)}"
+    parts = {
+        "recall": stated / len(facts),
+        "precision": stated / (stated + invented) if stated else 0.0,
+    }
+    reason = (
+        f"states {stated} of {len(facts)} facts, makes up {invented} number{'s' * (invented != 1)}"
+    )
     return Verdict(2 * stated / (stated + len(facts) + invented), reason, parts)
 
 

@@ -27,10 +27,14 @@ class Hybrid:
 
     version = "hybrid/1"
 
-    def __init__(self, *, parts: dict[str, dict[str, Any]] | None = None, judge: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, *, parts: dict[str, dict[str, Any]] | None = None, judge: dict[str, Any] | None = None
+    ) -> None:
         self._parts = []
         for name, part in _resolved(parts, judge).items():
-            spec = replace(reward_spec(part["reward"]), ranged=False)  # `reward.range` would be the sum's
+            spec = replace(
+                reward_spec(part["reward"]), ranged=False
+            )  # `reward.range` would be the sum's
             reward_version(spec)
             made = make(spec, part["options"], f"reward.options.parts.{name}.options")
             self._parts.append((name, part["weight"], spec, made))
@@ -42,7 +46,11 @@ class Hybrid:
         for name, part in _resolved(**options).items():
             spec = reward_spec(part["reward"])
             decides = reward_identity(spec, part["options"], f"reward.options.parts.{name}.options")
-            found[name] = {"reward": reward_version(spec), "weight": part["weight"], "options": decides}
+            found[name] = {
+                "reward": reward_version(spec),
+                "weight": part["weight"],
+                "options": decides,
+            }
         return {"parts": found}
 
     def keep_in(self, folder: Path) -> None:
@@ -79,7 +87,8 @@ class Hybrid:
 
 
 def _resolved(
-    parts: Mapping[str, Mapping[str, object]] | None = None, judge: Mapping[str, object] | None = None
+    parts: Mapping[str, Mapping[str, object]] | None = None,
+    judge: Mapping[str, object] | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Every part with its reward, weight and options.
 
@@ -88,7 +97,10 @@ def _resolved(
     """
     if parts is None:
         own = {"judge": judge or {}}
-        parts = {name: {"weight": weight, "options": own.get(name, {})} for name, weight in DEFAULT.items()}
+        parts = {
+            name: {"weight": weight, "options": own.get(name, {})}
+            for name, weight in DEFAULT.items()
+        }
     elif judge is not None:
         raise ConfigError(
             "reward.options: hybrid takes parts or judge, not both. Put the judge's options into its part"
@@ -106,9 +118,17 @@ def _resolved(
                 f"{where}: {min(unknown, default=name)!r} is not known. A part is NAME: {{reward, weight, options}}"
             )
         weight, options = part.get("weight", 1.0), part.get("options") or {}
-        if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < math.inf:
+        if (
+            isinstance(weight, bool)
+            or not isinstance(weight, int | float)
+            or not 0 < weight < math.inf
+        ):
             raise ConfigError(f"{where}.weight is {weight!r}. Give a number above 0")
         if not isinstance(options, Mapping):
             raise ConfigError(f"{where}.options is {options!r}. Give options by name")
-        found[name] = {"reward": str(part.get("reward", name)), "weight": float(weight), "options": dict(options)}
+        found[name] = {
+            "reward": str(part.get("reward", name)),
+            "weight": float(weight),
+            "options": dict(options),
+        }
     return found

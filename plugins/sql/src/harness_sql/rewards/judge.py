@@ -69,8 +69,14 @@ class Judge:
         cache: Path | None = None,
     ) -> None:
         _check_endpoint(endpoint)
-        if not criteria or len(set(criteria)) < len(criteria) or not all(re.fullmatch(r"[\w-]+", c) for c in criteria):
-            raise ValueError(f"criteria={list(criteria)} must be different names of letters and digits")
+        if (
+            not criteria
+            or len(set(criteria)) < len(criteria)
+            or not all(re.fullmatch(r"[\w-]+", c) for c in criteria)
+        ):
+            raise ValueError(
+                f"criteria={list(criteria)} must be different names of letters and digits"
+            )
         if (request or {}).keys() & {"model", "messages", "response_format", "stream"}:
             raise ValueError("request must leave model, messages, response_format and stream alone")
         least = min(1 if max_tokens is None else max_tokens, max_answer_chars, concurrency)
@@ -133,7 +139,11 @@ class Judge:
         """The mean of the grades; 0 without a call for an empty answer; unscored where the judge gives none."""
         answer = attempt.answer or ""
         if not any(unicodedata.category(character)[0] not in "CZ" for character in answer):
-            return Verdict(0.0, "the answer is empty; the judge was not asked", dict.fromkeys(self._criteria, 0.0))
+            return Verdict(
+                0.0,
+                "the answer is empty; the judge was not asked",
+                dict.fromkeys(self._criteria, 0.0),
+            )
         try:
             data = await asyncio.to_thread(self._shown, task, answer)
             key = hashlib.sha256(json.dumps([*self._asked, data_block(data)]).encode()).hexdigest()
@@ -143,7 +153,11 @@ class Judge:
         if not paid:
             self._ledger.add(self._model, "cached")
         grades = {name: float(entry["grades"][name]) for name in self._criteria}
-        return Verdict(fmean(grades.values()), ", ".join(f"{name} {one:g}" for name, one in grades.items()), grades)
+        return Verdict(
+            fmean(grades.values()),
+            ", ".join(f"{name} {one:g}" for name, one in grades.items()),
+            grades,
+        )
 
     async def _judged(self, data: Mapping[str, str]) -> dict[str, Any]:
         return {"grades": await self._client.grades(data, self._ledger), "model": self._model}
@@ -160,10 +174,17 @@ class Judge:
         """What the judge sees, by name."""
         data = {"question": task.question, "answer": answer[: self._max_answer_chars]}
         if len(answer) > self._max_answer_chars:
-            data["answer_cut"] = f"only the first {self._max_answer_chars} of {len(answer)} characters are shown"
+            data["answer_cut"] = (
+                f"only the first {self._max_answer_chars} of {len(answer)} characters are shown"
+            )
         if has_query(task):
             result = result_of(task)
-            shown = Execution(True, result.columns, result.rows[: _SHOWN.max_rows], len(result.rows) > _SHOWN.max_rows)
+            shown = Execution(
+                True,
+                result.columns,
+                result.rows[: _SHOWN.max_rows],
+                len(result.rows) > _SHOWN.max_rows,
+            )
             data |= {"reference_query": task.gold, "reference_result": render(shown, _SHOWN)}
         if words := in_words(task):
             data["reference"] = words
@@ -179,13 +200,19 @@ def rubric_text(rubric: str, file: str | Path | None) -> str:
     if file is None:
         return rubric.strip() or RUBRIC
     if rubric:
-        raise ConfigError("reward.options: judge takes rubric or rubric_file, not both. Leave one out")
+        raise ConfigError(
+            "reward.options: judge takes rubric or rubric_file, not both. Leave one out"
+        )
     try:
         text = Path(file).expanduser().read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"reward.options.rubric_file: cannot read {file}: {error}. Give a text file") from error
+        raise ConfigError(
+            f"reward.options.rubric_file: cannot read {file}: {error}. Give a text file"
+        ) from error
     if not text:
-        raise ConfigError(f"reward.options.rubric_file: {file} is empty. Write what the criteria mean, or leave it out")
+        raise ConfigError(
+            f"reward.options.rubric_file: {file} is empty. Write what the criteria mean, or leave it out"
+        )
     return text
 
 

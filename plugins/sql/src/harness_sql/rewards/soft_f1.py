@@ -46,14 +46,20 @@ class SoftF1(ExecutionAccuracy):
             return Verdict(1.0, exact.reason, dict.fromkeys(WEIGHTS, 1.0), exact.flags)
         parts = dict.fromkeys(WEIGHTS, 0.0)
         if not {"no_query", "prediction_too_long", "statement_refused"}.intersection(exact.flags):
-            parts |= await asyncio.to_thread(self._graded, database_of(task), task.gold, attempt.answer or "")
+            parts |= await asyncio.to_thread(
+                self._graded, database_of(task), task.gold, attempt.answer or ""
+            )
         value = sum(WEIGHTS[name] * part for name, part in parts.items())
         return Verdict(value, exact.reason, parts, exact.flags)
 
     def _graded(self, database: str, gold: str, pred: str) -> dict[str, float]:
         path = str(databases_of(database)[0])
         wanted = gold_result(path, gold)
-        limits = Limits(timeout_s=self._timeout_s, max_rows=len(wanted.rows) + _ROWS_BEYOND, max_result_bytes=1 << 24)
+        limits = Limits(
+            timeout_s=self._timeout_s,
+            max_rows=len(wanted.rows) + _ROWS_BEYOND,
+            max_result_bytes=1 << 24,
+        )
         sql = prepared(pred, self._keep_distinct)[0]
         found = execute(path, sql, limits)
         if not found.ok:

@@ -25,15 +25,21 @@ class SelfCorrectingSQL(Played):
         calls = attempt.transitions
         wrote = [n for n, call in enumerate(calls) if call.role not in self.checkers]
         answers = {
-            n: PROMPTS.parse_sql(calls[n].response_text) for n in wrote if calls[n].finish_reason != "tool_calls"
+            n: PROMPTS.parse_sql(calls[n].response_text)
+            for n in wrote
+            if calls[n].finish_reason != "tool_calls"
         }
         if wrote and attempt.answer is not None:
             answers[wrote[-1]] = attempt.answer
         found: list[Turn] = []
         for number, call in enumerate(calls):
             if call.role in self.checkers:
-                judged = next((answers[n] for n in reversed(wrote) if n < number and n in answers), None)
+                judged = next(
+                    (answers[n] for n in reversed(wrote) if n < number and n in answers), None
+                )
                 found.append(Turn(judged, PROMPTS.approves(call.response_text)))
             else:  # a query that is only tried goes with the answer that comes of it
-                found.append(Turn(next((answers[n] for n in wrote if n >= number and n in answers), None)))
+                found.append(
+                    Turn(next((answers[n] for n in wrote if n >= number and n in answers), None))
+                )
         return tuple(found)

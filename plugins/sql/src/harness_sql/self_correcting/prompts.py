@@ -45,7 +45,9 @@ _QUERY = "\n\nQuery:\n```sql\n{sql}\n```\n\nResult:\n{result}"
 _REMARKS = "\n\nCheck:\n{remarks}"
 
 # A tag is a word alone on the fence's line; on one line with the query only `sql` and `sqlite` are tags.
-_FENCE = re.compile(r"```(?:[^\S\n]*[\w+-]*[^\S\n]*\n|(?i:sqlite|sql)\b)?(.*?)(?:```|\Z)", re.DOTALL)
+_FENCE = re.compile(
+    r"```(?:[^\S\n]*[\w+-]*[^\S\n]*\n|(?i:sqlite|sql)\b)?(.*?)(?:```|\Z)", re.DOTALL
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,12 @@ class Prompts:
     hash = hashlib.sha256(
         "\0".join(
             (
-                *(_WRITE, _CHECK, _REWRITE, _PART.format(name="Schema", text="{schema}") + _QUESTION),
+                *(
+                    _WRITE,
+                    _CHECK,
+                    _REWRITE,
+                    _PART.format(name="Schema", text="{schema}") + _QUESTION,
+                ),
                 *(_QUERY, _REMARKS, APPROVED, REJECTED),
             )
         ).encode()
@@ -80,11 +87,17 @@ class Prompts:
 
     def check(self, problem: Problem, sql: str, result: str) -> Prompt:
         """The prompt of `check_query`: adds the query and the text of its execution."""
-        return Prompt("check_query", _CHECK, self._task(problem) + _QUERY.format(sql=sql, result=result))
+        return Prompt(
+            "check_query", _CHECK, self._task(problem) + _QUERY.format(sql=sql, result=result)
+        )
 
     def rewrite(self, problem: Problem, sql: str, result: str, remarks: str) -> Prompt:
         """The prompt of `rewrite_query`: adds the whole reply of the check."""
-        user = self._task(problem) + _QUERY.format(sql=sql, result=result) + _REMARKS.format(remarks=remarks)
+        user = (
+            self._task(problem)
+            + _QUERY.format(sql=sql, result=result)
+            + _REMARKS.format(remarks=remarks)
+        )
         return Prompt("rewrite_query", _REWRITE, user)
 
     def parse_sql(self, reply: str) -> str:
@@ -102,7 +115,9 @@ class Prompts:
     @staticmethod
     def _task(problem: Problem) -> str:
         told = {"schema": problem.context["schema"], **problem.context}
-        parts = "".join(_PART.format(name=name.capitalize(), text=text) for name, text in told.items())
+        parts = "".join(
+            _PART.format(name=name.capitalize(), text=text) for name, text in told.items()
+        )
         return parts + _QUESTION.format(question=problem.question)
 
 

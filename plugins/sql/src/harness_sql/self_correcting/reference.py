@@ -20,7 +20,9 @@ class ReferenceSQL:
             remarks = await self.ask(toolbox, prompts.check(problem, sql, result))
             if prompts.approves(remarks):
                 break
-            sql = prompts.parse_sql(await self.ask(toolbox, prompts.rewrite(problem, sql, result, remarks)))
+            sql = prompts.parse_sql(
+                await self.ask(toolbox, prompts.rewrite(problem, sql, result, remarks))
+            )
         return sql
 
     async def ask(self, toolbox: Toolbox, prompt: Prompt) -> str:

@@ -29,7 +29,9 @@ INSERT INTO concert SELECT i, i % 3 + 1, 'A long evening of songs, no. ' || i ||
 QUESTION = "How many singers are there?"
 
 
-def _scenario(name: str, shows: str, replies: tuple[Reply, ...], question: str = QUESTION, **more: Any) -> Scenario:
+def _scenario(
+    name: str, shows: str, replies: tuple[Reply, ...], question: str = QUESTION, **more: Any
+) -> Scenario:
     return Scenario(name, shows, replies, question, **more)
 
 
@@ -43,16 +45,28 @@ _NO = Reply(f"The query counts the wrong thing.\n{REJECTED}")
 
 SCENARIOS: tuple[Scenario, ...] = (
     _scenario("right_first_time", "approved at once", (_sql(_COUNT), _YES)),
-    _scenario("wrong_then_fixed", "rewritten once", (_sql("SELECT count(*) FROM concert"), _NO, _sql(_COUNT), _YES)),
-    _scenario("sql_error", "the database complains", (_sql("SELECT nme FROM singer"), _NO, _sql(_COUNT), _YES)),
+    _scenario(
+        "wrong_then_fixed",
+        "rewritten once",
+        (_sql("SELECT count(*) FROM concert"), _NO, _sql(_COUNT), _YES),
+    ),
+    _scenario(
+        "sql_error",
+        "the database complains",
+        (_sql("SELECT nme FROM singer"), _NO, _sql(_COUNT), _YES),
+    ),
     _scenario(
         "empty_result",
         "a query without rows",
         (_sql("SELECT name FROM singer WHERE age > 99"), _NO, _sql(_COUNT), _YES),
     ),
-    _scenario("wrongly_approved", "the checker is wrong", (_sql("SELECT count(*) FROM concert"), _YES)),
     _scenario(
-        "never_approved", "max_turns ends it", (_sql("SELECT 1"), _NO, _sql("SELECT 2"), _NO, _sql("SELECT 3"), _YES)
+        "wrongly_approved", "the checker is wrong", (_sql("SELECT count(*) FROM concert"), _YES)
+    ),
+    _scenario(
+        "never_approved",
+        "max_turns ends it",
+        (_sql("SELECT 1"), _NO, _sql("SELECT 2"), _NO, _sql("SELECT 3"), _YES),
     ),
     _scenario(
         "many_turns",
@@ -72,11 +86,16 @@ SCENARIOS: tuple[Scenario, ...] = (
         "the last verdict counts",
         (_sql(_COUNT), Reply(f"{APPROVED}\nNo:\n{REJECTED}"), _sql(_COUNT), _YES),
     ),
-    _scenario("no_verdict", "silence is no approval", (_sql(_COUNT), Reply("Hm."), _sql(_COUNT), _YES)),
+    _scenario(
+        "no_verdict", "silence is no approval", (_sql(_COUNT), Reply("Hm."), _sql(_COUNT), _YES)
+    ),
     _scenario(
         "unicode",
         "umlauts, Chinese, emoji",
-        (_sql('SELECT "Straße" FROM "Verkäufe" WHERE "金额" > 10'), Reply(f"C’est bon 👍\n{APPROVED}")),
+        (
+            _sql('SELECT "Straße" FROM "Verkäufe" WHERE "金额" > 10'),
+            Reply(f"C’est bon 👍\n{APPROVED}"),
+        ),
         question="Welche Straße hat Verkäufe über 10 €? 哪条街? 🎵",
     ),
     _scenario(
@@ -93,23 +112,41 @@ SCENARIOS: tuple[Scenario, ...] = (
     _scenario(
         "white_space",
         "white space around replies is kept in remarks",
-        (Reply(f"\n\n ```sql\n\n  {_COUNT}  \n\n```\n "), Reply(f"\n  Odd.  \n\n{REJECTED}\n \n"), _sql(_COUNT), _YES),
+        (
+            Reply(f"\n\n ```sql\n\n  {_COUNT}  \n\n```\n "),
+            Reply(f"\n  Odd.  \n\n{REJECTED}\n \n"),
+            _sql(_COUNT),
+            _YES,
+        ),
         question="  How many   singers\tare there?\n",
     ),
-    _scenario("long_schema", "a schema cut to its limit", (_sql(_COUNT), _YES), options={"schema_chars": 160}),
+    _scenario(
+        "long_schema",
+        "a schema cut to its limit",
+        (_sql(_COUNT), _YES),
+        options={"schema_chars": 160},
+    ),
     _scenario(
         "long_result",
         "a result cut to its limit",
         (_sql("SELECT *, title || title || title FROM concert"), _NO, _sql(_COUNT), _YES),
     ),
-    _scenario("truncated_reply", "cut off by max_tokens", (Reply(f"```sql\n{_COUNT}", finish_reason="length"), _YES)),
+    _scenario(
+        "truncated_reply",
+        "cut off by max_tokens",
+        (Reply(f"```sql\n{_COUNT}", finish_reason="length"), _YES),
+    ),
     _scenario("empty_reply", "the model says nothing", (Reply(""), _NO, _sql(_COUNT), _YES)),
-    _scenario("empty_check", "the checker says nothing", (_sql(_COUNT), Reply(""), _sql(_COUNT), _YES)),
+    _scenario(
+        "empty_check", "the checker says nothing", (_sql(_COUNT), Reply(""), _sql(_COUNT), _YES)
+    ),
     _scenario("server_error", "500 to the check", (_sql(_COUNT), Reply.failure(500))),
     _scenario("rate_limited", "429 to the first call", (Reply.failure(429, retry_after="0"),)),
     _scenario("refused", "400 to the rewrite", (_sql(_COUNT), _NO, Reply.failure(400, "too long"))),
     _scenario("broken_connection", "the connection breaks", (_sql(_COUNT), Reply(drop="before"))),
-    _scenario("timeout", "the model never answers", (_sql(_COUNT), _NO, Reply(hang=True)), timeout_s=3.0),
+    _scenario(
+        "timeout", "the model never answers", (_sql(_COUNT), _NO, Reply(hang=True)), timeout_s=3.0
+    ),
 )
 
 
@@ -130,8 +167,13 @@ def stage(scenario: Scenario, folder: Path) -> tuple[Task, Problem]:
     if not path.exists():
         build_database(folder)
     # One id for all, as the sessions of a task have: what an agent keeps by task must not mix rollouts.
-    data = {DATABASE_KEY: str(path), **({TOOL: scenario.options[TOOL]} if TOOL in scenario.options else {})}
-    task = Task("parity", "parity", "val", scenario.question, f"SELECT '{CANARY}'", "parity", data=data)
+    data = {
+        DATABASE_KEY: str(path),
+        **({TOOL: scenario.options[TOOL]} if TOOL in scenario.options else {}),
+    }
+    task = Task(
+        "parity", "parity", "val", scenario.question, f"SELECT '{CANARY}'", "parity", data=data
+    )
     schema = schema_text(path, limit_chars=scenario.options.get("schema_chars", 4000))
     return task, Problem(task.id, task.question, {"schema": schema})
 
@@ -149,7 +191,11 @@ class Script:
     def __call__(self, request: Any) -> Reply:
         tools = request.body.get("tools")
         if not tools:
-            return self._replies.pop(0) if self._replies else Reply.failure(500, "the scenario is over")
+            return (
+                self._replies.pop(0)
+                if self._replies
+                else Reply.failure(500, "the scenario is over")
+            )
         answered = request.messages[-1].get("role") == "tool"
         if answered and self._replies:
             check = self._replies.pop(0)

@@ -71,7 +71,9 @@ def databases_of(path: str | Path) -> tuple[str, ...]:
         folder = text if os.path.isdir(text) else os.path.dirname(text)
         changed = os.stat(folder).st_mtime_ns
         others = sorted(
-            entry.path for entry in os.scandir(folder) if entry.name.endswith(".sqlite") and entry.is_file()
+            entry.path
+            for entry in os.scandir(folder)
+            if entry.name.endswith(".sqlite") and entry.is_file()
         )
     except (OSError, ValueError):
         return (os.path.abspath(name),)
@@ -83,7 +85,9 @@ def databases_of(path: str | Path) -> tuple[str, ...]:
             same = [
                 other
                 for other in others
-                if layout.ok and other != text and execute(other, _LAYOUT, _LAYOUT_LIMITS).rows == layout.rows
+                if layout.ok
+                and other != text
+                and execute(other, _LAYOUT, _LAYOUT_LIMITS).rows == layout.rows
             ]
             others = sorted([text, *same])
     if os.path.isabs(name):  # a relative name may mean another file tomorrow

@@ -75,9 +75,15 @@ class SQLEnvironment(Environment):
         if found != _MAGIC:
             raise RolloutError(f"{path} is no SQLite database: it begins with {found!r}")
 
-    async def call(self, payload: Mapping[str, Any], tool: str, arguments: Mapping[str, Any]) -> Observation:
+    async def call(
+        self, payload: Mapping[str, Any], tool: str, arguments: Mapping[str, Any]
+    ) -> Observation:
         asked = payload["limits"]
-        limits = Limits(timeout_s=asked["timeout_s"], max_rows=asked["max_rows"], max_text_chars=asked["max_chars"])
+        limits = Limits(
+            timeout_s=asked["timeout_s"],
+            max_rows=asked["max_rows"],
+            max_text_chars=asked["max_chars"],
+        )
         result = await asyncio.to_thread(execute, payload[DATABASE], arguments["sql"], limits)
         return Observation(render(result, limits), result.ok)
 

@@ -60,7 +60,9 @@ FLAGS = {
 """Every flag that a verdict may carry, with its meaning."""
 
 _CURRENT_YEAR = re.compile(r"YEAR\s*\(\s*CURDATE\s*\(\s*\)\s*\)\s*", re.IGNORECASE)
-_CHANGING = re.compile(r"random|current_|\bnow\b|julianday|unixepoch|date\s*\(\s*\)|time\s*\(\s*\)", re.IGNORECASE)
+_CHANGING = re.compile(
+    r"random|current_|\bnow\b|julianday|unixepoch|date\s*\(\s*\)|time\s*\(\s*\)", re.IGNORECASE
+)
 _VALUE_BYTES = 1_000_000
 _KEPT_BYTES = 1 << 26
 _MAX_REASON_CHARS = 300
@@ -137,7 +139,9 @@ def evaluate(
     if verdict is not None:
         return verdict
     same = steady(gold + pred)
-    judge = _Judge(list(zip(paths, hashes, strict=True)), timeout_s, plug_value, cache or _gold_cache, same)
+    judge = _Judge(
+        list(zip(paths, hashes, strict=True)), timeout_s, plug_value, cache or _gold_cache, same
+    )
     return _once(key, judge) if same else judge.verdict(gold, pred, keep_distinct)
 
 
@@ -166,7 +170,9 @@ def _once(key: _Key, judge: _Judge) -> Match:
             mine.set_result(None)
 
 
-def gold_result(db_path: str | Path, gold: str, *, as_is: bool = False, timeout_s: float = 30.0) -> GoldResult:
+def gold_result(
+    db_path: str | Path, gold: str, *, as_is: bool = False, timeout_s: float = 30.0
+) -> GoldResult:
     """What a gold query gives on one database, executed as `evaluate` does (DISTINCT dropped), or as it stands."""
     path = str(db_path)
     sql = gold if as_is else prepared(gold, keep_distinct=False)[0]
@@ -174,7 +180,9 @@ def gold_result(db_path: str | Path, gold: str, *, as_is: bool = False, timeout_
         digest = content_hash(path)
     except (OSError, ValueError):
         return GoldResult(error=f"no database at {path}", error_type="missing_database")
-    return _gold_cache.get(path, digest, sql, Limits(timeout_s=timeout_s, max_value_bytes=_VALUE_BYTES))
+    return _gold_cache.get(
+        path, digest, sql, Limits(timeout_s=timeout_s, max_value_bytes=_VALUE_BYTES)
+    )
 
 
 def steady(sql: str) -> bool:
@@ -196,7 +204,12 @@ class _Judge:
     """
 
     def __init__(
-        self, databases: list[tuple[str, str]], timeout_s: float, plug_value: bool, cache: GoldCache, steady: bool
+        self,
+        databases: list[tuple[str, str]],
+        timeout_s: float,
+        plug_value: bool,
+        cache: GoldCache,
+        steady: bool,
     ) -> None:
         self.out_of_memory = False
         self._databases = databases
@@ -209,12 +222,22 @@ class _Judge:
     def verdict(self, gold: str, pred: str, keep_distinct: bool) -> Match:
         verdict = self._verdict(gold, pred, keep_distinct)
         judged = verdict.match is not None and "prediction_timeout" not in verdict.flags
-        if keep_distinct or not judged or not ("distinct" in gold.lower() or "distinct" in pred.lower()):
+        if (
+            keep_distinct
+            or not judged
+            or not ("distinct" in gold.lower() or "distinct" in pred.lower())
+        ):
             return verdict
         other = self._verdict(gold, pred, True)
-        if other.match is None or other.match == verdict.match or "prediction_timeout" in other.flags:
+        if (
+            other.match is None
+            or other.match == verdict.match
+            or "prediction_timeout" in other.flags
+        ):
             return verdict
-        return replace(verdict, flags=(*verdict.flags, "distinct_paid" if verdict.match else "distinct_denied"))
+        return replace(
+            verdict, flags=(*verdict.flags, "distinct_paid" if verdict.match else "distinct_denied")
+        )
 
     def _verdict(self, gold: str, pred: str, keep_distinct: bool) -> Match:
         gold_sql, _ = prepared(gold, keep_distinct)
@@ -227,10 +250,16 @@ class _Judge:
             keep = self._steady or steady(gold_sql)
             result = self._cache.get(path, digest, gold_sql, limits, keep=keep)
             spent_s += result.elapsed_s
-            kind = "timeout" if result.error is None and result.elapsed_s > left_s else result.error_type
+            kind = (
+                "timeout"
+                if result.error is None and result.elapsed_s > left_s
+                else result.error_type
+            )
             if result.error is not None or kind == "timeout":
                 self.out_of_memory |= kind == "memory"
-                return gold_failed(path, kind, result.error or f"it took longer than {self._timeout_s / 2:g} s")
+                return gold_failed(
+                    path, kind, result.error or f"it took longer than {self._timeout_s / 2:g} s"
+                )
             golds.append(result)
         self._left_s = min(self._left_s, self._timeout_s - spent_s)
         flags = ["empty_gold"] if all(not result.rows for result in golds) else []
@@ -278,9 +307,15 @@ class _Judge:
                 return Match(False, "the result is longer than gold's", ("prediction_too_large",))
             if empty and not result.rows:
                 if len(result.columns) != len(gold.columns):
-                    return Match(False, "empty like gold, but with other columns", ("empty_gold_refused",))
+                    return Match(
+                        False, "empty like gold, but with other columns", ("empty_gold_refused",)
+                    )
                 if gold.tables and not (gold.tables & result.tables):
-                    return Match(False, "empty like gold, but from none of gold's tables", ("empty_gold_refused",))
+                    return Match(
+                        False,
+                        "empty like gold, but from none of gold's tables",
+                        ("empty_gold_refused",),
+                    )
                 continue
             if result.truncated:
                 return Match(False, _difference(gold, result, ordered))
@@ -294,7 +329,9 @@ class _Judge:
                 return Match(None, "columns cannot be told apart in time", ("undecided",))
             if _reference_sorts_apart(gold.rows, result.rows, ordered):
                 flags.add("int_float")
-        return Match(True, "same result" if not empty else "both results are empty", tuple(sorted(flags)))
+        return Match(
+            True, "same result" if not empty else "both results are empty", tuple(sorted(flags))
+        )
 
     def _execute(self, path: str, sql: str, gold: GoldResult) -> Execution:
         if self._left_s <= 0:
@@ -316,13 +353,19 @@ def prediction_failed(result: Execution, timeout_s: float) -> Match:
     """The verdict on a prediction whose execution failed: wrong, or unscored where it is not to blame."""
     kind = result.error_type
     if kind == "timeout":
-        return Match(False, f"the prediction passed the deadline of {timeout_s:g} s", ("prediction_timeout",))
+        return Match(
+            False, f"the prediction passed the deadline of {timeout_s:g} s", ("prediction_timeout",)
+        )
     reason = f"the prediction fails: {result.error}"[:_MAX_REASON_CHARS]
     if kind == "io":
         return Match(None, reason, ("out_of_resources",))
     if kind in ("missing_database", "damaged_database"):
         return Match(None, reason, (f"database_{kind.split('_')[0]}",))
-    flag = {"denied": "statement_refused", "too_large": "prediction_too_large", "memory": "prediction_too_large"}
+    flag = {
+        "denied": "statement_refused",
+        "too_large": "prediction_too_large",
+        "memory": "prediction_too_large",
+    }
     return Match(False, reason, (flag[kind],) if kind in flag else ())
 
 
@@ -373,6 +416,7 @@ def _reference_sorts_apart(gold: list[Row], pred: list[Row], ordered: bool) -> b
     if not (float in types[0] | types[1] and int in types[0] | types[1]):
         return False
     left, right = (
-        [tuple(sorted(row, key=lambda value: str(value) + str(type(value)))) for row in rows] for rows in (gold, pred)
+        [tuple(sorted(row, key=lambda value: str(value) + str(type(value)))) for row in rows]
+        for rows in (gold, pred)
     )
     return left != right if ordered else set(left) != set(right)

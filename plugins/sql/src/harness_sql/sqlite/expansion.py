@@ -55,7 +55,10 @@ def _grouped(sql: str) -> _Group:
         elif token.text == ")":
             if len(path) > 1:
                 path.pop()
-        elif token.kind in ("name", "string"):  # SQLite takes a string for a name where it needs one
+        elif token.kind in (
+            "name",
+            "string",
+        ):  # SQLite takes a string for a name where it needs one
             path[-1].append("'" + token.text.strip("\"'`[]").lower())
         else:
             path[-1].append(token.text.lower())
@@ -107,7 +110,11 @@ class _Parts:
             elif item.removeprefix("'") in self.named:
                 before = group[place - 1] if place else ""
                 after = group[place + 1] if place + 1 < len(group) else ""
-                if after != "." and before not in (".", "as") and (id(group), place) not in self.definitions:
+                if (
+                    after != "."
+                    and before not in (".", "as")
+                    and (id(group), place) not in self.definitions
+                ):
                     found += self.named[item.removeprefix("'")]
         return found
 
@@ -115,7 +122,9 @@ class _Parts:
         key = ("copies", id(group))
         if key not in self.known:
             self.known[key] = 0  # of a part that is being counted: recursion is not expanded
-            self.known[key] = group.count("select") + sum(self._copies(part) for part in self._uses(group))
+            self.known[key] = group.count("select") + sum(
+                self._copies(part) for part in self._uses(group)
+            )
         return self.known[key]
 
     def _terms(self, group: _Group) -> int:

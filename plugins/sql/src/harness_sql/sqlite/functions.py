@@ -64,7 +64,9 @@ class Functions:
         """
         self.install_printf(connection)
         for name, count in _LINEAR:
-            if not connection.execute("SELECT 1 FROM pragma_function_list WHERE name = ?", (name,)).fetchone():
+            if not connection.execute(
+                "SELECT 1 FROM pragma_function_list WHERE name = ?", (name,)
+            ).fetchone():
                 continue
             connection.create_function(name, count, self._linear(name), deterministic=True)
         connection.create_function("randomblob", 1, self._linear("randomblob"))
@@ -96,7 +98,11 @@ class Functions:
 
     def instr(self, text: object, part: object) -> Any:
         """Position of a part, from 1, or 0."""
-        if isinstance(text, str | bytes) and isinstance(part, str | bytes) and isinstance(part, type(text)):
+        if (
+            isinstance(text, str | bytes)
+            and isinstance(part, str | bytes)
+            and isinstance(part, type(text))
+        ):
             self._check()
             return text.find(part) + 1  # type: ignore[arg-type]
         return self._by_product("instr", (text, part))
@@ -108,7 +114,10 @@ class Functions:
         self._check()
         if not old or old[0] == "\0":
             return text
-        if len(new) > len(old) and len(text) + text.count(old) * (len(new) - len(old)) > self._max_bytes:
+        if (
+            len(new) > len(old)
+            and len(text) + text.count(old) * (len(new) - len(old)) > self._max_bytes
+        ):
             raise OverflowError
         return text.replace(old, new)
 

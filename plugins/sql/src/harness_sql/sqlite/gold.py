@@ -52,7 +52,9 @@ class GoldCache:
         """Drops what is in memory."""
         self._kept.clear()
 
-    def get(self, path: str, digest: str, sql: str, limits: Limits, *, keep: bool = True) -> GoldResult:
+    def get(
+        self, path: str, digest: str, sql: str, limits: Limits, *, keep: bool = True
+    ) -> GoldResult:
         """The result of a gold query on a database with this content hash. Failures are not kept.
 
         Args:
@@ -71,7 +73,9 @@ class GoldCache:
     def _file(self, key: tuple[str, str]) -> Path | None:
         if self._folder is None:
             return None
-        return self._folder / key[0][:16] / f"{hashlib.sha256(key[1].encode()).hexdigest()[:32]}.json"
+        return (
+            self._folder / key[0][:16] / f"{hashlib.sha256(key[1].encode()).hexdigest()[:32]}.json"
+        )
 
     def _read(self, key: tuple[str, str]) -> GoldResult | None:
         file = self._file(key)
@@ -81,10 +85,15 @@ class GoldCache:
             stored = json.loads(file.read_text(encoding="utf-8"))
             if stored["key"] != list(key):
                 return None
-            rows = [tuple(bytes.fromhex(v["x"]) if isinstance(v, dict) else v for v in row) for row in stored["rows"]]
+            rows = [
+                tuple(bytes.fromhex(v["x"]) if isinstance(v, dict) else v for v in row)
+                for row in stored["rows"]
+            ]
             columns, tables, reads = (stored[name] for name in ("columns", "tables", "reads"))
             size_bytes, elapsed_s = stored["size_bytes"], stored["elapsed_s"]
-            return GoldResult(tuple(columns), rows, frozenset(tables), frozenset(reads), size_bytes, elapsed_s)
+            return GoldResult(
+                tuple(columns), rows, frozenset(tables), frozenset(reads), size_bytes, elapsed_s
+            )
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -95,7 +104,9 @@ class GoldCache:
         stored = {
             "key": key,
             "columns": result.columns,
-            "rows": [[{"x": v.hex()} if isinstance(v, bytes) else v for v in row] for row in result.rows],
+            "rows": [
+                [{"x": v.hex()} if isinstance(v, bytes) else v for v in row] for row in result.rows
+            ],
             "tables": sorted(result.tables),
             "reads": sorted(result.reads),
             "size_bytes": result.size_bytes,
@@ -116,9 +127,15 @@ def _compute(path: str, sql: str, limits: Limits) -> GoldResult:
     if not result.ok:
         return GoldResult(error=result.error or "unknown", error_type=result.error_type)
     size = sum(len(v) if isinstance(v, str | bytes) else 8 for row in result.rows for v in row)
-    return GoldResult(result.columns, result.rows, result.tables, result.reads, size, result.elapsed_s)
+    return GoldResult(
+        result.columns, result.rows, result.tables, result.reads, size, result.elapsed_s
+    )
 
 
 def _bytes_in_memory(result: GoldResult) -> int:
     names = sum(sys.getsizeof(name) for name in (*result.columns, *result.tables, *result.reads))
-    return 500 + names + sum(sys.getsizeof(row) + 8 + sum(map(sys.getsizeof, row)) for row in result.rows)
+    return (
+        500
+        + names
+        + sum(sys.getsizeof(row) + 8 + sum(map(sys.getsizeof, row)) for row in result.rows)
+    )

@@ -77,7 +77,9 @@ class _Search:
         except _Undecided:
             return None
 
-    def _match(self, rows: tuple[list[int], list[int]], open_columns: tuple[list[int], list[int]]) -> bool:
+    def _match(
+        self, rows: tuple[list[int], list[int]], open_columns: tuple[list[int], list[int]]
+    ) -> bool:
         if time.monotonic() > self.deadline:
             raise _Undecided
         while open_columns[0]:
@@ -86,7 +88,9 @@ class _Search:
                 return False
             settled = [group for group in groups if self._alike(group)]
             if not settled:
-                return self._branch(rows, open_columns, min(groups, key=lambda group: len(group[0])))
+                return self._branch(
+                    rows, open_columns, min(groups, key=lambda group: len(group[0]))
+                )
             for group in settled:
                 for left, right in zip(*group, strict=True):
                     split = self._split(rows, left, right)
@@ -94,8 +98,16 @@ class _Search:
                         return False
                     rows = split
             open_columns = (
-                [column for column in open_columns[0] if not any(column in group[0] for group in settled)],
-                [column for column in open_columns[1] if not any(column in group[1] for group in settled)],
+                [
+                    column
+                    for column in open_columns[0]
+                    if not any(column in group[0] for group in settled)
+                ],
+                [
+                    column
+                    for column in open_columns[1]
+                    if not any(column in group[1] for group in settled)
+                ],
             )
         return True
 
@@ -138,10 +150,14 @@ class _Search:
     def _alike(self, group: tuple[list[int], list[int]]) -> bool:
         """Whether it is all the same which column of the group is matched with which."""
         return all(
-            self.sides[side][column] == self.sides[side][group[side][0]] for side in (0, 1) for column in group[side]
+            self.sides[side][column] == self.sides[side][group[side][0]]
+            for side in (0, 1)
+            for column in group[side]
         )
 
-    def _split(self, rows: tuple[list[int], list[int]], left: int, right: int) -> tuple[list[int], list[int]] | None:
+    def _split(
+        self, rows: tuple[list[int], list[int]], left: int, right: int
+    ) -> tuple[list[int], list[int]] | None:
         columns = (self.sides[0][left], self.sides[1][right])
         return _colours([list(zip(rows[side], columns[side], strict=True)) for side in (0, 1)])
 

@@ -31,7 +31,12 @@ def _with_values(sql: str) -> tuple[list[str], list[int]]:
     for token in tokenize(sql):
         text = token.text
         if token.kind in ("string", "number") or (token.kind == "name" and text.startswith('"')):
-            if token.kind == "number" and texts and texts[-1] in ("-", "+") and not _is_operand(last):
+            if (
+                token.kind == "number"
+                and texts
+                and texts[-1] in ("-", "+")
+                and not _is_operand(last)
+            ):
                 text = texts.pop() + text
             slots.append(len(texts))
         texts.append(text)
@@ -45,5 +50,16 @@ def _is_operand(token: Token | None) -> bool:
     if token is None:
         return False
     if token.kind == "word":
-        return token.text.lower() not in {"where", "and", "or", "not", "in", "like", "between", "limit", "select", "by"}
+        return token.text.lower() not in {
+            "where",
+            "and",
+            "or",
+            "not",
+            "in",
+            "like",
+            "between",
+            "limit",
+            "select",
+            "by",
+        }
     return token.kind in ("number", "string", "name") or token.text == ")"

@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-ErrorType = Literal["syntax", "denied", "timeout", "too_large", "memory", "missing_database", "damaged_database", "io"]
+ErrorType = Literal[
+    "syntax",
+    "denied",
+    "timeout",
+    "too_large",
+    "memory",
+    "missing_database",
+    "damaged_database",
+    "io",
+]
 """`syntax` is every complaint of SQLite about the query itself, unknown names included."""
 
 
@@ -74,7 +83,11 @@ def render(execution: Execution, limits: Limits = AGENT_LIMITS) -> str:
     names = [_cut(_one_line(name), limits.max_cell_chars) for name in execution.columns]
     shown = _columns_that_fit(names, limits.max_text_chars // 2)
     lines = [" | ".join(names[:shown])]
-    notes = [f"(only the first {shown} of {len(names)} columns are shown)"] if shown < len(names) else []
+    notes = (
+        [f"(only the first {shown} of {len(names)} columns are shown)"]
+        if shown < len(names)
+        else []
+    )
     room = limits.max_text_chars - len(lines[0]) - sum(len(note) + 1 for note in notes) - 48
     rows = 0
     for row in execution.rows[: limits.max_rows]:
@@ -85,7 +98,9 @@ def render(execution: Execution, limits: Limits = AGENT_LIMITS) -> str:
         room -= len(line) + 1
         rows += 1
     if execution.truncated or rows < len(execution.rows):
-        notes.append(f"(only the first {rows} {'row is' if rows == 1 else 'rows are'} shown, there are more)")
+        notes.append(
+            f"(only the first {rows} {'row is' if rows == 1 else 'rows are'} shown, there are more)"
+        )
     return _cut("\n".join(lines + notes), limits.max_text_chars)
 
 

@@ -28,7 +28,15 @@ from harness_sql.sqlite.functions import Functions
 from harness_sql.sqlite.gate import Gate, return_memory
 from harness_sql.sqlite.results import AGENT_LIMITS, ErrorType, Execution, Limits, render
 
-__all__ = ["AGENT_LIMITS", "ErrorType", "Execution", "Limits", "close_connections", "execute", "render"]
+__all__ = [
+    "AGENT_LIMITS",
+    "ErrorType",
+    "Execution",
+    "Limits",
+    "close_connections",
+    "execute",
+    "render",
+]
 
 HEAP_LIMIT_BYTES = int(os.environ.get("HARNESS_SQLITE_HEAP_BYTES", str(1 << 29)))
 """Cap on SQLite's heap in this process. SQLite has it per process only; temporary results count, too."""
@@ -47,7 +55,15 @@ _CONNECTIONS_PER_THREAD = 16
 _CACHE_KIB = 512
 """Pages that one connection keeps; all connections' count against the heap's cap."""
 _READING_PRAGMAS = frozenset(
-    {"table_info", "table_xinfo", "table_list", "foreign_key_list", "index_list", "index_info", "index_xinfo"}
+    {
+        "table_info",
+        "table_xinfo",
+        "table_list",
+        "foreign_key_list",
+        "index_list",
+        "index_info",
+        "index_xinfo",
+    }
 )
 _INTERNAL_PRAGMAS = frozenset({"data_version"})
 """Full-text search asks for it with every query."""
@@ -98,7 +114,9 @@ def execute(db_path: str | Path, sql: str, limits: Limits = AGENT_LIMITS) -> Exe
     started = time.perf_counter()
     if expands_too_far(sql):
         message = "the query repeats its own parts too often: put in the place of their names they are too many"
-        return Execution(False, error=message, error_type="too_large", elapsed_s=time.perf_counter() - started)
+        return Execution(
+            False, error=message, error_type="too_large", elapsed_s=time.perf_counter() - started
+        )
     counted_s = time.perf_counter() - started
     path = os.fspath(db_path)
     with _gate.beside():
@@ -118,7 +136,9 @@ def _execute(path: str, sql: str, limits: Limits) -> Execution:
         return Execution(False, error=str(problem), error_type=problem.error_type)
     except (sqlite3.Error, MemoryError) as error:
         kind = _error_type(error)
-        return Execution(False, error=str(error) or "no memory", error_type="io" if kind == "syntax" else kind)
+        return Execution(
+            False, error=str(error) or "no memory", error_type="io" if kind == "syntax" else kind
+        )
     object.__setattr__(result, "elapsed_s", time.perf_counter() - started)
     if result.elapsed_s > _QUICK_S:
         return_memory()
@@ -173,7 +193,10 @@ class _Guard:
             name = (second or "").lower()
             if name not in _DENIED_FUNCTIONS and (self.short or name not in _SHORT_ONLY):
                 return sqlite3.SQLITE_OK
-        if action == sqlite3.SQLITE_PRAGMA and (first or "").lower() in _READING_PRAGMAS | _INTERNAL_PRAGMAS:
+        if (
+            action == sqlite3.SQLITE_PRAGMA
+            and (first or "").lower() in _READING_PRAGMAS | _INTERNAL_PRAGMAS
+        ):
             return sqlite3.SQLITE_OK
         name = _ACTIONS.get(action, f"action {action}")
         target = second if action == sqlite3.SQLITE_FUNCTION else first
@@ -253,12 +276,16 @@ class _Session:
             connection.execute(f"PRAGMA {pragma}").close()
         # The schema is read before functions are replaced (an index on one must be on SQLite's own) and before limits
         # are set: tables may have more columns and longer definitions.
-        own = connection.execute("SELECT name FROM sqlite_master WHERE sql LIKE 'CREATE VIRTUAL TABLE%'").fetchall()
+        own = connection.execute(
+            "SELECT name FROM sqlite_master WHERE sql LIKE 'CREATE VIRTUAL TABLE%'"
+        ).fetchall()
         # The first use declares a virtual table, which to an authorizer looks like CREATE TABLE.
         functions = ("json_each", "json_tree", *(f"pragma_{name}" for name in _READING_PRAGMAS))
         for table in (*functions, *(name for (name,) in own)):
             with contextlib.suppress(sqlite3.DatabaseError):
-                connection.execute(f'SELECT 1 FROM "{table.replace(chr(34), chr(34) * 2)}" WHERE 0').close()
+                connection.execute(
+                    f'SELECT 1 FROM "{table.replace(chr(34), chr(34) * 2)}" WHERE 0'
+                ).close()
         if guarded:
             self.functions.install(connection)
         else:
@@ -294,7 +321,9 @@ class _Session:
             return _UNDECODABLE
         # Without a single look at the clock, memory was not used up: the program was too long.
         long_program = kind == "memory" and not self.guard.stepped
-        if mode is _SHORT and (kind == "too_large" or long_program or "pattern too complex" in (result.error or "")):
+        if mode is _SHORT and (
+            kind == "too_large" or long_program or "pattern too complex" in (result.error or "")
+        ):
             return _LONG_VALUES
         return _LONG_PROGRAM if mode is _LONG_VALUES and long_program else None
 
@@ -330,10 +359,15 @@ class _Session:
             elif guard.asked > _MAX_ASKED:
                 kind = "too_large"
             return Execution(
-                False, error=self._message(kind, error, limits), error_type=kind, tables=frozenset(guard.tables)
+                False,
+                error=self._message(kind, error, limits),
+                error_type=kind,
+                tables=frozenset(guard.tables),
             )
 
-    def _fetch(self, connection: sqlite3.Connection, sql: str, limits: Limits, longest: int) -> Execution:
+    def _fetch(
+        self, connection: sqlite3.Connection, sql: str, limits: Limits, longest: int
+    ) -> Execution:
         guard = self.guard
         guard.asked = 0
         guard.denied = None
@@ -361,7 +395,13 @@ class _Session:
                 rows.append(row)
             if truncated and not rows and limits.max_rows:
                 message = f"one row of the result has more than {limits.max_result_bytes} bytes"
-                return Execution(False, columns, error=message, error_type="too_large", tables=frozenset(guard.tables))
+                return Execution(
+                    False,
+                    columns,
+                    error=message,
+                    error_type="too_large",
+                    tables=frozenset(guard.tables),
+                )
             tables, reads = frozenset(guard.tables), frozenset(guard.reads)
             return Execution(True, columns, rows, truncated, tables=tables, reads=reads)
         finally:
@@ -373,7 +413,9 @@ class _Session:
         if kind == "denied":
             return f"only queries that read are allowed (refused: {self.guard.denied or 'writing'})"
         if kind == "too_large":
-            return f"a value or the query is too long (values may have {limits.max_value_bytes} bytes)"
+            return (
+                f"a value or the query is too long (values may have {limits.max_value_bytes} bytes)"
+            )
         if kind == "memory":
             return "the query needs too much memory"
         if "one statement at a time" in str(error):
@@ -409,12 +451,17 @@ def _check_file(path: str, stamp: tuple[int, ...]) -> None:
     for suffix in ("-wal", "-journal"):
         # Replaying either would write; reading past it would show a state that never was committed.
         if os.path.exists(path + suffix) and os.path.getsize(path + suffix):
-            raise _CannotOpen("damaged_database", f"not closed cleanly, {path}{suffix} is left: open it once to repair")
+            raise _CannotOpen(
+                "damaged_database",
+                f"not closed cleanly, {path}{suffix} is left: open it once to repair",
+            )
     page = int.from_bytes(header[16:18], "big")
     page = 65536 if page == 1 else page
     pages = int.from_bytes(header[28:32], "big")
     if header[24:28] == header[92:96] and pages * page > stamp[0]:
-        raise _CannotOpen("damaged_database", f"cut off: {path} has {stamp[0]} of {pages * page} bytes")
+        raise _CannotOpen(
+            "damaged_database", f"cut off: {path} has {stamp[0]} of {pages * page} bytes"
+        )
 
 
 class _Local(threading.local):

@@ -15,7 +15,9 @@ from harness.errors import TaskSetError
 from harness_sql.sqlite.lexer import split_statements, tokenize
 from harness_sql.sqlite.sandbox import Execution, Limits, execute
 
-_LIMITS = Limits(timeout_s=30, max_rows=20_000, max_result_bytes=1 << 26, max_value_bytes=10_000_000)
+_LIMITS = Limits(
+    timeout_s=30, max_rows=20_000, max_result_bytes=1 << 26, max_value_bytes=10_000_000
+)
 _SAMPLE_CHARS = 40
 
 
@@ -73,7 +75,9 @@ def schema_text(
     return _first_table(path, blocks, style, comment, limit_chars)
 
 
-def _blocks(path: Path, style: str, sample_rows: int, notes: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
+def _blocks(
+    path: Path, style: str, sample_rows: int, notes: Mapping[str, Sequence[str]]
+) -> list[tuple[str, str]]:
     """Name and text of each table and, in style `create`, view, in the order of their creation."""
     kinds = "'table', 'view'" if style == "create" else "'table'"
     found = _query(
@@ -83,7 +87,9 @@ def _blocks(path: Path, style: str, sample_rows: int, notes: Mapping[str, Sequen
     )
     blocks: list[tuple[str, str]] = []
     for name, sql, kind in found.rows:
-        text = compact(name, columns_of(path, name)) if style == "compact" else f"{str(sql).strip()};"
+        text = (
+            compact(name, columns_of(path, name)) if style == "compact" else f"{str(sql).strip()};"
+        )
         text += "".join(f"\n-- {line}" for line in notes.get(name.lower(), ()))
         if sample_rows and kind == "table":
             text += _samples(path, name, sample_rows)
@@ -105,7 +111,9 @@ def columns_of(path: Path, table: str) -> list[Column]:
     keys = _query(path, f"PRAGMA foreign_key_list({_quoted(table)})").rows
     targets = {str(row[3]).lower(): f"{row[2]}.{row[4]}" if row[4] else str(row[2]) for row in keys}
     rows = _query(path, f"PRAGMA table_info({_quoted(table)})").rows
-    return [Column(row[1], row[2], bool(row[5]), targets.get(str(row[1]).lower(), "")) for row in rows]
+    return [
+        Column(row[1], row[2], bool(row[5]), targets.get(str(row[1]).lower(), "")) for row in rows
+    ]
 
 
 def compact(table: str, columns: list[Column], more: str = "") -> str:
@@ -118,7 +126,9 @@ def compact(table: str, columns: list[Column], more: str = "") -> str:
     return f"{_bare(table)}({', '.join([*described, more] if more else described)})"
 
 
-def _first_table(path: Path, blocks: list[tuple[str, str]], style: str, comment: str, limit_chars: int) -> str:
+def _first_table(
+    path: Path, blocks: list[tuple[str, str]], style: str, comment: str, limit_chars: int
+) -> str:
     """The first table with as many columns as fit, when it does not fit whole."""
     name = blocks[0][0]
     columns = columns_of(path, name)
@@ -128,7 +138,9 @@ def _first_table(path: Path, blocks: list[tuple[str, str]], style: str, comment:
         if style == "compact":
             text = compact(name, columns[:count], f"... {more}" if more else "")
         else:
-            lines = [f"  {_quoted(column.name)} {column.type}".rstrip() for column in columns[:count]]
+            lines = [
+                f"  {_quoted(column.name)} {column.type}".rstrip() for column in columns[:count]
+            ]
             body = ",\n".join(lines) + (f"\n  -- {more}" if more else "")
             text = f"CREATE TABLE {_quoted(name)} (\n{body}\n);"
         others = [other for other, _ in blocks[1:]]
@@ -157,7 +169,11 @@ def _samples(path: Path, table: str, count: int) -> str:
     lines = [" | ".join(shown.columns)]
     for row in shown.rows:
         cells = ("NULL" if value is None else " ".join(str(value).split()) for value in row)
-        lines.append(" | ".join(cell if len(cell) <= _SAMPLE_CHARS else cell[:_SAMPLE_CHARS] + "…" for cell in cells))
+        lines.append(
+            " | ".join(
+                cell if len(cell) <= _SAMPLE_CHARS else cell[:_SAMPLE_CHARS] + "…" for cell in cells
+            )
+        )
     return "".join(f"\n-- {line}" for line in lines)
 
 

@@ -46,7 +46,9 @@ class Built:
 
     def changed(self) -> list[str]:
         """Names of databases whose files are no longer what `database` gave."""
-        return sorted(name for name, (path, digest) in self._built.items() if fingerprint(path) != digest)
+        return sorted(
+            name for name, (path, digest) in self._built.items() if fingerprint(path) != digest
+        )
 
 
 class Bundle(Built):
@@ -61,7 +63,9 @@ class Bundle(Built):
         super().__init__(task_set)
         self._data = data
         try:
-            self.manifest: dict[str, Any] = json.loads((data / "manifest.json").read_text(encoding="utf-8"))
+            self.manifest: dict[str, Any] = json.loads(
+                (data / "manifest.json").read_text(encoding="utf-8")
+            )
         except (OSError, ValueError) as error:
             raise self._damaged(str(error)) from error
 

@@ -51,8 +51,13 @@ class GeneratedTasks(WithSchemas):
             TaskSetError: The split does not exist, or bundled files are damaged.
         """
         check_split(self.name, split, self.splits)
-        rows = [json.loads(line) for line in self._bundle.read(f"{split}.jsonl").decode().splitlines()]
-        paths = {db_id: str(self._database(db_id)) for db_id in dict.fromkeys(row["db_id"] for row in rows)}
+        rows = [
+            json.loads(line) for line in self._bundle.read(f"{split}.jsonl").decode().splitlines()
+        ]
+        paths = {
+            db_id: str(self._database(db_id))
+            for db_id in dict.fromkeys(row["db_id"] for row in rows)
+        }
         return [
             Task(
                 id=row["id"],
@@ -62,7 +67,10 @@ class GeneratedTasks(WithSchemas):
                 gold=row["query"],
                 cluster=row["db_id"],
                 difficulty=row["difficulty"],
-                data={DATABASE: paths[row["db_id"]], **{key: value for key, value in row.items() if key not in _TASK}},
+                data={
+                    DATABASE: paths[row["db_id"]],
+                    **{key: value for key, value in row.items() if key not in _TASK},
+                },
             )
             for row in rows
         ]
@@ -77,7 +85,8 @@ class GeneratedTasks(WithSchemas):
             "sha256": self._manifest["sha256"],
             # Of the text of each: `load` sees to it that the file is what the text gives.
             "databases": {
-                db_id: hashlib.sha256(script.encode()).hexdigest() for db_id, script in self._scripts.items()
+                db_id: hashlib.sha256(script.encode()).hexdigest()
+                for db_id, script in self._scripts.items()
             },
             "options": {"schema_chars": self.schema_chars},
         }

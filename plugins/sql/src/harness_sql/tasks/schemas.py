@@ -20,7 +20,10 @@ class WithSchemas:
     """
 
     def __init__(
-        self, schema_chars: int, style: Literal["create", "compact"] = "compact", sample_rows: int = 0
+        self,
+        schema_chars: int,
+        style: Literal["create", "compact"] = "compact",
+        sample_rows: int = 0,
     ) -> None:
         self.schema_chars = schema_chars
         self.style = style
@@ -34,7 +37,11 @@ class WithSchemas:
         """The schema text of a task's database, cut to `schema_chars`."""
         path = database_of(task)
         if path not in self._schemas:
-            shown: dict[str, Any] = {"style": self.style, "sample_rows": self.sample_rows, **self.shown_besides(path)}
+            shown: dict[str, Any] = {
+                "style": self.style,
+                "sample_rows": self.sample_rows,
+                **self.shown_besides(path),
+            }
             self._schemas[path] = schema_text(path, limit_chars=self.schema_chars, **shown)
         return self._schemas[path]
 

@@ -28,16 +28,24 @@ class Prompts:
     def __init__(self, system: str = SYSTEM, asked: str = "Question") -> None:
         self.system = system
         self._asked = _QUESTION.replace("{asked}", asked)
-        self.hash = hashlib.sha256("\0".join((system, _PART, self._asked)).encode()).hexdigest()[:16]
+        self.hash = hashlib.sha256("\0".join((system, _PART, self._asked)).encode()).hexdigest()[
+            :16
+        ]
 
     def user(self, problem: Problem) -> str:
         """What the task set tells of the task, each under its name, and the question."""
-        told = "".join(_PART.format(name=name.capitalize(), text=text) for name, text in problem.context.items())
+        told = "".join(
+            _PART.format(name=name.capitalize(), text=text)
+            for name, text in problem.context.items()
+        )
         return told + self._asked.format(question=problem.question)
 
     def messages(self, problem: Problem) -> list[dict[str, str]]:
         """The messages of the first request, in order."""
-        return [{"role": "system", "content": self.system}, {"role": "user", "content": self.user(problem)}]
+        return [
+            {"role": "system", "content": self.system},
+            {"role": "user", "content": self.user(problem)},
+        ]
 
 
 PROMPTS = Prompts()

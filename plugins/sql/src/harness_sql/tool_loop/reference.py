@@ -29,8 +29,12 @@ async def follow(llm: LLM, toolbox: Toolbox, messages: list[Any]) -> tuple[str, 
         if not calls or turn == toolbox.max_turns:
             break
         said = [{name: call[name] for name in ("id", "type", "function")} for call in calls]
-        messages.append({"role": "assistant", "content": reply.get("content") or None, "tool_calls": said})
-        texts = await toolbox.call_all([(call["function"]["name"], call["function"]["arguments"]) for call in calls])
+        messages.append(
+            {"role": "assistant", "content": reply.get("content") or None, "tool_calls": said}
+        )
+        texts = await toolbox.call_all(
+            [(call["function"]["name"], call["function"]["arguments"]) for call in calls]
+        )
         for call, text in zip(calls, texts, strict=True):
             messages.append({"role": "tool", "tool_call_id": call["id"], "content": text})
     return reply.get("content") or "", bool(calls)
@@ -42,5 +46,7 @@ class ReferenceTools:
     roles = ROLES
 
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
-        words, _ = await follow(toolbox.llm(self.roles[0]), toolbox, toolbox.prompts.messages(problem))
+        words, _ = await follow(
+            toolbox.llm(self.roles[0]), toolbox, toolbox.prompts.messages(problem)
+        )
         return words.strip()

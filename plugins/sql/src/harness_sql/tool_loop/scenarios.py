@@ -19,7 +19,10 @@ TOOL = "query_database"
 def calling(*calls: tuple[str, str], text: str = "", id: str | None = None) -> Reply:
     """A reply that calls tools: name and arguments as the model wrote them, each with an id of its own or `id`."""
     made = [
-        {"id": id or f"call_{hashlib.sha256(f'{at} {name} {said}'.encode()).hexdigest()[:8]}", "type": "function"}
+        {
+            "id": id or f"call_{hashlib.sha256(f'{at} {name} {said}'.encode()).hexdigest()[:8]}",
+            "type": "function",
+        }
         | {"function": {"name": name, "arguments": said}}
         for at, (name, said) in enumerate(calls)
     ]
@@ -27,7 +30,9 @@ def calling(*calls: tuple[str, str], text: str = "", id: str | None = None) -> R
 
 
 def _query(*queries: str, text: str = "") -> Reply:
-    return calling(*((TOOL, json.dumps({"sql": query}, ensure_ascii=False)) for query in queries), text=text)
+    return calling(
+        *((TOOL, json.dumps({"sql": query}, ensure_ascii=False)) for query in queries), text=text
+    )
 
 
 def _scenario(
@@ -38,7 +43,9 @@ def _scenario(
     options: Mapping[str, str] | None = None,
     **more: Any,
 ) -> Scenario:
-    return Scenario(name, shows, replies, question, options={"environment": "sql", **(options or {})}, **more)
+    return Scenario(
+        name, shows, replies, question, options={"environment": "sql", **(options or {})}, **more
+    )
 
 
 _COUNT = "SELECT count(*) FROM singer"
@@ -48,8 +55,12 @@ SCENARIOS: tuple[Scenario, ...] = (
     _scenario("one_call", "one call, then the answer", _query(_COUNT), _DONE),
     _scenario("no_call", "answered at once", _DONE),
     _scenario("several_rounds", "one call a round", _query("SELECT 1"), _query(_COUNT), _DONE),
-    _scenario("six_rounds", "six rounds", *(_query(f"SELECT {n}") for n in range(6)), _DONE, max_turns=7),
-    _scenario("two_calls", "two calls in one message, in order", _query("SELECT 'a'", "SELECT 'b'"), _DONE),
+    _scenario(
+        "six_rounds", "six rounds", *(_query(f"SELECT {n}") for n in range(6)), _DONE, max_turns=7
+    ),
+    _scenario(
+        "two_calls", "two calls in one message, in order", _query("SELECT 'a'", "SELECT 'b'"), _DONE
+    ),
     _scenario("text_and_call", "words beside a call", _query(_COUNT, text="Let me look."), _DONE),
     _scenario(
         "spelling",
@@ -66,19 +77,54 @@ SCENARIOS: tuple[Scenario, ...] = (
     _scenario(
         "repeated_ids",
         "calls of one id, in one message and in the next",
-        calling((TOOL, '{"sql": "SELECT 1"}'), ("look_up", "{}"), (TOOL, '{"sql": "SELECT 1"}'), id="call_0"),
+        calling(
+            (TOOL, '{"sql": "SELECT 1"}'),
+            ("look_up", "{}"),
+            (TOOL, '{"sql": "SELECT 1"}'),
+            id="call_0",
+        ),
         calling((TOOL, '{"sql": "SELECT 2"}'), id="call_0"),
         _DONE,
     ),
-    _scenario("deep_arguments", "arguments nested too deep", calling((TOOL, "[" * 2000 + "]" * 2000)), _DONE),
-    _scenario("tool_error", "the tool complains", _query("SELECT nme FROM singer"), _query(_COUNT), _DONE),
-    _scenario("no_json", "arguments that are no JSON", calling((TOOL, '{"sql": ')), _query(_COUNT), _DONE),
-    _scenario("no_object", "arguments that are no object", calling((TOOL, '"SELECT 1"')), _query(_COUNT), _DONE),
-    _scenario("misfit", "arguments that do not fit", calling((TOOL, '{"query": 1}')), _query(_COUNT), _DONE),
     _scenario(
-        "unknown_tool", "a tool that is not there", calling(("look_up", '{"name": "Ana"}')), _query(_COUNT), _DONE
+        "deep_arguments",
+        "arguments nested too deep",
+        calling((TOOL, "[" * 2000 + "]" * 2000)),
+        _DONE,
     ),
-    _scenario("long_result", "a result cut to its limit", _query("SELECT *, title || title FROM concert"), _DONE),
+    _scenario(
+        "tool_error", "the tool complains", _query("SELECT nme FROM singer"), _query(_COUNT), _DONE
+    ),
+    _scenario(
+        "no_json", "arguments that are no JSON", calling((TOOL, '{"sql": ')), _query(_COUNT), _DONE
+    ),
+    _scenario(
+        "no_object",
+        "arguments that are no object",
+        calling((TOOL, '"SELECT 1"')),
+        _query(_COUNT),
+        _DONE,
+    ),
+    _scenario(
+        "misfit",
+        "arguments that do not fit",
+        calling((TOOL, '{"query": 1}')),
+        _query(_COUNT),
+        _DONE,
+    ),
+    _scenario(
+        "unknown_tool",
+        "a tool that is not there",
+        calling(("look_up", '{"name": "Ana"}')),
+        _query(_COUNT),
+        _DONE,
+    ),
+    _scenario(
+        "long_result",
+        "a result cut to its limit",
+        _query("SELECT *, title || title FROM concert"),
+        _DONE,
+    ),
     _scenario(
         "unicode",
         "umlauts, Chinese, emoji in arguments",
@@ -101,17 +147,26 @@ SCENARIOS: tuple[Scenario, ...] = (
         question="  How  many?\n",
     ),
     _scenario(
-        "call_after_the_limit", "called when no turn is left", *(_query(f"SELECT {n}") for n in range(4)), max_turns=2
+        "call_after_the_limit",
+        "called when no turn is left",
+        *(_query(f"SELECT {n}") for n in range(4)),
+        max_turns=2,
     ),
     _scenario(
-        "no_tools", "there is no tool, and one is called all the same", _query(_COUNT), _DONE, options={"tool": ""}
+        "no_tools",
+        "there is no tool, and one is called all the same",
+        _query(_COUNT),
+        _DONE,
+        options={"tool": ""},
     ),
     _scenario("empty_reply", "the model says nothing", Reply("")),
     _scenario("server_error", "500 after a call", _query(_COUNT), Reply.failure(500)),
     _scenario("rate_limited", "429 to the first call", Reply.failure(429, retry_after="0")),
     _scenario("refused", "400 after a call", _query(_COUNT), Reply.failure(400, "too long")),
     _scenario("broken_connection", "the connection breaks", _query(_COUNT), Reply(drop="before")),
-    _scenario("timeout", "the model never answers", _query(_COUNT), Reply(hang=True), timeout_s=3.0),
+    _scenario(
+        "timeout", "the model never answers", _query(_COUNT), Reply(hang=True), timeout_s=3.0
+    ),
 )
 
 

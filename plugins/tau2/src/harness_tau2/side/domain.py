@@ -39,8 +39,12 @@ class Domain:
         self.files = folder.joinpath(*PACKAGE.split("."), "data", "domains", name)
         made = importlib.import_module(f"{PACKAGE}.{name}.tools")
         title = f"{name.title()}AgentTools"
-        self.state: type[StoreModel] = getattr(importlib.import_module(f"{PACKAGE}.{name}.{title}"), title)
-        self.tools: dict[str, Call] = {one.__name__: one() for one in getattr(made, f"all_{name}_tools")}
+        self.state: type[StoreModel] = getattr(
+            importlib.import_module(f"{PACKAGE}.{name}.{title}"), title
+        )
+        self.tools: dict[str, Call] = {
+            one.__name__: one() for one in getattr(made, f"all_{name}_tools")
+        }
         database: Any = self.state.model_fields["db"].annotation
         with gzip.open(self.files / "db.json.gz") as file:
             self._pristine: bytes = pickle.dumps(database.model_validate(json.load(file)), 5)
@@ -95,7 +99,11 @@ def _records(session: StoreModel) -> dict[str, bytes]:
     """Every record of a database, by table and key."""
     database: BaseModel = getattr(session, "db")  # noqa: B009 (a field of its subclasses)
     tables = database.model_dump(warnings=False)
-    return {f"{table}/{key}": marshal.dumps(one, 2) for table, found in tables.items() for key, one in found.items()}
+    return {
+        f"{table}/{key}": marshal.dumps(one, 2)
+        for table, found in tables.items()
+        for key, one in found.items()
+    }
 
 
 def _digest(record: bytes) -> str:
@@ -126,7 +134,9 @@ def _definition(name: str, execute: Call) -> Definition:
     definitions = schema.pop("$defs", {})
     parameters: dict[str, object] = {
         "type": "object",
-        "properties": {key: _inline(one, definitions) for key, one in schema.get("properties", {}).items()},
+        "properties": {
+            key: _inline(one, definitions) for key, one in schema.get("properties", {}).items()
+        },
         "required": schema.get("required", []),
         "additionalProperties": False,
     }
@@ -140,7 +150,12 @@ def _inline(schema: object, definitions: Mapping[str, dict[str, object]]) -> obj
     if not isinstance(schema, dict):
         return schema
     if "$ref" in schema:
-        schema = {**definitions[schema["$ref"].rpartition("/")[2]], **{k: v for k, v in schema.items() if k != "$ref"}}
+        schema = {
+            **definitions[schema["$ref"].rpartition("/")[2]],
+            **{k: v for k, v in schema.items() if k != "$ref"},
+        }
     first = {"type": schema["type"]} if isinstance(schema.get("type"), str) else {}
-    plain = {key: one for key, one in schema.items() if not (key == "title" and isinstance(one, str))}
+    plain = {
+        key: one for key, one in schema.items() if not (key == "title" and isinstance(one, str))
+    }
     return {key: _inline(one, definitions) for key, one in {**first, **plain}.items()}

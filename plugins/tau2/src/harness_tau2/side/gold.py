@@ -25,7 +25,12 @@ def tasks(domain: Domain) -> list[Told]:
 
 
 def _task(domain: Domain, task: Any, split: str) -> Told:
-    asked: Told = {"id": task.id, "split": split, "scenario": str(task.user_scenario), "assertions": 0}
+    asked: Told = {
+        "id": task.id,
+        "split": split,
+        "scenario": str(task.user_scenario),
+        "assertions": 0,
+    }
     criteria = task.evaluation_criteria
     if criteria is None or criteria.actions is None:
         return {**asked, "left_out": "it has no gold actions"}
@@ -38,9 +43,20 @@ def _task(domain: Domain, task: Any, split: str) -> Told:
     if any(action.requestor != "assistant" for action in criteria.actions):
         return {**asked, "left_out": "its user calls tools"}
     try:
-        changes, refused = domain.replay([(action.name, action.arguments) for action in criteria.actions])
+        changes, refused = domain.replay(
+            [(action.name, action.arguments) for action in criteria.actions]
+        )
     except Exception as error:
-        return {**asked, "left_out": f"its gold cannot be replayed: {type(error).__name__}: {error}"[:200]}
+        return {
+            **asked,
+            "left_out": f"its gold cannot be replayed: {type(error).__name__}: {error}"[:200],
+        }
     said = list(criteria.communicate_info or ()) if "COMMUNICATE" in basis else []
     judged = changes if "DB" in basis else None
-    return {**asked, "changes": judged, "said": said, "actions": len(criteria.actions), "refused": refused}
+    return {
+        **asked,
+        "changes": judged,
+        "said": said,
+        "actions": len(criteria.actions),
+        "refused": refused,
+    }

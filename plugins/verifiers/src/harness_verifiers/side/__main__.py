@@ -73,7 +73,9 @@ class Server:
         """Set the toolset up as verifiers does, until the stack is closed."""
         toolset = self._toolset
         if toolset.config.url:
-            raise Refused(f"its tools {toolset.server_name!r} are elsewhere; the task set `mcp` asks such servers")
+            raise Refused(
+                f"its tools {toolset.server_name!r} are elsewhere; the task set `mcp` asks such servers"
+            )
         await stack.enter_async_context(toolset._exit_stack)
         await toolset.setup()
         if data is not None:
@@ -82,14 +84,20 @@ class Server:
         toolset.register(self._server)
         return self
 
-    async def connected(self, stack: contextlib.AsyncExitStack) -> tuple[Any, list[tuple[str, JSONObject]]]:
+    async def connected(
+        self, stack: contextlib.AsyncExitStack
+    ) -> tuple[Any, list[tuple[str, JSONObject]]]:
         """A client, whose calls see the state of who connects, and its tools: own name, and what a model is told."""
         client = await stack.enter_async_context(Client(self._server))
         prefix = f"{name}_" if (name := self._toolset.server_name) else ""
         return client, [
             (
                 one.name,
-                {"name": prefix + one.name, "description": one.description or "", "parameters": one.input_schema},
+                {
+                    "name": prefix + one.name,
+                    "description": one.description or "",
+                    "parameters": one.input_schema,
+                },
             )
             for one in (await client.list_tools()).tools
         ]
@@ -134,7 +142,9 @@ class Session:
         said = await client.call_tool(name, dict(arguments))
         content = mcp_content_to_chat_content(said.content)
         if not isinstance(content, str):
-            content = "\n".join(part.get("text", "(an image, which is not shown)") for part in content)
+            content = "\n".join(
+                part.get("text", "(an image, which is not shown)") for part in content
+            )
         return content, not said.is_error
 
     async def close(self) -> JSONObject:
@@ -151,7 +161,9 @@ class Desk:
         config_type = taskset_config_type(name)
         self._taskset = taskset_class(name)(config_type.model_validate({**config, "id": name}))
         if environment_class(name) is not SingleAgentEnv:
-            raise Refused("it brings an environment of its own (more than one agent, or a user), which is not run here")
+            raise Refused(
+                "it brings an environment of its own (more than one agent, or a user), which is not run here"
+            )
         if not self._taskset.bounded and limit is None:
             raise Refused("it has no end; say how many: task.options.limit=N")
         view = self._taskset if limit is None else self._taskset.take(limit)
@@ -186,7 +198,9 @@ class Desk:
                 await session.ready
                 return {"tools": session.definitions}
             case "call":
-                text, ok = await self._sessions[asked["session"]].call(asked["tool"], asked["arguments"])
+                text, ok = await self._sessions[asked["session"]].call(
+                    asked["tool"], asked["arguments"]
+                )
                 if len(text) > (most := asked["max_chars"]):
                     text = f"{text[:most]}\n... ({len(text):,} characters in all)"
                 return {"text": text, "ok": ok}
@@ -226,15 +240,21 @@ def _check(task: Any) -> None:
         and one.default is inspect.Parameter.empty
     ]
     if needs or kind.NEEDS_CONTAINER:
-        raise Refused(f"it needs a runtime in which the agent acted ({needs[0] if needs else 'a container'})")
+        raise Refused(
+            f"it needs a runtime in which the agent acted ({needs[0] if needs else 'a container'})"
+        )
     if any(getattr(kind, name) is not getattr(vf.Task, name) for name in ("setup", "finalize")):
         raise Refused("its tasks prepare a runtime (setup or finalize), and none is kept here")
     if task.config.judges or discover_decorated(task, "intercept"):
         raise Refused(
-            "a model judges it (config.task.judges)" if task.config.judges else "it changes requests (intercept)"
+            "a model judges it (config.task.judges)"
+            if task.config.judges
+            else "it changes requests (intercept)"
         )
     if any(hook_boundary(fn, allow_trace=True) is not Trace for fn in task.hooks("stop")):
-        raise Refused("it stops at single requests or replies; only stops that look at the trace are known here")
+        raise Refused(
+            "it stops at single requests or replies; only stops that look at the trace are known here"
+        )
     if not task.hooks("reward"):
         raise Refused("its tasks have no reward")
 
@@ -244,19 +264,27 @@ def _told(task: Any) -> JSONObject:
     data = task.data
     system = [data.system_prompt] if data.system_prompt else []
     asked: list[str] = []
-    for message in [vf.UserMessage(content=data.prompt)] if isinstance(data.prompt, str) else data.prompt or []:
+    for message in (
+        [vf.UserMessage(content=data.prompt)] if isinstance(data.prompt, str) else data.prompt or []
+    ):
         if not isinstance(message.content, str) or message.role not in ("system", "user"):
             raise Refused(f"the prompt of task {data.idx} is more than texts of system and user")
         (system if message.role == "system" else asked).append(message.content)
     if not any(text.strip() for text in asked):
-        raise Refused(f"task {data.idx} has no prompt: a user opens the conversation, and none is here")
-    own = data.model_dump(mode="json", include=set(type(data).model_fields) - set(vf.TaskData.model_fields))
+        raise Refused(
+            f"task {data.idx} has no prompt: a user opens the conversation, and none is here"
+        )
+    own = data.model_dump(
+        mode="json", include=set(type(data).model_fields) - set(vf.TaskData.model_fields)
+    )
     answer = own.get("answer")
     return {
         "name": data.name or data.id or "",
         "system": "\n\n".join(system),
         "question": "\n\n".join(asked),
-        "gold": answer if isinstance(answer, str) and answer.strip() else json.dumps(own, sort_keys=True),
+        "gold": answer
+        if isinstance(answer, str) and answer.strip()
+        else json.dumps(own, sort_keys=True),
         "hash": task.hash,
     }
 
@@ -278,7 +306,11 @@ async def _score(task: Any, asked: JSONObject) -> JSONObject:
         conversation = [*conversation, *map(MESSAGE.validate_python, call["before"])]
         reply = MESSAGE.validate_python(call["reply"])
         response = vf.Response(
-            id=call["id"], created=0, model=call["model"], message=reply, finish_reason=call["finish"]
+            id=call["id"],
+            created=0,
+            model=call["model"],
+            message=reply,
+            finish_reason=call["finish"],
         )
         node = graph.prepare_turn(trace, conversation, tools).commit(response)
         usage = (
@@ -286,7 +318,9 @@ async def _score(task: Any, asked: JSONObject) -> JSONObject:
             if call["tokens"] is None
             else vf.Usage(prompt_tokens=call["tokens"][0], completion_tokens=call["tokens"][1])
         )
-        trace.calls.append(ModelCall(node=node, model=call["model"], finish_reason=call["finish"], usage=usage))
+        trace.calls.append(
+            ModelCall(node=node, model=call["model"], finish_reason=call["finish"], usage=usage)
+        )
         conversation.append(reply)
     trace.stop("agent_completed")
     await task.score(trace)
@@ -302,8 +336,12 @@ async def _score(task: Any, asked: JSONObject) -> JSONObject:
 
 def _opening(data: Any) -> list[Any]:
     """The first messages, as verifiers' own harness sends them."""
-    system: list[object] = [vf.SystemMessage(content=data.system_prompt)] if data.system_prompt else []
-    return system + ([vf.UserMessage(content=data.prompt)] if isinstance(data.prompt, str) else list(data.prompt))
+    system: list[object] = (
+        [vf.SystemMessage(content=data.system_prompt)] if data.system_prompt else []
+    )
+    return system + (
+        [vf.UserMessage(content=data.prompt)] if isinstance(data.prompt, str) else list(data.prompt)
+    )
 
 
 async def _serve(desk: Desk, say: Any) -> None:
@@ -342,7 +380,9 @@ def main(name: str, config: str, limit: str) -> None:
         except Refused as refused:
             raise SystemExit(str(refused)) from None
         except Exception as error:
-            raise SystemExit(f"{type(error).__name__}: {' '.join(str(error).split())[:250]}") from None
+            raise SystemExit(
+                f"{type(error).__name__}: {' '.join(str(error).split())[:250]}"
+            ) from None
 
 
 if __name__ == "__main__":

@@ -36,10 +36,15 @@ class Exported(TypedDict):
 @app.command()
 def export(
     run: Annotated[Path, typer.Argument(help="A run folder.", autocompletion=complete.runs)],
-    to: Annotated[Path, typer.Option("--to", help="The folder to write; must not exist or be empty.")],
+    to: Annotated[
+        Path, typer.Option("--to", help="The folder to write; must not exist or be empty.")
+    ],
     step: Annotated[int | None, typer.Option(help="A checkpoint other than the newest.")] = None,
     verify: Annotated[
-        int, typer.Option(min=0, help="Compare so many greedy answers with those of the trained policy.")
+        int,
+        typer.Option(
+            min=0, help="Compare so many greedy answers with those of the trained policy."
+        ),
     ] = 0,
     engine: Annotated[
         Literal["transformers", "vllm"] | None,
@@ -51,7 +56,12 @@ def export(
     from harness.plugins import make_trainer
     from harness.policies.export import checkpoint_dir, checkpoint_model
     from harness.provenance import model_hash
-    from harness_weights.proof import choose_engine, compare_answers, recorded_prompts, refuse_other_answers
+    from harness_weights.proof import (
+        choose_engine,
+        compare_answers,
+        recorded_prompts,
+        refuse_other_answers,
+    )
 
     folder = RunFolder.open(run)
     number, checkpoint = checkpoint_dir(folder, step)
@@ -69,7 +79,9 @@ def export(
     }
     if chosen is not None:
         config = folder.config()
-        memory = float(at(nested(config.verl), "actor_rollout_ref.rollout.gpu_memory_utilization", 0.5))
+        memory = float(
+            at(nested(config.verl), "actor_rollout_ref.rollout.gpu_memory_utilization", 0.5)
+        )
         limit = config.sampling.max_response_tokens
         trained = make_trainer(config).policy(folder, checkpoint)
         written["verified"] = compare_answers(trained, to, prompts, limit, chosen, memory)

@@ -13,10 +13,21 @@ from harness.cli.common import emit_json, interruptible, progress_console, resul
 from harness.errors import UserError
 from harness.policies.catalogue import Named, by_name, named
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="List, fetch and show policies by name.")
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="List, fetch and show policies by name."
+)
 
-NameArgument = Annotated[str, typer.Argument(help="As in `harness policy list`.", autocompletion=complete.policies)]
-_FROM_MANIFEST = ("source", "precision", "quantisation_cost", "quantisation_cost_note", "mended", "measured")
+NameArgument = Annotated[
+    str, typer.Argument(help="As in `harness policy list`.", autocompletion=complete.policies)
+]
+_FROM_MANIFEST = (
+    "source",
+    "precision",
+    "quantisation_cost",
+    "quantisation_cost_note",
+    "mended",
+    "measured",
+)
 
 
 @app.command("list")
@@ -36,11 +47,19 @@ def list_(json_: complete.Json = False) -> None:
 @app.command()
 def fetch(
     name: Annotated[
-        str, typer.Argument(help="As in `harness policy list`, or a GGUF file.", autocompletion=complete.policies)
+        str,
+        typer.Argument(
+            help="As in `harness policy list`, or a GGUF file.", autocompletion=complete.policies
+        ),
     ],
-    as_: Annotated[str | None, typer.Option("--name", help="What the policy of a GGUF file is called.")] = None,
+    as_: Annotated[
+        str | None, typer.Option("--name", help="What the policy of a GGUF file is called.")
+    ] = None,
     from_: Annotated[
-        str, typer.Option("--from", help="hub, package, or any: Hugging Face, and the package where that fails.")
+        str,
+        typer.Option(
+            "--from", help="hub, package, or any: Hugging Face, and the package where that fails."
+        ),
     ] = "any",
 ) -> None:
     """Bring a policy into the cache: by its name, or from a GGUF file of yours."""
@@ -66,7 +85,9 @@ def fetch(
             raise UserError(f"--name is for a GGUF file; {name} has its name")
         if (policy.package or policy.hub) and not policy.there:
             progress_console().print(f"{name}: {_pedigree(policy)}")
-        folder = fetch_named(policy, source, lambda said: progress_console().print(f"{name}: {said}"))
+        folder = fetch_named(
+            policy, source, lambda said: progress_console().print(f"{name}: {said}")
+        )
         as_said = name
     results().print(f"{as_said}: {folder}")
 
@@ -105,9 +126,13 @@ def _pedigree(policy: Named) -> str:
     hub, package = policy.hub, policy.package
     places = []
     if hub:
-        places.append(f"on Hugging Face at {hub.commit[:12]} ({hub.size / 1e6:.0f} MB, {hub.precision})")
+        places.append(
+            f"on Hugging Face at {hub.commit[:12]} ({hub.size / 1e6:.0f} MB, {hub.precision})"
+        )
     if package:
-        places.append(f"in the package {package.name} {package.version} ({package.wheel_bytes / 1e6:.0f} MB)")
+        places.append(
+            f"in the package {package.name} {package.version} ({package.wheel_bytes / 1e6:.0f} MB)"
+        )
     model = hub.model if hub else package.model if package else policy.name
     return f"{model}, licence {policy.licence}, {', or '.join(places)}"
 
@@ -115,4 +140,10 @@ def _pedigree(policy: Named) -> str:
 def _said(value: object) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{key} {inner}" for key, inner in value.items())
-    return "; ".join(value) if isinstance(value, list) else value if isinstance(value, str) else json.dumps(value)
+    return (
+        "; ".join(value)
+        if isinstance(value, list)
+        else value
+        if isinstance(value, str)
+        else json.dumps(value)
+    )

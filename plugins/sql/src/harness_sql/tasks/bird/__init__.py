@@ -52,7 +52,10 @@ class BirdTasks(PreparedTasks):
 
     def context(self, task: Task) -> Mapping[str, str]:
         evidence = str(task.data.get("evidence", "")).strip()
-        return {**super().context(task), **({"evidence": evidence} if evidence and self.evidence else {})}
+        return {
+            **super().context(task),
+            **({"evidence": evidence} if evidence and self.evidence else {}),
+        }
 
     def shown_besides(self, path: str) -> Mapping[str, Any]:
         return {"notes": self._notes.get(Path(path).stem, {})} if self.descriptions else {}
@@ -63,7 +66,10 @@ class BirdTasks(PreparedTasks):
     def describe(self) -> Mapping[str, Any]:
         if not self.descriptions:
             return super().describe()
-        return {**super().describe(), "descriptions_sha256": file_hash(self.folder / BIRD.descriptions)}
+        return {
+            **super().describe(),
+            "descriptions_sha256": file_hash(self.folder / BIRD.descriptions),
+        }
 
     @cached_property
     def _notes(self) -> dict[str, dict[str, list[str]]]:

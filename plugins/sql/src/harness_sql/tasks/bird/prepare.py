@@ -13,7 +13,10 @@ from harness_sql.tasks.prepared.source import merged, open_databases, open_sourc
 
 
 def prepare(
-    sources: Sequence[Path], target: Path | None = None, databases: Path | None = None, progress: Progress | None = None
+    sources: Sequence[Path],
+    target: Path | None = None,
+    databases: Path | None = None,
+    progress: Progress | None = None,
 ) -> Report:
     """Prepares the files of archives or folders together.
 
@@ -25,6 +28,13 @@ def prepare(
         TaskSetError: A source is damaged or laid out wrongly, or the target holds something else.
     """
     with ExitStack() as stack:
-        opened = [stack.enter_context(open_source(path, "BIRD", BIRD.marks, BIRD.folders)) for path in sources]
-        more = stack.enter_context(open_databases(databases, BIRD.folders)) if databases is not None else None
+        opened = [
+            stack.enter_context(open_source(path, "BIRD", BIRD.marks, BIRD.folders))
+            for path in sources
+        ]
+        more = (
+            stack.enter_context(open_databases(databases, BIRD.folders))
+            if databases is not None
+            else None
+        )
         return prepare_layout(merged(opened), BIRD, target or BIRD.default_folder(), more, progress)

@@ -78,16 +78,22 @@ class FilesTasks(WithSchemas):
         self.evidence = evidence
         self._loaded: dict[Path, dict[str, str]] = {}
         if not self.files:
-            raise ConfigError("task set 'files' needs a file of questions: --set task.options.path=questions.jsonl")
+            raise ConfigError(
+                "task set 'files' needs a file of questions: --set task.options.path=questions.jsonl"
+            )
         if path is not None and len(self.files) > 1:
             raise ConfigError(
                 f"task.options.path is one file of all splits, {', '.join(list(self.files)[1:])} are files of single "
                 "ones. Give either"
             )
         if not 0 < val_share < 1:
-            raise ConfigError(f"task.options.val_share is {val_share:g}, but lies between 0 and 1, as 0.2 does")
+            raise ConfigError(
+                f"task.options.val_share is {val_share:g}, but lies between 0 and 1, as 0.2 does"
+            )
         if self.databases is not None and not self.databases.exists():
-            raise TaskSetError(f"task.options.databases: no folder or file {self.databases}. Correct the path")
+            raise TaskSetError(
+                f"task.options.databases: no folder or file {self.databases}. Correct the path"
+            )
         check_mapping(self.columns)
 
     @cached_property
@@ -112,7 +118,9 @@ class FilesTasks(WithSchemas):
         if found.bad:
             places = ", ".join(f"{one.path} {one.where}" for one in found.bad[:5])
             more = f" and {len(found.bad) - 5} more" if len(found.bad) > 5 else ""
-            _say_once(f"left out, as task.options.skip_bad asks: {len(found.bad)} bad lines, {places}{more}")
+            _say_once(
+                f"left out, as task.options.skip_bad asks: {len(found.bad)} bad lines, {places}{more}"
+            )
         tasks = self.good(split)
         if not tasks:
             raise TaskSetError(f"{', '.join(map(str, self.files.values()))}: {self.empty(split)}")
@@ -127,7 +135,9 @@ class FilesTasks(WithSchemas):
                 id=one.id,
                 task_set=self.name,
                 split=split,
-                question=f"{one.question}\nHint: {one.evidence}" if one.evidence and self.evidence else one.question,
+                question=f"{one.question}\nHint: {one.evidence}"
+                if one.evidence and self.evidence
+                else one.question,
                 gold=one.gold or one.answer,
                 cluster=one.cluster,
                 difficulty=one.difficulty,
@@ -172,7 +182,11 @@ class FilesTasks(WithSchemas):
         found = self.collection
         if not self.skip_bad:
             refuse(found.bad)
-        databases = {name: digest for path in found.names for name, digest in _digests(path, found.names[path]).items()}
+        databases = {
+            name: digest
+            for path in found.names
+            for name, digest in _digests(path, found.names[path]).items()
+        }
         return {
             "name": self.name,
             "options": {
@@ -196,7 +210,15 @@ class FilesTasks(WithSchemas):
 
     def _asked(self, one: Question) -> list[str]:
         names = self.collection.names
-        said = [one.id, one.question, one.gold, one.answer, names[one.database], one.cluster, one.difficulty]
+        said = [
+            one.id,
+            one.question,
+            one.gold,
+            one.answer,
+            names[one.database],
+            one.cluster,
+            one.difficulty,
+        ]
         return [*said, one.evidence if self.evidence else ""]
 
 

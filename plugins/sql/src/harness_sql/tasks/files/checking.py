@@ -121,7 +121,9 @@ def check(tasks: FilesTasks, progress: Progress = lambda *_: None) -> Report:
         databases=len(found.names),
         splitting=found.splitting,
         clusters={
-            split: dict(Counter(one.cluster for one in questions if one.split == split).most_common())
+            split: dict(
+                Counter(one.cluster for one in questions if one.split == split).most_common()
+            )
             for split in SPLITS
             if any(one.split == split for one in questions)
         },
@@ -130,10 +132,16 @@ def check(tasks: FilesTasks, progress: Progress = lambda *_: None) -> Report:
         gold_empty=empty,
         gold_differs=differs,
         gold_changing=[Finding(what, tuple(places)) for what, places in changing.items()],
-        twice=[[place(tasks, one) for one in group] for group in several if len(_golds(group)) == 1],
-        differing=[[place(tasks, one) for one in group] for group in several if len(_golds(group)) > 1],
+        twice=[
+            [place(tasks, one) for one in group] for group in several if len(_golds(group)) == 1
+        ],
+        differing=[
+            [place(tasks, one) for one in group] for group in several if len(_golds(group)) > 1
+        ],
         leaked=[[place(tasks, one) for one in pair] for pair in _leaked(questions)],
-        together=sorted({tuple(databases) for path in found.names if len(databases := databases_of(path)) > 1}),
+        together=sorted(
+            {tuple(databases) for path in found.names if len(databases := databases_of(path)) > 1}
+        ),
     )
 
 
@@ -172,7 +180,12 @@ def _run(database: Path, gold: str) -> _Gold:
         if error:
             return _Gold(error)
         finds |= bool(result.rows)
-        if not changing and not differs and result.elapsed_s <= AGAIN_S and len(result.rows) <= AGAIN_ROWS:
+        if (
+            not changing
+            and not differs
+            and result.elapsed_s <= AGAIN_S
+            and len(result.rows) <= AGAIN_ROWS
+        ):
             differs = _differs(path, sql, result)
     return _Gold("", finds, differs, changing)
 
@@ -180,12 +193,22 @@ def _run(database: Path, gold: str) -> _Gold:
 def _differs(path: str | Path, sql: str, first: GoldResult) -> bool:
     """Whether a query gives another result, as verdicts compare them, with rows that no ORDER BY orders reversed."""
     size = 2 * first.size_bytes + (1 << 16)
-    room = Limits(GOLD_S, len(first.rows) + 1, max_result_bytes=size, max_value_bytes=1_000_000, reversed_rows=True)
+    room = Limits(
+        GOLD_S,
+        len(first.rows) + 1,
+        max_result_bytes=size,
+        max_value_bytes=1_000_000,
+        reversed_rows=True,
+    )
     again = execute(path, sql, room)
     if not again.ok:
         return False
     results = [[tuple(map(_rounded, row)) for row in rows] for rows in (first.rows, again.rows)]
-    return results[0] != results[1] if "order by" in sql.lower() else Counter(results[0]) != Counter(results[1])
+    return (
+        results[0] != results[1]
+        if "order by" in sql.lower()
+        else Counter(results[0]) != Counter(results[1])
+    )
 
 
 def _rounded(cell: object) -> object:
@@ -207,7 +230,9 @@ def _changing(sql: str) -> tuple[str, ...]:
                 found[text.upper()] = None
         elif dated and text in ("'now'", '"now"'):
             found["'now'"] = None
-        elif text in _DATED and (after[:2] == ["(", ")"] or (text == "strftime" and after[::2] == ["(", ")"])):
+        elif text in _DATED and (
+            after[:2] == ["(", ")"] or (text == "strftime" and after[::2] == ["(", ")"])
+        ):
             found[f"{text}() of now"] = None
     return tuple(found)
 
@@ -228,5 +253,8 @@ def _leaked(questions: Sequence[Question]) -> list[tuple[Question, Question]]:
         (one, same)
         for one in questions
         if one.split != "train"
-        and (same := known.get((one.database, "gold", one.gold)) or known.get((one.database, "question", one.question)))
+        and (
+            same := known.get((one.database, "gold", one.gold))
+            or known.get((one.database, "question", one.question))
+        )
     ]

@@ -64,7 +64,9 @@ def collect(
     for role, path in files.items():
         table = read(path)
         beside = Databases(Path(os.path.abspath(path)).parent, databases)
-        found = columns_of(table, columns, one_database=databases is not None and databases.is_file())
+        found = columns_of(
+            table, columns, one_database=databases is not None and databases.is_file()
+        )
         if role != "path":
             found.pop("split", None)  # the file says it
         has_splits |= "split" in found
@@ -73,7 +75,9 @@ def collect(
             try:
                 question = question_of(row, role, found, beside)
                 if question.id and question.id in ids:
-                    raise BadRow(f"the id {question.id!r} is that of {ids[question.id]}, too. Give it another")
+                    raise BadRow(
+                        f"the id {question.id!r} is that of {ids[question.id]}, too. Give it another"
+                    )
             except BadRow as error:
                 bad.append(BadLine(role, path, row.where, str(error)))
                 continue
@@ -100,7 +104,9 @@ def _names(databases: Iterable[Path]) -> dict[Path, str]:
     return {path: path.relative_to(common).as_posix() for path in paths}
 
 
-def _split(questions: Sequence[Question], val_share: float, seed: int) -> tuple[list[Question], str]:
+def _split(
+    questions: Sequence[Question], val_share: float, seed: int
+) -> tuple[list[Question], str]:
     """Whole clusters into `val`, in an order by hash, as far as they fit its share; at least the smallest one.
 
     Where there is one cluster only, questions that are asked twice or share a gold query stay together instead.
@@ -119,7 +125,10 @@ def _split(questions: Sequence[Question], val_share: float, seed: int) -> tuple[
     if not val and len(order) > 1:
         val.add(min(order, key=lambda name: sizes[name]))
     what = "by cluster" if several else "by question, since all share one cluster"
-    made = [replace(one, split="val" if unit in val else "train") for one, unit in zip(questions, units, strict=True)]
+    made = [
+        replace(one, split="val" if unit in val else "train")
+        for one, unit in zip(questions, units, strict=True)
+    ]
     return made, f"seed {seed}, {what}"
 
 

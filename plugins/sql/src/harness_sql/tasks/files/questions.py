@@ -74,10 +74,14 @@ def check_mapping(columns: Mapping[str, str | None]) -> None:
     for field in columns:
         if field not in FIELDS:
             hint = nearest(field, FIELDS, ".")
-            raise ConfigError(f"task.options.columns: {field!r} is no field{hint} Fields: {', '.join(FIELDS)}")
+            raise ConfigError(
+                f"task.options.columns: {field!r} is no field{hint} Fields: {', '.join(FIELDS)}"
+            )
 
 
-def columns_of(table: Table, mapping: Mapping[str, str | None], one_database: bool) -> dict[str, str]:
+def columns_of(
+    table: Table, mapping: Mapping[str, str | None], one_database: bool
+) -> dict[str, str]:
     """The column of every field that a file has.
 
     Args:
@@ -93,7 +97,9 @@ def columns_of(table: Table, mapping: Mapping[str, str | None], one_database: bo
         if field in mapping:
             column = mapping[field]
             if column and column not in table.columns:
-                raise TaskSetError(f"{table.file} has no column {column!r} (task.options.columns.{field}). {there}")
+                raise TaskSetError(
+                    f"{table.file} has no column {column!r} (task.options.columns.{field}). {there}"
+                )
             if column:
                 found[field] = column
             continue
@@ -128,14 +134,18 @@ def question_of(row: Row, file: str, columns: Mapping[str, str], databases: Data
     if row.problem:
         raise BadRow(row.problem)
     cells = {field: row.cells.get(column) for field, column in columns.items()}
-    question, gold, evidence = (_text(cells, columns, name) for name in ("question", "gold", "evidence"))
+    question, gold, evidence = (
+        _text(cells, columns, name) for name in ("question", "gold", "evidence")
+    )
     if not question:
         raise BadRow("the question is empty. Write one or remove the line")
     answer = _answer(cells.get("answer"))
     if not gold and not answer:
         raise BadRow("neither a gold query nor an answer. Add one or remove the line")
     if len(gold) >= LEAKED_CHARS and (gold in question or gold in evidence):
-        raise BadRow("the gold query stands in what the agent is shown, its question or evidence. Take it out there")
+        raise BadRow(
+            "the gold query stands in what the agent is shown, its question or evidence. Take it out there"
+        )
     return Question(
         file=file,
         where=row.where,
@@ -194,11 +204,17 @@ class Databases:
                 f"Correct the name, or the folder: {_OPTION}.databases=FOLDER"
             )
         if len(files) > 1:
-            raise BadRow(f"database {name!r} may be {files[0]} or {files[1]}. Write the file's name with its ending")
+            raise BadRow(
+                f"database {name!r} may be {files[0]} or {files[1]}. Write the file's name with its ending"
+            )
         path = files[0]
-        opened = execute(path, "SELECT count(*) FROM sqlite_master WHERE type = 'table'", Limits(timeout_s=30))
+        opened = execute(
+            path, "SELECT count(*) FROM sqlite_master WHERE type = 'table'", Limits(timeout_s=30)
+        )
         if not opened.ok:
-            raise BadRow(f"database {name or path.name!r}: {opened.error}. Replace it, or remove the line")
+            raise BadRow(
+                f"database {name or path.name!r}: {opened.error}. Replace it, or remove the line"
+            )
         if not opened.rows[0][0]:
             raise BadRow(f"database {name or path.name!r} has no tables in it")
         return path
@@ -209,7 +225,11 @@ class Databases:
             if (self._folder / name).is_file():
                 return [_absolute(self._folder / name)]
             for place in (self._folder, self._folder / name):
-                files = [_absolute(file) for end in _ENDINGS if (file := place / f"{name}{end}").is_file()]
+                files = [
+                    _absolute(file)
+                    for end in _ENDINGS
+                    if (file := place / f"{name}{end}").is_file()
+                ]
                 if files:
                     return files
         except (OSError, ValueError):  # a name that no file can have
@@ -226,7 +246,9 @@ def _text(cells: Mapping[str, object], columns: Mapping[str, str], field: str) -
     if missing(value):
         return ""
     if not isinstance(value, str):
-        raise BadRow(f"{columns[field]!r} is {json.dumps(value, default=str):.60}, not text. Write the {field} as text")
+        raise BadRow(
+            f"{columns[field]!r} is {json.dumps(value, default=str):.60}, not text. Write the {field} as text"
+        )
     return _whole(value.strip(), columns[field])
 
 
@@ -237,7 +259,9 @@ def _label(cells: Mapping[str, object], columns: Mapping[str, str], field: str) 
     if isinstance(value, float) and value.is_integer():
         value = int(value)  # what a column of whole numbers with gaps becomes in Parquet
     if isinstance(value, bool) or not isinstance(value, str | int):
-        raise BadRow(f"{columns[field]!r} is {json.dumps(value, default=str):.60}, not a text or whole number")
+        raise BadRow(
+            f"{columns[field]!r} is {json.dumps(value, default=str):.60}, not a text or whole number"
+        )
     return _whole(str(value).strip(), columns[field])
 
 
@@ -245,13 +269,18 @@ def _answer(value: object) -> str:
     if missing(value):
         return ""
     return _whole(
-        value.strip() if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str), "answer"
+        value.strip()
+        if isinstance(value, str)
+        else json.dumps(value, ensure_ascii=False, default=str),
+        "answer",
     )
 
 
 def _whole(text: str, column: str) -> str:
     if "\0" in text or (not text.isascii() and text != text.encode("utf-8", "ignore").decode()):
-        raise BadRow(f"{column!r} holds characters that no text has (NUL, or half of a pair). Remove them")
+        raise BadRow(
+            f"{column!r} holds characters that no text has (NUL, or half of a pair). Remove them"
+        )
     return text
 
 

@@ -53,7 +53,9 @@ def read(file: Path) -> Table:
         with file.open("rb") as stream:
             if kind not in (*_JSON, *_SEPARATORS, *_PARQUET):
                 also = "; a spreadsheet saves itself as CSV UTF-8" if kind in _SHEETS else ""
-                raise TaskSetError(f"{file} ends in {kind or 'nothing'!r}, which says no format. Give {FORMATS}{also}")
+                raise TaskSetError(
+                    f"{file} ends in {kind or 'nothing'!r}, which says no format. Give {FORMATS}{also}"
+                )
             content = stream.read()
     except FileNotFoundError as error:
         raise TaskSetError(f"no file {file} (from {Path.cwd()}). Correct its path") from error
@@ -64,12 +66,18 @@ def read(file: Path) -> Table:
     elif kind in _SEPARATORS:
         columns, rows = _csv(file, content, _SEPARATORS[kind])
     else:
-        rows = _json_list(file, content) if content.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"[" else _json_lines(content)
+        rows = (
+            _json_list(file, content)
+            if content.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"["
+            else _json_lines(content)
+        )
         columns = tuple(dict.fromkeys(name for row in rows for name in row.cells))
     if not rows:
         raise TaskSetError(f"{file} has no questions in it")
     if all(row.problem for row in rows):
-        raise TaskSetError(f"{file}, {rows[0].where}: {rows[0].problem}. No other line can be read either")
+        raise TaskSetError(
+            f"{file}, {rows[0].where}: {rows[0].problem}. No other line can be read either"
+        )
     return Table(file, columns, rows)
 
 
@@ -91,9 +99,17 @@ def _json_lines(content: bytes) -> list[Row]:
         try:
             value = json.loads(line.decode())
         except UnicodeDecodeError as error:
-            rows.append(Row(where, {}, f"not UTF-8 at its byte {error.start + 1}. Save the file as UTF-8"))
+            rows.append(
+                Row(where, {}, f"not UTF-8 at its byte {error.start + 1}. Save the file as UTF-8")
+            )
         except json.JSONDecodeError as error:
-            rows.append(Row(where, {}, f"not JSON: {error.msg} at its character {error.colno}. One object a line"))
+            rows.append(
+                Row(
+                    where,
+                    {},
+                    f"not JSON: {error.msg} at its character {error.colno}. One object a line",
+                )
+            )
         except (ValueError, RecursionError) as error:
             rows.append(Row(where, {}, f"not JSON that can be read: {error}. One object a line"))
         else:
@@ -147,14 +163,24 @@ def _csv(file: Path, content: bytes, separator: str) -> tuple[tuple[str, ...], l
     header = text.partition("\n")[0]
     if separator not in header:  # spreadsheets write semicolons where a comma is the decimal point
         separator = next((other for other in ";\t" if other in header), separator)
-    records = _records(file, csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True))
+    records = _records(
+        file, csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
+    )
     names = [name.strip() for name in next(records, ("", []))[1]]
     if len(set(names)) < len(names):
-        raise TaskSetError(f"{file}, line 1: two columns have one name. The first line must name the columns")
+        raise TaskSetError(
+            f"{file}, line 1: two columns have one name. The first line must name the columns"
+        )
     rows = []
     for where, cells in records:
         odd = f"{len(cells)} cells, but {len(names)} columns. Put text with {separator!r} in it in double quotes"
-        rows.append(Row(where, dict(zip(names, cells, strict=False)), odd if len(cells) != len(names) else ""))
+        rows.append(
+            Row(
+                where,
+                dict(zip(names, cells, strict=False)),
+                odd if len(cells) != len(names) else "",
+            )
+        )
     return tuple(names), rows
 
 
@@ -183,7 +209,9 @@ def _parquet(file: Path, content: bytes) -> tuple[tuple[str, ...], list[Row]]:
     except (OSError, ValueError, OverflowError, pyarrow.ArrowException) as error:
         said = next(iter(str(error).splitlines()), type(error).__name__)
         raise TaskSetError(f"{file} is no whole Parquet file: {said}. Write it again") from error
-    return tuple(table.column_names), [Row(f"row {number}", row) for number, row in enumerate(cells, 1)]
+    return tuple(table.column_names), [
+        Row(f"row {number}", row) for number, row in enumerate(cells, 1)
+    ]
 
 
 def _decoded(file: Path, content: bytes) -> str:
@@ -191,4 +219,6 @@ def _decoded(file: Path, content: bytes) -> str:
         return content.removeprefix(b"\xef\xbb\xbf").decode()
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise TaskSetError(f"{file}, line {line}: not UTF-8. Save the file as UTF-8 (in Excel: CSV UTF-8)") from error
+        raise TaskSetError(
+            f"{file}, line {line}: not UTF-8. Save the file as UTF-8 (in Excel: CSV UTF-8)"
+        ) from error

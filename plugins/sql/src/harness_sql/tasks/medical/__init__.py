@@ -33,7 +33,10 @@ class MedicalTasks:
     name = "medical"
 
     def __init__(
-        self, cache_dir: str | None = None, schema_chars: PositiveInt = 4000, tool: str = "query_database_by_sql"
+        self,
+        cache_dir: str | None = None,
+        schema_chars: PositiveInt = 4000,
+        tool: str = "query_database_by_sql",
     ) -> None:
         self.schema_chars = schema_chars
         self.tool = tool
@@ -50,7 +53,9 @@ class MedicalTasks:
         check_split(self.name, split, SPLITS)
         import pyarrow.parquet
 
-        rows = pyarrow.parquet.read_table(io.BytesIO(self._bundle.read(f"{split}.parquet"))).to_pylist()
+        rows = pyarrow.parquet.read_table(
+            io.BytesIO(self._bundle.read(f"{split}.parquet"))
+        ).to_pylist()
         self._build()
         return [
             Task(

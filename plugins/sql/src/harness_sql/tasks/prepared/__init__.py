@@ -39,10 +39,16 @@ class PreparedTasks(WithSchemas):
     licence: ClassVar[str] = "CC BY-SA 4.0"
 
     def __init__(
-        self, data_dir: str | None, schema_chars: int, style: Literal["create", "compact"], sample_rows: int
+        self,
+        data_dir: str | None,
+        schema_chars: int,
+        style: Literal["create", "compact"],
+        sample_rows: int,
     ) -> None:
         super().__init__(schema_chars, style, sample_rows)
-        self.folder = (Path(data_dir).expanduser() if data_dir else self.layout.default_folder()).resolve()
+        self.folder = (
+            Path(data_dir).expanduser() if data_dir else self.layout.default_folder()
+        ).resolve()
         check_prepared(self.folder, self.layout)
         self._manifest = read_manifest(self.folder, self.layout)
         self._loaded: dict[str, str] = {}
@@ -58,7 +64,9 @@ class PreparedTasks(WithSchemas):
         seen: Counter[str] = Counter()
         tasks = [task for name in self.parts_of(split) for task in self._tasks(name, split, seen)]
         if not tasks:
-            raise TaskSetError(f"split {split!r} of {self.name} has no question whose database is in {self.folder}")
+            raise TaskSetError(
+                f"split {split!r} of {self.name} has no question whose database is in {self.folder}"
+            )
         self._verify({database_of(task) for task in tasks})
         return tasks
 
@@ -72,11 +80,19 @@ class PreparedTasks(WithSchemas):
 
     def options(self) -> dict[str, Any]:
         """The options that change what is asked."""
-        return {"schema_chars": self.schema_chars, "style": self.style, "sample_rows": self.sample_rows}
+        return {
+            "schema_chars": self.schema_chars,
+            "style": self.style,
+            "sample_rows": self.sample_rows,
+        }
 
     def check(self) -> list[str]:
         """Databases whose files changed since their tasks were loaded, as paths below the folder."""
-        return sorted(self._below(path) for path, digest in self._loaded.items() if fingerprint(path) != digest)
+        return sorted(
+            self._below(path)
+            for path, digest in self._loaded.items()
+            if fingerprint(path) != digest
+        )
 
     def describe(self) -> Mapping[str, Any]:
         """Counts, licence, options, and the hashes of questions and databases; no paths of this machine."""
@@ -89,7 +105,9 @@ class PreparedTasks(WithSchemas):
                 for place in self.layout.folders
                 for file in sorted(self.folder.glob(f"{place}/*/*.sqlite"))
             }
-        digest = hashlib.sha256("\n".join(f"{name} {value}" for name, value in sorted(databases.items())).encode())
+        digest = hashlib.sha256(
+            "\n".join(f"{name} {value}" for name, value in sorted(databases.items())).encode()
+        )
         parts = (manifest or {}).get("parts", {})
         return {
             "name": self.name,
@@ -125,10 +143,18 @@ class PreparedTasks(WithSchemas):
         try:
             table = pyarrow.parquet.read_table(file)
         except FileNotFoundError as error:
-            raise TaskSetError(f"{file} is missing: the source had none of its questions. {again}, with it") from error
+            raise TaskSetError(
+                f"{file} is missing: the source had none of its questions. {again}, with it"
+            ) from error
         except (OSError, pyarrow.ArrowException) as error:
-            raise TaskSetError(f"{file} is damaged: {str(error).splitlines()[0]}. {again}") from error
-        needed = set(self.layout.columns) - self.layout.optional if parquet in self.layout.parquets else set()
+            raise TaskSetError(
+                f"{file} is damaged: {str(error).splitlines()[0]}. {again}"
+            ) from error
+        needed = (
+            set(self.layout.columns) - self.layout.optional
+            if parquet in self.layout.parquets
+            else set()
+        )
         if lacking := needed - set(table.column_names):
             raise TaskSetError(f"{file} lacks the columns {', '.join(sorted(lacking))}. {again}")
         rows: list[dict[str, object]] = table.to_pylist()
@@ -140,7 +166,9 @@ class PreparedTasks(WithSchemas):
         for path in sorted(paths - set(self._loaded)):
             for file in sorted(Path(path).parent.glob("*.sqlite")) if self._manifest else ():
                 name = self._below(file)
-                if name not in manifest["damaged"] and manifest["databases"].get(name) != content_hash(str(file)):
+                if name not in manifest["damaged"] and manifest["databases"].get(
+                    name
+                ) != content_hash(str(file)):
                     raise TaskSetError(
                         f"{file} is not as it was prepared. "
                         f"Run `{self.layout.command} SOURCE --out {self.folder}` again"
@@ -161,7 +189,9 @@ class PreparedTasks(WithSchemas):
                 continue
             paths = [row["db_path"]] if row.get("db_path") else []
             paths += [database_file(db_id, place) for place in part.folders]
-            found = next((path for path in (self.folder / path for path in paths) if path.is_file()), None)
+            found = next(
+                (path for path in (self.folder / path for path in paths) if path.is_file()), None
+            )
             if found is None or (db_id, gold) in failing:
                 lost[db_id] += 1
                 continue
@@ -178,13 +208,21 @@ class PreparedTasks(WithSchemas):
                     difficulty=row.get("difficulty") or "",
                     data={
                         DATABASE: str(found),
-                        **{field: row[field] for field in ("evidence", "question_id") if row.get(field)},
+                        **{
+                            field: row[field]
+                            for field in ("evidence", "question_id")
+                            if row.get(field)
+                        },
                     },
                 )
             )
         if lost:
             log.warning(
-                "%s %s: %d questions cannot be used: %s", self.name, name, lost.total(), dict(sorted(lost.items()))
+                "%s %s: %d questions cannot be used: %s",
+                self.name,
+                name,
+                lost.total(),
+                dict(sorted(lost.items())),
             )
         return tasks
 
@@ -192,5 +230,7 @@ class PreparedTasks(WithSchemas):
         if self._manifest is None:
             return set()
         sample = self.layout.sample
-        part = self._manifest["parts"].get(sample[0] if sample and name == sample[1].name else name, {})
+        part = self._manifest["parts"].get(
+            sample[0] if sample and name == sample[1].name else name, {}
+        )
         return {(item["db_id"], item["query"]) for item in part.get("gold_failed", ())}

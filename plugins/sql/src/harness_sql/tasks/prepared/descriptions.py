@@ -44,7 +44,11 @@ def decoded(content: bytes) -> str:
 def _described(text: str) -> Iterator[tuple[str, str]]:
     """Columns and their texts: the longer name, what it means, and what its values mean, as far as they say more."""
     for row in csv.DictReader(io.StringIO(text.replace("\0", ""), newline="")):
-        cells = {(name or "").strip(): " ".join(cell.split()) for name, cell in row.items() if isinstance(cell, str)}
+        cells = {
+            (name or "").strip(): " ".join(cell.split())
+            for name, cell in row.items()
+            if isinstance(cell, str)
+        }
         column = cells.get("original_column_name", "")
         said: list[str] = []
         for name in ("column_name", "column_description", "value_description"):

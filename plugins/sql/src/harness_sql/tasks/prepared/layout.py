@@ -58,7 +58,10 @@ class Layout:
     @property
     def parquets(self) -> tuple[str, ...]:
         """All Parquet files of questions."""
-        return (*(part.parquet for part in self.parts), *((self.sample[1].parquet,) if self.sample else ()))
+        return (
+            *(part.parquet for part in self.parts),
+            *((self.sample[1].parquet,) if self.sample else ()),
+        )
 
     @property
     def marks(self) -> frozenset[str]:

@@ -74,7 +74,11 @@ class Report:
 
 
 def prepare(
-    source: Source, layout: Layout, target: Path, databases: Source | None = None, progress: Progress | None = None
+    source: Source,
+    layout: Layout,
+    target: Path,
+    databases: Source | None = None,
+    progress: Progress | None = None,
 ) -> Report:
     """Prepares a task set.
 
@@ -89,7 +93,11 @@ def prepare(
             something else.
     """
     say = progress or (lambda *_: None)
-    questions = {part: rows for part in layout.parts if (rows := read_questions(source, layout, part)) is not None}
+    questions = {
+        part: rows
+        for part in layout.parts
+        if (rows := read_questions(source, layout, part)) is not None
+    }
     named = {row["db_id"] for rows in questions.values() for row in rows}
     if databases is not None:
         source = with_databases(source, databases, named)
@@ -103,10 +111,19 @@ def prepare(
         )
     if source.folder is not None and source.folder.resolve() == target.resolve():
         return _build(source, layout, questions, target, say)
-    if target.exists() and not (target / MANIFEST).is_file() and (not target.is_dir() or any(target.iterdir())):
-        raise TaskSetError(f"{target} is not empty and was not prepared by harness. Give another folder with --out")
+    if (
+        target.exists()
+        and not (target / MANIFEST).is_file()
+        and (not target.is_dir() or any(target.iterdir()))
+    ):
+        raise TaskSetError(
+            f"{target} is not empty and was not prepared by harness. Give another folder with --out"
+        )
     target.parent.mkdir(parents=True, exist_ok=True)
-    needed, free = sum(source.files[file].size for file in files), shutil.disk_usage(target.parent).free
+    needed, free = (
+        sum(source.files[file].size for file in files),
+        shutil.disk_usage(target.parent).free,
+    )
     if needed > free:
         raise TaskSetError(
             f"the databases of {source.name} unpack to {needed / 2**20:,.0f} MiB, and the disk of {target} has "
@@ -133,21 +150,32 @@ def sample_of(count: int, size: int = SAMPLE_SIZE) -> list[int]:
 
     The `size` positions whose SHA-256 of `harness-spider-dev-500:<position>` is smallest.
     """
-    ranked = sorted(range(count), key=lambda position: hashlib.sha256(f"{SAMPLE_SEED}:{position}".encode()).digest())
+    ranked = sorted(
+        range(count),
+        key=lambda position: hashlib.sha256(f"{SAMPLE_SEED}:{position}".encode()).digest(),
+    )
     return sorted(ranked[:size])
 
 
 def _build(
-    source: Source, layout: Layout, questions: Mapping[Part, list[dict[str, str]]], folder: Path, say: Progress
+    source: Source,
+    layout: Layout,
+    questions: Mapping[Part, list[dict[str, str]]],
+    folder: Path,
+    say: Progress,
 ) -> Report:
     databases, damaged = _check_databases(folder, layout, say)
     absent = [part.name for part in layout.parts if part not in questions]
     report = Report(layout.name, str(folder), len(databases), [], damaged, {}, absent)
     tables: dict[str, list[dict[str, str]]] = {}
     for part, rows in questions.items():
-        tables[part.parquet], report.parts[part.name] = _part(part, rows, layout, folder, databases, say)
+        tables[part.parquet], report.parts[part.name] = _part(
+            part, rows, layout, folder, databases, say
+        )
     named = {db_id for part in report.parts.values() for db_id in part.skipped}
-    report.missing = sorted(db_id for db_id in named if not any(f"/{db_id}/" in file for file in damaged))
+    report.missing = sorted(
+        db_id for db_id in named if not any(f"/{db_id}/" in file for file in damaged)
+    )
     manifest: dict[str, Any] = {
         "format": FORMAT,
         "task_set": layout.name,
@@ -160,18 +188,26 @@ def _build(
     for part in questions:
         if layout.sample and layout.sample[0] == part.name:
             whole = tables[part.parquet]
-            tables[layout.sample[1].parquet] = [whole[position] for position in sample_of(len(whole))]
+            tables[layout.sample[1].parquet] = [
+                whole[position] for position in sample_of(len(whole))
+            ]
             manifest["sample"] = {"size": SAMPLE_SIZE, "seed": SAMPLE_SEED}
     columns = [*layout.columns, "db_path"]
-    manifest["parquet"] = {name: _write_parquet(rows, columns, folder / name) for name, rows in tables.items()}
+    manifest["parquet"] = {
+        name: _write_parquet(rows, columns, folder / name) for name, rows in tables.items()
+    }
     if layout.descriptions:
         described = read_descriptions(source)
-        manifest["parquet"][layout.descriptions] = _write_parquet(described, COLUMNS, folder / layout.descriptions)
+        manifest["parquet"][layout.descriptions] = _write_parquet(
+            described, COLUMNS, folder / layout.descriptions
+        )
     _write(folder / MANIFEST, json.dumps(manifest, indent=1, ensure_ascii=False).encode())
     return report
 
 
-def _check_databases(folder: Path, layout: Layout, say: Progress) -> tuple[dict[str, str], dict[str, str]]:
+def _check_databases(
+    folder: Path, layout: Layout, say: Progress
+) -> tuple[dict[str, str], dict[str, str]]:
     """Hashes of the usable databases and reasons of the damaged ones, by path below the folder."""
     files = sorted(file for place in layout.folders for file in folder.glob(f"{place}/*/*.sqlite"))
     good: dict[str, str] = {}
@@ -188,7 +224,12 @@ def _check_databases(folder: Path, layout: Layout, say: Progress) -> tuple[dict[
 
 
 def _part(
-    part: Part, questions: list[dict[str, str]], layout: Layout, folder: Path, databases: dict[str, str], say: Progress
+    part: Part,
+    questions: list[dict[str, str]],
+    layout: Layout,
+    folder: Path,
+    databases: dict[str, str],
+    say: Progress,
 ) -> tuple[list[dict[str, str]], PartReport]:
     report = PartReport(questions=len(questions))
     skipped: Counter[str] = Counter()
@@ -203,7 +244,9 @@ def _part(
             continue
         error, empty = _gold(folder / path, question["query"], layout)
         if error:
-            report.gold_failed.append({"row": len(rows), "db_id": db_id, "query": question["query"], "error": error})
+            report.gold_failed.append(
+                {"row": len(rows), "db_id": db_id, "query": question["query"], "error": error}
+            )
         elif empty:
             report.gold_empty += 1
         rows.append({**question, "db_path": path})
@@ -218,7 +261,9 @@ def _gold(path: Path, query: str, layout: Layout) -> tuple[str, bool]:
     for file in [str(path)] if layout.as_is else databases_of(path):
         result = gold_result(file, query, as_is=layout.as_is)
         if result.error is not None:
-            return result.error if file == str(path) else f"{result.error} (on {Path(file).name})", False
+            return result.error if file == str(
+                path
+            ) else f"{result.error} (on {Path(file).name})", False
         empty = empty and not result.rows
     return "", empty
 

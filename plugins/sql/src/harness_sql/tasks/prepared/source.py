@@ -66,7 +66,9 @@ class Source:
         try:
             return self.files[file]()
         except (zipfile.BadZipFile, RuntimeError, OSError) as error:
-            raise TaskSetError(f"{file} of {self.name} cannot be read: {error}. Download it again") from error
+            raise TaskSetError(
+                f"{file} of {self.name} cannot be read: {error}. Download it again"
+            ) from error
 
     def read(self, file: str) -> bytes:
         """A whole file.
@@ -86,7 +88,9 @@ class Source:
 
 
 @contextmanager
-def open_source(path: Path, title: str, marks: Collection[str], folders: Sequence[str]) -> Iterator[Source]:
+def open_source(
+    path: Path, title: str, marks: Collection[str], folders: Sequence[str]
+) -> Iterator[Source]:
     """Opens a zip file, a folder or a single file of questions.
 
     Args:
@@ -100,7 +104,8 @@ def open_source(path: Path, title: str, marks: Collection[str], folders: Sequenc
     with ExitStack() as stack:
         files = _opened(path, folders, stack)
         found = sorted(
-            (name for name in files if PurePosixPath(name).name in marks), key=lambda name: (name.count("/"), name)
+            (name for name in files if PurePosixPath(name).name in marks),
+            key=lambda name: (name.count("/"), name),
         )
         if not found:
             some = " or ".join(sorted(marks)[:4])
@@ -109,7 +114,8 @@ def open_source(path: Path, title: str, marks: Collection[str], folders: Sequenc
         wanted = {
             name[len(root) :]: opener
             for name, opener in files.items()
-            if name.startswith(root) and (name[len(root) :] in marks or name[len(root) :] == MANIFEST)
+            if name.startswith(root)
+            and (name[len(root) :] in marks or name[len(root) :] == MANIFEST)
         }
         folder = path.parent / root if path.is_dir() else None
         source = Source(path.name, {**wanted, **_databases(files, folders)}, folder)
@@ -126,10 +132,13 @@ def open_databases(path: Path, folders: Sequence[str]) -> Iterator[Source]:
     with ExitStack() as stack:
         files = _opened(path, folders, stack)
         found = _databases(files, folders) or _databases(
-            {f"{folders[0]}/{name.partition('/')[2]}": opener for name, opener in files.items()}, folders
+            {f"{folders[0]}/{name.partition('/')[2]}": opener for name, opener in files.items()},
+            folders,
         )
         if not found:
-            raise TaskSetError(f"{path} has no databases (such as {folders[0]}/NAME/NAME.sqlite). Correct --databases")
+            raise TaskSetError(
+                f"{path} has no databases (such as {folders[0]}/NAME/NAME.sqlite). Correct --databases"
+            )
         yield Source(path.name, found)
 
 
@@ -143,7 +152,9 @@ def merged(sources: Sequence[Source]) -> Source:
 
 def with_databases(source: Source, databases: Source, db_ids: Collection[str]) -> Source:
     """A source whose databases are those of another one wherever that has them."""
-    given = {name: opener for name, opener in databases.files.items() if (_id(name) or "") in db_ids}
+    given = {
+        name: opener for name, opener in databases.files.items() if (_id(name) or "") in db_ids
+    }
     replaced = {_id(name) for name in given}
     own = {name: opener for name, opener in source.files.items() if _id(name) not in replaced}
     return replace(source, files={**own, **given}, folder=None)
@@ -161,13 +172,20 @@ def read_questions(source: Source, layout: Layout, part: Part) -> list[dict[str,
     try:
         return [
             {
-                column: _text(next((row[name] for name in names if name in row), None), names[0], column, layout)
+                column: _text(
+                    next((row[name] for name in names if name in row), None),
+                    names[0],
+                    column,
+                    layout,
+                )
                 for column, names in layout.columns.items()
             }
             for row in rows
         ]
     except (KeyError, TypeError) as error:
-        needed = ", ".join(names[0] for column, names in layout.columns.items() if column not in layout.optional)
+        needed = ", ".join(
+            names[0] for column, names in layout.columns.items() if column not in layout.optional
+        )
         raise TaskSetError(f"{file} of {source.name} lacks {error}; it needs {needed}") from error
 
 
@@ -188,7 +206,9 @@ def copy(source: Source, file: str, target: Path) -> None:
         try:
             shutil.copyfileobj(stream, out, 1 << 20)
         except (zipfile.BadZipFile, zlib.error, EOFError) as error:
-            raise TaskSetError(f"{file} of {source.name} is damaged: {error}. Download it again") from error
+            raise TaskSetError(
+                f"{file} of {source.name} is damaged: {error}. Download it again"
+            ) from error
 
 
 def _text(value: object, official: str, column: str, layout: Layout) -> str:
@@ -205,9 +225,13 @@ def _rows(source: Source, part: Part) -> tuple[str, list[Any]]:
         return "", []
     try:
         content = source.read(file)
-        rows = parse_json(content.decode("utf-8-sig")) if file.endswith(".json") else _parquet(content)
+        rows = (
+            parse_json(content.decode("utf-8-sig")) if file.endswith(".json") else _parquet(content)
+        )
     except (ValueError, OSError, zipfile.BadZipFile, zlib.error, EOFError) as error:
-        raise TaskSetError(f"{file} of {source.name} is damaged: {error}. Download it again") from error
+        raise TaskSetError(
+            f"{file} of {source.name} is damaged: {error}. Download it again"
+        ) from error
     if not isinstance(rows, list):
         raise TaskSetError(f"{file} of {source.name} is no list of questions. Download it again")
     return file, rows
@@ -257,14 +281,18 @@ def _opened(path: Path, folders: Sequence[str], stack: ExitStack) -> Files:
     if path.is_dir():
         files = _walked(path.resolve())
     elif not path.is_file():
-        raise TaskSetError(f"no file or folder at {path}. Give the archive or the folder it unpacks to")
+        raise TaskSetError(
+            f"no file or folder at {path}. Give the archive or the folder it unpacks to"
+        )
     elif path.suffix.lower() in (".json", ".parquet"):
         return {path.name: _file(path)}
     else:
         try:
             files = _zipped(stack.enter_context(zipfile.ZipFile(path)))
         except (zipfile.BadZipFile, OSError) as error:
-            raise TaskSetError(f"{path} is not a readable zip file ({error}). Download it again") from error
+            raise TaskSetError(
+                f"{path} is not a readable zip file ({error}). Download it again"
+            ) from error
     for folder in folders:
         inner = next((name for name in files if f"/{name}".endswith(f"/{folder}.zip")), None)
         if inner is None or any(f"/{folder}/" in f"/{name}" for name in files):
@@ -272,7 +300,9 @@ def _opened(path: Path, folders: Sequence[str], stack: ExitStack) -> Files:
         try:
             archive = stack.enter_context(zipfile.ZipFile(stack.enter_context(files[inner]())))
         except (zipfile.BadZipFile, OSError, zlib.error, EOFError, RuntimeError) as error:
-            raise TaskSetError(f"{inner} of {path.name} is damaged: {error}. Download it again") from error
+            raise TaskSetError(
+                f"{inner} of {path.name} is damaged: {error}. Download it again"
+            ) from error
         found = _zipped(archive)
         below = "" if _databases(found, [folder]) else f"{folder}/"
         files = {**files, **{f"{below}{name}": opener for name, opener in found.items()}}
@@ -288,7 +318,9 @@ def _walked(path: Path) -> Files:
     for place, folders, names in os.walk(path, followlinks=True):
         here = Path(place).relative_to(path.parent)
         folders[:] = sorted(folders) if len(here.parts) < _DEPTH else []
-        files.update({(here / name).as_posix(): _file(Path(place) / name) for name in sorted(names)})
+        files.update(
+            {(here / name).as_posix(): _file(Path(place) / name) for name in sorted(names)}
+        )
     return files
 
 

@@ -24,7 +24,9 @@ def read_manifest(folder: Path, layout: Layout) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise TaskSetError(f"{file} is damaged: {error}. Run `{layout.command} SOURCE` again") from error
+        raise TaskSetError(
+            f"{file} is damaged: {error}. Run `{layout.command} SOURCE` again"
+        ) from error
     return manifest
 
 
@@ -37,11 +39,15 @@ def check_prepared(folder: Path, layout: Layout) -> None:
     set_ = f", or set {layout.variable} to a prepared folder" if layout.variable else ""
     run = f"Run: {layout.command} SOURCE --out {folder}{set_}"
     if not any((folder / name).is_file() for name in layout.parquets):
-        state = "is not there" if not folder.exists() else f"has none of {', '.join(layout.parquets)}"
+        state = (
+            "is not there" if not folder.exists() else f"has none of {', '.join(layout.parquets)}"
+        )
         raise TaskSetError(f"{layout.title}'s prepared folder {folder} {state}. {run}")
     found = (read_manifest(folder, layout) or {}).get("task_set", layout.name)
     if found != layout.name:
-        raise TaskSetError(f"{folder} is prepared for task set {found!r}, not for {layout.name!r}. {run}")
+        raise TaskSetError(
+            f"{folder} is prepared for task set {found!r}, not for {layout.name!r}. {run}"
+        )
 
 
 class Verified(TypedDict):

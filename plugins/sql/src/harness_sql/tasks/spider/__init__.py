@@ -20,7 +20,9 @@ from harness_sql.tasks.spider.layout import DK, REALISTIC, SPIDER, SYN
 def _parts(layout: Layout) -> dict[str, Part]:
     """Its parts by name, and the sample by both of its names."""
     sample = layout.sample[1] if layout.sample else None
-    return {part.name: part for part in layout.parts} | ({"dev_500": sample, "val": sample} if sample else {})
+    return {part.name: part for part in layout.parts} | (
+        {"dev_500": sample, "val": sample} if sample else {}
+    )
 
 
 _MIT = "MIT; databases: CC BY-SA 4.0"
@@ -75,7 +77,11 @@ class SpiderTasks(PreparedTasks):
         return {"schema_file": Path(path).with_name("schema.sql")} if self.use_schema_file else {}
 
     def options(self) -> dict[str, Any]:
-        return {**super().options(), "use_schema_file": self.use_schema_file, "include_others": self.include_others}
+        return {
+            **super().options(),
+            "use_schema_file": self.use_schema_file,
+            "include_others": self.include_others,
+        }
 
 
 class SpiderSynTasks(SpiderTasks):

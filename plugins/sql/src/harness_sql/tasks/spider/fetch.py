@@ -10,11 +10,15 @@ from harness.errors import TaskSetError
 from harness_sql.tasks.prepared.prepare import Progress
 
 BUNDLE_ID = "1oi9J1jZP9TyM35L85CL3qeGWl2jqlnL6"
-BUNDLE_URL = f"https://drive.usercontent.google.com/download?id={BUNDLE_ID}&export=download&confirm=t"
+BUNDLE_URL = (
+    f"https://drive.usercontent.google.com/download?id={BUNDLE_ID}&export=download&confirm=t"
+)
 """The bundle that agent-lightning's Spider example names."""
 
 
-def fetch(target: Path, url: str = BUNDLE_URL, progress: Progress | None = None, timeout_s: float = 60.0) -> Path:
+def fetch(
+    target: Path, url: str = BUNDLE_URL, progress: Progress | None = None, timeout_s: float = 60.0
+) -> Path:
     """Downloads an archive and checks the sum of every file in it.
 
     A part of an earlier download (`<target>.part`) is continued if the server can do that.
@@ -29,7 +33,9 @@ def fetch(target: Path, url: str = BUNDLE_URL, progress: Progress | None = None,
     have = part.stat().st_size if part.exists() else 0
     headers = {"Accept-Encoding": "identity", **({"Range": f"bytes={have}-"} if have else {})}
     try:
-        with httpx.stream("GET", url, headers=headers, follow_redirects=True, timeout=timeout_s) as answer:
+        with httpx.stream(
+            "GET", url, headers=headers, follow_redirects=True, timeout=timeout_s
+        ) as answer:
             if answer.status_code == 416:  # nothing is left to send
                 total = have
             else:
@@ -50,7 +56,9 @@ def fetch(target: Path, url: str = BUNDLE_URL, progress: Progress | None = None,
             f"cannot download {url}: {error or type(error).__name__}. Run it again to resume. {_BY_HAND}"
         ) from error
     if total and have < total:
-        raise TaskSetError(f"the download stopped at {have} of {total} bytes. Run it again to resume")
+        raise TaskSetError(
+            f"the download stopped at {have} of {total} bytes. Run it again to resume"
+        )
     _check_zip(part)
     os.replace(part, target)
     return target
@@ -65,7 +73,11 @@ def _check_zip(file: Path) -> None:
             damaged = archive.testzip()
     except (zipfile.BadZipFile, OSError, EOFError) as error:
         file.unlink(missing_ok=True)
-        raise TaskSetError(f"the download is no readable zip file ({error}); it was removed. {_BY_HAND}") from error
+        raise TaskSetError(
+            f"the download is no readable zip file ({error}); it was removed. {_BY_HAND}"
+        ) from error
     if damaged:
         file.unlink(missing_ok=True)
-        raise TaskSetError(f"{damaged} in the download is damaged; the download was removed. Run it again")
+        raise TaskSetError(
+            f"{damaged} in the download is damaged; the download was removed. Run it again"
+        )

@@ -16,7 +16,11 @@ SPIDER = Layout(
     "spider",
     "Spider",
     "harness data spider",
-    (_TRAIN, Part("train_others", "train_others.json", "train_others.parquet", ("database",)), _DEV),
+    (
+        _TRAIN,
+        Part("train_others", "train_others.json", "train_others.parquet", ("database",)),
+        _DEV,
+    ),
     FOLDERS,
     {"question": ("question",), "db_id": ("db_id",), "query": ("query",)},
     variable="VERL_SPIDER_DATA_DIR",

@@ -12,7 +12,10 @@ from harness_sql.tasks.spider.layout import FOLDERS, MARKS, layout_of
 
 
 def prepare(
-    source: Path, target: Path | None = None, databases: Path | None = None, progress: Progress | None = None
+    source: Path,
+    target: Path | None = None,
+    databases: Path | None = None,
+    progress: Progress | None = None,
 ) -> Report:
     """Prepares the files of an archive or a folder, in the official or in agent-lightning's layout, or of one file.
 
@@ -26,6 +29,10 @@ def prepare(
     """
     with ExitStack() as stack:
         opened = stack.enter_context(open_source(source, "Spider", MARKS, FOLDERS))
-        more = stack.enter_context(open_databases(databases, FOLDERS)) if databases is not None else None
+        more = (
+            stack.enter_context(open_databases(databases, FOLDERS))
+            if databases is not None
+            else None
+        )
         layout = layout_of(opened)
         return prepare_layout(opened, layout, target or layout.default_folder(), more, progress)

@@ -34,7 +34,9 @@ class LibraryAgentTools(StoreModel):
                 return f'{{"book": "{number}", "reader": "{book.reader or ""}"}}'
         raise ToolError("Book not found")
 
-    def lend_books(self, books: list[str], reader: str, days: int, kind: Literal["long", "short"]) -> str:
+    def lend_books(
+        self, books: list[str], reader: str, days: int, kind: Literal["long", "short"]
+    ) -> str:
         for number in books:
             if self.db.books[number].reader:
                 raise ToolError(f"Book {number} is lent")

@@ -31,7 +31,9 @@ def find_book() -> Tool:
 
 @tool
 def lend_books() -> Tool:
-    async def execute(books: list[str], reader: str, days: int, kind: Literal["long", "short"]) -> str:
+    async def execute(
+        books: list[str], reader: str, days: int, kind: Literal["long", "short"]
+    ) -> str:
         """
         Lend books to a reader.
 
