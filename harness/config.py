@@ -81,6 +81,11 @@ class Config(Section):
             return self.train.packed
         return device == "cpu" or (device == "cuda" and not self.deterministic)
 
+    def shares_prompts(self, device: str) -> bool:
+        """Return whether an update computes prompts that rows share once on this device (a resolved one)."""
+        chosen = self.train.share_prompts
+        return self.packs(device) and (device == "cuda" if chosen is None else chosen)
+
     def merges(self, calls_tools: bool) -> bool:
         """Whether calls of a dialogue become one row, where the program calls tools or does not."""
         return calls_tools and self.train.merge_calls and self.train.batching == "by_rollout"

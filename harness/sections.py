@@ -220,6 +220,9 @@ class TrainConfig(Section):
     recompute: bool | None = None
     """On GPUs: an update computes activations again on its way back instead of keeping them, for a third more time and
     half the memory; unset: where they might not fit."""
+    share_prompts: bool | None = None
+    """Where rows are packed, compute a prompt that several rows share once in an update; unset: on GPUs without
+    flash-attn."""
     clip_low: float = Field(0.2, gt=0)
     clip_high: float = Field(0.3, gt=0)
     kl_coefficient: float = Field(0.0, ge=0)

@@ -151,6 +151,7 @@ def identity(
         "rollout_retries": config.rollout.retries,
         "train": {key: value for key, value in data["train"].items() if key not in _NOT_IDENTITY}
         | ({"packed": True} if config.packs(device) else {})
+        | ({"shared_prompts": True} if config.shares_prompts(device) else {})
         | (
             {"merged": True} if config.merges(program(program_of(config.agent)).calls_tools) else {}
         ),
@@ -209,6 +210,7 @@ _NOT_IDENTITY = {
     "micro_batch_tokens",
     "packed",
     "recompute",
+    "share_prompts",
     "merge_calls",
 }
 """Training options that cannot change what is learned. Packed and merged rows round otherwise: they stand there where

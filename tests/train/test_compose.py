@@ -209,7 +209,26 @@ def test_rows_are_packed_unless_told_otherwise(
         made["model"]["use_remove_padding"] == packed == made["actor"].get("use_dynamic_bsz", False)
     )
     attention = made["model"]["override_config"]["attn_implementation"]
-    assert attention in (("harness_packed", "flash_attention_2") if packed else ("sdpa",))
+    ours = ("harness_packed", "harness_shared", "flash_attention_2")
+    assert attention in (ours if packed else ("sdpa",))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "device", "attention"),
+    [
+        ([], "cuda", "harness_shared"),
+        (["train.share_prompts=false"], "cuda", "harness_packed"),
+        ([], "cpu", "harness_packed"),
+        (["train.share_prompts=true"], "cpu", "harness_shared"),
+        (["train.share_prompts=true", "train.packed=false"], "cuda", "sdpa"),
+    ],
+)
+def test_prompts_are_shared_on_gpus_unless_chosen_otherwise(
+    monkeypatch: pytest.MonkeyPatch, overrides: list[str], device: str, attention: str
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    made = settings(*overrides, device=device)["actor_rollout_ref"]["model"]
+    assert made["override_config"]["attn_implementation"] == attention
     # no less than the longest row, else verl refuses it
     assert made["actor"].get("ppo_max_token_len_per_gpu") == (384 + 64 if packed else None)
 

@@ -15,8 +15,9 @@ from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2
 from verl.utils import tensordict_utils
 from verl.workers.utils.padding import no_padding_2_padding
 
+from harness_verl import packing, prefixes
 from harness_verl.cpu_worker import CpuFSDP2Engine
-from harness_verl.names import PACKED
+from harness_verl.names import PACKED, SHARED
 
 SIZES = ((9, 4), (3, 1), (17, 8), (1, 5), (1, 1))
 """Tokens of prompt and reply, by row."""
@@ -156,3 +157,105 @@ def test_on_policy_the_old_log_probabilities_are_the_present_ones() -> None:
         assert metrics["actor/ppo_kl"] == 0 and metrics["actor/pg_clipfrac"] == 0
         gradients.append(log_prob.grad)
     assert torch.equal(*gradients) and gradients[0].abs().max() > 0
+
+
+def shared_batch() -> TensorDict:
+    """Rows as an update has them: replies to one prompt, prompts that go on differently, a row twice, one alone."""
+    generator = torch.Generator().manual_seed(3)
+
+    def ids(size: int) -> torch.Tensor:
+        return torch.randint(0, 61, (size,), generator=generator)
+
+    system, first, second, reply = ids(5), ids(9), ids(7), ids(4)
+    pairs = [
+        (torch.cat([system, first]), reply),
+        (torch.cat([system, second]), ids(3)),
+        (torch.cat([system, first]), torch.cat([reply[:2], ids(3)])),
+        (ids(6), ids(1)),
+        (torch.cat([system, first]), reply),
+        (torch.cat([system, first, ids(4)]), ids(2)),
+        (system, ids(1)),
+    ]
+    rows = [torch.cat(pair) for pair in pairs]
+    nested = {
+        "prompts": [prompt for prompt, _ in pairs],
+        "responses": [response for _, response in pairs],
+        "input_ids": rows,
+        "position_ids": [torch.arange(len(row)) for row in rows],
+        "response_mask": [torch.ones(len(response)) for _, response in pairs],
+    }
+    made = TensorDict(
+        {
+            name: torch.nested.as_nested_tensor(values, layout=torch.jagged)
+            for name, values in nested.items()
+        },
+        batch_size=len(rows),
+    )
+    tensordict_utils.assign_non_tensor(
+        made, use_remove_padding=True, calculate_entropy=True, temperature=0.7
+    )
+    return made
+
+
+def results(config: Any, attention: str) -> tuple[torch.Tensor, torch.Tensor, list[Any], int]:
+    """Return log probabilities, entropies, gradients, and the tokens that the model computed."""
+    made, data = engine(config, attention), shared_batch()
+    inputs, arguments = made.prepare_model_inputs(data)
+    raw = made.module(**inputs, use_cache=False)
+    output = made.prepare_model_outputs(raw, arguments, data, None)
+    log_probs = no_padding_2_padding(output["log_probs"], data)
+    entropy = no_padding_2_padding(output["entropy"], data)
+    mask = data["response_mask"].to_padded_tensor(0.0)
+    weights = torch.linspace(-1, 1, mask.numel()).view(mask.shape)
+    ((log_probs * weights + 0.01 * entropy) * mask).sum().backward()
+    gradients = [value.grad for value in made.module.parameters()]
+    return log_probs * mask, entropy * mask, gradients, inputs["input_ids"].shape[1]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        Qwen2Config(**SHAPE, tie_word_embeddings=True),
+        LlamaConfig(**SHAPE),
+        MistralConfig(**SHAPE, sliding_window=4),
+    ],
+    ids=lambda config: config.model_type,
+)
+def test_shared_prompts_have_the_gradients_of_repeated_ones(config: Any) -> None:
+    shared, repeated = results(config, SHARED), results(config, PACKED)
+    assert shared[3] < repeated[3] == sum(map(len, shared_batch()["input_ids"].unbind()))
+    for ours, theirs in zip(shared[:2], repeated[:2], strict=True):
+        assert theirs.abs().max() > 1 and torch.allclose(ours, theirs, atol=1e-5)
+    for ours, theirs in zip(shared[2], repeated[2], strict=True):
+        assert theirs.abs().max() > 0 and torch.allclose(ours, theirs, atol=1e-5, rtol=1e-5)
+
+
+def test_each_distinct_prefix_is_computed_once() -> None:
+    made = engine(Qwen2Config(**SHAPE), SHARED)
+    inputs, _ = made.prepare_model_inputs(shared_batch())
+    rows = [row.tolist() for row in shared_batch()["input_ids"].unbind()]
+    distinct = {tuple(row[:end]) for row in rows for end in range(1, len(row) + 1)}
+    repeated_rows = len(rows) - len({tuple(row) for row in rows})
+    # A row that is there twice computes its last token again, so that no row is empty.
+    assert inputs["input_ids"].shape[1] == len(distinct) + repeated_rows
+
+
+def test_passes_keep_rows_that_share_a_prefix_together() -> None:
+    rows = [row.numpy() for row in shared_batch()["input_ids"].unbind()]
+    divided = prefixes.passes(rows, tokens=40)
+    assert sorted(number for part in divided for number in part) == list(range(len(rows)))
+    assert any({0, 2, 4} <= set(part) for part in divided) and len(divided) > 1
+    for part in divided:
+        computed = len(prefixes.shared_layout([rows[number] for number in part]).computed)
+        assert computed <= 40
+    assert len(prefixes.passes(rows, tokens=30, at_least=len(rows))) == len(rows)
+
+
+def test_passes_by_prefix_select_the_rows_that_they_name() -> None:
+    data = shared_batch()
+    tensordict_utils.assign_non_tensor(data, max_token_len_per_gpu=30)
+    parts, numbers = packing.passes_by_prefix(data)
+    rows = data["input_ids"].unbind()
+    for part, named in zip(parts, numbers, strict=True):
+        for row, number in zip(part["input_ids"].unbind(), named, strict=True):
+            assert torch.equal(row, rows[number])

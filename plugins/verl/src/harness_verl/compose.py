@@ -19,7 +19,7 @@ from harness.policies import tool_parser
 from harness_verl.isolation import HOOK
 from harness_verl.limits import check, micro_batch
 from harness_verl.memory import recomputes
-from harness_verl.names import CROSS_ENTROPY, ON_POLICY, PACKED
+from harness_verl.names import CROSS_ENTROPY, ON_POLICY, PACKED, SHARED
 
 AGENT_LOOP = "harness"
 SAMPLERS = {
@@ -273,6 +273,10 @@ def _rows(config: Config, device: str) -> Section:
             }
         }
     flash = device == "cuda" and importlib.util.find_spec("flash_attn") is not None
+    if config.shares_prompts(device) and (not flash or config.train.share_prompts):
+        attention = SHARED
+    else:
+        attention = "flash_attention_2" if flash else PACKED
     tokens = max(
         config.train.micro_batch_tokens,
         config.sampling.max_prompt_tokens + config.sampling.max_response_tokens,
@@ -281,7 +285,7 @@ def _rows(config: Config, device: str) -> Section:
     return {
         "model": {
             "use_remove_padding": True,
-            "override_config": {"attn_implementation": "flash_attention_2" if flash else PACKED},
+            "override_config": {"attn_implementation": attention},
         },
         "actor": {"use_dynamic_bsz": True, "ppo_max_token_len_per_gpu": tokens},
         "rollout": by_tokens,

@@ -11,7 +11,7 @@ from harness.config import Config
 from harness.errors import ConfigError
 from harness.layers import at, nested
 from harness.policies import about
-from harness_verl.names import CROSS_ENTROPY, ON_POLICY, PACKED
+from harness_verl.names import CROSS_ENTROPY, ON_POLICY, PACKED, SHARED
 
 
 def micro_batch(wanted: int, rows: int, devices: int) -> int:
@@ -90,10 +90,9 @@ def check(
 def _replicas(config: Config, settings: Mapping[str, object], device: str) -> None:
     world = _world(settings)
     parallel = int(at(settings, "actor_rollout_ref.actor.ulysses_sequence_parallel_size", 1))
-    if (
-        parallel > 1
-        and at(settings, "actor_rollout_ref.model.override_config.attn_implementation") == PACKED
-    ):
+    if parallel > 1 and at(
+        settings, "actor_rollout_ref.model.override_config.attn_implementation"
+    ) in (PACKED, SHARED):
         raise ConfigError(
             f"verl.actor_rollout_ref.actor.ulysses_sequence_parallel_size {parallel} shares a row among devices, which "
             "only flash-attention can: install flash-attn"

@@ -7,6 +7,8 @@ from typing import Any
 
 PACKED = "harness_packed"
 """Name of our attention (`packing.py`) among those of transformers."""
+SHARED = "harness_shared"
+"""The same attention where rows share the prefixes that they begin with (`prefixes.py`)."""
 ON_POLICY = "harness_on_policy"
 """Name of our policy loss (`packing.py`) among verl's."""
 ABOUT = "harness_row"

@@ -8,11 +8,15 @@ have one.
 Where a step is one optimizer step, the policy that is updated is the one that sampled: the ratio of their probabilities
 is 1, and its gradient that of the log-probability. verl's pass for the old log-probabilities is left out then (its
 bypass mode); what it told besides, entropy and distance from the rollout's probabilities, the update tells.
+
+With the attention `SHARED`, rows that begin with the same tokens compute them once (`prefixes.py`), and passes are made
+of rows that share most.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from types import MappingProxyType
 from typing import Any
 
@@ -22,17 +26,20 @@ from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 from verl.trainer.ppo import core_algos
 from verl.utils import tensordict_utils
+from verl.utils.device import get_device_name
 from verl.utils.metric import Metric
 from verl.workers.engine.base import EngineRegistry
+from verl.workers.engine.fsdp import transformer_impl
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 from verl.workers.utils.padding import no_padding_2_padding
 
-from harness_verl import logprobs
-from harness_verl.names import CROSS_ENTROPY, ON_POLICY, PACKED
+from harness_verl import logprobs, prefixes
+from harness_verl.names import CROSS_ENTROPY, ON_POLICY, PACKED, SHARED
 from harness_weights.attention import packed
 
-AttentionInterface.register(PACKED, packed)
-AttentionMaskInterface.register(PACKED, lambda *_, **__: None)
+for _name in (PACKED, SHARED):
+    AttentionInterface.register(_name, packed)
+    AttentionMaskInterface.register(_name, lambda *_, **__: None)
 
 
 @core_algos.register_policy_loss(CROSS_ENTROPY)
@@ -64,7 +71,7 @@ class PackedEngine(FSDPEngineWithLMHead):
 
     def prepare_model_inputs(self, micro_batch: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """verl's, with the positions that logits are asked for."""
-        self.pass_packed_cu_seqlens = self.module.config._attn_implementation == PACKED
+        self.pass_packed_cu_seqlens = self.module.config._attn_implementation in (PACKED, SHARED)
         inputs, outputs = super().prepare_model_inputs(micro_batch)
         self._kept, self.rows = None, {}
         packed, fused = (
@@ -87,7 +94,32 @@ class PackedEngine(FSDPEngineWithLMHead):
             inputs["logits_to_keep"] = kept
             for name in ("input_ids_rmpad_rolled", "temperature_rmpad"):
                 outputs[name] = outputs[name][kept]
+            if self._shares and prefixes.plain_positions(micro_batch["position_ids"]):
+                self._share(inputs, micro_batch)
         return inputs, outputs
+
+    @property
+    def _shares(self) -> bool:
+        return bool(self.module.config._attn_implementation == SHARED)
+
+    def _share(self, inputs: dict[str, Any], micro_batch: Any) -> None:
+        """Replace a model's packed inputs by those in which each shared prefix is there once."""
+        layout = prefixes.shared_layout(prefixes.rows_of(micro_batch["input_ids"]))
+        device = inputs["input_ids"].device
+        computed = layout.computed.to(device)
+        inputs["input_ids"] = inputs["input_ids"][:, computed]
+        inputs["position_ids"] = inputs["position_ids"][:, computed]
+        inputs["logits_to_keep"] = layout.placed.to(device)[inputs["logits_to_keep"]]
+        inputs.update(prefixes.attention_options(layout, device))
+        self.rows = {}
+
+    def forward_backward_batch(self, data: Any, *arguments: Any, **options: Any) -> Any:
+        """verl's, in passes of rows that share prefixes where they are shared."""
+        dynamic = tensordict_utils.get_non_tensor_data(
+            data=data, key="use_dynamic_bsz", default=True
+        )
+        with _passes_by_prefix() if self._shares and dynamic else nullcontext():
+            return super().forward_backward_batch(data, *arguments, **options)
 
     def prepare_model_outputs(
         self, output: Any, output_args: Any, micro_batch: Any, logits_processor_func: Any
@@ -130,18 +162,18 @@ class PackedEngine(FSDPEngineWithLMHead):
     def save_checkpoint(self, *arguments: Any, **more: Any) -> None:
         """verl's; its configuration of the model names no attention that only this module knows."""
         config = self.module.config
-        names = [
-            name
+        own = {
+            name: getattr(config, name)
             for name in ("_attn_implementation", "attn_implementation")
-            if getattr(config, name, "") == PACKED
-        ]
-        for name in names:
+            if getattr(config, name, "") in (PACKED, SHARED)
+        }
+        for name in own:
             setattr(config, name, "sdpa")
         try:
             super().save_checkpoint(*arguments, **more)
         finally:
-            for name in names:
-                setattr(config, name, PACKED)
+            for name, attention in own.items():
+                setattr(config, name, attention)
 
     def _gather_and_unpad_packed(self, tensor: torch.Tensor, pad_size: int) -> torch.Tensor:
         """What was found for replies in its place among all tokens, 0 elsewhere."""
@@ -150,6 +182,38 @@ class PackedEngine(FSDPEngineWithLMHead):
             return found
         kept, total = self._kept
         return tensor.new_zeros(total).index_copy(0, kept, tensor)
+
+
+def passes_by_prefix(
+    data: Any, dp_group: Any = None, same_micro_num_in_dp: bool = True, **_: Any
+) -> tuple[list[Any], list[list[int]]]:
+    """Divide rows among passes by the prefixes that they share; takes the place of verl's `prepare_micro_batches`.
+
+    Args:
+        data: Rows of one optimizer step of one device, with `max_token_len_per_gpu`, the computed tokens of a pass.
+        dp_group: The devices among which rows were divided; all of them make equally many passes.
+
+    Returns:
+        The passes, and the numbers of the rows in each.
+    """
+    rows = prefixes.rows_of(data["input_ids"])
+    tokens = int(tensordict_utils.get_non_tensor_data(data, "max_token_len_per_gpu", None))
+    divided = prefixes.passes(rows, tokens)
+    if same_micro_num_in_dp and dp_group is not None and torch.distributed.is_initialized():
+        count = torch.tensor([len(divided)], device=get_device_name())
+        torch.distributed.all_reduce(count, op=torch.distributed.ReduceOp.MAX, group=dp_group)
+        divided = prefixes.passes(rows, tokens, at_least=int(count))
+    return [tensordict_utils.index_select_tensor_dict(data, part) for part in divided], divided
+
+
+@contextmanager
+def _passes_by_prefix() -> Iterator[None]:
+    original: Callable[..., Any] = transformer_impl.prepare_micro_batches
+    transformer_impl.prepare_micro_batches = passes_by_prefix
+    try:
+        yield
+    finally:
+        transformer_impl.prepare_micro_batches = original
 
 
 def _on_policy(loss_function: object) -> bool:

@@ -24,7 +24,7 @@ def attend(
     scale: float | None,
     window: int | None,
 ) -> torch.Tensor:
-    """Causal attention of one sequence, of all its tokens or of its last one.
+    """Causal attention of one sequence, of all its tokens or of its last ones.
 
     Args:
         query: `[1, heads, asking tokens, width]`.
@@ -36,15 +36,14 @@ def attend(
     """
     asking, tokens = query.shape[2], keys.shape[2]
     near = None
-    if window is not None and window < tokens:
-        if asking == 1:
-            keys, values = (one.narrow(2, tokens - window, window) for one in (keys, values))
-        else:
-            near = (
-                torch.ones(tokens, tokens, dtype=torch.bool, device=query.device)
-                .tril()
-                .triu(1 - window)
-            )
+    if window is not None and window < tokens and asking == 1:
+        keys, values = (one.narrow(2, tokens - window, window) for one in (keys, values))
+    elif (window is not None and window < tokens) or 1 < asking < tokens:
+        # The last query sees all keys: the diagonal ends at the bottom right.
+        visible = torch.ones(asking, tokens, dtype=torch.bool, device=query.device)
+        near = visible.tril(tokens - asking)
+        if window is not None:
+            near = near.triu(tokens - asking + 1 - window)
     return scaled_dot_product_attention(
         query,
         keys,
@@ -63,10 +62,41 @@ def attention_by_row(
     sizes: Sequence[int],
     scale: float | None,
     window: int | None,
+    key_sizes: Sequence[int] | None = None,
 ) -> torch.Tensor:
-    """Causal attention within each row, `[1, heads, tokens, width]` -> `[1, tokens, heads, width]`."""
-    rows = zip(asking.split(sizes, 2), keys.split(sizes, 2), values.split(sizes, 2), strict=True)
+    """Causal attention within each row, `[1, heads, tokens, width]` -> `[1, tokens, heads, width]`.
+
+    Args:
+        sizes: Query tokens of each row.
+        key_sizes: Keys of each row, the last of which are those of its queries; None: as many as queries.
+    """
+    key_sizes = sizes if key_sizes is None else key_sizes
+    rows = zip(
+        asking.split(sizes, 2), keys.split(key_sizes, 2), values.split(key_sizes, 2), strict=True
+    )
     return torch.cat([attend(*row, scale, window) for row in rows], 2).transpose(1, 2)
+
+
+class _Gather(torch.autograd.Function):
+    """Selects tokens of `[1, heads, tokens, width]`, any of them several times; sums gradients in fp32.
+
+    A token of a shared prefix collects the gradients of hundreds of rows, which bf16 would round one by one.
+    """
+
+    @staticmethod
+    def forward(context: Any, given: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        context.save_for_backward(index)
+        context.tokens = given.shape[2]
+        return given.index_select(2, index)
+
+    @staticmethod
+    def backward(context: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        (index,) = context.saved_tensors
+        above = gradients[0]
+        shape = (*above.shape[:2], context.tokens, above.shape[3])
+        total = torch.zeros(shape, dtype=torch.float32, device=above.device)
+        total.index_add_(2, index, above.float())
+        return total.to(above.dtype), None
 
 
 def packed(
@@ -78,6 +108,9 @@ def packed(
     *,
     cu_seqlens: torch.Tensor,
     cu_seqlens_cpu: torch.Tensor,
+    key_rows: torch.Tensor | None = None,
+    cu_seqlens_keys: torch.Tensor | None = None,
+    cu_seqlens_keys_cpu: torch.Tensor | None = None,
     scaling: float | None = None,
     sliding_window: int | None = None,
     **more: Any,
@@ -89,6 +122,10 @@ def packed(
     Args:
         asking: `[1, heads, tokens, width]`; `keys` and `values` with as many heads or a divisor of it.
         cu_seqlens: Where each row begins, and the last one ends, `[rows + 1]`; `cu_seqlens_cpu` the same on the host.
+        key_rows: Where rows share prefixes, the tokens that each row attends to, row after row, `[keys]`; the last ones
+            of a row are those that it computes. None: each row attends to its own tokens.
+        cu_seqlens_keys: Where the keys of each row begin in `key_rows`, `[rows + 1]`; `cu_seqlens_keys_cpu` the same on
+            the host.
         sliding_window: Tokens that a token sees, itself included.
 
     Returns:
@@ -102,23 +139,29 @@ def packed(
             f"packed rows know no {asked}, which {type(module).__name__} asks for: pad them instead, with "
             "--set train.packed=false"
         )
+    ends, ends_cpu = cu_seqlens, cu_seqlens_cpu
+    if key_rows is not None:
+        assert cu_seqlens_keys is not None and cu_seqlens_keys_cpu is not None
+        keys, values = (_Gather.apply(one, key_rows) for one in (keys, values))
+        ends, ends_cpu = cu_seqlens_keys, cu_seqlens_keys_cpu
     if asking.device.type == "cpu" or asking.dtype == torch.float32:
-        sizes = cu_seqlens_cpu.diff().tolist()
-        return attention_by_row(asking, keys, values, sizes, scaling, sliding_window), None
+        sizes, key_sizes = cu_seqlens_cpu.diff().tolist(), ends_cpu.diff().tolist()
+        return attention_by_row(
+            asking, keys, values, sizes, scaling, sliding_window, key_sizes
+        ), None
     from torch.nn.attention.varlen import varlen_attn
 
     groups = asking.shape[1] // keys.shape[1]
-    longest = int(cu_seqlens_cpu.diff().max())
-    rows = cu_seqlens.to(torch.int32)
     found = varlen_attn(  # as many key heads as heads: with fewer it gives something else, and does not say so
         asking[0].transpose(0, 1),
         keys[0].transpose(0, 1).repeat_interleave(groups, 1),
         values[0].transpose(0, 1).repeat_interleave(groups, 1),
-        rows,
-        rows,
-        longest,
-        longest,
+        cu_seqlens.to(torch.int32),
+        ends.to(torch.int32),
+        int(cu_seqlens_cpu.diff().max()),
+        int(ends_cpu.diff().max()),
         scale=scaling,
+        # Aligned at the bottom right: the last query of a row sees all of its keys.
         window_size=(-1 if sliding_window is None else sliding_window - 1, 0),
     )
     assert isinstance(found, torch.Tensor)  # it was not asked for sums
