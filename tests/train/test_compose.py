@@ -211,6 +211,8 @@ def test_rows_are_packed_unless_told_otherwise(
     attention = made["model"]["override_config"]["attn_implementation"]
     ours = ("harness_packed", "harness_shared", "flash_attention_2")
     assert attention in (ours if packed else ("sdpa",))
+    # no less than the longest row, else verl refuses it
+    assert made["actor"].get("ppo_max_token_len_per_gpu") == (384 + 64 if packed else None)
 
 
 @pytest.mark.parametrize(
@@ -226,11 +228,14 @@ def test_rows_are_packed_unless_told_otherwise(
 def test_prompts_are_shared_on_gpus_unless_chosen_otherwise(
     monkeypatch: pytest.MonkeyPatch, overrides: list[str], device: str, attention: str
 ) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *more: None if name == "flash_attn" else find_spec(name, *more),
+    )
     made = settings(*overrides, device=device)["actor_rollout_ref"]["model"]
     assert made["override_config"]["attn_implementation"] == attention
-    # no less than the longest row, else verl refuses it
-    assert made["actor"].get("ppo_max_token_len_per_gpu") == (384 + 64 if packed else None)
 
 
 @pytest.mark.parametrize(
