@@ -133,6 +133,8 @@ def accuracy_of(
         "unscored": expected - len(scored),
         "agent_failed": failed,
         "agent_failure": why,
+        "calls_with_tools": sum(bool(row.get("calls_with_tools")) for row in rows),
+        "parsed_calls": sum(bool(row.get("parsed_calls")) for row in rows),
         "unread_calls": sum(bool(row.get("unread_calls")) for row in rows),
         "bounds": [(sum(scored) + more) / expected for more in (wrong, right)]
         if expected

@@ -15,8 +15,9 @@ from harness.results.folder import Kind, RunFolder
 from harness.results.rows import Episode, LoggedStep
 from harness.results.schema import RunRecord
 from harness.results.signal import least_to_train, teaches
+from harness.tool_calls import tools_unused
 from harness.trainers import Progress
-from harness.wording import duration, is_graded, mean, measured, most_often, unread
+from harness.wording import duration, is_graded, mean, measured, most_often, unparsed, unread
 
 LEAST_S = 1.0
 """Seconds after which a rate is one."""
@@ -54,6 +55,8 @@ class Follower:
         self._failed: dict[tuple[str, int], Counter[str]] = defaultdict(Counter)
         self._why: dict[tuple[str, int], Counter[str]] = defaultdict(Counter)
         self._unread = Counter[tuple[str, int]]()
+        self._offered = Counter[tuple[str, int]]()
+        self._parsed = Counter[tuple[str, int]]()
         self._own: dict[tuple[str, int], Counter[str]] = defaultdict(Counter)
         self._mute = Counter[tuple[str, int]]()
         self._step_s: list[float] = []
@@ -144,12 +147,18 @@ class Follower:
                 max(last, row["started_s"] + row["elapsed_s"]),
             )
         self._unread[key] += bool(row.get("unread_calls"))
+        self._offered[key] += bool(row.get("calls_with_tools"))
+        self._parsed[key] += bool(row.get("parsed_calls"))
         if row["outcome"] in AGENT_OUTCOMES:
             self._own[key][row["reward_reason"]] += 1
             self._mute[key] += not row["transitions"]
         if done == self._expected[phase] and not state.warning:
             own = self._own[key].total()
-            if said := unread(self._unread[key], done):
+            unread_in, offered_in = self._unread[key], self._offered[key]
+            if unread_in and tools_unused(offered_in, self._parsed[key]):
+                said = unparsed(unread_in, self._parsed[key], offered_in)
+                state.warning = f"{state.phase}: {said}."
+            elif said := unread(unread_in, done):
                 state.warning = f"{state.phase}: {said}."
             elif own > 0.1 * done:
                 state.warning = (

@@ -91,10 +91,6 @@ class Verdict:
         return self.value is not None
 
 
-_CALL_MARKS = ("<tool_call>", "<|python_tag|>", "[TOOL_CALLS]")
-"""How calls begin in the forms of Hermes, Llama and Mistral; a server's parser takes them out of the text."""
-
-
 @dataclass(frozen=True, slots=True)
 class Transition:
     """One call of one role, exactly as the policy saw and answered it.
@@ -129,11 +125,10 @@ class Transition:
     """Part of `latency_s` spent in the gateway itself, queueing included."""
     branch: str = ""
     """Of a team whose members work at once, which of them called: `harness.branches`."""
-
-    @property
-    def unread_call(self) -> bool:
-        """Whether the reply's text holds a tool call that the server did not read as one."""
-        return any(mark in self.response_text for mark in _CALL_MARKS)
+    offered_tools: tuple[str, ...] = ()
+    """Names of the tools that the request let the policy call."""
+    parsed_calls: tuple[Mapping[str, Any], ...] = ()
+    """Tool calls that the server read out of the reply: `name` and `arguments`, both text."""
 
 
 Cause = Literal["agent", "policy_server", "harness", "deadline"]

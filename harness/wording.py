@@ -79,6 +79,20 @@ def unread(rollouts: int, of: int) -> str:
     )
 
 
+def unparsed(unread_in: int, parsed_in: int, offered_in: int) -> str:
+    """Return what to say of rollouts that offered tools, of which as good as none holds a call that was read.
+
+    Args:
+        unread_in: Rollouts with a reply that looks like a call.
+    """
+    return (
+        f"tools were offered in {offered_in} rollouts, a call was parsed in {parsed_in}, and in {unread_in} a reply "
+        "looks like a call: the parser is probably not the one of this model's form, so the agent is measured without "
+        "its tools. Look at one reply with `harness dev`, then name another parser: vLLM's is "
+        "verl.actor_rollout_ref.rollout.engine_kwargs.vllm.tool_call_parser"
+    )
+
+
 def spoilt(result: Mapping[str, Any]) -> str:
     """What stands behind the scores of a run under which its tasks changed; empty where nothing did."""
     changed = result.get("data_changed")

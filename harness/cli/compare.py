@@ -38,7 +38,9 @@ def compare(
     ] = "table",
     allow: Annotated[
         list[str] | None,
-        typer.Option(help="A key that may differ though it should not; repeatable."),
+        typer.Option(
+            help="A key that may differ though it should not, parity, or unused_tools; repeatable."
+        ),
     ] = None,
     margin: Annotated[
         float | None,

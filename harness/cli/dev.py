@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,9 +17,14 @@ from harness.cli.serve import answered, preset_of, roles_answered, to_serve
 from harness.config import Config, load_config
 from harness.python.asking import named_endpoint
 from harness.records import Attempt, CallFailure, Task, ToolCall, Transition, Verdict
+from harness.sections import PolicyConfig
+from harness.tool_calls import has_unread_call
 
 if TYPE_CHECKING:
     from harness.gateway.client import Endpoint, GatewayControl
+    from harness.results.folder import RunFolder
+
+Decoder = Callable[[Sequence[int]], str]
 
 app = typer.Typer(add_completion=False)
 
@@ -87,8 +92,9 @@ def dev(
         ]
         emit_json(told)
         return
+    decode = _decoder(here)
     for attempt, verdict in judged:
-        results().print(tree(attempt, verdict), markup=True)
+        results().print(tree(attempt, verdict, decode), markup=True)
 
 
 async def _judged(
@@ -110,8 +116,12 @@ async def _judged(
     return list(await asyncio.gather(*(judge(task, attempt) for task, attempt in ended)))
 
 
-def tree(attempt: Attempt, verdict: Verdict | None = None) -> Any:
-    """One attempt as a tree: its calls with role, tokens and time, what tools gave, the end, and what that is worth."""
+def tree(attempt: Attempt, verdict: Verdict | None = None, decode: Decoder | None = None) -> Any:
+    """Return one attempt as a tree: calls, what tools gave, the end, and what that is worth.
+
+    Args:
+        decode: Makes text of token ids, with all special tokens; None where the policy's tokenizer is not here.
+    """
     from rich.markup import escape
     from rich.tree import Tree
 
@@ -138,15 +148,7 @@ def tree(attempt: Attempt, verdict: Verdict | None = None) -> Any:
             status = call.status if call.status is not None else "no answer"
             top.add(f"[red]{call.role}[/] {status}: {escape(call.detail)}")
             continue
-        tokens = f"{call.prompt_tokens or '?'} + {call.response_tokens or '?'} tokens"
-        node = top.add(f"[cyan]{call.role}[/] {tokens}, {1000 * call.latency_s:.0f} ms")
-        for message in call.messages:
-            node.add(
-                f"[dim]{escape(str(message.get('role')))}[/] {escape(str(message.get('content')))}"
-            )
-        node.add(f"[bold]reply[/] {escape(call.response_text)}")
-        if call.overridden:
-            node.add(f"[yellow]asked for, not granted:[/] {escape(str(dict(call.overridden)))}")
+        _add_call(top, call, decode)
     top.add(f"[bold]answer[/] {escape(attempt.answer or '-')}")
     if verdict is not None:
         value = (
@@ -160,6 +162,41 @@ def tree(attempt: Attempt, verdict: Verdict | None = None) -> Any:
         if verdict.flags:
             node.add(f"[dim]flags[/] {escape(', '.join(verdict.flags))}")
     return top
+
+
+def _add_call(top: Any, call: Transition, decode: Decoder | None) -> None:
+    """Add one call of the model to a tree: messages, tools offered, reply, and what the server parsed of it."""
+    from rich.markup import escape
+
+    tokens = f"{call.prompt_tokens or '?'} + {call.response_tokens or '?'} tokens"
+    node = top.add(f"[cyan]{call.role}[/] {tokens}, {1000 * call.latency_s:.0f} ms")
+    for message in call.messages:
+        content = message.get("content")
+        node.add(f"[dim]{escape(str(message.get('role')))}[/] {escape(str(content))}")
+    if call.offered_tools:
+        node.add(f"[magenta]tools offered[/] {escape(', '.join(call.offered_tools))}")
+        if decode is not None and call.response_ids is not None:
+            node.add(f"[bold]raw reply[/] {escape(decode(call.response_ids))}")
+    node.add(f"[bold]reply[/] {escape(call.response_text)}")
+    for parsed in call.parsed_calls:
+        words = f"{escape(parsed['name'])} {escape(parsed['arguments'])}"
+        node.add(f"[magenta]parsed call[/] {words}")
+    if has_unread_call(call):
+        node.add("[yellow]the reply looks like a tool call, and the server parsed none there[/]")
+    if call.overridden:
+        node.add(f"[yellow]asked for, not granted:[/] {escape(str(dict(call.overridden)))}")
+
+
+def _decoder(here: RunFolder | str | None) -> Decoder | None:
+    """Return what turns token ids of a policy that is served here into text; None for an endpoint."""
+    from harness.policies import detokenizer, fetched
+    from harness.policies.export import checkpoint_model
+
+    if here is None:
+        return None
+    if isinstance(here, str):
+        return detokenizer(fetched(PolicyConfig(path=here)))
+    return detokenizer(str(checkpoint_model(here)))
 
 
 def _run(

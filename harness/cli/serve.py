@@ -19,7 +19,7 @@ from harness.cli import complete
 from harness.cli.common import emit_json, interruptible, progress_console, results
 from harness.config import Config, load_config, resolve_device
 from harness.errors import RunFailed, UserError
-from harness.python.asking import default_preset, environment_endpoint, parser_of
+from harness.python.asking import default_preset, environment_endpoint
 from harness.results.folder import RunFolder
 from harness.sections import PolicyConfig
 from harness.wording import answered_by
@@ -135,7 +135,7 @@ def answered(
     what = f" ({known.summary})" if known is not None else ""  # and may know nothing else
     progress_console().print(f"{told}{what} is being served on {resolve_device(config.device)}")
     with serving(here, config, key=key) as (url, name):
-        yield Endpoint(url, name, key)
+        yield Endpoint(url, name, key, token_ids=True)
 
 
 @contextmanager
@@ -162,7 +162,7 @@ def serving(
     key: str,
 ) -> Iterator[tuple[str, str]]:
     """URL and name of a policy that answers as long as this lasts."""
-    from harness.policies import fetched, longest
+    from harness.policies import fetched, longest, parser_of
     from harness.policies.export import checkpoint_dir, checkpoint_model
     from harness.policies.servers import server
     from harness.run.checks import check_device
@@ -178,7 +178,7 @@ def serving(
         own, min(ROOM, longest(folder) or ROOM)
     )  # questions of one's own may be longer
     device = resolve_device(config.device)
-    parser = parser_of(config, folder)
+    parser = parser_of(config, folder, device)
     with server(device)(
         folder, device, length, _log(), parser, port=port, name=name, key=key
     ) as url:

@@ -8,7 +8,7 @@ from operator import itemgetter
 from typing import TypeVar
 
 from harness.compare.by_role import ROLE_FIGURES
-from harness.compare.keys import Arm, ByRole, Comparison, Pair, RoleFigure
+from harness.compare.keys import Arm, ByRole, Comparison, Pair, RoleFigure, ToolUse
 from harness.compare.numbers import formed, interval, number, points
 from harness.compare.references import Reference, reference_note
 
@@ -38,6 +38,7 @@ def behaviour(comparison: Comparison) -> Table:
     cells: dict[str, Callable[[Arm], str]] = {
         "arm": lambda arm: arm["name"],
         "calls/rollout": lambda arm: number(arm["transitions_per_rollout"], 2),
+        "calls parsed / looked like calls": parsed_of,
         "prompt tokens": lambda arm: number(arm["prompt_tokens_per_rollout"], 0),
         "response tokens": lambda arm: number(arm["response_tokens_per_rollout"], 0),
         "rewritten": lambda arm: number(arm["rewritten"], 1),
@@ -57,7 +58,9 @@ def behaviour(comparison: Comparison) -> Table:
         f"What the agents did{' (last validation; failures over the whole run)' * (comparison['kind'] == 'train')}",
         cells,
         comparison["arms"],
-        "Per rollout that ended well, means over seeds; unscored and failures: sums. Rewritten, helped and hurt count "
+        "Per rollout that ended well, means over seeds; unscored and failures: sums. Calls parsed: tool calls that the "
+        "policy's server read out of replies, in all rollouts, and these with the replies that look like one and were "
+        "not read. Rewritten, helped and hurt count "
         "questions of one "
         + (
             f"validation. Groups with signal: training rollouts of one task {differ}; others teach nothing."
@@ -65,6 +68,14 @@ def behaviour(comparison: Comparison) -> Table:
             else "evaluation."
         ),
     )
+
+
+def parsed_of(figures: ToolUse) -> str:
+    """Return tool calls that were parsed, and these with the replies that look like one; empty where none were offered."""
+    parsed, unread_calls = figures["parsed_calls"], figures["unread_calls"]
+    if not figures["calls_with_tools"] or parsed is None or unread_calls is None:
+        return ""
+    return f"{number(parsed, 1)} / {number(parsed + unread_calls, 1)}"
 
 
 def role_tables(found: ByRole, baseline: str = "", note: str = ROLE_NOTE) -> list[Table]:

@@ -35,6 +35,7 @@ from harness.compare.keys import (
 )
 from harness.compare.learning import learn
 from harness.compare.measures import measure
+from harness.compare.plumbing import UNUSED_TOOLS, heed_unused_tools
 from harness.compare.sampled import sampled
 from harness.compare.scores import paired_differences, scores, span_of, worst_cases
 from harness.compare.selection import named_arm, other_names
@@ -63,7 +64,7 @@ def compare(
 
     Args:
         baseline: Name of an arm, or of its agent; by default the study's, else the first arm.
-        allow: Identity keys that may differ.
+        allow: Identity keys that may differ; `parity`; `unused_tools` for verdicts on agents that never used theirs.
         margin: Differences below it count as none, in units of the reward; by default the study's. Without one,
             nothing can be called equivalent.
 
@@ -80,7 +81,9 @@ def compare(
         raise UserError(f"a margin lies between 0 and {width:g} (0.05 is 5 points), got {margin:g}")
     check_data(usable)
     exceptions = check_identity(
-        usable, [name for name in allow if name != "parity"], selection.varied
+        usable,
+        [name for name in allow if name not in ("parity", UNUSED_TOOLS)],
+        selection.varied,
     )
     remarks += check_parity(usable, allow) + circumstances(usable)
     by_arm = {
@@ -105,13 +108,14 @@ def compare(
         for name, runs in others.items()
     ]
     _decide(pairs)
+    arms = [arm_of(name, runs) for name, runs in by_arm.items()]
+    exceptions += heed_unused_tools(pairs, arms, allowed=UNUSED_TOOLS in allow)
     checkpoint = selection.study.get("checkpoint")
     learning = learn(by_arm, base, checkpoint, span)
     if checkpoint is not None and "checkpoint" not in learning["measures"]:
         remarks.append(
             f"Not every run was validated at step {checkpoint}, so nothing is compared there."
         )
-    arms = [arm_of(name, runs) for name, runs in by_arm.items()]
     found: Comparison = {
         "schema_version": SCHEMA_VERSION,
         "name": selection.name,

@@ -16,7 +16,7 @@ SCHEMA_VERSION = 3
 """Raised when a reader of today could misread a comparison."""
 
 Interval = tuple[float, float]
-Decision = Literal["equivalent", "different", "identical", "cannot tell"]
+Decision = Literal["equivalent", "different", "identical", "cannot tell", "refused"]
 Kind = Literal["train", "eval"]
 Unit = Literal["seed", "cluster", "task"]
 PairedBy = Literal["seed", "task"]
@@ -52,6 +52,16 @@ class Behaviour(TypedDict):
     hurt: Annotated[float | None, "of them, worse after it"]
 
 
+class ToolUse(TypedDict):
+    """What became of an agent's tools in one validation, in all its rollouts; None where nobody counted."""
+
+    calls_with_tools: Annotated[float | None, "calls of the model whose request offered tools"]
+    parsed_calls: Annotated[float | None, "tool calls that the server read out of replies"]
+    unread_calls: Annotated[
+        float | None, "calls of the model whose reply looks like a tool call that was not read"
+    ]
+
+
 class Cost(TypedDict):
     """What a step took, without checkpoints and validation."""
 
@@ -59,7 +69,7 @@ class Cost(TypedDict):
     shares: Annotated[dict[str, float], "of `rollout`, `update`, `weights` and `other`"]
 
 
-class Means(Behaviour):
+class Means(Behaviour, ToolUse):
     """Figures of a run; of an arm the means over its seeds. None where something was not measured."""
 
     steps: Annotated[float | None, "training steps made"]
@@ -152,6 +162,9 @@ class Shared(Means):
 class Figures(Shared, Signal):
     """The figures of one run."""
 
+    tools_unused: Annotated[
+        bool, "whether it offered tools and no validation held calls in 1 % of its rollouts"
+    ]
     run: Annotated[str, "its id"]
     seed: Annotated[int, "of the order of tasks and of sampling"]
     status: Annotated[str, "`finished`, `failed`, `interrupted` or `running`"]
@@ -259,6 +272,7 @@ class Pair(TypedDict):
     p_holm: Annotated[float, "corrected over all pairs"]
     p_equivalence_holm: Annotated[float | None, "corrected over all pairs; None without a margin"]
     verdict: Annotated[Decision, "what the corrected p values allow to say"]
+    refused: NotRequired[Annotated[str, "why there is no verdict, where it is refused"]]
 
 
 class Learned(TypedDict):

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, cast
 from weakref import WeakKeyDictionary
 
 from harness.compare.by_role import role_figures
-from harness.compare.keys import Behaviour, Cost, Figures, Signal
+from harness.compare.keys import Behaviour, Cost, Figures, Signal, ToolUse
 from harness.compare.runs import Run
 from harness.records import AGENT_OUTCOMES
 from harness.results.schema import Accuracy, RunRecord
 from harness.results.signal import least_to_train, mixed_groups, share_mixed, why_flat
+from harness.tool_calls import tools_unused
 
 if TYPE_CHECKING:
     import polars as pl
@@ -56,6 +57,8 @@ def _measure(run: Run) -> Figures:
         "wall_s": result["wall_s"] if result else None,
         "gpu_hours": gpu_hours(run.record),
         **behaviour(val),
+        **tool_use(val),
+        "tools_unused": never_used_tools(run),
         "reward_parts": reward_parts(val),
         "failures": failures(run.episodes),
         "by_difficulty": _by(val, "difficulty"),
@@ -112,6 +115,40 @@ def behaviour(rows: pl.DataFrame) -> Behaviour:
         "helped": cast(int, (pairs["reward"] > pairs["first_reward"]).sum()),
         "hurt": cast(int, (pairs["reward"] < pairs["first_reward"]).sum()),
     }
+
+
+def tool_use(rows: pl.DataFrame) -> ToolUse:
+    """Return how often tools were offered and called in a set of episodes, and what looks like a call besides."""
+    if not counts_tools(rows):
+        return {"calls_with_tools": None, "parsed_calls": None, "unread_calls": None}
+    return {
+        "calls_with_tools": cast(int, rows["calls_with_tools"].sum()),
+        "parsed_calls": cast(int, rows["parsed_calls"].sum()),
+        "unread_calls": cast(int, rows["unread_calls"].sum()),
+    }
+
+
+def counts_tools(rows: pl.DataFrame) -> bool:
+    """Return whether episodes have the counts of tool calls, which older runs lack."""
+    names = ("calls_with_tools", "parsed_calls", "unread_calls")
+    return all(name in rows.columns and rows[name].null_count() < len(rows) for name in names)
+
+
+def never_used_tools(run: Run) -> bool:
+    """Return whether a run offered tools that were as good as never called in any of its validations."""
+    rows = run.episodes
+    if not counts_tools(rows):
+        return False
+    validations = rows.filter(rows["phase"] == "val").partition_by("step")
+    counted = [
+        (
+            cast(int, (rows["calls_with_tools"] > 0).sum()),
+            cast(int, (rows["parsed_calls"] > 0).sum()),
+        )
+        for rows in validations
+    ]
+    offered = [(offered_in, parsed_in) for offered_in, parsed_in in counted if offered_in]
+    return bool(offered) and all(tools_unused(*rollouts) for rollouts in offered)
 
 
 def reward_parts(rows: pl.DataFrame) -> dict[str, float]:

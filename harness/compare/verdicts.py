@@ -13,6 +13,7 @@ CLAIMS: dict[Decision, str] = {
     "different": "Different from {baseline}",
     "equivalent": "Equivalent to {baseline}, within ±{margin} points",
     "identical": "Identical to {baseline} in these seeds, in every answer of every step",
+    "refused": "No verdict against {baseline}",
     "cannot tell": "May or may not differ from {baseline}, which these runs cannot tell",
 }
 """What each verdict claims. None but `equivalent` speaks of other trainings being alike."""
@@ -23,6 +24,8 @@ FEW_CLUSTERS = 4.0
 def verdict_text(pair: Pair) -> str:
     """A verdict as a cell: the word, and what stands behind it or what another verdict would take."""
     text: str = pair["verdict"]
+    if pair["verdict"] == "refused":
+        return f"refused ({pair['refused']})"
     seeds = pair["difference"]["seeds"]
     of = f"{seeds} of {seeds} seeds"
     if pair["verdict"] == "identical":
@@ -74,6 +77,8 @@ def conclusions(comparison: Comparison) -> list[str]:
 
 def _told(pair: Pair) -> str:
     """An arm with its difference, where there is one to tell."""
+    if pair["verdict"] == "refused":
+        return f"{pair['arm']} ({pair['refused']})"
     if pair["identical"]:
         seeds = pair["difference"]["seeds"]
         return f"{pair['arm']} ({seeds} seed{'s' * (seeds > 1)})"
@@ -93,7 +98,11 @@ def _alone(pair: Pair) -> str:
 
 def _on_the_way(comparison: Comparison) -> list[str]:
     """Secondary measures whose difference is shown, and those whose is not."""
-    same = {pair["arm"] for pair in comparison["pairs"] if pair["identical"]}
+    same = {
+        pair["arm"]
+        for pair in comparison["pairs"]
+        if pair["identical"] or pair["verdict"] == "refused"
+    }
     found = []
     for measure in comparison["learning"]["measures"]:
         shown: dict[Decision, list[str]] = {"different": [], "cannot tell": []}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.gateway.failures import Refusal
@@ -28,6 +28,8 @@ class Answer:
     logprobs: tuple[float, ...] | None
     prompt_tokens: int | None
     response_tokens: int | None
+    parsed_calls: tuple[Mapping[str, Any], ...] = ()
+    """Tool calls that the upstream read out of the reply: `name` and `arguments`, both text."""
 
 
 class SeenIds:
@@ -77,7 +79,7 @@ def read_answer(completion: Mapping[str, Any], *, token_ids: bool) -> Answer:
     try:
         (choice,) = completion["choices"]
         message = choice["message"]
-        return _answer(
+        answer = _answer(
             completion["id"],
             _text(message, "content"),
             _text(choice, "finish_reason") or None,
@@ -87,6 +89,9 @@ def read_answer(completion: Mapping[str, Any], *, token_ids: bool) -> Answer:
             completion.get("usage"),
             token_ids=token_ids,
         )
+        calls = _ToolCalls()
+        calls.feed(message)
+        return replace(answer, parsed_calls=calls.found())
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _bad_answer(error) from error
 
@@ -99,6 +104,7 @@ class StreamedAnswer:
         self.finished = False
         self._token_ids = token_ids
         self._text: list[str] = []
+        self._calls = _ToolCalls()
         self._finish_reason: str | None = None
         self._prompt_ids: list[int] | None = None
         self._response_ids: list[int] = []
@@ -126,7 +132,9 @@ class StreamedAnswer:
             for choice in chunk["choices"]:
                 if choice.get("index", 0) != 0:
                     raise ValueError("more than one choice")
-                self._text.append(_text(choice.get("delta") or {}, "content"))
+                delta = choice.get("delta") or {}
+                self._text.append(_text(delta, "content"))
+                self._calls.feed(delta)
                 if self._token_ids:
                     self._response_ids.extend(_ids(choice, "token_ids") or ())
                     self._logprobs.extend(_logprobs(choice) or ())
@@ -139,7 +147,7 @@ class StreamedAnswer:
 
     def answer(self) -> Answer:
         """The answer so far. Complete once `finished` is true; only the usage may follow."""
-        return _answer(
+        answer = _answer(
             self.response_id or "",
             "".join(self._text),
             self._finish_reason,
@@ -148,6 +156,40 @@ class StreamedAnswer:
             self._logprobs if self._token_ids else None,
             self._usage,
             token_ids=self._token_ids,
+        )
+        return replace(answer, parsed_calls=self._calls.found())
+
+
+class _ToolCalls:
+    """Gathers the tool calls of a message, whole or in the pieces of a stream; what is no call is passed over."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, str] = {}
+        self._arguments: dict[int, str] = {}
+
+    def feed(self, message: Mapping[str, Any]) -> None:
+        """Add the calls of a message, or the parts of them that a piece of a stream holds."""
+        calls = message.get("tool_calls")
+        if not isinstance(calls, list):
+            return
+        for position, call in enumerate(calls):
+            function = call.get("function") if isinstance(call, dict) else None
+            if not isinstance(function, dict):
+                continue
+            index = call.get("index", position)
+            if not _is_count(index):
+                continue
+            name, arguments = function.get("name"), function.get("arguments")
+            if isinstance(name, str) and name:
+                self._names[index] = name
+            if isinstance(arguments, str):
+                self._arguments[index] = self._arguments.get(index, "") + arguments
+
+    def found(self) -> tuple[Mapping[str, Any], ...]:
+        """Return the calls that have a name, in the order of their numbers."""
+        return tuple(
+            {"name": self._names[index], "arguments": self._arguments.get(index, "")}
+            for index in sorted(self._names)
         )
 
 

@@ -110,6 +110,7 @@ class Call:
         self.upstream_s = 0.0
         self.model = ""
         self.messages: tuple[Mapping[str, Any], ...] = ()
+        self.offered_tools: tuple[str, ...] = ()
         self.overridden: Mapping[str, Any] = {}
         self.streamed: StreamedAnswer | None = None
         self.aborted_by: Refusal | None = None
@@ -118,9 +119,12 @@ class Call:
         self._began = time.perf_counter()
         self._task = asyncio.current_task()
 
-    def ask(self, messages: Iterable[Mapping[str, Any]]) -> None:
+    def ask(
+        self, messages: Iterable[Mapping[str, Any]], offered_tools: tuple[str, ...] = ()
+    ) -> None:
         """The request is whole: the call samples with a seed of its own, and its time begins."""
         self.messages = tuple(messages)
+        self.offered_tools = offered_tools
         self.draw = self.log.draw(self.who)
         if (seed := self.log.sampling.get("seed")) is not None:
             self.sampling = {**self.log.sampling, "seed": call_seed(seed, self.who, self.draw)}
@@ -157,6 +161,8 @@ class Call:
                 latency_s=latency_s,
                 gateway_s=max(0.0, latency_s - self.upstream_s),
                 branch=self.branch,
+                offered_tools=self.offered_tools,
+                parsed_calls=answer.parsed_calls,
             )
         )
 

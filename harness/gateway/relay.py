@@ -31,6 +31,7 @@ from harness.gateway.forcing import PASSED, ForcedRequest, force
 from harness.gateway.request import Request
 from harness.gateway.settings import GatewaySettings
 from harness.gateway.upstreams import Pools, Upstream
+from harness.tool_calls import offered
 
 logger = logging.getLogger(__name__)
 
@@ -113,7 +114,7 @@ class Relay:
         try:
             async with asyncio.timeout(min(limit_s, left_s)) as limit:
                 asked = await request.asked()
-                call.ask(asked["messages"])
+                call.ask(asked["messages"], offered(asked))
                 left_s = call.log.left_s
                 # The call's time begins here. Not by the loop's clock: uvloop's stands still while it serves a batch.
                 limit.reschedule(time.monotonic() + min(limit_s, left_s))

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from harness.errors import ConfigError, EnvironmentProblem, nearest
-from harness.policies.catalogue import by_name, find
+from harness.config import Config
+from harness.errors import ConfigError, EnvironmentProblem, UserError, nearest
+from harness.layers import at, nested
+from harness.plugins import offers_tools
+from harness.policies.catalogue import MANIFEST, by_name, find
 from harness.policies.weights import KINDS, damage
 from harness.results.folder import read_json
 from harness.sections import PolicyConfig
+from harness.tool_calls import QWEN_CODER
 
 
 def resolve(name_or_path: str) -> str:
@@ -131,15 +136,85 @@ def revision_of(folder: Path) -> str:
 
 
 def tool_parser(model: str) -> str:
-    """What vLLM calls the form in which a policy writes tool calls: Llama's JSON, or Hermes, of Qwen and others.
+    """Return the name of the form in which a policy writes tool calls.
+
+    `qwen2_5_coder` for Qwen2.5-Coder, whose template names another form than the model writes
+    (`harness.tool_calls`); else as the chat template says, in vLLM's names: `llama3_json`, or `hermes` of Qwen and others.
 
     Args:
-        model: A local folder, whose chat template says so, or a Hugging Face id.
+        model: A local folder or a Hugging Face id.
     """
+    if any(_QWEN_CODER.search(name) for name in _names_of(model)):
+        return QWEN_CODER
     files = [Path(model) / name for name in ("chat_template.jinja", "tokenizer_config.json")]
-    told = "".join(file.read_text(encoding="utf-8") for file in files if file.is_file())
-    llama = "<|python_tag|>" in told if told else "llama" in model.lower()
-    return "llama3_json" if llama and "<tool_call>" not in told else "hermes"
+    template = "".join(file.read_text(encoding="utf-8") for file in files if file.is_file())
+    llama = "<|python_tag|>" in template if template else "llama" in model.lower()
+    return "llama3_json" if llama and "<tool_call>" not in template else "hermes"
+
+
+_QWEN_CODER = re.compile(r"qwen[-_.]?2[._]5[-_.]?coder", re.IGNORECASE)
+
+
+def _names_of(model: str) -> Iterator[str]:
+    """Yield what a policy is called: its id, or the names that its folder, its manifest and its run give it."""
+    folder = Path(model)
+    if not folder.is_dir():
+        yield model
+        return
+    yield folder.name
+    yield revision_of(folder)
+    manifest = _json_in(folder / MANIFEST)
+    yield str(manifest.get("policy"))
+    source = manifest.get("source")
+    if isinstance(source, Mapping):
+        yield from (str(source.get(key)) for key in ("model", "file"))
+    yield str(_json_in(folder / "config.json").get("_name_or_path"))
+    for parent in folder.absolute().parents:
+        if (parent / "run.json").is_file():  # a checkpoint: the policy that its training began with
+            config = _json_in(parent / "run.json").get("config")
+            first = config.get("policy") if isinstance(config, Mapping) else None
+            path = str(first.get("path")) if isinstance(first, Mapping) else ""
+            if path and Path(path).absolute() != folder.absolute():
+                yield from _names_of(path)
+            return
+
+
+def _json_in(file: Path) -> Mapping[str, Any]:
+    """Return a file's JSON object; empty where there is none, or it cannot be read."""
+    with suppress(UserError, OSError):
+        found = read_json(file, "") if file.is_file() else {}
+        return found if isinstance(found, Mapping) else {}
+    return {}
+
+
+def parser_of(config: Config, folder: str, device: str) -> str:
+    """Return the name of the parser that reads a policy's tool calls in a run; empty where its agent offers no tools.
+
+    The configuration may name one of vLLM's; harness's own server, on a CPU, reads two forms.
+
+    Args:
+        folder: A local folder or a Hugging Face id.
+    """
+    if not offers_tools(config.agent):
+        return ""
+    own = tool_parser(folder)
+    if device == "cpu":
+        return own if own == QWEN_CODER else "hermes"
+    named = at(nested(config.verl), "actor_rollout_ref.rollout.engine_kwargs.vllm.tool_call_parser")
+    return str(named or own)
+
+
+def detokenizer(folder: str) -> Callable[[Sequence[int]], str] | None:
+    """Return what makes text of a policy's token ids, special tokens included; None where its tokenizer is not there."""
+    try:
+        from tokenizers import Tokenizer
+    except ImportError:
+        return None
+    file = Path(folder) / "tokenizer.json"
+    if not file.is_file():
+        return None
+    tokenizer: Any = Tokenizer.from_file(str(file))
+    return lambda ids: str(tokenizer.decode(list(ids), skip_special_tokens=False))
 
 
 def about(model: str) -> Mapping[str, Any]:

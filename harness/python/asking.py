@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from harness.errors import UserError
 
 if TYPE_CHECKING:
-    from harness.config import Config, Setting
+    from harness.config import Setting
 
 PathLike = str | os.PathLike[str]
 Settings = Mapping[str, Any] | Iterable[str]
@@ -123,18 +123,3 @@ def first_model(endpoint: str, api_key: str | None) -> str:
         raise UserError(
             f"{endpoint} does not list its models ({error}); check the URL, or give --model NAME"
         ) from error
-
-
-def parser_of(config: Config, folder: str) -> str:
-    """What vLLM calls the form of a policy's tool calls: as the configuration says, else as the policy's folder does.
-
-    Empty where the agent offers no tools.
-    """
-    from harness.layers import at, nested
-    from harness.plugins import offers_tools
-    from harness.policies import tool_parser
-
-    if not offers_tools(config.agent):
-        return ""
-    named = at(nested(config.verl), "actor_rollout_ref.rollout.engine_kwargs.vllm.tool_call_parser")
-    return named or tool_parser(folder)

@@ -18,7 +18,6 @@ from harness.python.asking import (
     key_of,
     named_endpoint,
     named_store,
-    parser_of,
     path,
     plain,
     told,
@@ -223,7 +222,7 @@ class Evaluation:
     def _measure(self, console: Console, work: ExitStack) -> LoadedRun:
         from harness.evaluation import evaluate
         from harness.gateway.client import Endpoint
-        from harness.policies import fetched
+        from harness.policies import fetched, parser_of
         from harness.policies.export import checkpoint_dir, checkpoint_model
         from harness.policies.servers import server
         from harness.run.checks import check_device
@@ -246,10 +245,10 @@ class Evaluation:
                 policy = fetched(PolicyConfig(path=str(self.model)))
             folder = RunFolder.create(self.runs_dir, label)
             length = config.sampling.max_prompt_tokens + config.sampling.max_response_tokens
-            parser = parser_of(config, policy)
             work.enter_context(folder.dropped_without_record())
             log = folder.logs / "policy.log"
             device = resolve_device(config.device)
+            parser = parser_of(config, policy, device)
             url = work.enter_context(server(device)(policy, device, length, log, parser))
             endpoint = Endpoint(url, policy, None, token_ids=True)
             if self.trained is not None:

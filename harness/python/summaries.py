@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from harness.monitor import so_far, steps_of
 from harness.records import AGENT_OUTCOMES
 from harness.results.readings import FILE
+from harness.tool_calls import tools_unused
 from harness.wording import (
     answered_by,
     duration,
@@ -16,6 +17,7 @@ from harness.wording import (
     measured,
     percent,
     spoilt,
+    unparsed,
     unread,
     with_cores,
 )
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 def facts(one: Run) -> dict[str, Any]:
     """What it is and what came of it, by name."""
+    from harness.compare.columns import parsed_of
     from harness.compare.measures import chosen_tokens, dialogues, measure
     from harness.compare.numbers import number, points
 
@@ -53,6 +56,8 @@ def facts(one: Run) -> dict[str, Any]:
         measured(one.graded): ", ".join(curve) or "-",
         "unscored": figures["unscored"],
         "calls per rollout": number(figures["transitions_per_rollout"], 2),
+        "tool calls parsed / looked like calls": parsed_of(figures) or None,
+        "tool parser": record.get("tool_parser"),
         "rewritten / helped / hurt": f"{figures['rewritten']} / {figures['helped']} / {figures['hurt']}",
         "failures": ", ".join(f"{name} {count}" for name, count in figures["failures"].items())
         or "none",
@@ -199,7 +204,10 @@ def _of_evaluation(folder: RunFolder, record: Mapping[str, Any]) -> Iterator[str
         yield f"{result['empty_golds']} of the golds return no row: an empty answer to them proves little"
     if result["agent_failed"]:
         yield failed_itself(result, graded)
-    if said := unread(result["unread_calls"], result["scored"] + result["unscored"]):
+    unread_in, offered_in = result["unread_calls"], result.get("calls_with_tools", 0)
+    if unread_in and tools_unused(offered_in, result.get("parsed_calls", 0)):
+        yield unparsed(unread_in, result["parsed_calls"], offered_in)
+    elif said := unread(unread_in, result["scored"] + result["unscored"]):
         yield said
     if result["unscored"]:
         ended = (

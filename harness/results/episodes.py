@@ -9,6 +9,7 @@ from typing import Any
 
 from harness.records import Attempt, Task, Verdict
 from harness.results.rows import Call, Episode
+from harness.tool_calls import has_unread_call
 
 TEXT_CHARS = 100_000
 """Of an answer or a reply that a row keeps; an agent or an endpoint may give millions."""
@@ -114,7 +115,9 @@ def episode_row(
         "first_reward": first_reward,
         "calls": len(attempt.transitions) + len(attempt.failures),
         "failed_calls": len(attempt.failures),
-        "unread_calls": sum(call.unread_call for call in attempt.transitions),
+        "calls_with_tools": sum(bool(call.offered_tools) for call in attempt.transitions),
+        "parsed_calls": sum(len(call.parsed_calls) for call in attempt.transitions),
+        "unread_calls": sum(has_unread_call(call) for call in attempt.transitions),
         "rewrites": rewrites,
         "transitions": len(attempt.transitions),
         "trained_transitions": len(chosen),

@@ -45,8 +45,14 @@ class Episode(TypedDict):
     first_reward: Annotated[float | None, "the verdict on it"]
     calls: Annotated[int, "calls of the model, failed ones included"]
     failed_calls: Annotated[int, "of them, without an answer"]
+    calls_with_tools: Annotated[
+        int | None, "calls of the model whose request offered tools; null in older runs"
+    ]
+    parsed_calls: Annotated[
+        int | None, "tool calls that the server read out of replies; null in older runs"
+    ]
     unread_calls: Annotated[
-        int, "calls whose reply holds a tool call that the server did not read as one"
+        int, "calls whose reply holds what looks like a tool call that the server did not read"
     ]
     rewrites: Annotated[int, "calls whose reply replaced an earlier answer"]
     transitions: Annotated[int, "calls with an answer"]

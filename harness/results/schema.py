@@ -277,8 +277,12 @@ class Scores(TypedDict):
     agent_failure: NotRequired[
         Annotated[str, "why most often, as a sentence; empty where it never failed"]
     ]
+    calls_with_tools: NotRequired[Annotated[int, "rollouts that offered tools"]]
+    parsed_calls: NotRequired[
+        Annotated[int, "rollouts with a tool call that the server read out of a reply"]
+    ]
     unread_calls: NotRequired[
-        Annotated[int, "rollouts with a tool call that the server did not read as one"]
+        Annotated[int, "rollouts with what looks like a tool call that the server did not read"]
     ]
     bounds: NotRequired[
         Annotated[list[float] | None, "accuracy if all unscored were wrong, and if all were right"]
@@ -374,6 +378,13 @@ class RunRecord(TypedDict):
     seed: Annotated[int, "the run's"]
     roles: NotRequired[
         Annotated[dict[str, str], "what answered roles that the policy did not, by role, in words"]
+    ]
+    tool_parser: NotRequired[
+        Annotated[
+            str,
+            "what read tool calls out of replies, by vLLM's name; missing where the agent offers no tools, of endpoints "
+            "and in older runs",
+        ]
     ]
     launches: Annotated[list[Launch], "every start of it"]
     study: NotRequired[Annotated[Study | None, "None where it is of none"]]

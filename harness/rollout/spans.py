@@ -26,6 +26,8 @@ def transition_from(data: Mapping[str, Any]) -> Transition:
     fields = dict(data)
     for key in ("prompt_ids", "response_ids", "logprobs", "messages"):
         fields[key] = None if fields[key] is None else tuple(fields[key])
+    for key in ("offered_tools", "parsed_calls"):
+        fields[key] = tuple(fields.get(key, ()))
     return Transition(**fields)
 
 

@@ -30,6 +30,7 @@ from harness.plugins import (
     reward_version,
     trained_by,
 )
+from harness.policies import parser_of
 from harness.policies.roles import Answerer
 from harness.provenance import available_cores, commit, hardware, library_versions, model_hash
 from harness.records import AGENT_OUTCOMES, Task
@@ -110,6 +111,8 @@ def run_record(
         "config": config.dump(),
         "result": None,
     }
+    if model_path and (parser := parser_of(config, model_path, device)):
+        record["tool_parser"] = parser
     if answers:
         record["roles"] = {role: one.name for role, one in answers.items()}
     return record

@@ -26,6 +26,7 @@ ROOMS = (
         "sections",
         "config",
         "records",
+        "tool_calls",
         "branches",
         "findings",
     ),
@@ -58,6 +59,7 @@ ROOMS = (
 """From the bottom up: a room may import those before it, also inside functions and for types alone."""
 SHARED = (
     "records",
+    "tool_calls",
     "toolbox",
     "hookspecs",
     "gateway",

@@ -21,8 +21,7 @@ def read_calls(text: str, drawn: Sequence[int]) -> tuple[str, list[dict[str, Any
         drawn: Token ids of prompt and reply. The calls' ids are made of them: unique in a conversation, the same in
             every run.
     """
-    mark = hashlib.sha256(repr(list(drawn)).encode()).hexdigest()[:16]
-    calls: list[dict[str, object]] = []
+    written_calls: list[tuple[str, str]] = []
     for written in _CALL.findall(text):
         try:
             call = json.loads(written)
@@ -31,9 +30,27 @@ def read_calls(text: str, drawn: Sequence[int]) -> tuple[str, list[dict[str, Any
             return text, []
         if not isinstance(name, str) or not isinstance(arguments, dict):
             return text, []
-        function = {"name": name, "arguments": json.dumps(arguments, ensure_ascii=False)}
-        calls.append({"id": f"call_{mark}_{len(calls)}", "type": "function", "function": function})
-    return (text[: text.index(OPEN)], calls) if calls else (text, [])
+        written_calls.append((name, json.dumps(arguments, ensure_ascii=False)))
+    if not written_calls:
+        return text, []
+    return text[: text.index(OPEN)], numbered(written_calls, drawn)
+
+
+def numbered(calls: Sequence[tuple[str, str]], drawn: Sequence[int]) -> list[dict[str, Any]]:
+    """Return calls, given by name and arguments, as a chat completion has them.
+
+    Args:
+        drawn: As of `read_calls`.
+    """
+    mark = hashlib.sha256(repr(list(drawn)).encode()).hexdigest()[:16]
+    return [
+        {
+            "id": f"call_{mark}_{index}",
+            "type": "function",
+            "function": {"name": name, "arguments": arguments},
+        }
+        for index, (name, arguments) in enumerate(calls)
+    ]
 
 
 def for_template(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

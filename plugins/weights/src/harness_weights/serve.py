@@ -41,7 +41,7 @@ def served(
     name: str = "",
     key: str = "",
 ) -> Iterator[str]:
-    """`harness.policies.servers.Server`: our own server on `cpu`, which reads Hermes alone, else vLLM."""
+    """`harness.policies.servers.Server`: our own server on `cpu`, which reads Hermes and Qwen2.5-Coder, else vLLM."""
     environment = {**os.environ, "VLLM_NO_USAGE_STATS": "1", "TOKENIZERS_PARALLELISM": "false"}
     keyed = KEY if device == "cpu" else "VLLM_API_KEY"
     environment = (
@@ -51,7 +51,7 @@ def served(
         environment |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     log.parent.mkdir(parents=True, exist_ok=True)
     if device == "cpu":
-        process, address = _own(model, max_length, environment, log, port, name)
+        process, address = _own(model, max_length, environment, log, parser, port, name)
     else:
         process, address = _vllm(model, max_length, environment, log, parser, port, name)
     try:
@@ -61,9 +61,16 @@ def served(
 
 
 def _own(
-    model: str, max_length: int, environment: Mapping[str, str], log: Path, port: int, name: str
+    model: str,
+    max_length: int,
+    environment: Mapping[str, str],
+    log: Path,
+    parser: str,
+    port: int,
+    name: str,
 ) -> tuple[subprocess.Popen[bytes], str]:
-    command = ["-m", "harness_weights.server", model, str(max_length), str(port), name or model]
+    options = [model, str(max_length), str(port), name or model, parser]
+    command = ["-m", "harness_weights.server", *options]
     process = _start(command, environment, log, stdout=subprocess.PIPE)
     with _stopped_on_error(process):
         return process, _address(process, log)

@@ -1,8 +1,8 @@
 """A policy server for machines without a GPU: an OpenAI-compatible endpoint around `decoder.Decoder`.
 
-It answers `return_token_ids` and `logprobs` as vLLM does, and reads tool calls in the Hermes form (`hermes`). Response
-ids are random, never reused.
-`python -m harness_weights.server MODEL [LENGTH [PORT [NAME]]]` serves one and prints its address.
+It answers `return_token_ids` and `logprobs` as vLLM does, and reads tool calls in the Hermes form (`hermes`) or in
+Qwen2.5-Coder's (`harness.tool_calls`). Response ids are random, never reused.
+`python -m harness_weights.server MODEL [LENGTH [PORT [NAME [PARSER]]]]` serves one and prints its address.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from harness_weights.hermes import CLOSE, OPEN, for_template, read_calls
+from harness import tool_calls
+from harness.policies import tool_parser
+from harness.tool_calls import offered
+from harness_weights.hermes import CLOSE, OPEN, for_template, numbered, read_calls
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -47,6 +50,7 @@ class PolicyServer:
         max_length: Prompt and response together, in tokens.
         name: What the model is called; by default its path.
         key: What callers have to say; empty: nothing.
+        parser: `qwen2_5_coder` for calls in that form, any other name for Hermes; by default as the policy's name says.
     """
 
     def __init__(
@@ -58,6 +62,7 @@ class PolicyServer:
         trust_remote_code: bool = False,
         name: str = "",
         key: str = "",
+        parser: str = "",
     ) -> None:
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -82,6 +87,7 @@ class PolicyServer:
         self.max_length = max_length
         self.response_length = response_length
         self.model_name = name or path
+        self.parser = parser or tool_parser(path)
         self._key = f"Bearer {key}" if key else ""
         tags = {OPEN, CLOSE}
         added = self.tokenizer.added_tokens_decoder
@@ -276,11 +282,22 @@ class PolicyServer:
         shown = [
             token for token in done.token_ids if token not in self._hidden
         ]  # the tags may be special tokens
-        text, calls = read_calls(self.tokenizer.decode(shown), [*prompt_ids, *done.token_ids])
+        text, calls = self._read(
+            self.tokenizer.decode(shown), offered(body), [*prompt_ids, *done.token_ids]
+        )
         message: dict[str, object] = {"role": "assistant", "content": text}
         if calls:
             message |= {"content": text or None, "tool_calls": calls}
         return message, bool(calls)
+
+    def _read(
+        self, text: str, names: tuple[str, ...], drawn: list[int]
+    ) -> tuple[str, list[dict[str, Any]]]:
+        """Return the words and the tool calls of a reply, by the policy's parser."""
+        if self.parser != tool_calls.QWEN_CODER:
+            return read_calls(text, drawn)
+        words, written = tool_calls.read_calls(text, names)
+        return words, numbered([(call.name, call.arguments) for call in written], drawn)
 
 
 def _json(body: dict[str, Any], status: int = 200) -> Response:
@@ -308,10 +325,16 @@ def _set(finished: asyncio.Future[None]) -> None:
         finished.set_result(None)
 
 
-async def _serve(path: str, max_length: int, port: int, name: str) -> None:
+async def _serve(path: str, max_length: int, port: int, name: str, parser: str) -> None:
     key = os.environ.get(KEY, "")
     server = PolicyServer(
-        path, slots=64, response_length=256, max_length=max_length, name=name, key=key
+        path,
+        slots=64,
+        response_length=256,
+        max_length=max_length,
+        name=name,
+        key=key,
+        parser=parser,
     )
     try:
         address = await server.launch(port)
@@ -331,8 +354,9 @@ def main() -> None:
 
     die_with_parent()
     raise_descriptors()
-    path, length, port, name = [*sys.argv[1:], *("2048", "0", "")[len(sys.argv) - 2 :]]
-    asyncio.run(_serve(path, int(length), int(port), name))
+    defaults = ("2048", "0", "", "")
+    path, length, port, name, parser = [*sys.argv[1:], *defaults[len(sys.argv) - 2 :]]
+    asyncio.run(_serve(path, int(length), int(port), name, parser))
 
 
 if __name__ == "__main__":

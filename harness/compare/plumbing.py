@@ -1,0 +1,39 @@
+"""Whether agents' tools worked: a scaffold whose tools were never called has not been measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.compare.columns import parsed_of
+from harness.compare.keys import Arm, Exempt, Pair
+
+UNUSED_TOOLS = "unused_tools"
+"""What `allow` names where agents are to be compared of which one never used its tools."""
+
+
+def heed_unused_tools(pairs: Sequence[Pair], arms: Sequence[Arm], *, allowed: bool) -> list[Exempt]:
+    """Refuse verdicts on agents of which one never used the tools that it offered: they compare parsers.
+
+    Args:
+        allowed: Whether they are given all the same.
+
+    Returns:
+        The exception that was made; none where nothing is refused.
+    """
+    by_name = {arm["name"]: arm for arm in arms}
+    exempt: dict[str, str] = {}
+    for pair in pairs:
+        arm, base = by_name[pair["arm"]], by_name[pair["baseline"]]
+        unused = [one for one in (arm, base) if all(run["tools_unused"] for run in one["per_seed"])]
+        if arm["agent"] == base["agent"] or not unused:
+            continue
+        reasons = [f"{one['name']}: {parsed_of(one)}" for one in unused]
+        if allowed:
+            exempt |= {one["name"]: parsed_of(one) for one in unused}
+            continue
+        pair["verdict"] = "refused"
+        pair["refused"] = (
+            "tools were offered and never used, calls parsed / looked like calls of "
+            f"{', '.join(reasons)}; --allow {UNUSED_TOOLS} gives a verdict all the same"
+        )
+    return [{"key": UNUSED_TOOLS, "why": "allowed", "values": exempt}] if exempt else []
