@@ -25,14 +25,16 @@ FAILED_STARTS = 64
 
 _DECODER = json.JSONDecoder(strict=False)  # models leave line breaks in arguments unescaped
 _OPENING = re.compile(r"[{\[]")
-_LEAD = re.compile(r"(?:```[A-Za-z_]*|<tool_call>|<tools>)\s*$")
+_LEAD = re.compile(r"(?:```[A-Za-z_]*|<tool_call>|<tools>)$")
 """What introduces a call and is no part of the words before it."""
 
 _TOKEN_CHARS = 8
 """JSON that breaks so close to the end of a text may only be cut, as `tru` or an escape is."""
 
-_LEAD_BEGUN = re.compile(r"(?:`{1,3}[A-Za-z_]*|<[a-z_]*>?)?\s*$")
-"""The same at the end of a text that may go on; matches every text."""
+_LEAD_BEGUN = re.compile(r"(?:`{1,3}[A-Za-z_]*|<[a-z_]*>?)$")
+"""The same at the end of a text that may go on."""
+_LEAD_CHARS = 24
+"""No introduction of a call is longer."""
 _MARKS = ("<tool_call>", "<tools>", "<|python_tag|>", "[TOOL_CALLS]")
 """How calls begin in the forms of Hermes, Qwen2.5-Coder, Llama and Mistral."""
 
@@ -110,7 +112,10 @@ def read_partly(
         return words, calls, len(words)
     if ended:
         return text, [], len(text)
-    return text, [], _LEAD_BEGUN.search(text, 0, settled).start()  # type: ignore[union-attr]
+    # Words may end with what introduces a call, or with its beginning: "``", "<tool".
+    words = text[:settled].rstrip()
+    begun = _LEAD_BEGUN.search(words, max(0, len(words) - _LEAD_CHARS))
+    return text, [], len(words if begun is None else words[: begun.start()].rstrip())
 
 
 def _is_cut(error: Exception, text: str) -> bool:

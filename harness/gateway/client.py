@@ -181,7 +181,14 @@ def _attempt(rollout_id: str, attempt_id: str) -> str:
 
 def _transition(row: Mapping[str, Any]) -> Transition:
     fields = dict(row)
-    for name in ("messages", "prompt_ids", "response_ids", "logprobs"):
+    for name in (
+        "messages",
+        "prompt_ids",
+        "response_ids",
+        "logprobs",
+        "offered_tools",
+        "parsed_calls",
+    ):
         if fields[name] is not None:
             fields[name] = tuple(fields[name])
     return Transition(**fields)

@@ -203,6 +203,47 @@ def test_tool_calls_that_no_server_reads_are_warned_of_once(tmp_path: Path) -> N
     assert monitor.poll().warning == said
 
 
+def test_calls_are_counted_by_whether_the_server_read_them() -> None:
+    parsed = {"parsed_calls": ({"name": "add", "arguments": "{}"},) * 2}
+    calls = (
+        transition("assistant", offered_tools=("add",), response_text="", **parsed),
+        transition("assistant", offered_tools=("add",), response_text='{"name": "add"}'),
+        transition("assistant", response_text='{"name": "add"}'),
+    )
+    made = row(0, 1.0, "val", calls=calls)
+    counts = [made[name] for name in ("calls_with_tools", "parsed_calls", "unread_calls")]
+    assert counts == [2, 2, 1]
+    assert columns(Episode)["parsed_calls"] == "int64"
+    episodes = [made, row(0, 1.0, "val")]
+    (figures,) = step_rows([], episodes)  # type: ignore[arg-type]
+    assert (figures["val/parsed_calls"], figures["val/calls_with_tools"]) == (2.0, 2.0)
+
+
+def test_tools_that_are_never_called_are_warned_of_after_the_first_validation(
+    tmp_path: Path,
+) -> None:
+    folder = RunFolder.create(tmp_path, "x")
+    monitor = Monitor(folder, 4, {"train": 4, "val": 200}, 0.5)
+    log = RowLog(folder, "episodes")
+    offering = {"calls_with_tools": 1}
+    log.add([row(0, 0.0, "val", **offering)] * 198)
+    log.add([row(0, 0.0, "val", **offering, unread_calls=1)])
+    assert not monitor.poll().warning  # the validation is under way
+    log.add([row(0, 0.0, "val", **offering, parsed_calls=1)])
+    said = monitor.poll().warning
+    assert said.startswith("validating (0): tools were offered in 200 rollouts, a call was parsed")
+    assert "in 1, and in 1 a reply looks like a call" in said
+
+
+def test_an_agent_that_calls_its_tools_is_not_warned_of(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "x")
+    monitor = Monitor(folder, 4, {"train": 4, "val": 20}, 0.5)
+    log = RowLog(folder, "episodes")
+    log.add([row(0, 0.0, "val", calls_with_tools=1, parsed_calls=1)] * 19)
+    log.add([row(0, 0.0, "val", calls_with_tools=1, unread_calls=1)])
+    assert not monitor.poll().warning
+
+
 def test_an_agent_that_fails_itself_is_warned_of_and_stopped_where_it_never_asks(
     tmp_path: Path,
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from harness.gateway.attempts import call_seed
 from harness.scripted.completion import END, Reply, logprob, prompt_token_ids, response_token_ids
+from harness.tool_calls import has_unread_call
 
 from .conftest import MESSAGES, SAMPLING, Attempt, error_code, events
 
@@ -187,6 +188,22 @@ async def test_tool_calls_reach_the_agent_and_their_tokens_the_transition(attemp
         assert {name: request.body[name] for name in asked} == asked
         assert list(transition.messages) == messages and transition.finish_reason == "tool_calls"
         assert list(transition.response_ids) == response_token_ids("Let me see.", "tool_calls")
+        assert transition.offered_tools == ("add",)
+        assert list(transition.parsed_calls) == [{"name": "add", "arguments": '{"a": 1}'}] * 2
+
+
+async def test_a_call_that_the_server_left_in_the_text_is_no_parsed_call(attempt, scripted_server):
+    text = '```json\n{"name": "add", "arguments": {"a": 1}}\n```'
+    server = scripted_server([text] * 2)
+    await attempt.control.set_upstreams([server.base_url], model="scripted", token_ids=True)
+    await attempt.open()
+    tools = [{"type": "function", "function": {"name": "add"}}]
+    await attempt.call(tools=tools)
+    await attempt.call(tools=tools, tool_choice="none")
+    (offering, forbidding), _ = await attempt.close()
+    assert (offering.offered_tools, offering.parsed_calls) == (("add",), ())
+    assert has_unread_call(offering) and offering.response_text == text
+    assert forbidding.offered_tools == () and not has_unread_call(forbidding)
 
 
 @pytest.mark.parametrize("stream", [False, True])

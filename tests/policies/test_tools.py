@@ -16,7 +16,10 @@ import pytest_asyncio
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from openai.types.chat import ChatCompletionMessageFunctionToolCall  # noqa: E402
+
 from harness.policies import resolve, tool_parser  # noqa: E402
+from harness.tool_calls import QWEN_CODER  # noqa: E402
 from harness_weights.decoder import Generation  # noqa: E402
 from harness_weights.hermes import read_calls  # noqa: E402
 from harness_weights.server import PolicyServer  # noqa: E402
@@ -196,3 +199,78 @@ def test_the_parser_follows_the_template_then_the_name(policy: Path, tmp_path: P
     assert tool_parser(str(tmp_path)) == "llama3_json"
     assert tool_parser("meta-llama/Llama-3.1-8B-Instruct") == "llama3_json"
     assert tool_parser("Qwen/Qwen2.5-1.5B-Instruct") == "hermes"
+
+
+@pytest.mark.parametrize(
+    "name", ["Qwen/Qwen2.5-Coder-0.5B-Instruct", "qwen2.5-coder-1.5b", "Qwen/Qwen2.5-Coder-7B"]
+)
+def test_qwen_coder_is_known_by_its_id(name: str) -> None:
+    assert tool_parser(name) == QWEN_CODER
+
+
+def test_qwen_coder_is_known_by_what_its_folder_and_its_run_say(tmp_path: Path) -> None:
+    def policy_in(folder: Path, **manifest: Any) -> str:
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text("{}")
+        (folder / "chat_template.jinja").write_text("<tool_call>")
+        if manifest:
+            (folder / "manifest.json").write_text(json.dumps(manifest))
+        return str(folder)
+
+    hub = "models--Qwen--Qwen2.5-Coder-0.5B-Instruct/snapshots/0123"
+    coder = policy_in(tmp_path / "own", source={"file": "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"})
+    found = [
+        policy_in(tmp_path / "qwen2.5-coder-0.5b"),
+        policy_in(tmp_path / hub),
+        policy_in(tmp_path / "mine", policy="qwen2.5-coder-1.5b"),
+        policy_in(tmp_path / "theirs", source={"model": "Qwen/Qwen2.5-Coder-0.5B-Instruct"}),
+        coder,
+    ]
+    for number, first in enumerate((coder, "Qwen/Qwen2.5-Coder-0.5B-Instruct")):
+        run = tmp_path / f"run{number}"
+        found.append(policy_in(run / "checkpoints" / "global_step_2" / "hf"))
+        (run / "run.json").write_text(json.dumps({"config": {"policy": {"path": first}}}))
+    assert {tool_parser(folder) for folder in found} == {QWEN_CODER}
+
+    others = [
+        policy_in(tmp_path / "qwen2.5-coder-study" / "smollm2", policy="smollm2-135m"),
+        policy_in(tmp_path / "broken"),
+        policy_in(tmp_path / "run9" / "hf"),
+    ]
+    (tmp_path / "broken" / "manifest.json").write_text("{")
+    (tmp_path / "run9" / "run.json").write_text('{"config": {"policy": {"path": "smollm2-135m"}}}')
+    assert {tool_parser(folder) for folder in others} == {"hermes"}
+
+
+@pytest.mark.slow
+async def test_the_server_reads_qwen_coders_form_and_leaves_the_tokens_as_sampled(
+    policy: Path,
+) -> None:
+    server = Says(str(policy), slots=2, response_length=64, max_length=2048, parser="qwen2_5_coder")
+    call = '{"name": "add", "arguments": {"a": "ü"}}'
+    async with serving(server) as client:
+        asked: Any = {"model": "m", "messages": USER, "tools": TOOLS, "logprobs": True}
+        more: Any = {"extra_body": {"return_token_ids": True}}
+        for text in (f"Well.\n```json\n{call}\n```", f"Well. {call}", f"Well.\n{CALL}"):
+            server.text = text
+            choice = (await client.chat.completions.create(**asked, **more)).choices[0]
+            assert (choice.finish_reason, choice.message.content) == ("tool_calls", "Well.")
+            (read,) = choice.message.tool_calls or ()
+            assert isinstance(read, ChatCompletionMessageFunctionToolCall)
+            assert (read.function.name, read.function.arguments) == ("add", '{"a": "ü"}')
+            sampled = [*server.tokenizer.encode(text), server.tokenizer.eos_token_id]
+            assert choice.model_extra is not None and choice.model_extra["token_ids"] == sampled
+        server.text = '{"name": "Ada", "arguments": {"age": 3}}'
+        choice = (await client.chat.completions.create(**asked, **more)).choices[0]
+        assert (choice.finish_reason, choice.message.content) == ("stop", server.text)
+
+
+async def test_the_server_takes_its_parser_from_the_policys_name(
+    policy: Path, tmp_path: Path
+) -> None:
+    named = tmp_path / "Qwen2.5-Coder-0.5B-Instruct"
+    named.symlink_to(policy)
+    for folder, parser in ((policy, "hermes"), (named, QWEN_CODER)):
+        server = Says(str(folder), slots=1, response_length=8, max_length=64)
+        server.decoder.stop()
+        assert server.parser == parser

@@ -20,6 +20,7 @@ import pytest
 
 from harness.records import Attempt, Verdict
 from harness.scripted.server import ReceivedRequest, Reply
+from harness.testing.calls import transition
 from harness.testing.fixtures import StartServer
 from harness.wording import spoilt
 from harness_sql.sqlite.environment import database_of
@@ -377,6 +378,36 @@ def test_dev_shows_the_parts_of_a_reward(capsys: pytest.CaptureFixture[str]) -> 
     shown = capsys.readouterr().out
     for text in ("reward 0.7 [close]", "style 0.4", "facts 1", "write 0.2", "flags rounded"):
         assert text in shown, shown
+
+
+def test_dev_shows_tools_offered_raw_reply_and_parsed_call(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from rich.console import Console
+
+    from harness.cli.dev import tree
+
+    read = transition(
+        "assistant",
+        offered_tools=("execute", "schema"),
+        response_text="Let me see.",
+        response_ids=(7, 8),
+        parsed_calls=({"name": "execute", "arguments": '{"sql": "SELECT 1"}'},),
+    )
+    unread = transition(
+        "assistant", 1, offered_tools=("execute",), response_text='{"name": "execute"}'
+    )
+    attempt = Attempt("ro-1", "at-1", "ok", "", "42", (read, unread), (), (), 0.0, 1.0)
+    Console(width=120).print(tree(attempt, decode=lambda ids: f"<tools>{list(ids)}</tools>"))
+    shown = capsys.readouterr().out
+    for text in (
+        "tools offered execute, schema",
+        "raw reply <tools>[7, 8]</tools>",
+        'parsed call execute {"sql": "SELECT 1"}',
+        "the reply looks like a tool call, and the server parsed none there",
+    ):
+        assert text in shown, shown
+    assert shown.count("raw reply") == shown.count("looks like a tool call") == 1
 
 
 @pytest.mark.slow

@@ -309,6 +309,8 @@ def test_vllm_reads_tool_calls_where_the_program_offers_tools() -> None:
     assert (
         reads(TOOLS, model="meta-llama/Llama-3.2-1B")["vllm"]["tool_call_parser"] == "llama3_json"
     )
+    coder = reads(TOOLS, model="Qwen/Qwen2.5-Coder-0.5B-Instruct")
+    assert coder["vllm"]["tool_call_parser"] == "qwen2_5_coder"
     assert reads() is None and reads(TOOLS, device="cpu") is None
     # A framework's own way may be tools where the program's is text.
     assert reads("agent=openai_agents_sql_idiomatic")["vllm"]["tool_call_parser"] == "hermes"
