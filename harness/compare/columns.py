@@ -15,6 +15,10 @@ from harness.compare.references import Reference, reference_note
 Row = TypeVar("Row")
 
 
+TOOLS_NOTE = (
+    "Calls parsed: tool calls that the policy's server read out of replies, in all rollouts, and these with the replies "
+    "that look like one and were not read. "
+)
 ROLE_NOTE = "Of the last validation; credit, what trained calls were paid, of all of training. "
 
 
@@ -58,9 +62,9 @@ def behaviour(comparison: Comparison) -> Table:
         f"What the agents did{' (last validation; failures over the whole run)' * (comparison['kind'] == 'train')}",
         cells,
         comparison["arms"],
-        "Per rollout that ended well, means over seeds; unscored and failures: sums. Calls parsed: tool calls that the "
-        "policy's server read out of replies, in all rollouts, and these with the replies that look like one and were "
-        "not read. Rewritten, helped and hurt count "
+        "Per rollout that ended well, means over seeds; unscored and failures: sums. "
+        + (TOOLS_NOTE if any(parsed_of(arm) for arm in comparison["arms"]) else "")
+        + "Rewritten, helped and hurt count "
         "questions of one "
         + (
             f"validation. Groups with signal: training rollouts of one task {differ}; others teach nothing."

@@ -131,10 +131,8 @@ def rollout_figures(group: Sequence[Episode]) -> dict[str, float]:
         / count,
         "prompt_tokens_per_rollout": sum(episode["prompt_tokens"] for episode in group) / count,
         "response_tokens_per_rollout": sum(episode["response_tokens"] for episode in group) / count,
-        **{
-            name: float(sum(episode.get(name) or 0 for episode in group))
-            for name in ("calls_with_tools", "parsed_calls")
-        },
+        "calls_with_tools": float(sum(episode.get("calls_with_tools") or 0 for episode in group)),
+        "parsed_calls": float(sum(episode.get("parsed_calls") or 0 for episode in group)),
         "unread_calls": float(sum(episode.get("unread_calls") or 0 for episode in group)),
         "elapsed_s": sum(episode["elapsed_s"] for episode in group) / count,
     }
