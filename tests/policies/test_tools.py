@@ -18,7 +18,8 @@ pytest.importorskip("transformers")
 
 from openai.types.chat import ChatCompletionMessageFunctionToolCall  # noqa: E402
 
-from harness.policies import resolve, tool_parser  # noqa: E402
+from harness.config import load_config  # noqa: E402
+from harness.policies import parser_of, resolve, tool_parser  # noqa: E402
 from harness.tool_calls import QWEN_CODER  # noqa: E402
 from harness_weights.decoder import Generation  # noqa: E402
 from harness_weights.hermes import read_calls  # noqa: E402
@@ -240,6 +241,21 @@ def test_qwen_coder_is_known_by_what_its_folder_and_its_run_say(tmp_path: Path) 
     (tmp_path / "broken" / "manifest.json").write_text("{")
     (tmp_path / "run9" / "run.json").write_text('{"config": {"policy": {"path": "smollm2-135m"}}}')
     assert {tool_parser(folder) for folder in others} == {"hermes"}
+
+
+def test_a_run_states_the_parser_that_its_device_has() -> None:
+    option = "verl.actor_rollout_ref.rollout.engine_kwargs.vllm.tool_call_parser=qwen3_xml"
+    tools = load_config("cpu", None, [], agent="langgraph_sql_idiomatic")
+    named = load_config("cpu", None, [option], agent="langgraph_sql_idiomatic")
+    text = load_config("cpu", None, [], agent="reference_sql")
+    coder, llama = "Qwen/Qwen2.5-Coder-0.5B-Instruct", "meta-llama/Llama-3.2-1B"
+    assert parser_of(tools, coder, "cpu") == parser_of(tools, coder, "cuda") == QWEN_CODER
+    assert (parser_of(tools, llama, "cpu"), parser_of(tools, llama, "cuda")) == (
+        "hermes",
+        "llama3_json",
+    )
+    assert parser_of(named, coder, "cuda") == "qwen3_xml"
+    assert parser_of(text, coder, "cuda") == ""
 
 
 @pytest.mark.slow
