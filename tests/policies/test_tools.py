@@ -271,7 +271,8 @@ async def test_the_server_reads_qwen_coders_form_and_leaves_the_tokens_as_sample
             server.text = text
             choice = (await client.chat.completions.create(**asked, **more)).choices[0]
             assert (choice.finish_reason, choice.message.content) == ("tool_calls", "Well.")
-            (read,) = choice.message.tool_calls or ()
+            assert choice.message.tool_calls is not None
+            (read,) = choice.message.tool_calls
             assert isinstance(read, ChatCompletionMessageFunctionToolCall)
             assert (read.function.name, read.function.arguments) == ("add", '{"a": "ü"}')
             sampled = [*server.tokenizer.encode(text), server.tokenizer.eos_token_id]
