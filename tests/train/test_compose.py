@@ -176,9 +176,9 @@ def test_devices_and_nodes_reach_verl_and_ray() -> None:
     assert own["trainer"]["n_gpus_per_node"] == 2 and own["trainer"]["nnodes"] == 2
     assert own["actor_rollout_ref"]["rollout"]["tensor_model_parallel_size"] == 1
     joined = settings("ray_address=10.0.0.1:6379", device="cpu")["ray_kwargs"]["ray_init"]
-    assert joined == {
-        "address": "10.0.0.1:6379"
-    }  # Ray refuses to be told the resources of a cluster that it joins
+    # Ray refuses to be told the resources of a cluster that it joins.
+    hook = {"worker_process_setup_hook": HOOK}
+    assert joined == {"address": "10.0.0.1:6379", "runtime_env": hook}
 
 
 @pytest.mark.parametrize(
