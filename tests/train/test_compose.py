@@ -14,6 +14,7 @@ from harness.errors import ConfigError
 from harness.layers import differing, flatten
 from harness.run.checks import check
 from harness_verl.compose import verl_settings
+from harness_verl.isolation import HOOK
 from harness_verl.limits import micro_batch
 from harness_verl.names import CROSS_ENTROPY
 from harness_verl.trainer import VERLS_OWN

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -76,6 +77,16 @@ def test_peers_without_the_key_are_refused(
     stranger.send_multipart([b"\xc1\xfe\xed", b"pickle"])
     assert not server.poll(WAIT_MS)
     context.destroy(linger=0)
+
+
+def test_a_context_that_is_destroyed_ends_its_handler_of_handshakes(key_file: Path) -> None:
+    before = threading.active_count()
+    context = zmq.Context()
+    patch.create_keyed_socket(context, zmq.ROUTER, "127.0.0.1").bind("tcp://127.0.0.1:*")
+    patch.create_keyed_socket(context, zmq.ROUTER, "127.0.0.1").bind("tcp://127.0.0.1:*")
+    assert threading.active_count() == before + 1
+    context.destroy(linger=0)
+    assert context.closed
 
 
 def test_every_socket_of_transfer_queue_is_opened_by_the_function_that_is_replaced() -> None:

@@ -15,7 +15,6 @@ import os
 
 from harness import timeline
 from harness.rollout.processes import RUN_MARK
-
 from harness_verl.patched import tcp_store, transfer_queue
 
 HOOK = f"{__name__}.set_up_worker"

@@ -110,7 +110,9 @@ def _check_template_arguments(arguments: Mapping[str, Any], allowed: Collection[
         field = f"chat_template_kwargs.{name[:100]}"
         if name not in allowed:
             known = ", ".join(sorted(allowed))
-            raise RequestRefused(field, f"not an argument that requests may give; these are: {known}")
+            raise RequestRefused(
+                field, f"not an argument that requests may give; these are: {known}"
+            )
         short_text = isinstance(value, str) and len(value) <= MAX_ARGUMENT_CHARS
         if not (value is None or short_text or isinstance(value, bool) or _is_number(value)):
             expected = f"true, false, a number or a text of at most {MAX_ARGUMENT_CHARS} characters"

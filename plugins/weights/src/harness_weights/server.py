@@ -246,7 +246,9 @@ class PolicyServer:
 
     def _too_long(self, what: str) -> Response:
         """Refuse a prompt in the words of vLLM, by which callers know why."""
-        message = f"This model's maximum context length is {self.max_length} tokens. However, {what}."
+        message = (
+            f"This model's maximum context length is {self.max_length} tokens. However, {what}."
+        )
         return _refused(message, "messages", "context_length_exceeded")
 
     def _answer(

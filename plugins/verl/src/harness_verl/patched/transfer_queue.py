@@ -96,7 +96,8 @@ def _check_keys(context: Any, public: bytes) -> None:
     import zmq
     from zmq.utils import z85
 
-    handler = context.socket(zmq.REP, socket_class=zmq.Socket)
+    # Not by `context.socket`: `context.destroy` would close the socket while the thread below waits on it.
+    handler = zmq.Socket(context, zmq.REP)
     try:
         handler.bind(ZAP_ADDRESS)
     except zmq.ZMQError as error:
