@@ -124,8 +124,8 @@ def test_the_function_is_replaced_in_every_module(key_file: Path) -> None:
 
 STORE = """
 import os, psutil, torch.distributed as distributed
-from harness_verl.patched import tcp_store
-tcp_store.listen_on_loopback()
+from harness_weights import loopback_store
+loopback_store.listen_on_loopback()
 os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "RANK": "0", "WORLD_SIZE": "1"}
 import socket
 with socket.create_server(("127.0.0.1", 0)) as free:

@@ -5,7 +5,8 @@ Ray's hook for worker processes calls `set_up_worker`:
 - verl hands new weights to vLLM through a socket in /tmp that is named by Ray's job number, and each run has a Ray of
   its own in which it is job 1. Two runs side by side would bind, and connect to, the same socket. `keep_apart` adds the
   run to the number.
-- TransferQueue and torch's key-value store listen without a key: see `patched`.
+- TransferQueue and torch's key-value store listen without a key: see `patched.transfer_queue` and
+  `harness_weights.loopback_store`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import os
 
 from harness import timeline
 from harness.rollout.processes import RUN_MARK
-from harness_verl.patched import tcp_store, transfer_queue
+from harness_verl.patched import transfer_queue
+from harness_weights import loopback_store
 
 HOOK = f"{__name__}.set_up_worker"
 
@@ -28,7 +30,7 @@ def set_up_worker() -> None:
     """
     keep_apart()
     transfer_queue.require_key()
-    tcp_store.listen_on_loopback()
+    loopback_store.listen_on_loopback()
 
 
 def keep_apart() -> None:

@@ -6,6 +6,8 @@ the store at a loopback address, it gets a socket that is bound there.
 Why: `TCPStore` listens on all interfaces, whatever address it is given, and requires no key: whoever reaches the port
 can read, change and remove what training processes exchange to find each other. Stores at other addresses, of trainings
 over several machines, are as before.
+
+Where: in verl's workers (`harness_verl.isolation`) and, as a general plugin of vLLM, in the processes of its engine.
 """
 
 from __future__ import annotations
