@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import pickle
+import socket
 import subprocess
 import sys
 import time
@@ -44,6 +45,7 @@ class Watched:
     Attributes:
         listeners: Addresses by listening process, `TITLE:PORT`.
         attacked: Processes of TransferQueue that were sent code, by port.
+        keyed: Whether their ZeroMQ ports require a key, by port.
         executed: Where that code leaves what it creates.
         status: Exit status of the training.
     """
@@ -51,6 +53,7 @@ class Watched:
     executed: Path
     listeners: dict[str, str] = field(default_factory=dict)
     attacked: dict[int, str] = field(default_factory=dict)
+    keyed: dict[int, bool] = field(default_factory=dict)
     status: int | None = None
     said: str = ""
 
@@ -70,18 +73,44 @@ class Watched:
         if port in self.attacked:
             return
         self.attacked[port] = title
+        needs_key = requires_key(address, port)
+        if needs_key is not None:
+            self.keyed[port] = needs_key
         # The storage unit passes only such identities on to where it unpickles.
         send_code(address, port, self.executed / str(port), b"TQ_STORAGE_stranger")
+
+
+def requires_key(address: str, port: int) -> bool | None:
+    """Return whether a ZeroMQ port takes only peers with a key; None where it is another port.
+
+    A peer that greets with another mechanism than the port's is answered by a signature alone.
+    """
+    signature = b"\xff" + bytes(8) + b"\x7f"
+    greeting = signature + b"\x03\x01" + b"CURVE".ljust(20, b"\0") + bytes(32)
+    answer = b""
+    with suppress(OSError), socket.create_connection((reached(address), port), 10) as connection:
+        connection.settimeout(2)
+        connection.sendall(greeting)
+        while len(answer) < len(greeting) and (piece := connection.recv(len(greeting))):
+            answer += piece
+    if not (answer[:1] == signature[:1] and answer[9:10] == signature[9:]):
+        return None
+    return answer[12:32].rstrip(b"\0") == b"CURVE"
+
+
+def reached(address: str) -> str:
+    """Return the address at which this machine reaches a listener."""
+    return "127.0.0.1" if address in ("::", "0.0.0.0") else v4(address)
 
 
 def send_code(address: str, port: int, creates: Path, identity: bytes) -> None:
     """Send a message to a port whose unpickling creates a folder."""
     context = zmq.Context()
-    socket = context.socket(zmq.DEALER)
-    socket.identity = identity
-    socket.connect(f"tcp://{'127.0.0.1' if address in ('::', '0.0.0.0') else v4(address)}:{port}")
-    socket.send_multipart([CODE_FOLLOWS, pickle.dumps(CreatesFolder(creates))])
-    socket.poll(500)
+    stranger = context.socket(zmq.DEALER)
+    stranger.identity = identity
+    stranger.connect(f"tcp://{reached(address)}:{port}")
+    stranger.send_multipart([CODE_FOLLOWS, pickle.dumps(CreatesFolder(creates))])
+    stranger.poll(500)
     context.destroy(linger=500)
 
 
@@ -142,4 +171,6 @@ def test_code_that_a_stranger_sends_to_transfer_queue_is_not_executed(watched: W
     assert watched.status == 0, watched.said
     for name in QUEUE_PROCESSES:
         assert any(name in title for title in watched.attacked.values()), watched.listeners
+    # The controller has two such ports, the storage unit one.
+    assert list(watched.keyed.values()) == [True] * 3
     assert list(watched.executed.iterdir()) == []

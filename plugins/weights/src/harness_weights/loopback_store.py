@@ -34,8 +34,7 @@ def listen_on_loopback() -> None:
 
 def create_store(host_name: str, port: int, **options: Any) -> Any:
     """Create a `TCPStore`, serving it on loopback alone where `host_name` is a loopback address."""
-    from torch.distributed import TCPStore
-
+    distributed = importlib.import_module("torch.distributed")
     serves = options.get("is_master", False) and "master_listen_fd" not in options
     if serves and _is_loopback(host_name):
         family = socket.AF_INET6 if ":" in host_name else socket.AF_INET
@@ -44,7 +43,7 @@ def create_store(host_name: str, port: int, **options: Any) -> Any:
             listener = socket.create_server((host_name, port), family=family, backlog=BACKLOG)
             port = listener.getsockname()[1]
             options["master_listen_fd"] = listener.detach()  # the store closes it
-    return TCPStore(host_name, port, **options)
+    return distributed.TCPStore(host_name, port, **options)
 
 
 def _is_loopback(host: str) -> bool:
