@@ -234,6 +234,7 @@ def attack_queue(training: Training) -> None:
             if "TransferQueueController" in title or "SimpleStorageUnit" in title:
                 stranger = context.socket(zmq.DEALER)
                 stranger.identity = b"TQ_STORAGE_stranger"
+                stranger.linger = 0  # what a refused peer still has to send must not hold up the end
                 stranger.connect(f"tcp://127.0.0.1:{connection.laddr.port}")
                 stranger.send_multipart([CODE_FOLLOWS, pickle.dumps(KillsProcess())])
                 attacked += 1
