@@ -234,7 +234,8 @@ def attack_queue(training: Training) -> None:
             if "TransferQueueController" in title or "SimpleStorageUnit" in title:
                 stranger = context.socket(zmq.DEALER)
                 stranger.identity = b"TQ_STORAGE_stranger"
-                stranger.linger = 0  # what a refused peer still has to send must not hold up the end
+                # What a refused peer still has to send must not hold up the end.
+                stranger.linger = 0
                 stranger.connect(f"tcp://127.0.0.1:{connection.laddr.port}")
                 stranger.send_multipart([CODE_FOLLOWS, pickle.dumps(KillsProcess())])
                 attacked += 1
