@@ -11,8 +11,10 @@ where a run ended otherwise than it should. Half an hour on two cores.
 from __future__ import annotations
 
 import argparse
+import ipaddress
 import json
 import os
+import pickle
 import resource
 import shutil
 import signal
@@ -26,6 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+import zmq
 
 from harness.config import cache_dir
 
@@ -76,6 +79,35 @@ class LeavesSleepers(ReferenceSQL):
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(987)"], env={}, start_new_session=True)
         return await super().solve(problem, toolbox)
 """
+SHOUTING_AGENT = """
+import itertools
+from harness.hookspecs import AgentSpec, hookimpl
+from harness_sql.self_correcting.reference import ReferenceSQL
+HARNESS_API = 1
+
+@hookimpl
+def harness_agents():
+    more = {"roles": ReferenceSQL.roles, "program": "self_correcting_sql"}
+    return [AgentSpec("shouts", "faulty:Shouts", "Sends a message of 20 MB.", **more)]
+
+class Shouts(ReferenceSQL):
+    rollouts = itertools.count()
+
+    async def solve(self, problem, toolbox):
+        if next(self.rollouts) == 0:
+            message = {"role": "user", "content": "a b " * 5_000_000}
+            await toolbox.llm(min(self.roles)).complete(toolbox.http_client, [message])
+        return await super().solve(problem, toolbox)
+"""
+CODE_FOLLOWS = b"\xc1\xfe\xed"
+"""First frame of a message whose second frame TransferQueue 0.1.11 unpickles."""
+
+
+class KillsProcess:
+    """Unpickled, it kills the process that unpickles it."""
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        return eval, ("__import__('os').kill(__import__('os').getpid(), 9)",)
 
 
 @dataclass
@@ -181,6 +213,36 @@ def kill(*words: str, number: int = signal.SIGKILL) -> Callable[[Training], None
             process.send_signal(number)
 
     return act
+
+
+def attack_queue(training: Training) -> None:
+    """Send code to every port of TransferQueue, and refuse listeners that other machines reach.
+
+    Code that is executed kills an actor, which ends the run.
+    """
+    in_step_one(training)
+    context = zmq.Context()
+    attacked = 0
+    for process in training.processes():
+        title = " ".join(process.cmdline())
+        for connection in process.net_connections("inet"):
+            if connection.status != psutil.CONN_LISTEN:
+                continue
+            address = ipaddress.ip_address(connection.laddr.ip.removeprefix("::ffff:"))
+            if not address.is_loopback:
+                raise RuntimeError(f"{title[:80]} listens at {connection.laddr}")
+            if "TransferQueueController" in title or "SimpleStorageUnit" in title:
+                stranger = context.socket(zmq.DEALER)
+                stranger.identity = b"TQ_STORAGE_stranger"
+                # What a refused peer still has to send must not hold up the end.
+                stranger.linger = 0
+                stranger.connect(f"tcp://127.0.0.1:{connection.laddr.port}")
+                stranger.send_multipart([CODE_FOLLOWS, pickle.dumps(KillsProcess())])
+                attacked += 1
+    time.sleep(1)
+    context.destroy(linger=0)
+    if not attacked:
+        raise RuntimeError("no port of TransferQueue was found")
 
 
 def signalled(
@@ -436,6 +498,22 @@ FAULTS = {
         ("--plugin", "leaves_sleepers"),
         resumes=False,
         variables=faulty(AGENT),
+        within_s=LIMIT_S,
+    ),
+    "stranger": Fault(
+        "another user sends code to TransferQueue's ports",
+        attack_queue,
+        "finished",
+        resumes=False,
+        within_s=LIMIT_S,
+    ),
+    "shout": Fault(
+        "a rollout sends a message of 20 MB",
+        None,
+        "finished",
+        ("--plugin", "shouts"),
+        resumes=False,
+        variables=faulty(SHOUTING_AGENT),
         within_s=LIMIT_S,
     ),
     "nothing": Fault("nothing", None, "finished", resumes=False, within_s=LIMIT_S),

@@ -11,7 +11,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal, Never
 
 import typer
 
@@ -33,6 +33,8 @@ ROOM = 2048
 """Tokens of prompt and answer together, where the policy reads so many."""
 LOOK_S = 5.0
 """How often a server that nobody asks is asked whether it still answers."""
+ANSWER_S = 60.0
+"""How long it may take to answer that before this says so."""
 
 
 @app.command()
@@ -88,10 +90,7 @@ def serve(
                 soft_wrap=True,
             )
         try:
-            while True:
-                time.sleep(LOOK_S)
-                if not _answers(url, key):
-                    raise RunFailed(f"the policy server at {url} has ended (log: {_log()})")
+            _watch(url, key)
         except KeyboardInterrupt:
             progress_console().print("ended")
 
@@ -190,10 +189,30 @@ def _log() -> Path:
     return Path(tempfile.gettempdir()) / f"harness-serve-{os.getpid()}.log"
 
 
-def _answers(url: str, key: str) -> bool:
+def _watch(url: str, key: str) -> Never:
+    """Look at the server now and then. One that does not answer is left alone: it may be at work.
+
+    Raises:
+        RunFailed: It has ended.
+    """
+    answered = True
+    while True:
+        time.sleep(LOOK_S)
+        state = _state(url, key)
+        if state == "ended":
+            raise RunFailed(f"the policy server at {url} has ended (log: {_log()})")
+        if answered != (state == "answers"):
+            answered = not answered
+            what = "answers again" if answered else f"does not answer (log: {_log()})"
+            progress_console().print(f"the policy server at {url} {what}")
+
+
+def _state(url: str, key: str) -> Literal["answers", "silent", "ended"]:
+    """Return whether the server answers, is silent though its port is open, or has ended."""
     asked = urllib.request.Request(f"{url}/models", headers={"Authorization": f"Bearer {key}"})
     try:
-        with urllib.request.urlopen(asked, timeout=60) as answer:
-            return bool(json.load(answer)["data"])
-    except (OSError, ValueError, KeyError):
-        return False
+        with urllib.request.urlopen(asked, timeout=ANSWER_S) as answer:
+            return "answers" if json.load(answer)["data"] else "silent"
+    except (OSError, ValueError, KeyError) as error:
+        cause = getattr(error, "reason", error)
+        return "ended" if isinstance(cause, ConnectionRefusedError) else "silent"

@@ -4,6 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+MAX_BODY_BYTES = 64 * 2**20
+"""Largest request body of any run."""
+SPARE_BODY_BYTES = 2**20
+"""Room in a body for what is not part of the prompt; alone, it is the text of 200,000 tokens and more."""
+TOKEN_BYTES = 256
+"""Bytes of a body for each token. English text takes about 4, and escapes of JSON several times as many."""
+
+
+def body_bytes(tokens: int) -> int:
+    """Return the largest request body of a run whose prompts have at most so many tokens."""
+    return min(MAX_BODY_BYTES, SPARE_BODY_BYTES + TOKEN_BYTES * tokens)
+
 
 @dataclass(frozen=True, slots=True)
 class GatewaySettings:
@@ -20,7 +32,7 @@ class GatewaySettings:
         call_timeout_s: Time for one call, waiting included. An attempt's own deadline may be earlier.
         retry_after_s: What a 503 tells its caller to wait.
         calls_at_once: Calls that one attempt may have under way; one more is answered 429.
-        max_body_bytes: Largest request body.
+        max_body_bytes: Largest request body; a run derives it from its `sampling.max_prompt_tokens`.
         header_timeout_s: Time for a request's header, from its first byte.
         body_timeout_s: Time for its body after that.
         idle_timeout_s: Time that a connection may be idle, before its first request or between two.
@@ -43,7 +55,7 @@ class GatewaySettings:
     call_timeout_s: float = 600.0
     retry_after_s: int = 1
     calls_at_once: int = 64
-    max_body_bytes: int = 64 * 2**20
+    max_body_bytes: int = MAX_BODY_BYTES
     header_timeout_s: float = 10.0
     body_timeout_s: float = 60.0
     idle_timeout_s: int = 60

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -249,8 +250,9 @@ class Evaluation:
             log = folder.logs / "policy.log"
             device = resolve_device(config.device)
             parser = parser_of(config, policy, device)
-            url = work.enter_context(server(device)(policy, device, length, log, parser))
-            endpoint = Endpoint(url, policy, None, token_ids=True)
+            key = secrets.token_urlsafe(24)
+            serving = server(device)(policy, device, length, log, parser, key=key)
+            endpoint = Endpoint(work.enter_context(serving), policy, key, token_ids=True)
             if self.trained is not None:
                 parent = {
                     "run": self.trained.id,

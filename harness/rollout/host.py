@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
     from harness.gateway.client import GatewayControl
 
+TOO_LONG = ("prompt_too_long", "body_too_large")
+"""Codes of calls whose prompt does not fit. A run's bound of a body is above every prompt that fits."""
+
 
 @dataclass(eq=False)
 class UnderWay:
@@ -185,7 +188,7 @@ def _judge(request: RolloutRequest, ended: _Ended) -> tuple[Outcome, str]:
         ), detail if excused or not problem else problem[1]
     if excused:
         return "endpoint_error", detail
-    if last is not None and last.code == "prompt_too_long":
+    if last is not None and last.code in TOO_LONG:
         return "prompt_too_long", detail
     if problem is not None:
         return problem

@@ -25,6 +25,7 @@ from harness.config import Config
 from harness.errors import ConfigError, RunFailed
 from harness.gateway.client import Endpoint
 from harness.gateway.server import GatewayServer
+from harness.gateway.settings import MAX_BODY_BYTES, body_bytes
 from harness.plugins import agent_spec, registry
 from harness.results.folder import endings, undisturbed
 from harness.rollout.environments import python_for
@@ -76,8 +77,13 @@ class RolloutWork(agl.Algorithm):
         self.log_dir = log_dir
         self.mark = mark
         self.store_url = self.store_key = ""
+        # What answers other roles may read longer prompts than the policy.
+        longest = MAX_BODY_BYTES if config.roles else body_bytes(config.sampling.max_prompt_tokens)
         self.gateway = GatewayServer(
-            config.rollout.host, upstream_concurrency=1024, queue_size=4096
+            config.rollout.host,
+            upstream_concurrency=1024,
+            queue_size=4096,
+            max_body_bytes=longest,
         )
         self.pool: WorkerPool | None = None
         self._interrupted = False

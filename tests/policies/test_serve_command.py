@@ -7,8 +7,10 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import IO
 
 import httpx
+import psutil
 import pytest
 
 from harness.cli.serve import preset_of, to_serve
@@ -52,6 +54,80 @@ def test_a_served_policy_wants_its_key_and_ends_with_ctrl_c(tmp_path: Path) -> N
         with pytest.raises(httpx.ConnectError):
             httpx.get(told["OPENAI_BASE_URL"], trust_env=False)
     finally:
+        process.kill()
+
+
+def read_until(stream: IO[str], text: str) -> None:
+    """Read lines until one has a text; the test's own time limit ends a wait in vain."""
+    for line in stream:
+        if text in line:
+            return
+    raise AssertionError(f"no line with {text!r}")
+
+
+LOOKS_OFTEN = """
+import sys
+from harness.cli import main, serve
+serve.LOOK_S, serve.ANSWER_S = 0.2, 1.0
+sys.argv = ["harness", "serve", "pocket-sql", "--device", "cpu", "--json"]
+main()
+"""
+
+
+@pytest.mark.slow
+def test_a_server_that_does_not_answer_has_not_ended(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", LOOKS_OFTEN],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert process.stdout is not None and process.stderr is not None
+    try:
+        url = json.loads(process.stdout.readline())["OPENAI_BASE_URL"]
+        (server,) = [
+            child
+            for child in psutil.Process(process.pid).children()
+            if "harness_weights.server" in child.cmdline()
+        ]
+        server.suspend()
+        read_until(process.stderr, "does not answer")
+        server.resume()
+        read_until(process.stderr, "answers again")
+        assert httpx.get(f"{url}/models", trust_env=False, timeout=60).status_code == 401
+        server.kill()
+        read_until(process.stderr, "has ended")
+        assert process.wait(60) == 1
+    finally:
+        process.kill()
+
+
+@pytest.mark.slow
+def test_a_served_policy_answers_whether_it_is_well_beside_large_requests(tmp_path: Path) -> None:
+    command = [*HARNESS, "serve", "pocket-sql", "--device", "cpu", "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path)
+    assert process.stdout is not None
+    try:
+        told = json.loads(process.stdout.readline())
+        headers = {"authorization": f"Bearer {told['OPENAI_API_KEY']}"}
+        large = {"messages": [{"role": "user", "content": "a b " * 5_000_000}]}
+        loop = {"chat_template": "{% for i in range(10**9) %}{% endfor %}"}
+        blocking = {
+            "messages": [{"role": "user", "content": "hi"}],
+            "chat_template_kwargs": loop,
+        }
+        url = told["OPENAI_BASE_URL"]
+        with httpx.Client(headers=headers, timeout=60, trust_env=False) as client:
+            for asked, names in ((large, "messages"), (blocking, "chat_template_kwargs")):
+                answer = client.post(f"{url}/chat/completions", json=asked)
+                assert answer.status_code == 400, answer.text
+                assert answer.json()["error"]["param"].startswith(names)
+                assert client.get(f"{url.removesuffix('/v1')}/health").status_code == 200
+        assert process.poll() is None
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(30)
         process.kill()
 
 

@@ -35,6 +35,7 @@ def harness_agents():
     return [
         AgentSpec("saboteur_sql", "saboteur:Saboteur", "Sabotage.", roles=ReferenceSQL.roles, program=SQL),
         AgentSpec("babbler_sql", "saboteur:Babbler", "Talks.", roles=ReferenceSQL.roles, program=SQL),
+        AgentSpec("shouter_sql", "saboteur:Shouter", "Shouts.", roles=ReferenceSQL.roles, program=SQL),
     ]
 
 def spin():
@@ -73,6 +74,14 @@ class Babbler(ReferenceSQL):
             print("x" * 2**20)
         await toolbox.execute("y" * 5_000_000)
         return await super().solve(problem, toolbox) + "z" * 5_000_000
+
+class Shouter(ReferenceSQL):
+    async def solve(self, problem, toolbox):
+        sizes = dict(one.split("=") for one in os.environ["SIZES"].split())
+        if size := int(sizes.get(problem.task_id, 0)):
+            message = {"role": "user", "content": "a b " * (size // 4)}
+            await toolbox.llm(min(self.roles)).complete(toolbox.http_client, [message])
+        return await super().solve(problem, toolbox)
 """
 
 
@@ -133,6 +142,35 @@ def test_who_sabotages_fails_alone(
         r"Traceback.*saboteur\.py\", line \d+, in <lambda>\n.*ZeroDivisionError", logs, re.DOTALL
     )
     assert "accuracy 66.7 %" in done.stdout and "24 scored of 24" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_messages_of_any_size_fail_the_rollout_that_sent_them_alone(
+    tmp_path: Path, saboteur: dict[str, str]
+) -> None:
+    config = load_config("cpu", overrides=["task.val_limit=12"])
+    tasks = validation_order(PocketTasks().load("val"), config)
+    # Refused by the gateway; by the policy server, for its characters; and for its tokens.
+    sizes = {tasks[1].id: 20_000_000, tasks[4].id: 1_000_000, tasks[7].id: 40_000}
+    command = [sys.executable, "-m", "harness", "eval", "--model", "pocket-sql"]
+    done = subprocess.run(
+        [
+            *(*command, "--plugin", "shouter_sql", "--set", "device=cpu", "--limit", "12"),
+            *("--runs-dir", str(tmp_path / "runs"), "--set", "rollout.concurrency=6"),
+        ],
+        env={**saboteur, "SIZES": " ".join(f"{task}={size}" for task, size in sizes.items())},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr + done.stdout
+    (run,) = (tmp_path / "runs").iterdir()
+    rows = pq.read_table(run / "episodes.parquet").to_pylist()
+    assert {row["task_id"]: row["outcome"] for row in rows} == {
+        task.id: "prompt_too_long" if task.id in sizes else "ok" for task in tasks
+    }
+    assert all(row["reward"] == 0 for row in rows if row["task_id"] in sizes)
+    assert "12 scored of 12" in done.stdout
 
 
 @pytest.mark.slow

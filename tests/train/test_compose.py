@@ -14,6 +14,7 @@ from harness.errors import ConfigError
 from harness.layers import differing, flatten
 from harness.run.checks import check
 from harness_verl.compose import verl_settings
+from harness_verl.isolation import HOOK
 from harness_verl.limits import micro_batch
 from harness_verl.names import CROSS_ENTROPY
 from harness_verl.trainer import VERLS_OWN
@@ -176,9 +177,9 @@ def test_devices_and_nodes_reach_verl_and_ray() -> None:
     assert own["trainer"]["n_gpus_per_node"] == 2 and own["trainer"]["nnodes"] == 2
     assert own["actor_rollout_ref"]["rollout"]["tensor_model_parallel_size"] == 1
     joined = settings("ray_address=10.0.0.1:6379", device="cpu")["ray_kwargs"]["ray_init"]
-    assert joined == {
-        "address": "10.0.0.1:6379"
-    }  # Ray refuses to be told the resources of a cluster that it joins
+    # Ray refuses to be told the resources of a cluster that it joins.
+    hook = {"worker_process_setup_hook": HOOK}
+    assert joined == {"address": "10.0.0.1:6379", "runtime_env": hook}
 
 
 @pytest.mark.parametrize(

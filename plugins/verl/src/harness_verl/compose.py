@@ -295,7 +295,7 @@ def _rows(config: Config, device: str) -> Section:
 
 def _ray(config: Config, device: str) -> Section:
     """How verl finds Ray: a cluster of this run's own, also where another one runs on the machine, or a given one."""
-    apart: Section = {} if device == "cpu" else {"runtime_env": {"worker_process_setup_hook": HOOK}}
+    apart: Section = {"runtime_env": {"worker_process_setup_hook": HOOK}}
     if config.ray_address:
         return {"address": config.ray_address, **apart}
     own: Section = {"address": "local", "include_dashboard": False, **apart}

@@ -1,8 +1,12 @@
-"""Keeps trainings on one machine apart: their weights must not meet.
+"""Keep trainings on one machine apart, and everyone else out: what Ray's workers do first.
 
-verl hands new weights to vLLM through a socket in /tmp that is named by Ray's job number, and each run has a Ray of its
-own in which it is job 1. Two runs side by side would bind, and connect to, the same socket. Ray's hook for worker
-processes calls `keep_apart`, which adds the run to the number.
+Ray's hook for worker processes calls `set_up_worker`:
+
+- verl hands new weights to vLLM through a socket in /tmp that is named by Ray's job number, and each run has a Ray of
+  its own in which it is job 1. Two runs side by side would bind, and connect to, the same socket. `keep_apart` adds the
+  run to the number.
+- TransferQueue and torch's key-value store listen without a key: see `patched.transfer_queue` and
+  `harness_weights.loopback_store`.
 """
 
 from __future__ import annotations
@@ -12,8 +16,21 @@ import os
 
 from harness import timeline
 from harness.rollout.processes import RUN_MARK
+from harness_verl.patched import transfer_queue
+from harness_weights import loopback_store
 
-HOOK = f"{__name__}.keep_apart"
+HOOK = f"{__name__}.set_up_worker"
+
+
+def set_up_worker() -> None:
+    """Prepare a worker process of Ray before its first task.
+
+    Raises:
+        OSError: The run's key file cannot be read.
+    """
+    keep_apart()
+    transfer_queue.require_key()
+    loopback_store.listen_on_loopback()
 
 
 def keep_apart() -> None:

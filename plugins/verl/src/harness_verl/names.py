@@ -40,6 +40,8 @@ WARNS = "harness warns: "
 """Begins a line of verl's log that whoever started the run is shown."""
 SESSION_FILE = ".session.json"
 """In a run's folder: where its services are, for verl's processes."""
+QUEUE_KEY = ".transfer-queue-key"
+"""Beside it: the key that TransferQueue requires of verl's processes, readable by its owner only."""
 LOST_FILE = ".lost"
 """Beside it: why a rollout came to nothing that could be recorded; verl itself would go on without it."""
 

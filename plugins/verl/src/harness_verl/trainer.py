@@ -29,7 +29,9 @@ from harness_verl import forks
 from harness_verl.checkpoints import check, checkpoints, drop_broken
 from harness_verl.compose import chosen, verl_settings, write_agent_loop
 from harness_verl.limits import checkpoint_bytes
-from harness_verl.names import LOG, LOST_FILE, SESSION_FILE
+from harness_verl.listeners import loopback_variables
+from harness_verl.names import LOG, LOST_FILE, QUEUE_KEY, SESSION_FILE
+from harness_verl.patched import transfer_queue
 
 if TYPE_CHECKING:
     from harness.findings import Finding
@@ -112,6 +114,7 @@ class VerlTrainer(Trainer):
         )
         variables = shared | {
             RUN_MARK: mark,
+            transfer_queue.KEY_FILE: str(folder.path / QUEUE_KEY),
             "VERL_FILE_LOGGER_PATH": str(folder.logs / f"steps-{time.time_ns()}-verl.jsonl"),
             "TENSORBOARD_DIR": str(folder.path / "tensorboard"),
             "WANDB_DIR": os.environ.get("WANDB_DIR") or str(folder.path),
@@ -127,6 +130,7 @@ class VerlTrainer(Trainer):
             merge(settings, {"ray_kwargs": {"ray_init": {"runtime_env": {"env_vars": variables}}}})
         data_dir, session_file = folder.path / "data", folder.path / SESSION_FILE
         _forget(folder)  # what a launch said that was killed
+        transfer_queue.write_key(folder.path / QUEUE_KEY)
         write_agent_loop(data_dir / "agent_loop.yaml", session_file)
         (data_dir / "verl-settings.yaml").write_text(
             yaml.safe_dump(settings, sort_keys=False), encoding="utf-8"
@@ -141,6 +145,8 @@ class VerlTrainer(Trainer):
             "TMPDIR": scratch.name,
             **_standby(digest(shared | hidden)),
         }
+        if not config.ray_address:
+            ours |= loopback_variables(os.environ)
         log = folder.logs / LOG
         begins = log.stat().st_size if log.exists() else 0
         driver = _start(log, data_dir, {**os.environ, **variables, **hidden, **ours})
@@ -170,7 +176,7 @@ def _leave_off(trackers: list[str]) -> None:
 
 
 def _forget(folder: RunFolder) -> None:
-    for name in (SESSION_FILE, LOST_FILE):
+    for name in (SESSION_FILE, QUEUE_KEY, LOST_FILE):
         (folder.path / name).unlink(missing_ok=True)
 
 

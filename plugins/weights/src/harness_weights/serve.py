@@ -43,6 +43,7 @@ def served(
 ) -> Iterator[str]:
     """`harness.policies.servers.Server`: our own server on `cpu`, which reads Hermes and Qwen2.5-Coder, else vLLM."""
     environment = {**os.environ, "VLLM_NO_USAGE_STATS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    environment.setdefault("VLLM_HOST_IP", "127.0.0.1")  # where the engine's processes meet
     keyed = KEY if device == "cpu" else "VLLM_API_KEY"
     environment = (
         {**environment, keyed: key} if key else {k: v for k, v in environment.items() if k != keyed}

@@ -8,6 +8,7 @@ Qwen2.5-Coder's (`harness.tool_calls`). Response ids are random, never reused.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import hmac
 import os
 import socket
@@ -23,6 +24,12 @@ from harness import tool_calls
 from harness.policies import tool_parser
 from harness.tool_calls import offered
 from harness_weights.hermes import CLOSE, OPEN, for_template, numbered, read_calls
+from harness_weights.requests import (
+    RequestRefused,
+    check_request,
+    template_arguments,
+    text_size,
+)
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -37,7 +44,17 @@ if TYPE_CHECKING:
 KEY = "HARNESS_POLICY_KEY"
 """Environment variable: what callers of the server have to say."""
 MAX_BODY_BYTES = 64 * 2**20
-"""Largest body of a request, as the gateway's."""
+"""Largest body of a request, whatever the policy can read."""
+SPARE_BODY_BYTES = 2**20
+"""Room in a body for what is not text of the prompt."""
+MIN_CHARS = 2**16
+"""Characters of a prompt that are tokenised in any case."""
+CHAR_BYTES = 12
+"""Most bytes that JSON takes for a character: two escapes, `\\ud83d\\ude00`."""
+MAX_MESSAGE_CHARS = 500
+"""Longest message of an error, which may quote the request."""
+INLINE_CHARS = 2**14
+"""Prompts up to here are tokenised on the event loop: in a few milliseconds, about what a thread would cost."""
 
 
 class PolicyServer:
@@ -94,6 +111,12 @@ class PolicyServer:
         self._hidden = {
             number for number, token in added.items() if token.special and token.content not in tags
         }
+        self._template_arguments = template_arguments(self.tokenizer)
+        # A token stands for no more characters than its longest name has bytes, so more text cannot fit.
+        longest_token = max(map(len, self.tokenizer.get_vocab()), default=1)
+        self._max_chars = max(MIN_CHARS, max_length * longest_token)
+        self._max_body = min(MAX_BODY_BYTES, SPARE_BODY_BYTES + CHAR_BYTES * self._max_chars)
+        self._tokenising = concurrent.futures.ThreadPoolExecutor(1, "tokenising")
         self._serving: asyncio.Task[None] | None = None
 
     async def launch(self, port: int = 0, limits: Limits | None = None) -> str:
@@ -180,59 +203,59 @@ class PolicyServer:
             raw = bytearray()
             async for piece in request.stream():
                 raw += piece
-                if len(raw) > MAX_BODY_BYTES:
-                    return _json(
-                        {
-                            "error": {
-                                "message": f"the body passes {MAX_BODY_BYTES} bytes",
-                                "code": 413,
-                            }
-                        },
-                        413,
-                    )
+                if len(raw) > self._max_body:
+                    return self._too_long(f"your request has more than {self._max_body} bytes")
             body = orjson.loads(raw)
-            messages = body["messages"]
-        except (orjson.JSONDecodeError, KeyError, TypeError, ClientDisconnect):
-            return _json(
-                {"error": {"message": "the body must be JSON with `messages`", "code": 400}}, 400
-            )
-        choice = body.get("tool_choice") or "auto"
-        if choice not in ("auto", "none"):
-            message = f"this server cannot make a policy call tools: tool_choice must be auto or none, not {choice!r}"
-            return _json({"error": {"message": message, "code": 400}}, 400)
+            check_request(body, self._template_arguments)
+        except (orjson.JSONDecodeError, ClientDisconnect):
+            return _refused("the body must be JSON with `messages`")
+        except RequestRefused as refusal:
+            return _refused(str(refusal), refusal.field)
+        chars = text_size([body["messages"], body.get("tools")], self._max_chars)
+        if chars > self._max_chars:
+            return self._too_long(f"your prompt contains more than {self._max_chars} characters")
         try:
-            prompt_ids = self.tokenizer.apply_chat_template(
-                for_template(messages),
-                tools=body.get("tools") or None,
-                tool_choice=choice,
-                add_generation_prompt=True,
-                tokenize=True,
-                return_dict=False,
-                **(body.get("chat_template_kwargs") or {}),
-            )
+            if chars <= INLINE_CHARS:
+                prompt_ids = self._prompt_ids(body)
+            else:
+                loop = asyncio.get_running_loop()
+                prompt_ids = await loop.run_in_executor(self._tokenising, self._prompt_ids, body)
         except Exception as error:
-            return _json(
-                {
-                    "error": {
-                        "message": f"the chat template refused the messages: {error}",
-                        "code": 400,
-                    }
-                },
-                400,
-            )
+            return _refused(f"the chat template refused the messages: {error}"[:MAX_MESSAGE_CHARS])
+        if not prompt_ids:
+            return _refused("the chat template made an empty prompt of the messages", "messages")
         asked = body.get("max_completion_tokens") or body.get("max_tokens")
         if len(prompt_ids) + (asked or 1) > self.max_length:  # as vLLM does
-            message = (
-                f"This model's maximum context length is {self.max_length} tokens. However, you requested {asked or 1} "
-                f"output tokens and your prompt contains {len(prompt_ids)} input tokens."
+            return self._too_long(
+                f"you requested {asked or 1} output tokens and your prompt contains "
+                f"{len(prompt_ids)} input tokens"
             )
-            return _json({"error": {"message": message, "code": "context_length_exceeded"}}, 400)
         limit = asked or self.response_length
         done = await self.sample(prompt_ids, limit, body)
         answer = self._answer(body, prompt_ids, done)
         if body.get("stream"):
             return StreamingResponse(_events(answer), media_type="text/event-stream")
         return _json(answer)
+
+    def _prompt_ids(self, body: dict[str, Any]) -> list[int]:
+        """Render the chat template and tokenise the prompt."""
+        prompt_ids: list[int] = self.tokenizer.apply_chat_template(
+            for_template(body["messages"]),
+            tools=body.get("tools") or None,
+            tool_choice=body.get("tool_choice") or "auto",
+            add_generation_prompt=True,
+            tokenize=True,
+            return_dict=False,
+            **(body.get("chat_template_kwargs") or {}),
+        )
+        return prompt_ids
+
+    def _too_long(self, what: str) -> Response:
+        """Refuse a prompt in the words of vLLM, by which callers know why."""
+        message = (
+            f"This model's maximum context length is {self.max_length} tokens. However, {what}."
+        )
+        return _refused(message, "messages", "context_length_exceeded")
 
     def _answer(
         self, body: dict[str, Any], prompt_ids: list[int], done: Generation
@@ -304,6 +327,17 @@ def _json(body: dict[str, Any], status: int = 200) -> Response:
     from starlette.responses import Response
 
     return Response(orjson.dumps(body), status, media_type="application/json")
+
+
+def _refused(message: str, field: str | None = None, code: str | int = 400) -> Response:
+    """Answer 400 in OpenAI's form, whose `param` is the field."""
+    error = {
+        "message": message,
+        "type": "invalid_request_error",
+        "param": field,
+        "code": code,
+    }
+    return _json({"error": error}, 400)
 
 
 async def _events(answer: dict[str, Any]) -> AsyncIterator[bytes]:

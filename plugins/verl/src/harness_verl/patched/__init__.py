@@ -1,0 +1,1 @@
+"""Changes to libraries underneath, one file each: what is changed, why, and in which version."""
