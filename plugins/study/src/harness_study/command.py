@@ -302,8 +302,8 @@ def _show_plan(plan: Plan) -> None:
             for arm in {row["arm"] for row in plan["jobs"]}
         )
         out.print(
-            f"Equivalent is out of reach with {planned} seed{'s' * (planned > 1)} at this margin, but for arms that are identical: "
-            f"it takes {least} seeds at least, and more where trainings scatter (harness power says how many)."
+            f"Equivalent is out of reach with {planned} seed{'s' * (planned > 1)} at this margin, but for arms that "
+            f"are identical: it takes {least} seeds at least, and more where trainings scatter (`harness power` tells)."
         )
     if plan.get("uncertified"):
         names = ", ".join(plan["uncertified"])
