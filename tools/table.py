@@ -13,6 +13,10 @@ A table stands between `<!-- table: KIND FOLDER [KEY...] -->` and `<!-- /table -
     compare FOLDER allow=KEY ...                   the same of runs that differ in a key of their identity
     compare results/studies/pocket-probe/STUDY     the same of a study in an archive, `runs.tar.xz`
 
+A claim stands between `<!-- claim: FOLDER "ARM"... [OPTION...] -->` and `<!-- /claim -->`: a sentence an arm, whose words
+follow from its verdict (`harness/compare/verdicts.py`), with difference, interval, seeds, policy and held-out set.
+Options: "baseline=ARM" and allow=KEY as above, and "policy=NAME" where a record has no more than a local path.
+
 Without files: README.md, results/README.md and docs/*.md.
 """
 
@@ -33,12 +37,15 @@ import polars as pl
 
 from harness.compare.comparison import compare
 from harness.compare.formats import markdown_tables
-from harness.compare.keys import Comparison
+from harness.compare.keys import Comparison, Pair
 from harness.compare.layout import tables
+from harness.compare.numbers import points, with_interval
 from harness.compare.selection import select
 from harness.compare.sentences import sentences
 from harness.compare.statistics import cluster_bootstrap
+from harness.compare.verdicts import CLAIMS
 from harness.errors import HarnessError
+from harness.policies.catalogue import known
 from harness.results.folder import RunFolder
 from harness.results.schema import Result, RunRecord
 from harness.wording import mean, percent
@@ -47,6 +54,10 @@ ROOT = Path(__file__).resolve().parent.parent
 MARKED = re.compile(
     r"(?P<head><!-- table: (?P<what>[^>]*?) -->\n)(?P<body>.*?)(?P<end><!-- /table -->)", re.DOTALL
 )
+CLAIMED = re.compile(
+    r"(?P<head><!-- claim: (?P<what>[^>]*?) -->\n)(?P<body>.*?)(?P<end><!-- /claim -->)", re.DOTALL
+)
+OPTIONS = ("baseline=", "allow=", "policy=")
 PACKED = "runs.tar.xz"
 PHASES = ("rollout_s", "timing_s/old_log_prob", "timing_s/update_actor", "weights_s")
 
@@ -238,14 +249,80 @@ def compared(folder: Path, baseline: str | None, allow: tuple[str, ...]) -> Comp
     return compare(select([folder]), baseline, allow)
 
 
+def option(words: Sequence[str], name: str) -> str | None:
+    """Return the value of the first `name=value` among words; None where there is none."""
+    return next((word.partition("=")[2] for word in words if word.startswith(f"{name}=")), None)
+
+
+def compared_as(folder: Path, words: Sequence[str]) -> Comparison:
+    """Return the comparison of a folder with the baseline and exceptions that words name."""
+    allow = tuple(word.removeprefix("allow=") for word in words if word.startswith("allow="))
+    return compared(folder, option(words, "baseline"), allow)
+
+
+def claim(folder: Path, words: Sequence[str]) -> str:
+    """Return a list of sentences on arms, each in the words of its verdict.
+
+    Args:
+        folder: A study or a folder of runs.
+        words: Arms and options.
+    """
+    options = [word for word in words if word.startswith(OPTIONS)]
+    arms = [word for word in words if not word.startswith(OPTIONS)]
+    found = compared_as(folder, options)
+    pairs = {pair["arm"]: pair for pair in found["pairs"]}
+    unknown = [arm for arm in arms if arm not in pairs]
+    if unknown or not arms:
+        wrong = f"no arm {unknown[0]!r} beside the baseline" if unknown else "no arm is named"
+        raise SystemExit(f"claim: {folder.name}: {wrong}; there are {', '.join(map(repr, pairs))}")
+    tasks = {pairs[arm]["difference"]["tasks"] for arm in arms}
+    if len(tasks) != 1:
+        raise SystemExit(f"claim: {folder.name}: arms were compared on several sets of questions")
+    head = f"{policy_of(folder, options)}, {tasks.pop()} questions of {held_out(folder)}:"
+    lines = [f"- {verdict_sentence(pairs[arm], found)}." for arm in arms]
+    return "\n".join([f"{head[0].upper()}{head[1:]}", "", *lines]) + "\n"
+
+
+def verdict_sentence(pair: Pair, comparison: Comparison) -> str:
+    """Return what the verdict on a pair allows to say, with the difference and its 95 % interval."""
+    words = CLAIMS[pair["verdict"]].format(
+        baseline=f"*{pair['baseline']}*", margin=points(comparison["margin"] or 0.0)
+    )
+    seeds = pair["difference"]["seeds"]
+    text = f"*{pair['arm']}*: {words[0].lower()}{words[1:]}"
+    if pair["identical"]:
+        return f"{text}, and the same training in {seeds} of {seeds} seeds"
+    counted = f"{seeds} seed{'s' * (seeds > 1)}"
+    return f"{text}: {with_interval(pair['difference'], signed=True)} points ({counted})"
+
+
+def policy_of(folder: Path, options: Sequence[str]) -> str:
+    """Return the policy that a study's runs began with, with its size where the catalogue knows it."""
+    if (name := option(options, "policy")) is None:
+        paths = {run.record["config"]["policy"]["path"] for run in select([folder]).runs}
+        if len(paths) != 1:
+            raise SystemExit(f"claim: {folder.name} has several policies, name them: policy=NAME")
+        name = Path(str(paths.pop())).name
+    listed = known().get(name)
+    if listed is None or listed.parameters is None:
+        return f"policy `{name}`"
+    bundled = "bundled " if listed.bundled else ""
+    return f"{bundled}policy `{name}` of {listed.parameters / 1e6:.1f} M parameters"
+
+
+def held_out(folder: Path) -> str:
+    """Return task set and split that a study's runs were validated on."""
+    tasks = [run.record["config"]["task"] for run in select([folder]).runs]
+    found = {f"`{task['name']}`, split `{task['val_split']}`" for task in tasks}
+    if len(found) != 1:
+        raise SystemExit(f"claim: {folder.name} was validated on several splits: {sorted(found)}")
+    return found.pop()
+
+
 def comparison_tables(folder: Path, words: list[str]) -> str:
     """The tables of a study or of a folder of runs, all or those of some keys."""
-    allow = tuple(word.removeprefix("allow=") for word in words if word.startswith("allow="))
-    keys = [word for word in words if not word.startswith(("baseline=", "allow="))]
-    baseline = next(
-        (word.removeprefix("baseline=") for word in words if word.startswith("baseline=")), None
-    )
-    found = compared(folder, baseline, allow)
+    keys = [word for word in words if not word.startswith(OPTIONS)]
+    found = compared_as(folder, words)
     chosen = [table for table in tables(found) if not keys or table.key in keys]
     text = markdown_tables(chosen, heading="" if keys else "###")
     notes = (
@@ -265,13 +342,28 @@ def unpacked(archive: Path) -> tempfile.TemporaryDirectory[str]:
     return place
 
 
+def folder_of(name: str) -> Path:
+    """Return a folder as seen from the root, unpacked where it lies in an archive."""
+    path = ROOT / name
+    if (archive := path.parent / PACKED).is_file():
+        path = Path(unpacked(archive).name) / path.name
+    return path
+
+
+def claimed(what: str) -> str:
+    """Return the content of one claim's marker."""
+    folder, *words = shlex.split(what) or [""]
+    path = folder_of(folder)
+    if not folder or not path.is_dir() or not words:
+        raise SystemExit(f'<!-- claim: {what} -->: wanted: FOLDER "ARM"... [OPTION...]')
+    return claim(path, words)
+
+
 def made(what: str) -> str:
     """The content of one marker."""
     kind, _, rest = what.partition(" ")
     folder, *words = shlex.split(rest) or [""]
-    path = ROOT / folder
-    if (archive := path.parent / PACKED).is_file():
-        path = Path(unpacked(archive).name) / path.name
+    path = folder_of(folder)
     if not folder or not path.is_dir():
         raise SystemExit(
             f"<!-- table: {what} -->: {folder or 'nothing'} is not a folder; wanted: KIND FOLDER [KEY...]"
@@ -307,6 +399,9 @@ def main(arguments: list[str]) -> int:
         fresh = MARKED.sub(
             lambda found: f"{found['head']}{made(found['what'])}{found['end']}", text
         )
+        fresh = CLAIMED.sub(
+            lambda found: f"{found['head']}{claimed(found['what'])}{found['end']}", fresh
+        )
         if fresh == text:
             continue
         if arguments[0] == "--write":
@@ -314,8 +409,12 @@ def main(arguments: list[str]) -> int:
             print(f"wrote {file}")
             continue
         drifted += 1
-        pairs = zip(MARKED.finditer(text), MARKED.finditer(fresh), strict=True)
-        stale = [old["what"] for old, new in pairs if old["body"] != new["body"]]
+        stale = [
+            old["what"]
+            for pattern in (MARKED, CLAIMED)
+            for old, new in zip(pattern.finditer(text), pattern.finditer(fresh), strict=True)
+            if old["body"] != new["body"]
+        ]
         print(
             f"{file}: not what the records say: {'; '.join(stale)}. Bring up to date: python tools/table.py --write"
         )

@@ -13,8 +13,8 @@ from harness.compare.by_role import held_by_role
 from harness.compare.estimates import (
     COLLAPSE,
     MIN_SEEDS,
+    Estimate,
     crossed_mean,
-    seeds_for_equivalence,
     unseen_share,
 )
 from harness.compare.identity import (
@@ -36,6 +36,7 @@ from harness.compare.keys import (
 from harness.compare.learning import learn
 from harness.compare.measures import measure
 from harness.compare.plumbing import UNUSED_TOOLS, heed_unused_tools
+from harness.compare.power import Spread
 from harness.compare.sampled import sampled
 from harness.compare.scores import paired_differences, scores, span_of, worst_cases
 from harness.compare.selection import named_arm, other_names
@@ -258,11 +259,7 @@ def _pair(
             "seen": beyond,
             "share": unseen_share(beyond, difference.seeds),
             "interval": difference.with_collapses(),
-            "seeds_needed": None
-            if margin is None
-            else MIN_SEEDS
-            if same
-            else seeds_for_equivalence(margin / width, family, ALPHA),
+            "seeds_needed": _seeds_needed(difference, margin, family, same),
         },
         "item": {
             "mcnemar": _mcnemar(rows) if binary and paired == "seed" else [],
@@ -275,6 +272,18 @@ def _pair(
         "p_equivalence_holm": p_equivalence,
         "verdict": "cannot tell",
     }
+
+
+def _seeds_needed(
+    difference: Estimate, margin: float | None, family: int, identical: bool
+) -> int | None:
+    """Seeds for `POWER` of equivalence at no true difference, by the variances that these seeds measured."""
+    if margin is None or (difference.seeds < 2 and not identical):
+        return None
+    if identical:
+        return MIN_SEEDS
+    spread = Spread.of(difference)
+    return spread.seeds_for_equivalence(margin / difference.width, family, POWER, ALPHA)
 
 
 def _mcnemar(rows: pl.DataFrame) -> list[McNemarData]:

@@ -299,7 +299,10 @@ def unseen_share(seen: int, trainings: int) -> float:
 
 
 def seeds_for_equivalence(margin: float, family: int = 1, alpha: float = 0.05) -> int:
-    """The fewest seeds with which `family` arms can be shown equivalent, if none of them collapses.
+    """Return the fewest seeds with which `family` arms can be shown equivalent at all: a bound, not a power.
+
+    With fewer, *equivalent* is out of reach even where every difference is 0 (`Spread.seeds_for_equivalence`
+    gives the number for a power).
 
     Args:
         margin: As a share of the range of rewards.

@@ -217,7 +217,10 @@ class Collapses(TypedDict):
     seen: Annotated[int, "seeds that lie the margin or more off"]
     share: Annotated[float, "the largest share of such trainings that is not excluded"]
     interval: Annotated[Interval, "of the difference, if such occur"]
-    seeds_needed: Annotated[int | None, "for equivalence; None without a margin"]
+    seeds_needed: Annotated[
+        int | None,
+        "for 80 % power of equivalence at no true difference; None if unknown or over 200",
+    ]
 
 
 class Item(TypedDict):

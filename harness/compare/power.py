@@ -1,14 +1,27 @@
-"""Variance components of paired differences, and the smallest difference that a comparison finds with them."""
+"""Variance components of paired differences, and what a comparison finds and shows with them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from harness.compare.estimates import detectable_effect, root, t_quantile
+from harness.compare.estimates import (
+    COLLAPSE,
+    MIN_SEEDS,
+    Estimate,
+    detectable_effect,
+    root,
+    t_quantile,
+)
 from harness.compare.variances import share_df, square_weights, ways_of
 
+if TYPE_CHECKING:
+    import numpy as np
+
+MOST_SEEDS = 200
+"""Up to so many seeds are tried to reach a power of equivalence."""
 DRAWN = 2_000_000
 """Means of a cluster and seed that are drawn for one answer."""
 
@@ -82,3 +95,125 @@ class Variances:
             return float((ndtr(effect - needed) + ndtr(-needed - effect)).mean()) - power
 
         return error * root(lacking, 0.0, float(needed.max()) + 10.0)
+
+    def spread(self, sizes: Sequence[int], width: float = 1.0) -> Spread:
+        """Return the variances of means over questions in clusters of these sizes.
+
+        Args:
+            sizes: Questions of every cluster.
+            width: The range of rewards; the result is in shares of it.
+        """
+        import numpy as np
+
+        share = np.array(sizes, float) / sum(sizes)
+        concentration = float((share**2).sum())
+        cell = self.cell * concentration + self.score / sum(sizes)
+        if len(sizes) == 1:
+            return Spread((self.seed + cell) / width**2, 0.0, 0.0, math.inf)
+        common = self.cluster * concentration + self.question / sum(sizes)
+        return Spread(self.seed / width**2, cell / width**2, common / width**2, share_df(share))
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Variances of the mean difference of one seed, as shares of the squared range of rewards.
+
+    Attributes:
+        seed: What another training changes, in all clusters alike.
+        cell: What another training changes in single clusters and questions.
+        common: What other clusters change, in all seeds alike.
+        cluster_df: Degrees of freedom of what clusters cause; infinite with one cluster.
+    """
+
+    seed: float
+    cell: float
+    common: float
+    cluster_df: float
+
+    @classmethod
+    def of(cls, estimate: Estimate) -> Spread:
+        """Return the variances that an estimate of several seeds has measured."""
+        times = estimate.seeds / estimate.width**2
+        if len(estimate.ways) == 1:
+            return cls(estimate.ways[0][0][0] * times, 0.0, 0.0, math.inf)
+        (by_seed, _), (common, cluster_df) = estimate.ways[0]
+        without_cell, _ = estimate.ways[1][0]
+        cell = by_seed - without_cell
+        return cls(without_cell * times, cell * times, common / estimate.width**2, cluster_df)
+
+    def equivalence_power(self, seeds: int, margin: float, alpha: float = 0.05) -> float:
+        """Return the probability that the verdict's own test shows equivalence at no true difference.
+
+        Both one-sided t tests and both tests against unseen collapses have to reject
+        (`Estimate.p_equivalence`). The second has no closed form, so trainings are drawn (normal, no collapse)
+        and tested; the draws are the same in every call.
+
+        Args:
+            seeds: Trainings of each arm, two or more.
+            margin: As a share of the range of rewards.
+            alpha: Of one arm, already corrected for their number.
+        """
+        import numpy as np
+
+        generator = np.random.default_rng(0)
+        draws = int(np.clip(2_000_000 // seeds**2, 500, 4000))
+        common = generator.normal(0, math.sqrt(self.common), (draws, 1))
+        values = common + generator.normal(0, math.sqrt(self.seed + self.cell), (draws, seeds))
+        means = values.mean(1)
+
+        by_seed = values.var(1, ddof=1) / seeds
+        both = np.minimum(self.cell / seeds, by_seed)
+        by_cluster = both + self.common
+        if math.isfinite(self.cluster_df):
+            by_cluster = by_cluster * generator.chisquare(self.cluster_df, draws) / self.cluster_df
+        ways = ways_of(by_seed, by_cluster, both, seeds - 1.0, self.cluster_df)
+        squares = [sum(part * t_quantile(1 - alpha, df) ** 2 for part, df in way) for way in ways]
+        close = margin - np.abs(means) > np.sqrt(np.maximum(*squares))
+
+        shown = values[close]
+        worst = np.maximum(COLLAPSE, np.abs(shown).max(1, initial=0.0))
+        for side in (1, -1):
+            shown_side = _tail_ps(side * shown, worst, margin) < alpha
+            shown, worst = shown[shown_side], worst[shown_side]
+        return len(shown) / draws
+
+    def seeds_for_equivalence(
+        self, margin: float, family: int = 1, power: float = 0.8, alpha: float = 0.05
+    ) -> int | None:
+        """Return the fewest seeds with this power of equivalence at no true difference.
+
+        Args:
+            margin: As a share of the range of rewards.
+            family: Arms that are compared with the baseline; every one is tested at Holm's first step.
+
+        Returns:
+            None where `MOST_SEEDS` are not enough.
+        """
+        strictest = alpha / max(family, 1)
+        low, high = MIN_SEEDS - 1, MIN_SEEDS
+        while self.equivalence_power(high, margin, strictest) < power:
+            if high == MOST_SEEDS:
+                return None
+            low, high = high, min(2 * high, MOST_SEEDS)
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self.equivalence_power(middle, margin, strictest) >= power:
+                high = middle
+            else:
+                low = middle
+        return high
+
+
+def _tail_ps(values: np.ndarray, worst: np.ndarray, margin: float) -> np.ndarray:
+    """Return `tail_p` of every row of [draws, seeds], each with its own worst training."""
+    import numpy as np
+
+    terms = np.sort(np.column_stack([values, -worst]) + margin, axis=1)
+    chance = (terms <= 0).astype(float)
+    for more in range(1, terms.shape[1]):
+        low, high = terms[:, :-more], terms[:, more:]
+        lower, upper = chance[:, :-1], chance[:, 1:]
+        across = (low <= 0) & (high > 0)
+        length = np.where(across, high - low, 1.0)
+        chance = np.where(across, (high * upper - low * lower) / length, lower)
+    return np.asarray(chance[:, 0])

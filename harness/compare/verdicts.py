@@ -8,6 +8,7 @@ from __future__ import annotations
 from harness.compare.estimates import MIN_SEEDS
 from harness.compare.keys import Comparison, Decision, Measure, Pair
 from harness.compare.numbers import points, with_interval
+from harness.compare.power import MOST_SEEDS
 
 CLAIMS: dict[Decision, str] = {
     "different": "Different from {baseline}",
@@ -49,7 +50,9 @@ def _lacking(pair: Pair) -> list[str]:
         else []
     )
     if needed is not None and found["seeds"] < needed:
-        lacking.append(f"needs {needed} seeds to show equivalence")
+        lacking.append(f"needs {needed} seeds for 80 % power to show equivalence")
+    elif needed is None and pair["p_equivalence"] is not None and found["seeds"] > 1:
+        lacking.append(f"{MOST_SEEDS} seeds do not give 80 % power to show equivalence")
     if few_clusters(pair):
         lacking.append(
             f"{found['clusters']} clusters tell as much as {found['equal_clusters']:.1f} equal ones"

@@ -23,6 +23,7 @@ from harness.compare.estimates import (
     tail_p,
     unseen_share,
 )
+from harness.compare.power import Spread
 
 
 def frame(values: np.ndarray) -> pl.DataFrame:
@@ -218,6 +219,45 @@ def test_so_many_seeds_as_are_asked_for_are_needed(margin: int) -> None:
         needed = seeds_for_equivalence(margin, family)
         assert tail_p([0.0] * needed, COLLAPSE, margin) <= 0.05 / family
         assert needed == MIN_SEEDS or tail_p([0.0] * (needed - 1), COLLAPSE, margin) > 0.05 / family
+
+
+def test_seeds_for_equivalence_reach_the_power_of_the_verdicts_own_test() -> None:
+    """Seeds of 1 point, 12 clusters of 40 questions, right in 3 of 4 cases, no true difference."""
+    generator, questions, right = np.random.default_rng(7), 480, 0.75
+    spread = Spread(0.01**2, 2 * right * (1 - right) / questions, 0.0, 11.0)
+    trials, sd = 150, 0.01 / math.sqrt(2)
+    for seeds, low, high in ((14, 0.02, 0.2), (17, 0.7, 0.95), (18, 0.83, 0.99)):
+        shown = 0
+        for _ in range(trials):
+            question = np.tile(np.arange(questions), seeds)
+            seed = np.repeat(np.arange(seeds), questions)
+            arms = [
+                generator.random(len(seed)) < right + generator.normal(0, sd, seeds)[seed]
+                for _ in range(2)
+            ]
+            rows = pl.DataFrame(
+                {
+                    "seed": seed,
+                    "cluster": question // 40,
+                    "task_id": question,
+                    "value": arms[0].astype(float) - arms[1],
+                }
+            )
+            estimate = crossed_mean(rows)
+            assert estimate is not None
+            shown += estimate.p_equivalence(0.05) < 0.05
+        promised = spread.equivalence_power(seeds, 0.05)
+        assert low < shown / trials < high
+        assert abs(promised - shown / trials) < 4 * math.sqrt(0.25 / trials)
+    assert seeds_for_equivalence(0.05) == 14
+    needed = spread.seeds_for_equivalence(0.05)
+    assert needed is not None and 17 <= needed <= 18
+    assert spread.equivalence_power(needed, 0.05) >= 0.8
+
+
+def test_no_number_of_seeds_shows_equivalence_where_clusters_scatter() -> None:
+    assert Spread(0.0, 0.0, 0.05**2, 11.0).seeds_for_equivalence(0.05) is None
+    assert Spread(0.0, 0.0, 0.0, 11.0).seeds_for_equivalence(0.05) == 14
 
 
 def gains(wins: int, losses: int, questions: int) -> list[float]:

@@ -41,6 +41,21 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 300) -> None:
         time.sleep(0.05)
 
 
+def test_a_plan_warns_where_equivalent_is_out_of_reach(harness: Harness, study_file: Path) -> None:
+    text = study_file.read_text()
+    for margin, least, counts in ((0.05, 14, (13, 14)), (0.08, 8, (7, 8)), (None, None, (1,))):
+        lines = [line for line in text.splitlines() if not line.startswith("margin:")]
+        study_file.write_text("\n".join([*lines, f"margin: {margin}"] if margin else lines))
+        for seeds in counts:
+            numbers = ",".join(map(str, range(seeds)))
+            plan = ("study", str(study_file), "--dry-run", "--seeds", numbers)
+            found = json.loads(harness(*plan, "--json").stdout).get("seeds_for_equivalence")
+            assert found == (least if least is not None and seeds < least else None)
+    study_file.write_text("\n".join([*lines, "margin: 0.05"]))
+    shown = " ".join(harness("study", str(study_file), "--dry-run", "--seeds", "0").stdout.split())
+    assert "Equivalent is out of reach with 1 seed at" in shown and "14 seeds at least" in shown
+
+
 @pytest.mark.slow
 def test_a_study_runs_once_and_a_second_start_repeats_nothing(
     harness: Harness, study_file: Path, tmp_path: Path

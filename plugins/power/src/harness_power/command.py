@@ -9,6 +9,7 @@ import typer
 
 from harness.cli import complete
 from harness.cli.common import emit_json, results, table
+from harness.compare.power import MOST_SEEDS
 from harness.compare.selection import select
 from harness.errors import UserError
 from harness.wording import duration, mean
@@ -116,9 +117,12 @@ def _show(planned: Planned, effect: float, power: float, alpha: float) -> None:
             f"By the measured {duration(planned.run_s)} of a run. More questions cost validation time beyond that."
         )
     if planned.margin is not None:
+        needed = (
+            f"more than {MOST_SEEDS}" if planned.equivalence is None else str(planned.equivalence)
+        )
         out.print(
-            f"Showing equivalence within {100 * planned.margin:g} points needs {planned.equivalence} seeds or more, "
-            "if none collapses."
+            f"Showing equivalence within {100 * planned.margin:g} points with power {power:g} needs {needed} seeds, "
+            "if there is no true difference and none collapses."
         )
     if planned.ceiling:
         out.print(

@@ -12,7 +12,6 @@ import polars as pl
 from typing_extensions import TypedDict
 
 from harness.compare.comparison import CEILING
-from harness.compare.estimates import seeds_for_equivalence
 from harness.compare.power import Variances
 from harness.compare.scores import paired_differences, scores, span_of
 from harness.compare.selection import named_arm, other_names
@@ -45,7 +44,8 @@ class Planned:
         rows: Seeds needed, by validation set.
         now: The smallest difference that is found with the runs that there are.
         run_s: The median time of a run; None where none was measured.
-        equivalence: Seeds needed to show it; None without a margin.
+        equivalence: Seeds that show it with the power stated, at no true difference; None without a margin, or
+            where 200 are not enough.
         lowest: The mean reward of the run that ends lowest.
         ceiling: Whether what is left to gain is less than the effect, or the task set is saturated.
         span: Between which values rewards lie.
@@ -119,7 +119,9 @@ def planned(
         run_s=run_s,
         equivalence=None
         if margin is None
-        else seeds_for_equivalence(margin / width, family, alpha),
+        else found.spread(found.sizes, width).seeds_for_equivalence(
+            margin / width, family, power, alpha
+        ),
         lowest=lowest,
         ceiling=(lowest - least) / width > CEILING or most - lowest < effect,
         graded=any(run.graded for run in pilots),

@@ -98,6 +98,8 @@ def study(
     plan = _plan(described.name, steps, runs_dir, slots)
     if lacking:
         plan["uncertified"] = lacking
+    if (least := _out_of_reach(jobs, described.margin)) is not None:
+        plan["seeds_for_equivalence"] = least
     if dry_run:
         emit_json(plan) if json_ else _show_plan(plan)
         return
@@ -205,6 +207,21 @@ def _plan(name: str, steps: list[Step], runs_dir: Path, slots: list[Slot]) -> Pl
     }
 
 
+def _out_of_reach(jobs: list[Job], margin: float | None) -> int | None:
+    """Return the seeds without which *equivalent* is impossible; None where the study has as many, or no margin."""
+    from harness.compare.estimates import seeds_for_equivalence
+    from harness.plugins import reward_of
+
+    seeds: dict[str, set[int]] = {}
+    for job in jobs:
+        seeds.setdefault(job.arm, set()).add(job.seed)
+    if margin is None or len(seeds) < 2:
+        return None
+    width = max(spec.high - spec.low for spec in (reward_of(job.config) for job in jobs))
+    least = seeds_for_equivalence(margin / width, family=len(seeds) - 1)
+    return least if max(map(len, seeds.values())) < least else None
+
+
 def _uncertified(jobs: list[Job]) -> list[str]:
     """Strict agents without a valid certificate, where agents are to be compared with each other."""
     from harness.parity.certificate import certificate_for
@@ -279,6 +296,15 @@ def _show_plan(plan: Plan) -> None:
     if plan["without_estimate"]:
         text += f"; for {plan['without_estimate']} no run was measured yet, so no estimate"
     out.print(text + ".")
+    if (least := plan.get("seeds_for_equivalence")) is not None:
+        planned = max(
+            len({row["seed"] for row in plan["jobs"] if row["arm"] == arm})
+            for arm in {row["arm"] for row in plan["jobs"]}
+        )
+        out.print(
+            f"Equivalent is out of reach with {planned} seed{'s' * (planned > 1)} at this margin, but for arms that "
+            f"are identical: it takes {least} seeds at least, and more where trainings scatter (`harness power` tells)."
+        )
     if plan.get("uncertified"):
         names = ", ".join(plan["uncertified"])
         out.print(

@@ -45,6 +45,8 @@ class Plan(TypedDict):
     differences: dict[str, dict[str, Any]]
     uncertified: NotRequired[list[str]]
     """Strict agents whose parity certificates are made first."""
+    seeds_for_equivalence: NotRequired[int]
+    """The least with which an arm that is not identical can be *equivalent*, where the study has fewer."""
 
 
 EVERY_S = 30.0

@@ -1,0 +1,97 @@
+"""Claims in README are made from verdicts, and its findings recommend nothing."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from runpy import run_path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TABLE = ROOT / "tools" / "table.py"
+IMPERATIVES = frozenset(
+    "add avoid begin choose consider do don't drop give go have keep leave let make never pay "
+    "pick prefer put reward run select set skip start stop take teach train try use write".split()
+)
+"""Verbs that recommend when a sentence begins with them."""
+TABLE_BLOCK = re.compile(r"<!-- table:.*?<!-- /table -->", re.DOTALL)
+MARKER = re.compile(r"<!--.*?-->", re.DOTALL)
+OPENINGS = re.compile(
+    r"\*\*\s*(\w[\w']*)"  # bold words anywhere
+    r"|^(?:#+\s+|[-*]\s+|\|\s*)?(\w[\w']*)"  # a paragraph, heading, item or row
+    r"|[.:;?!]\s+([A-Z]\w*)",  # a later sentence
+    re.MULTILINE,
+)
+
+
+def findings(text: str) -> str:
+    """Return the section of README that says what was found, without made tables and markers."""
+    section = text.partition("## What it has found")[2].partition("\n## ")[0]
+    return MARKER.sub("", TABLE_BLOCK.sub("", section))
+
+
+def recommendations(text: str) -> list[str]:
+    """Return the imperative verbs that open a sentence of a text."""
+    words = ["".join(groups) for groups in OPENINGS.findall(text)]
+    return [word for word in words if word.lower() in IMPERATIVES]
+
+
+def test_findings_recommend_nothing() -> None:
+    section = findings((ROOT / "README.md").read_text(encoding="utf-8"))
+    assert "pocket" in section and recommendations(section) == []
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "**Train every role, and pay every call with the rollout's reward.**",
+        "**Have a small policy write its queries as text.**",
+        "Of a team, it depends. **Choose the framework that you like to work in.**",
+        "- Use two turns.",
+        "### Do not call a tool",
+        "| Pay each call for its own answer? | No. |",
+        "Two turns are enough. Train the critic.",
+    ],
+)
+def test_recommendations_are_seen(sentence: str) -> None:
+    assert recommendations(sentence)
+
+
+def check(file: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(TABLE), "--check", str(file)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+
+def test_a_claim_that_says_more_than_its_verdict_is_found(tmp_path: Path) -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    block = re.search(
+        r"<!-- claim: results/studies/spider-roles/spider_roles .*?<!-- /claim -->", readme, re.S
+    )
+    assert block is not None
+    page = tmp_path / "page.md"
+    page.write_text(block[0])
+    assert check(page).returncode == 0
+    page.write_text(block[0].replace("may or may not differ from", "as good as"))
+    refused = check(page)
+    assert refused.returncode == 1 and "spider_roles" in refused.stdout
+
+
+@pytest.mark.parametrize(
+    ("verdict", "words"),
+    [
+        ("different", "*a*: different from *b*: +3.4 [+0.5, +6.4] points (8 seeds)"),
+        ("equivalent", "*a*: equivalent to *b*, within ±5.0 points: +3.4 [+0.5, +6.4] points"),
+        ("cannot tell", "*a*: may or may not differ from *b*, which these runs cannot tell: +3.4"),
+    ],
+)
+def test_the_words_follow_from_the_verdict(verdict: str, words: str) -> None:
+    difference = {"mean": 0.034, "low": 0.005, "high": 0.064, "seeds": 8}
+    pair: dict[str, Any] = {"arm": "a", "baseline": "b", "verdict": verdict, "identical": False}
+    sentence = run_path(str(TABLE))["verdict_sentence"]
+    assert sentence({**pair, "difference": difference}, {"margin": 0.05}).startswith(words)
+    same = sentence({**pair, "identical": True, "difference": difference}, {"margin": 0.05})
+    assert same.endswith("the same training in 8 of 8 seeds")
