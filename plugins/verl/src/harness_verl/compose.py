@@ -18,7 +18,7 @@ from harness.plugins import offers_tools, program, program_of
 from harness.policies import tool_parser
 from harness_verl.isolation import HOOK
 from harness_verl.limits import check, micro_batch
-from harness_verl.memory import recomputes
+from harness_verl.memory import placement, recomputes
 from harness_verl.names import CROSS_ENTROPY, ON_POLICY, PACKED, SHARED
 
 AGENT_LOOP = "harness"
@@ -76,6 +76,8 @@ def verl_settings(
     }
     _adapt(settings, config, device, model_path, own)
     merge(settings, {"ray_kwargs": {"ray_init": _ray(config, device)}})
+    if device == "cuda":
+        merge(settings, placement(config, own, model_path))
     merge(settings, own)
     model = settings["actor_rollout_ref"]["model"]
     if device == "cuda" and "enable_gradient_checkpointing" not in model:

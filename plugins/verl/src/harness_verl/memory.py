@@ -1,4 +1,4 @@
-"""Whether a GPU can keep an update's activations, so that they need not be computed again on the way back."""
+"""What a GPU has room for: an update's activations, and the trainer's state beside the servers of the rollouts."""
 
 from __future__ import annotations
 
@@ -13,6 +13,12 @@ from harness.policies import about
 
 SHARE = 0.75
 """Of a GPU's memory that an update may be expected to take."""
+FILLED = 0.9
+"""Share of a GPU's memory that the trainer's state and vLLM may take together."""
+RESIDENT_UTILISATION = 0.5
+"""vLLM's `gpu_memory_utilization` where the trainer's state stays on the GPU."""
+OFFLOADED_UTILISATION = 0.6
+"""vLLM's `gpu_memory_utilization` where the trainer's state is offloaded."""
 
 
 def recomputes(config: Config, settings: Mapping[str, object], model: str) -> bool:
@@ -35,6 +41,35 @@ def recomputes(config: Config, settings: Mapping[str, object], model: str) -> bo
     )
     needed = update_bytes(about(model), tokens, config.gpus * config.nodes)
     return needed is None or needed > SHARE * left * memory
+
+
+def placement(
+    config: Config, own: Mapping[str, object], model: str, memory: int | None = None
+) -> dict[str, Any]:
+    """Return verl's settings of offloading, and vLLM's share of the GPU, that fit the smallest GPU.
+
+    The trainer's state (weights, gradients and AdamW's moments) stays on the GPU where it fits beside vLLM. Where it does
+    not fit, or the GPU's memory or the model's shape is unknown, it is offloaded to the host while vLLM generates. Options
+    in `own` win over what is returned.
+
+    Args:
+        own: Options of verl that the user states, nested.
+        model: A local folder, or a Hugging Face id.
+        memory: Bytes of the smallest GPU; None asks the driver.
+    """
+    memory = gpu_bytes() if memory is None else memory
+    stated = at(own, "actor_rollout_ref.rollout.gpu_memory_utilization")
+    utilisation = RESIDENT_UTILISATION if stated is None else float(stated)
+    state = update_bytes(about(model), 0, config.gpus * config.nodes)
+    fits = state is not None and state + utilisation * memory <= FILLED * memory
+    engine = {"param_offload": not fits, "optimizer_offload": not fits}
+    share = RESIDENT_UTILISATION if fits else OFFLOADED_UTILISATION
+    return {
+        "actor_rollout_ref": {
+            "actor": {"fsdp_config": engine},
+            "rollout": {"gpu_memory_utilization": share},
+        }
+    }
 
 
 def update_bytes(about: Mapping[str, Any], tokens: int, devices: int) -> float | None:

