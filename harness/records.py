@@ -129,6 +129,12 @@ class Transition:
     """Part of `latency_s` spent in the gateway itself, queueing included."""
     branch: str = ""
     """Of a team whose members work at once, which of them called: `harness.branches`."""
+    tool_calls: tuple[Mapping[str, Any], ...] = ()
+    """Tool calls of the reply, as the server read them."""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    """Parameters of the request as the agent sent them, in canonical form; long values are hashes."""
+    request_digest: str = ""
+    """SHA-256 of the whole request in canonical form; empty where it was not recorded."""
 
     @property
     def unread_call(self) -> bool:
@@ -160,6 +166,8 @@ class CallFailure:
     started_s: float
     latency_s: float
     branch: str = ""
+    request_digest: str = ""
+    """As of `Transition`; empty where the request was not whole."""
 
 
 ToolFault = Literal["", "unknown_tool", "bad_arguments", "failed", "timeout"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.gateway.failures import Refusal
@@ -28,6 +28,7 @@ class Answer:
     logprobs: tuple[float, ...] | None
     prompt_tokens: int | None
     response_tokens: int | None
+    tool_calls: tuple[Mapping[str, Any], ...] = ()
 
 
 class SeenIds:
@@ -77,7 +78,7 @@ def read_answer(completion: Mapping[str, Any], *, token_ids: bool) -> Answer:
     try:
         (choice,) = completion["choices"]
         message = choice["message"]
-        return _answer(
+        answer = _answer(
             completion["id"],
             _text(message, "content"),
             _text(choice, "finish_reason") or None,
@@ -87,6 +88,7 @@ def read_answer(completion: Mapping[str, Any], *, token_ids: bool) -> Answer:
             completion.get("usage"),
             token_ids=token_ids,
         )
+        return replace(answer, tool_calls=_tool_calls(message))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _bad_answer(error) from error
 
@@ -104,6 +106,7 @@ class StreamedAnswer:
         self._response_ids: list[int] = []
         self._logprobs: list[float] = []
         self._usage: Any = None
+        self._tool_calls: dict[int, dict[str, Any]] = {}
 
     def feed(self, chunk: Mapping[str, Any]) -> None:
         """Add one chunk.
@@ -126,7 +129,10 @@ class StreamedAnswer:
             for choice in chunk["choices"]:
                 if choice.get("index", 0) != 0:
                     raise ValueError("more than one choice")
-                self._text.append(_text(choice.get("delta") or {}, "content"))
+                delta = choice.get("delta") or {}
+                self._text.append(_text(delta, "content"))
+                for part in _tool_calls(delta):
+                    self._add_tool_call(part)
                 if self._token_ids:
                     self._response_ids.extend(_ids(choice, "token_ids") or ())
                     self._logprobs.extend(_logprobs(choice) or ())
@@ -139,7 +145,7 @@ class StreamedAnswer:
 
     def answer(self) -> Answer:
         """The answer so far. Complete once `finished` is true; only the usage may follow."""
-        return _answer(
+        answer = _answer(
             self.response_id or "",
             "".join(self._text),
             self._finish_reason,
@@ -149,6 +155,21 @@ class StreamedAnswer:
             self._usage,
             token_ids=self._token_ids,
         )
+        calls = [self._tool_calls[at] for at in sorted(self._tool_calls)]
+        return replace(answer, tool_calls=tuple(calls))
+
+    def _add_tool_call(self, part: Mapping[str, Any]) -> None:
+        """Add a part of a tool call: its name comes first, its arguments come in pieces."""
+        index = part.get("index", 0)
+        known = self._tool_calls.setdefault(index if isinstance(index, int) else 0, {})
+        function = part.get("function")
+        for name in ("id", "type"):
+            if part.get(name):
+                known[name] = part[name]
+        if isinstance(function, Mapping):
+            whole = known.setdefault("function", {"name": "", "arguments": ""})
+            for name in ("name", "arguments"):
+                whole[name] += _text(function, name)
 
 
 def hide(chunk: dict[str, Any], *, token_ids: bool, logprobs: bool) -> None:
@@ -190,6 +211,14 @@ def _text(fields: Mapping[str, object], name: str) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{name} must be text, not {_shown(value)}")
     return value
+
+
+def _tool_calls(message: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+    """Tool calls of a message or of a part of one; what is no list of objects is left out."""
+    calls = message.get("tool_calls")
+    if not isinstance(calls, list):
+        return ()
+    return tuple(call for call in calls if isinstance(call, dict))
 
 
 def _ids(fields: Mapping[str, object], name: str) -> list[int] | None:

@@ -6,13 +6,14 @@ import asyncio
 import hashlib
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from heapq import heappop, heappush
 from typing import Any
 
 from harness import clock
 from harness.branches import caller, renumbered
 from harness.gateway.answers import Answer, StreamedAnswer
+from harness.gateway.canonical import request_digest, shown_parameters
 from harness.gateway.dialects import Written
 from harness.gateway.failures import Refusal, deadline_passed
 from harness.gateway.settings import GatewaySettings
@@ -111,6 +112,8 @@ class Call:
         self.model = ""
         self.messages: tuple[Mapping[str, Any], ...] = ()
         self.overridden: Mapping[str, Any] = {}
+        self.parameters: Mapping[str, Any] = {}
+        self.request_digest = ""
         self.streamed: StreamedAnswer | None = None
         self.aborted_by: Refusal | None = None
         self.outcome = ""
@@ -118,9 +121,17 @@ class Call:
         self._began = time.perf_counter()
         self._task = asyncio.current_task()
 
-    def ask(self, messages: Iterable[Mapping[str, Any]]) -> None:
-        """The request is whole: the call samples with a seed of its own, and its time begins."""
-        self.messages = tuple(messages)
+    def ask(self, asked: Mapping[str, Any]) -> None:
+        """The request is whole: the call samples with a seed of its own, and its time begins.
+
+        Args:
+            asked: The request; empty where it came too late to be read.
+        """
+        self.messages = tuple(asked.get("messages", ()))
+        if asked:
+            parameters = {name: value for name, value in asked.items() if name != "messages"}
+            self.parameters = shown_parameters(parameters)
+            self.request_digest = request_digest(self.messages, parameters)
         self.draw = self.log.draw(self.who)
         if (seed := self.log.sampling.get("seed")) is not None:
             self.sampling = {**self.log.sampling, "seed": call_seed(seed, self.who, self.draw)}
@@ -157,6 +168,9 @@ class Call:
                 latency_s=latency_s,
                 gateway_s=max(0.0, latency_s - self.upstream_s),
                 branch=self.branch,
+                tool_calls=answer.tool_calls,
+                parameters=self.parameters,
+                request_digest=self.request_digest,
             )
         )
 
@@ -180,6 +194,7 @@ class Call:
                 started_s=self.started_s,
                 latency_s=latency_s,
                 branch=self.branch,
+                request_digest=self.request_digest,
             )
         )
 

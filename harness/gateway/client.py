@@ -181,7 +181,7 @@ def _attempt(rollout_id: str, attempt_id: str) -> str:
 
 def _transition(row: Mapping[str, Any]) -> Transition:
     fields = dict(row)
-    for name in ("messages", "prompt_ids", "response_ids", "logprobs"):
-        if fields[name] is not None:
+    for name in ("messages", "prompt_ids", "response_ids", "logprobs", "tool_calls"):
+        if fields.get(name) is not None:
             fields[name] = tuple(fields[name])
     return Transition(**fields)

@@ -24,8 +24,9 @@ PAYLOAD = "harness.record"
 def transition_from(data: Mapping[str, Any]) -> Transition:
     """A transition from its JSON form."""
     fields = dict(data)
-    for key in ("prompt_ids", "response_ids", "logprobs", "messages"):
-        fields[key] = None if fields[key] is None else tuple(fields[key])
+    for key in ("prompt_ids", "response_ids", "logprobs", "messages", "tool_calls"):
+        if fields.get(key) is not None:
+            fields[key] = tuple(fields[key])
     return Transition(**fields)
 
 

@@ -110,6 +110,8 @@ def run_record(
         "config": config.dump(),
         "result": None,
     }
+    if spec.strict:
+        record["shadow"] = folder.read().get("shadow") if resumed else None
     if answers:
         record["roles"] = {role: one.name for role, one in answers.items()}
     return record
