@@ -144,7 +144,8 @@ class _Replay:
         else:
             wanted = ToolCall(tool, arguments, "", True, 0.0, 0.0)
             others = ", ".join(spoken_tool_call(call) for call in self._tools[:1])
-            self.differ("tool call", spoken_tool_call(wanted), others or "no call")
+            place = f"tool call after call {self.compared - 1}"
+            self.differ(place, spoken_tool_call(wanted), others or "no call")
         raise _Stop("the record has no such tool call")
 
     def finish(self, answer: str | None, problem: str, tool_calls: Sequence[ToolCall]) -> None:
@@ -156,7 +157,9 @@ class _Replay:
         """
         if self.difference is not None or self.cut:
             return
-        left = sorted((call for of in self._calls.values() for call in of), key=lambda one: one.index)
+        left = sorted(
+            (call for of in self._calls.values() for call in of), key=lambda one: one.index
+        )
         if left:
             first = left[0]
             where = f"call {first.index} ({first.role})"
@@ -334,6 +337,11 @@ class ShadowCheck:
         self._process: subprocess.Popen[bytes] | None = None
         self._problem = ""
 
+    @property
+    def pid(self) -> int | None:
+        """Id of the check's process; None before `start`."""
+        return None if self._process is None else self._process.pid
+
     def start(self) -> None:
         """Start the process. A failure to do so is part of the result."""
         command = [sys.executable, "-m", "harness.parity.shadow", str(self._spool), self._agent]
@@ -344,7 +352,11 @@ class ShadowCheck:
                 replace_text(self._spool / RESULT, json.dumps(self._known))
             with (self._spool / "log").open("ab") as log:
                 self._process = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
                 )
         except OSError as error:
             self._problem = f"the check did not start: {error}"
