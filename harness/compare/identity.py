@@ -9,10 +9,11 @@ from itertools import groupby, product
 from typing import TYPE_CHECKING, Any, get_args
 
 from harness.compare.keys import Exempt
+from harness.compare.shadow import check_shadow
 from harness.errors import NotComparable, PluginError
 from harness.layers import flatten
 from harness.results.checked import keys
-from harness.results.schema import Certificate, Group, RunRecord
+from harness.results.schema import Certificate, Group
 from harness.wording import with_cores
 
 if TYPE_CHECKING:
@@ -245,7 +246,9 @@ def check_parity(runs: Sequence[Run], allow: Iterable[str] = ()) -> list[str]:
                     f"parity.{part} differs: {first} for {one}, {second} for {two}. "
                     "Certify both anew with `harness parity`, or say --allow parity"
                 )
-        remarks += check_shadow(runs, permitted=permitted)
+        remarks += check_shadow(
+            [run for run in runs if not _idiomatic(run.record["agent"])], permitted
+        )
     idiomatic = [
         name
         for name, found in agents.items()
@@ -257,67 +260,6 @@ def check_parity(runs: Sequence[Run], allow: Iterable[str] = ()) -> list[str]:
             "Differences are of framework and scaffolding together."
         )
     return remarks
-
-
-def check_shadow(runs: Sequence[Run], *, permitted: bool = False) -> list[str]:
-    """Check what the runs of strict agents say of their shadow check.
-
-    A run that is older than the check is compared, and named in a remark.
-
-    Args:
-        permitted: Whether a failed check becomes a remark.
-
-    Returns:
-        Remarks for the output.
-
-    Raises:
-        NotComparable: A rollout differs from the reference, or not all chosen rollouts were checked.
-    """
-    strict = [run for run in runs if not _idiomatic(run.record["agent"])]
-    older = [run.name for run in strict if "shadow" not in run.record]
-    checked = [run for run in strict if "shadow" in run.record]
-    failed = {run.name: why for run in checked if (why := shadow_fault(run.record))}
-    if failed and not permitted:
-        name, why = next(iter(failed.items()))
-        raise NotComparable(
-            f"parity differs: the shadow check of {name} failed: {why}. Nobody knows whether it is the same agent as "
-            "the others. Leave the run out, correct the agent and run it again, or say --allow parity"
-        )
-    remarks = [
-        f"The shadow check of {name} failed (allowed): {why}." for name, why in failed.items()
-    ]
-    passed = [run.record["shadow"] for run in checked if run.name not in failed]
-    rollouts = sum(shadow["checked"] for shadow in passed if shadow is not None)
-    if rollouts:
-        remarks.append(
-            f"Shadow check: {rollouts} rollouts of {len(passed)} runs, replayed with the reference agent, are "
-            "byte-identical."
-        )
-    if older:
-        remarks.append(
-            f"Shadow check: not checked in {len(older)} of {len(strict)} runs of strict agents, which are older."
-        )
-    return remarks
-
-
-def shadow_fault(record: RunRecord) -> str:
-    """Return why a run's shadow check does not show that the agent is the reference; empty where it does."""
-    shadow = record.get("shadow")
-    if record["status"] == "running":
-        return ""
-    if shadow is None:
-        return "it has no result"
-    if (first := shadow["first_difference"]) is not None:
-        differing = shadow["checked"] - shadow["identical"]
-        return (
-            f"{differing} of {shadow['checked']} rollouts differ, first rollout {first['rollout_id']}: "
-            f"{first['place']}: expected {first['expected']}, got {first['got']}"
-        )
-    if shadow["unchecked"] or shadow["reason"]:
-        return (
-            f"{shadow['unchecked']} rollouts were not checked ({shadow['reason'] or 'no reason'})"
-        )
-    return "" if shadow["checked"] else "no rollout was checked"
 
 
 def _sources(runs: Iterable[Run]) -> dict[str, dict[str, bool]]:
