@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from harness.errors import NotComparable
+from harness.errors import NotComparable, PluginError
 from harness.results.schema import RunRecord
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ def check_shadow(runs: Sequence[Run], permitted: bool = False) -> list[str]:
     Raises:
         NotComparable: A rollout differs from the reference, or not all chosen rollouts were checked.
     """
+    runs = [run for run in runs if not is_idiomatic(run.record["agent"])]
     older = [run.name for run in runs if "shadow" not in run.record]
     checked = [run for run in runs if "shadow" in run.record]
     failed = {run.name: why for run in checked if (why := shadow_fault(run.record))}
@@ -70,3 +71,13 @@ def shadow_fault(record: RunRecord) -> str:
             f"{shadow['unchecked']} rollouts were not checked ({shadow['reason'] or 'no reason'})"
         )
     return "" if shadow["checked"] else "no rollout was checked"
+
+
+def is_idiomatic(name: str) -> bool:
+    """Return whether an agent, installed or not, is meant to differ from the reference."""
+    from harness.plugins import agent_spec
+
+    try:
+        return not agent_spec(name).strict
+    except PluginError:  # made elsewhere, by a plugin that is not installed here
+        return name.endswith("_idiomatic")
