@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Any, Protocol
 
 from harness.environments import Tool
@@ -107,6 +108,10 @@ class Program(Protocol):
     def stage(self, scenario: Scenario, folder: Path) -> tuple[Task, Problem]:
         """The task of a scenario, whose gold holds `CANARY`, and its problem; files that they need go to `folder`."""
 
+    def generate(self, random: Random, name: str) -> Scenario | None:
+        """Return a random scenario, the same for the same state of `random`; None without a generator."""
+        return None
+
     def script(self, scenario: Scenario) -> Callable[[Any], Reply]:
         """What the scripted model answers to one rollout's requests, in order, strict agent or idiomatic."""
 
@@ -114,7 +119,7 @@ class Program(Protocol):
 class Played(Program):
     """A program's scenarios from a module of its own, which is imported when they are played or counted.
 
-    The module has `SCENARIOS`, `DATABASE`, `stage` and `Script`.
+    The module has `SCENARIOS`, `DATABASE`, `stage` and `Script`, and may have `generate`.
     """
 
     scenes: str
@@ -137,6 +142,11 @@ class Played(Program):
     def stage(self, scenario: Scenario, folder: Path) -> tuple[Task, Problem]:
         staged: tuple[Task, Problem] = self._module.stage(scenario, folder)
         return staged
+
+    def generate(self, random: Random, name: str) -> Scenario | None:
+        generate = getattr(self._module, "generate", None)
+        generated: Scenario | None = generate(random, name) if generate is not None else None
+        return generated
 
     def script(self, scenario: Scenario) -> Callable[[Any], Reply]:
         script: Callable[[Any], Reply] = self._module.Script(scenario)

@@ -127,8 +127,25 @@ class Transition:
     """Of a team whose members work at once, which of them called: `harness.branches`."""
     offered_tools: tuple[str, ...] = ()
     """Names of the tools that the request let the policy call."""
-    parsed_calls: tuple[Mapping[str, Any], ...] = ()
-    """Tool calls that the server read out of the reply: `name` and `arguments`, both text."""
+    tool_calls: tuple[Mapping[str, Any], ...] = ()
+    """Tool calls of the reply, as the server read them."""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    """Parameters of the request as the agent sent them, in canonical form; long values are hashes."""
+    request_digest: str = ""
+    """SHA-256 of the whole request in canonical form; empty where it was not recorded."""
+
+    @property
+    def parsed_calls(self) -> tuple[Mapping[str, str], ...]:
+        """Return `name` and `arguments`, both text, of the tool calls that have a name."""
+        functions = [call.get("function") for call in self.tool_calls]
+        return tuple(
+            {
+                "name": str(function["name"]),
+                "arguments": str(function.get("arguments") or ""),
+            }
+            for function in functions
+            if isinstance(function, Mapping) and function.get("name")
+        )
 
 
 Cause = Literal["agent", "policy_server", "harness", "deadline"]
@@ -155,6 +172,8 @@ class CallFailure:
     started_s: float
     latency_s: float
     branch: str = ""
+    request_digest: str = ""
+    """As of `Transition`; empty where the request was not whole."""
 
 
 ToolFault = Literal["", "unknown_tool", "bad_arguments", "failed", "timeout"]

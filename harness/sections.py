@@ -171,6 +171,8 @@ class RolloutSettings(Section):
     """A step in which a larger share of rollouts ends without a verdict aborts the run."""
     keep_transitions: bool = True
     """Write every prompt and response to `transitions.parquet`."""
+    shadow_share: float = Field(0.1, ge=0, le=1)
+    """Share of a strict agent's training rollouts that are replayed with the reference; of validations all are."""
 
     @field_validator("host")
     @classmethod

@@ -42,6 +42,13 @@ def parity(
         list[str] | None,
         typer.Option(help="Only this scenario; repeatable. Writes no certificate."),
     ] = None,
+    generated: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Also play so many generated scenarios with each strict agent.", metavar="N"
+        ),
+    ] = 0,
+    generator_seed: Annotated[int, typer.Option(help="Seed of the generated scenarios.")] = 0,
     json_: complete.Json = False,
     out: Annotated[
         Path | None, typer.Option(help="Also write the JSON document to this file.")
@@ -56,9 +63,13 @@ def parity(
     """
     names = _names(plugins or [], all_, program)
     report = run_parity(names, _scenarios(names, scenario or []), progress_console().print)
+    if generated:
+        _play_generated(report, generated, generator_seed, progress_console().print)
     if out is not None:
         out.write_text(json.dumps(report, indent=2, ensure_ascii=False), encoding="utf-8")
     emit_json(report) if json_ else _show(report)
+    if generated and not json_:
+        _show_generated(report)
     if failed := failures(report):
         raise RunFailed(f"not the same agent: {', '.join(failed)}")
 
@@ -126,13 +137,51 @@ def run_parity(
     }
 
 
+def _play_generated(report: dict[str, Any], count: int, seed: int, say: Any) -> None:
+    """Play generated scenarios with the report's strict agents and add what was found to their rows."""
+    from harness.parity.generated import search_in_process
+
+    for name, row in report["agents"].items():
+        if not row["strict"] or "error" in row:
+            continue
+        began = time.monotonic()
+        found = search_in_process(name, count, seed)
+        row["generated"] = asdict(found)
+        if not found.passed:
+            row["passed"] = False
+        say(f"{name}: {found.count} generated scenarios in {time.monotonic() - began:.1f} s")
+
+
+def _show_generated(report: Mapping[str, Any]) -> None:
+    """Print what generated scenarios found, with the small example where an agent differs."""
+    console = results()
+    for name, row in report["agents"].items():
+        found = row.get("generated")
+        if found is None:
+            continue
+        if not found["difference"]:
+            console.print(f"{name}: same in {found['count']} generated scenarios")
+            continue
+        console.print(f"{name}: {found['found_in']} (seed {found['seed']}): {found['difference']}")
+        console.print(f"Smallest example found, max_turns {found['max_turns']}:")
+        for number, reply in enumerate(found["example"]):
+            console.print(f"  reply {number}: {reply}")
+
+
 def failures(report: Mapping[str, Any]) -> dict[str, str]:
     """Why strict agents of a report did not pass, by agent: its error, or the first difference."""
     return {
-        name: row.get("error") or _difference(row["mismatches"][0])
+        name: row.get("error") or _first_failure(row)
         for name, row in report["agents"].items()
         if row["passed"] is False
     }
+
+
+def _first_failure(row: Mapping[str, Any]) -> str:
+    if row["mismatches"]:
+        return _difference(row["mismatches"][0])
+    found: str = row["generated"]["difference"]
+    return found
 
 
 def _difference(one: Mapping[str, str]) -> str:

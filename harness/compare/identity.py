@@ -9,7 +9,8 @@ from itertools import groupby, product
 from typing import TYPE_CHECKING, Any, get_args
 
 from harness.compare.keys import Exempt
-from harness.errors import NotComparable, PluginError
+from harness.compare.shadow import check_shadow, is_idiomatic
+from harness.errors import NotComparable
 from harness.layers import flatten
 from harness.results.checked import keys
 from harness.results.schema import Certificate, Group
@@ -245,10 +246,13 @@ def check_parity(runs: Sequence[Run], allow: Iterable[str] = ()) -> list[str]:
                     f"parity.{part} differs: {first} for {one}, {second} for {two}. "
                     "Certify both anew with `harness parity`, or say --allow parity"
                 )
+        remarks += check_shadow(
+            [run for run in runs if not is_idiomatic(run.record["agent"])], permitted
+        )
     idiomatic = [
         name
         for name, found in agents.items()
-        if (found is not None and not found["strict"]) or _idiomatic(name)
+        if (found is not None and not found["strict"]) or is_idiomatic(name)
     ]
     if idiomatic:
         remarks.append(
@@ -376,8 +380,8 @@ def _excused(name: str, runs: Sequence[Run]) -> bool:
     """Whether an agent needs no certificate. One that is not installed: the reference of the others."""
     from harness.plugins import is_reference, registry
 
-    if any(spec.name == name for spec in registry().specs("agent")) or _idiomatic(name):
-        return is_reference(name) or _idiomatic(name)
+    if any(spec.name == name for spec in registry().specs("agent")) or is_idiomatic(name):
+        return is_reference(name) or is_idiomatic(name)
     sources = {run.record.get("agent_source") or "" for run in runs if run.record["agent"] == name}
     held = {
         one.parity["fingerprint"].get("reference")
@@ -387,12 +391,3 @@ def _excused(name: str, runs: Sequence[Run]) -> bool:
     return bool(held) and (
         sources <= held or (sources == {""} and name.startswith("reference_"))
     )  # "": older records
-
-
-def _idiomatic(name: str) -> bool:
-    from harness.plugins import agent_spec
-
-    try:
-        return not agent_spec(name).strict
-    except PluginError:  # made elsewhere, by a plugin that is not installed here
-        return name.endswith("_idiomatic")

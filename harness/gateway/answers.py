@@ -28,8 +28,7 @@ class Answer:
     logprobs: tuple[float, ...] | None
     prompt_tokens: int | None
     response_tokens: int | None
-    parsed_calls: tuple[Mapping[str, Any], ...] = ()
-    """Tool calls that the upstream read out of the reply: `name` and `arguments`, both text."""
+    tool_calls: tuple[Mapping[str, Any], ...] = ()
 
 
 class SeenIds:
@@ -89,9 +88,7 @@ def read_answer(completion: Mapping[str, Any], *, token_ids: bool) -> Answer:
             completion.get("usage"),
             token_ids=token_ids,
         )
-        calls = _ToolCalls()
-        calls.feed(message)
-        return replace(answer, parsed_calls=calls.found())
+        return replace(answer, tool_calls=_tool_calls(message))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _bad_answer(error) from error
 
@@ -104,12 +101,12 @@ class StreamedAnswer:
         self.finished = False
         self._token_ids = token_ids
         self._text: list[str] = []
-        self._calls = _ToolCalls()
         self._finish_reason: str | None = None
         self._prompt_ids: list[int] | None = None
         self._response_ids: list[int] = []
         self._logprobs: list[float] = []
         self._usage: Any = None
+        self._tool_calls: dict[int, dict[str, Any]] = {}
 
     def feed(self, chunk: Mapping[str, Any]) -> None:
         """Add one chunk.
@@ -134,7 +131,8 @@ class StreamedAnswer:
                     raise ValueError("more than one choice")
                 delta = choice.get("delta") or {}
                 self._text.append(_text(delta, "content"))
-                self._calls.feed(delta)
+                for part in _tool_calls(delta):
+                    self._add_tool_call(part)
                 if self._token_ids:
                     self._response_ids.extend(_ids(choice, "token_ids") or ())
                     self._logprobs.extend(_logprobs(choice) or ())
@@ -157,40 +155,21 @@ class StreamedAnswer:
             self._usage,
             token_ids=self._token_ids,
         )
-        return replace(answer, parsed_calls=self._calls.found())
+        calls = [self._tool_calls[at] for at in sorted(self._tool_calls)]
+        return replace(answer, tool_calls=tuple(calls))
 
-
-class _ToolCalls:
-    """Gathers the tool calls of a message, whole or in the pieces of a stream; what is no call is passed over."""
-
-    def __init__(self) -> None:
-        self._names: dict[int, str] = {}
-        self._arguments: dict[int, str] = {}
-
-    def feed(self, message: Mapping[str, Any]) -> None:
-        """Add the calls of a message, or the parts of them that a piece of a stream holds."""
-        calls = message.get("tool_calls")
-        if not isinstance(calls, list):
-            return
-        for position, call in enumerate(calls):
-            function = call.get("function") if isinstance(call, dict) else None
-            if not isinstance(function, dict):
-                continue
-            index = call.get("index", position)
-            if not _is_count(index):
-                continue
-            name, arguments = function.get("name"), function.get("arguments")
-            if isinstance(name, str) and name:
-                self._names[index] = name
-            if isinstance(arguments, str):
-                self._arguments[index] = self._arguments.get(index, "") + arguments
-
-    def found(self) -> tuple[Mapping[str, Any], ...]:
-        """Return the calls that have a name, in the order of their numbers."""
-        return tuple(
-            {"name": self._names[index], "arguments": self._arguments.get(index, "")}
-            for index in sorted(self._names)
-        )
+    def _add_tool_call(self, part: Mapping[str, Any]) -> None:
+        """Add a part of a tool call: its name comes first, its arguments come in pieces."""
+        index = part.get("index", 0)
+        known = self._tool_calls.setdefault(index if isinstance(index, int) else 0, {})
+        function = part.get("function")
+        for name in ("id", "type"):
+            if part.get(name):
+                known[name] = part[name]
+        if isinstance(function, Mapping):
+            whole = known.setdefault("function", {"name": "", "arguments": ""})
+            for name in ("name", "arguments"):
+                whole[name] += _text(function, name)
 
 
 def hide(chunk: dict[str, Any], *, token_ids: bool, logprobs: bool) -> None:
@@ -232,6 +211,14 @@ def _text(fields: Mapping[str, object], name: str) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{name} must be text, not {_shown(value)}")
     return value
+
+
+def _tool_calls(message: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+    """Tool calls of a message or of a part of one; what is no list of objects is left out."""
+    calls = message.get("tool_calls")
+    if not isinstance(calls, list):
+        return ()
+    return tuple(call for call in calls if isinstance(call, dict))
 
 
 def _ids(fields: Mapping[str, object], name: str) -> list[int] | None:

@@ -6,17 +6,19 @@ import asyncio
 import hashlib
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from heapq import heappop, heappush
 from typing import Any
 
 from harness import clock
 from harness.branches import caller, renumbered
 from harness.gateway.answers import Answer, StreamedAnswer
+from harness.gateway.canonical import request_digest, shown_parameters
 from harness.gateway.dialects import Written
 from harness.gateway.failures import Refusal, deadline_passed
 from harness.gateway.settings import GatewaySettings
 from harness.records import CallFailure, Transition
+from harness.tool_calls import offered
 
 ENDED = ("client_disconnect", "attempt_closed", "upstream_timeout")
 """Codes of what may end a call at any time, but for the attempt's deadline, which says for itself who is late."""
@@ -112,6 +114,8 @@ class Call:
         self.messages: tuple[Mapping[str, Any], ...] = ()
         self.offered_tools: tuple[str, ...] = ()
         self.overridden: Mapping[str, Any] = {}
+        self.parameters: Mapping[str, Any] = {}
+        self.request_digest = ""
         self.streamed: StreamedAnswer | None = None
         self.aborted_by: Refusal | None = None
         self.outcome = ""
@@ -119,12 +123,18 @@ class Call:
         self._began = time.perf_counter()
         self._task = asyncio.current_task()
 
-    def ask(
-        self, messages: Iterable[Mapping[str, Any]], offered_tools: tuple[str, ...] = ()
-    ) -> None:
-        """The request is whole: the call samples with a seed of its own, and its time begins."""
-        self.messages = tuple(messages)
-        self.offered_tools = offered_tools
+    def ask(self, asked: Mapping[str, Any]) -> None:
+        """The request is whole: the call samples with a seed of its own, and its time begins.
+
+        Args:
+            asked: The request; empty where it came too late to be read.
+        """
+        self.messages = tuple(asked.get("messages", ()))
+        if asked:
+            self.offered_tools = offered(asked)
+            parameters = {name: value for name, value in asked.items() if name != "messages"}
+            self.parameters = shown_parameters(parameters)
+            self.request_digest = request_digest(self.messages, parameters)
         self.draw = self.log.draw(self.who)
         if (seed := self.log.sampling.get("seed")) is not None:
             self.sampling = {**self.log.sampling, "seed": call_seed(seed, self.who, self.draw)}
@@ -162,7 +172,9 @@ class Call:
                 gateway_s=max(0.0, latency_s - self.upstream_s),
                 branch=self.branch,
                 offered_tools=self.offered_tools,
-                parsed_calls=answer.parsed_calls,
+                tool_calls=answer.tool_calls,
+                parameters=self.parameters,
+                request_digest=self.request_digest,
             )
         )
 
@@ -186,6 +198,7 @@ class Call:
                 started_s=self.started_s,
                 latency_s=latency_s,
                 branch=self.branch,
+                request_digest=self.request_digest,
             )
         )
 

@@ -187,8 +187,8 @@ def _transition(row: Mapping[str, Any]) -> Transition:
         "response_ids",
         "logprobs",
         "offered_tools",
-        "parsed_calls",
+        "tool_calls",
     ):
-        if fields[name] is not None:
+        if fields.get(name) is not None:
             fields[name] = tuple(fields[name])
     return Transition(**fields)

@@ -31,7 +31,6 @@ from harness.gateway.forcing import PASSED, ForcedRequest, force
 from harness.gateway.request import Request
 from harness.gateway.settings import GatewaySettings
 from harness.gateway.upstreams import Pools, Upstream
-from harness.tool_calls import offered
 
 logger = logging.getLogger(__name__)
 
@@ -108,13 +107,13 @@ class Relay:
     async def _limited(self, call: Call, request: Request, answering: _Answering) -> None:
         limit_s, left_s = self._settings.call_timeout_s, call.log.left_s
         if left_s <= 0:  # too late, whatever it asks
-            call.ask(())
+            call.ask({})
             raise deadline_passed()
         watcher = None
         try:
             async with asyncio.timeout(min(limit_s, left_s)) as limit:
                 asked = await request.asked()
-                call.ask(asked["messages"], offered(asked))
+                call.ask(asked)
                 left_s = call.log.left_s
                 # The call's time begins here. Not by the loop's clock: uvloop's stands still while it serves a batch.
                 limit.reschedule(time.monotonic() + min(limit_s, left_s))

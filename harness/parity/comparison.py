@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from harness.gateway.canonical import canonical_parameters
 from harness.parity.recorder import RecordedCall, Recording
 
 ACCEPTED = {
@@ -157,7 +158,7 @@ def _differences(mine: Recording, base: Recording, accepted: set[str]) -> list[M
     found: list[Mismatch] = []
 
     def differ(place: str, expected: object, got: object) -> None:
-        found.append(Mismatch(mine.label, place, _short(expected), _short(got)))
+        found.append(Mismatch(mine.label, place, shortened(expected), shortened(got)))
 
     if mine.leaks:
         differ("gold", "in no request", ", ".join(mine.leaks))
@@ -186,6 +187,11 @@ def _differences(mine: Recording, base: Recording, accepted: set[str]) -> list[M
     return found
 
 
+def first_difference(call: RecordedCall, base: RecordedCall) -> tuple[str, object, object] | None:
+    """Return where a request differs first from the reference's: place, expected, got; None where nowhere."""
+    return next(_otherwise(call, base, set()), None)
+
+
 def _otherwise(
     call: RecordedCall, base: RecordedCall, accepted: set[str]
 ) -> Iterator[tuple[str, object, object]]:
@@ -207,13 +213,8 @@ def _canonical(
     call: RecordedCall, accepted: set[str]
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Messages and parameters with the accepted differences taken back; those met are added to `accepted`."""
-    params = dict(call.params)
-    if "max_completion_tokens" in params and "max_tokens" not in params:
-        params["max_tokens"] = params.pop("max_completion_tokens")
-        accepted.add("max_completion_tokens")
-    if params.get("stream") is False:
-        del params["stream"]
-        accepted.add("stream_false")
+    params, met = canonical_parameters(call.params)
+    accepted.update(met)
     return call.messages, params
 
 
@@ -227,6 +228,7 @@ def _zoom(place: str, expected: object, got: object) -> tuple[str, object, objec
     return f"{place} at character {at}", expected[start : at + 24], got[start : at + 24]
 
 
-def _short(value: object) -> str:
+def shortened(value: object) -> str:
+    """Return a value as text of at most 160 characters."""
     text = value if isinstance(value, str) and " > " in value else repr(value)
     return text if len(text) <= 160 else text[:159] + "…"

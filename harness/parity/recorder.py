@@ -236,7 +236,7 @@ def _recording(
             )
             for call, body in zip(calls, bodies, strict=True)
         ],
-        executed=[_said(call) for call in attempt.tool_calls],
+        executed=[spoken_tool_call(call) for call in attempt.tool_calls],
         answer=attempt.answer,
         outcome=attempt.outcome,
         detail=attempt.detail,
@@ -249,7 +249,7 @@ def _recording(
     )
 
 
-def _said(call: ToolCall) -> str:
+def spoken_tool_call(call: ToolCall) -> str:
     """A tool call in one text: its arguments, with the name where there is no such tool."""
     return (
         f"{call.tool} {json.dumps(call.arguments)}"

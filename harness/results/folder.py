@@ -55,6 +55,8 @@ class RunFolder:
         self.logs = path / "logs"
         self.checkpoints = path / "checkpoints"
         self.reward = path / "reward"
+        self.shadow = path / "shadow"
+        """Rollouts that wait for the shadow check, while the run goes on."""
 
     @property
     def id(self) -> str:

@@ -340,6 +340,29 @@ class Certificate(TypedDict):
     made: Annotated[str, "UTC, ISO 8601"]
 
 
+class ShadowDifference(TypedDict):
+    """The first difference between a rollout and the reference agent's replay of it."""
+
+    rollout_id: Annotated[str, "of the rollout"]
+    task_id: Annotated[str, "of its task"]
+    phase: Annotated[str, "`train` or `val`"]
+    step: Annotated[int, "of the rollout"]
+    place: Annotated[str, "number and role of the call, and where its request differs"]
+    expected: Annotated[str, "what the reference does there, shortened"]
+    got: Annotated[str, "what the agent did, shortened"]
+
+
+class Shadow(TypedDict):
+    """What the shadow check of a strict agent's rollouts found, over all launches."""
+
+    checked: Annotated[int, "rollouts that were replayed with the reference agent"]
+    identical: Annotated[int, "of them, those with byte-identical requests and the same answer"]
+    unchecked: Annotated[int, "rollouts that were chosen and could not be replayed"]
+    reason: Annotated[str, "why the first of those could not be; empty where all were"]
+    first_difference: Annotated[ShadowDifference | None, "None where there is none"]
+    seconds: Annotated[float, "of all replays together"]
+
+
 class Parent(TypedDict):
     """Where the policy of an evaluation was trained."""
 
@@ -404,6 +427,12 @@ class RunRecord(TypedDict):
     ]
     identity: Annotated[Identity, "what must be equal where runs are compared"]
     parity: Annotated[Certificate | None, "that the agent does what its reference does"]
+    shadow: NotRequired[
+        Annotated[
+            Shadow | None,
+            "shadow check of a strict agent; None until the run ends; missing: not checked",
+        ]
+    ]
     agent_fingerprint: NotRequired[
         Annotated[str, "hash of all that a certificate depends on: one made later is found"]
     ]

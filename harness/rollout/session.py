@@ -36,6 +36,7 @@ from harness.results.folder import RowLog, RunFolder
 from harness.rollout.client import RolloutClient
 from harness.rollout.credit import kinds, payments
 from harness.rollout.request import Phase, RolloutRequest
+from harness.rollout.spool import Spool, chosen
 from harness.scoring import Scorer
 from harness.sections import EvalConfig
 
@@ -136,6 +137,7 @@ class Session:
         self._transitions = (
             RowLog(folder, "transitions") if self.config.rollout.keep_transitions else None
         )
+        self._spool = Spool(folder.shadow)
         self._matches = re.compile(trained_by(self.config.agent, self.config.agent_match))
         self._responses = SeenIds(REMEMBERED)
         self._shuffles = defaultdict[str, RewardShuffle](lambda: RewardShuffle(self.config.seed))
@@ -164,6 +166,9 @@ class Session:
             request, {"step": step, "task": task.id, "session": session}
         )
         self._check(attempt)
+        share, who = self.config.rollout.shadow_share, f"{task.id}/{session}"
+        if chosen(self.config.seed, share, phase, step, who):
+            self._spool.add(request, attempt, self.model, phase, step)
         turns = self._program.turns(attempt)
         first = turns[0].answer if turns else None
         drafts = turns if phase == "train" and self.config.train.credit != "shared" else turns[:1]

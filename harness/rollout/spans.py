@@ -24,10 +24,16 @@ PAYLOAD = "harness.record"
 def transition_from(data: Mapping[str, Any]) -> Transition:
     """A transition from its JSON form."""
     fields = dict(data)
-    for key in ("prompt_ids", "response_ids", "logprobs", "messages"):
-        fields[key] = None if fields[key] is None else tuple(fields[key])
-    for key in ("offered_tools", "parsed_calls"):
-        fields[key] = tuple(fields.get(key, ()))
+    for key in (
+        "prompt_ids",
+        "response_ids",
+        "logprobs",
+        "messages",
+        "offered_tools",
+        "tool_calls",
+    ):
+        if fields.get(key) is not None:
+            fields[key] = tuple(fields[key])
     return Transition(**fields)
 
 

@@ -59,6 +59,10 @@ class HostToolbox:
         self.tools: Sequence[Tool] = self._environment.tools_for(self.request.payload)
         self.prompts: Any = program(self.request.program).prompts_for(self.tools)
 
+    def replay(self, session: EnvironmentSession) -> None:
+        """Use an open session of recorded results instead of one of the environment."""
+        self._session = session
+
     async def prepare(self) -> None:
         """See that what the payload names is here, and wait for what attempts share, or note why it is not."""
 

@@ -15,11 +15,12 @@ from harness.gateway.client import Endpoint
 from harness.ledger import spent
 from harness.monitor import Monitor
 from harness.order import training_order, validation_order, write_dataset
+from harness.parity.shadow import CUT_SHORT_S, WAIT_S, ShadowCheck
 from harness.plugins import make_trainer, reward_of
 from harness.policies.roles import Answerer, answering
 from harness.records import Task
 from harness.results.folder import FULL, RunFolder, undisturbed
-from harness.results.schema import Parent, RunRecord, Scores
+from harness.results.schema import Parent, RunRecord, Scores, Shadow
 from harness.results.signal import least_to_train
 from harness.results.tables import conclude
 from harness.run.checks import ROWS_BYTES
@@ -154,7 +155,12 @@ def train(
 
 
 def _end(
-    run: StartedRun, status: str, reason: str, wall_s: float, result: Callable[[RunRecord], Scores]
+    run: StartedRun,
+    status: str,
+    reason: str,
+    wall_s: float,
+    result: Callable[[RunRecord], Scores],
+    shadow: Shadow | None,
 ) -> str:
     """Write how a run ended, and its tables; why the tables could not be written, empty where they were."""
     folder = run.folder
@@ -162,9 +168,10 @@ def _end(
     scores = result(started)
     if paid := spent(folder.reward):
         scores["reward_cost"] = paid
-    return conclude(
-        folder, closed(started, status, reason, wall_s, scores, changed_data(run.task_set))
-    )
+    record = closed(started, status, reason, wall_s, scores, changed_data(run.task_set))
+    if shadow is not None:
+        record["shadow"] = shadow
+    return conclude(folder, record)
 
 
 @contextmanager
@@ -210,6 +217,10 @@ def recorded(
     if kind == "eval":
         record["parent"] = parent
     folder.write(record)
+    shadow = None
+    if "shadow" in record:
+        shadow = ShadowCheck(folder.shadow, run.config.agent, record["shadow"])
+        shadow.start()
     began = time.monotonic()
     status, reason = "failed", ""
     try:
@@ -227,8 +238,12 @@ def recorded(
             raise RunFailed(f"{reason}: {folder.path} has no room for the results") from error
         raise
     finally:
+        wall_s = time.monotonic() - began
         with undisturbed():
-            unwritten = _end(run, status, reason, time.monotonic() - began, result)
+            checked = None
+            if shadow is not None:
+                checked = shadow.stop(WAIT_S if status == "finished" else CUT_SHORT_S)
+            unwritten = _end(run, status, reason, wall_s, result, checked)
     if unwritten:
         then = ": make room, then `harness train --resume` writes them" if kind == "train" else ""
         raise RunFailed(f"{unwritten}{then}")

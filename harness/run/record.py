@@ -113,6 +113,8 @@ def run_record(
     }
     if model_path and (parser := parser_of(config, model_path, device)):
         record["tool_parser"] = parser
+    if spec.strict:
+        record["shadow"] = folder.read().get("shadow") if resumed else None
     if answers:
         record["roles"] = {role: one.name for role, one in answers.items()}
     return record

@@ -30,8 +30,9 @@ from harness.compare.measures import framework_s
 from harness.compare.references import reference_rows
 from harness.compare.selection import select
 from harness.errors import NotComparable, UserError
+from harness.results.schema import Shadow
 
-from .synthetic import certificate
+from .synthetic import SHADOW, certificate
 
 Write = Callable[..., Any]
 
@@ -1187,3 +1188,47 @@ def test_runs_of_two_judges_or_rubrics_are_refused_and_of_two_endpoints_are_not(
             NotComparable, match=rf"^reward_options\.{key} differs: '\w+' in .*, '\w+' in "
         ):
             compare(select([one, judged("langgraph_sql", **{key: value})]))
+
+
+def test_a_rollout_that_differs_from_the_reference_is_not_compared(
+    write_run: Write,
+) -> None:
+    reference = write_run()
+    differing: Shadow = {
+        **SHADOW,
+        "identical": 99,
+        "first_difference": {
+            "rollout_id": "ro-1",
+            "task_id": "t",
+            "phase": "val",
+            "step": 2,
+            "place": "call 2 (rewrite_query)",
+            "expected": "no further call",
+            "got": "2 further calls",
+        },
+    }
+    cases: list[tuple[Shadow, str]] = [
+        (differing, r"1 of 100 rollouts differ, first rollout ro-1: call 2 \(rewrite_query\)"),
+        ({**SHADOW, "unchecked": 3, "reason": "TimeoutError"}, "3 rollouts were not checked"),
+        ({**SHADOW, "checked": 0, "identical": 0}, "no rollout was checked"),
+    ]
+    for shadow, why in cases:
+        other = write_run("langgraph_sql", shadow=shadow)
+        with pytest.raises(NotComparable, match=why):
+            compare(select([reference.path, other.path]))
+        remarks = compare(select([reference.path, other.path]), allow=["parity"])["remarks"]
+        assert any("The shadow check of" in one and "allowed" in one for one in remarks)
+    other.update(shadow=None)
+    with pytest.raises(NotComparable, match="it has no result"):
+        compare(select([reference.path, other.path]))
+
+
+def test_runs_older_than_the_shadow_check_compare_with_a_note(
+    write_run: Write,
+) -> None:
+    reference, older = write_run(), write_run("langgraph_sql", shadow=None)
+    remarks = compare(select([reference.path, older.path]))["remarks"]
+    assert any("not checked in 1 of 2 runs" in one for one in remarks)
+    newer = write_run("langgraph_sql")
+    remarks = compare(select([reference.path, newer.path]))["remarks"]
+    assert any("200 rollouts of 2 runs" in one and "byte-identical" in one for one in remarks)

@@ -356,7 +356,7 @@ async def test_a_call_ended_after_the_deadline_ended_for_it_whoever_comes_first(
 
 
 async def _calling(log: AttemptLog) -> None:
-    log.begin("writer").ask([])
+    log.begin("writer").ask({"messages": []})
     await asyncio.sleep(60)
 
 

@@ -392,12 +392,20 @@ def _parity(runs: Sequence[Run]) -> Table:
 
     rows = []
     for plugin in dict.fromkeys(run.record["agent"] for run in runs):
+        shadow = _shadow([run for run in runs if run.record["agent"] == plugin])
         found = next(
             (run.parity for run in runs if run.record["agent"] == plugin and run.parity), None
         )
         if found is None:
             rows.append(
-                [plugin, "the reference" if is_reference(plugin) else "no certificate", "", "", ""]
+                [
+                    plugin,
+                    "the reference" if is_reference(plugin) else "no certificate",
+                    "",
+                    "",
+                    "",
+                    shadow,
+                ]
             )
             continue
         kind = "same agent, certified" if found["strict"] else "idiomatic: measured, not the same"
@@ -408,10 +416,23 @@ def _parity(runs: Sequence[Run]) -> Table:
                 found["hash"],
                 str(found["scenarios"]),
                 ", ".join(found["accepted"]) or "none",
+                shadow,
             ]
         )
-    heads = ["agent", "parity", "certificate", "scenarios", "accepted differences"]
+    heads = ["agent", "parity", "certificate", "scenarios", "accepted differences", "shadow check"]
     return Table("parity", "Parity certificates", heads, rows)
+
+
+def _shadow(runs: Sequence[Run]) -> str:
+    """What the shadow checks of one agent's runs found, in a few words."""
+    found = [shadow for run in runs if (shadow := run.record.get("shadow")) is not None]
+    if not found:
+        return "not checked"
+    checked = sum(shadow["checked"] for shadow in found)
+    identical = sum(shadow["identical"] for shadow in found)
+    unchecked = sum(shadow["unchecked"] for shadow in found)
+    left = f", {unchecked} not checked" if unchecked else ""
+    return f"{identical} of {checked} rollouts identical{left}"
 
 
 def _about(runs: Sequence[Run]) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from harness.programs import CANARY, Scenario
@@ -216,3 +217,81 @@ class Script:
         function = {"name": tool["name"], "arguments": json.dumps({name: self._last})}
         call = {"id": f"call_{len(self._replies)}", "type": "function", "function": function}
         return Reply("", finish_reason="tool_calls", tool_calls=[call])
+
+
+QUERIES = (
+    _COUNT,
+    "SELECT count(*) FROM concert",
+    "SELECT 1",
+    "SELECT 0",
+    "SELECT NULL",
+    "SELECT ''",
+    "SELECT sum(age) FROM singer WHERE age > 99",
+    "SELECT name FROM singer WHERE age > 99",
+    "SELECT nme FROM singer",
+    "SELECT FROM WHERE",
+    "SELECT *, title || title || title FROM concert",
+    'SELECT "Straße" FROM "Verkäufe" WHERE "金额" > 10',
+    "SELECT '🎵 {x} %s \\n ```'",
+    "DELETE FROM singer",
+    "",
+)
+"""Queries of generated scenarios: right, empty, `0`, NULL, wrong, long, unicode, and refused by the sandbox."""
+GENERATED_QUESTIONS = (QUESTION, "Welche Straße? 哪条街? 🎵", "What is {question} with 100 %s?", "")
+
+
+def generate(random: Random, name: str) -> Scenario:
+    """Return a random scenario: drafts and checks by a grammar, now and then a reply of another kind."""
+    turns = random.randint(1, 5)
+    few = random.sample(QUERIES, random.randint(1, 3))  # so that a query comes again, as in A, B, A
+    replies: list[Reply] = []
+    for _ in range(turns):
+        replies += [_generated_draft(random, few), _generated_check(random)]
+    return _scenario(
+        name,
+        "generated",
+        tuple(replies),
+        random.choice(GENERATED_QUESTIONS),
+        max_turns=random.randint(1, turns),
+    )
+
+
+def _generated_draft(random: Random, queries: list[str]) -> Reply:
+    query = random.choice(queries)
+    kind = random.randrange(16)
+    if kind == 0:
+        return Reply(random.choice(("", " \n", "I cannot help with that.", "```sql", "```")))
+    if kind == 1:
+        return Reply(f"```sql\n{query[: len(query) // 2]}", finish_reason="length")
+    if kind == 2:
+        return Reply(query)
+    if kind == 3:
+        return _sql(
+            random.choice(queries), "First:\n", f"\nBetter:\n```sqlite\n{query}\n```\nDone."
+        )
+    if kind == 4:
+        return _sql(query, "  Gern! 🎵\n" * random.randint(1, 40))
+    if kind == 5:
+        return _generated_failure(random)
+    return _sql(query)
+
+
+def _generated_check(random: Random) -> Reply:
+    kind = random.randrange(12)
+    remark = random.choice(("Fine.", "Hm, 哪?", "", "{remarks} %d \\t", "long " * 300))
+    if kind == 0:
+        return Reply(random.choice(("", "Hm.", "I cannot judge that.", APPROVED.lower())))
+    if kind == 1:
+        return Reply(f"{APPROVED}\n{remark}\n{REJECTED}")
+    if kind == 2:
+        return Reply(f"{REJECTED}\n{remark}\n{APPROVED}\n ")
+    if kind == 3:
+        return Reply(f"{remark}\n{APPROVED[:10]}", finish_reason="length")
+    if kind == 4:
+        return _generated_failure(random)
+    return Reply(f"{remark}\n{APPROVED if kind < 8 else REJECTED}")
+
+
+def _generated_failure(random: Random) -> Reply:
+    status = random.choice((400, 429, 500, 503))
+    return Reply.failure(status, retry_after="0")

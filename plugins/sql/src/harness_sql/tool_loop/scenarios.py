@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from random import Random
 from typing import Any
 
 from harness.programs import Scenario
@@ -178,3 +179,49 @@ class Script:
 
     def __call__(self, request: object) -> Reply:
         return self._left.pop(0) if self._left else Reply.failure(500, "the scenario is over")
+
+
+WRONG_ARGUMENTS = (
+    "",
+    "{",
+    "[]",
+    "null",
+    '"SELECT 1"',
+    "{}",
+    '{"query": "SELECT 1"}',
+    '{"sql": 1}',
+    '{"sql": null}',
+    '{"sql": "SELECT 1", "more": true}',
+    ' {"sql" : "SELECT 1"} ',
+    '{"sql": "SELECT \\u0027\\u00fc\\u0027"}',
+)
+
+
+def generate(random: Random, name: str) -> Scenario:
+    """Return a random scenario: replies that call tools by a grammar, and an answer in words."""
+    few = random.sample(sql.QUERIES, random.randint(1, 3))  # so that a query comes again
+    rounds = random.randint(0, 5)
+    replies = [_generated_round(random, few) for _ in range(rounds)]
+    replies.append(
+        Reply(random.choice(("There are 3.", "", "\n 3 \n", "I cannot.", "哪条街 🎵" * 50)))
+    )
+    question = random.choice(sql.GENERATED_QUESTIONS)
+    return _scenario(name, "generated", *replies, question=question, max_turns=random.randint(1, 6))
+
+
+def _generated_round(random: Random, queries: list[str]) -> Reply:
+    if random.randrange(12) == 0:
+        return Reply.failure(random.choice((400, 429, 500, 503)), retry_after="0")
+    made: list[tuple[str, str]] = []
+    for _ in range(random.choice((1, 1, 1, 2, 3))):
+        kind = random.randrange(10)
+        if kind == 0:
+            made.append((random.choice(("look_up", "", "query")), "{}"))
+        elif kind <= 2:
+            made.append((TOOL, random.choice(WRONG_ARGUMENTS)))
+        else:
+            query = random.choice(queries)
+            made.append((TOOL, json.dumps({"sql": query}, ensure_ascii=random.random() < 0.5)))
+    words = random.choice(("", "", "Let me look.", "Moment… 🎵"))
+    repeated_id = "call_0" if random.randrange(10) == 0 else None
+    return calling(*made, text=words, id=repeated_id)

@@ -1,0 +1,206 @@
+"""Generated scenarios: random replies of the model by a program's grammar, played by an agent and its reference.
+
+The same seed gives the same scenarios. One that the two play differently is made smaller for as long as they differ.
+
+As a process: `python -m harness.parity.generated AGENT --count N --seed S --out FILE`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from random import Random
+
+from harness import plugins
+from harness.errors import PluginError, last_line
+from harness.parity.comparison import Similarity, compare
+from harness.parity.recorder import record
+from harness.programs import Scenario
+from harness.rollout.environments import python_for
+from harness.scripted.completion import Reply
+from harness.toolbox import Agent
+
+CHUNK = 250
+"""Scenarios that are played before they are compared; the first that differs ends the search."""
+SHRINK_ROUNDS = 20
+PROCESS_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """What generated scenarios found.
+
+    Attributes:
+        count: Scenarios that were played.
+        seed: That they were generated with.
+        difference: The first difference of the smaller example, as text; empty where there is none.
+        found_in: Name of the scenario that differed.
+        example: The replies of the smaller example, as text.
+        max_turns: Of the smaller example.
+    """
+
+    agent: str
+    count: int
+    seed: int
+    difference: str = ""
+    found_in: str = ""
+    example: tuple[str, ...] = ()
+    max_turns: int = 0
+
+    @property
+    def passed(self) -> bool:
+        """Whether all scenarios were played as the reference plays them."""
+        return not self.difference
+
+
+def scenarios(program: str, count: int, seed: int) -> list[Scenario]:
+    """Return `count` random scenarios of a program.
+
+    Raises:
+        PluginError: The program has no generator.
+    """
+    of = plugins.program(program)
+    made: list[Scenario] = []
+    for number in range(count):
+        random = Random(f"{seed}/{program}/{number}")
+        scenario = of.generate(random, f"generated_{number}")
+        if scenario is None:
+            raise PluginError(
+                f"program {program!r} generates no scenarios: its module of scenarios has no `generate`"
+            )
+        made.append(scenario)
+    return made
+
+
+async def search(agent: Agent, name: str, program: str, count: int, seed: int) -> Generated:
+    """Play generated scenarios until one differs, and make that one smaller."""
+    reference = _reference(program)
+    everything = scenarios(program, count, seed)
+    for start in range(0, count, CHUNK):
+        chunk = everything[start : start + CHUNK]
+        found = await _compared(agent, reference, program, chunk)
+        if not found.passed:
+            first = next(one for one in chunk if one.name == found.failed[0])
+            small = await shrink(agent, reference, program, first)
+            again = await _compared(agent, reference, program, [small])
+            # An agent with a state may behave otherwise the second time.
+            shown = again.mismatches or found.mismatches
+            replies = tuple(_shown(reply) for reply in small.replies)
+            return Generated(
+                name, start + len(chunk), seed, str(shown[0]), first.name, replies, small.max_turns
+            )
+    return Generated(name, count, seed)
+
+
+async def shrink(agent: Agent, reference: Agent, program: str, scenario: Scenario) -> Scenario:
+    """Return a smaller scenario that still differs: fewer replies, shorter ones, fewer turns."""
+    for _ in range(SHRINK_ROUNDS):
+        candidates = _smaller(scenario)
+        if not candidates:
+            break
+        found = await _compared(agent, reference, program, candidates)
+        smaller = next((one for one in candidates if one.name in found.failed), None)
+        if smaller is None:
+            break
+        scenario = smaller
+    return scenario
+
+
+def _smaller(scenario: Scenario) -> list[Scenario]:
+    replies = scenario.replies
+    made: list[Scenario] = []
+    for at in range(len(replies)):
+        made.append(replace(scenario, replies=replies[:at] + replies[at + 1 :]))
+    if scenario.max_turns > 1:
+        made.append(replace(scenario, max_turns=scenario.max_turns - 1))
+    for at, reply in enumerate(replies):
+        if reply.status != 200:
+            continue
+        shorter = replace(reply, text=reply.text[: len(reply.text) // 2])
+        if reply.text and not reply.tool_calls:
+            made.append(replace(scenario, replies=(*replies[:at], shorter, *replies[at + 1 :])))
+        if reply.tool_calls and len(reply.tool_calls) > 1:
+            fewer = replace(reply, tool_calls=reply.tool_calls[:1])
+            made.append(replace(scenario, replies=(*replies[:at], fewer, *replies[at + 1 :])))
+    return [replace(one, name=f"smaller_{number}") for number, one in enumerate(made)]
+
+
+def _shown(reply: Reply) -> str:
+    if reply.status != 200:
+        return f"HTTP {reply.status}"
+    calls = "".join(
+        f" calls {call['function']['name']}({call['function']['arguments']})"
+        for call in reply.tool_calls or ()
+    )
+    return f"{reply.text!r}{calls}"
+
+
+async def _compared(
+    agent: Agent, reference: Agent, program: str, chunk: Sequence[Scenario]
+) -> Similarity:
+    expected = await record(reference, program, chunk, plays=["alone"])
+    recorded = await record(agent, program, chunk, plays=["alone"])
+    return compare("agent", recorded, expected)
+
+
+def _reference(program: str) -> Agent:
+    agent: Agent = plugins.load(plugins.agent_spec(plugins.program(program).reference))()
+    return agent
+
+
+def search_in_process(name: str, count: int, seed: int) -> Generated:
+    """Search with an agent in a process of its own, with its plugin's interpreter.
+
+    Raises:
+        PluginError: There is no such agent, or its process failed.
+    """
+    plugins.agent_spec(name)
+    python = python_for(plugins.registry().owner("agent", name))
+    with tempfile.TemporaryDirectory(prefix="harness-parity-") as folder:
+        out = Path(folder) / "generated.json"
+        options = [name, "--count", str(count), "--seed", str(seed), "--out", str(out)]
+        try:
+            done = subprocess.run(
+                [python, "-m", "harness.parity.generated", *options],
+                capture_output=True,
+                encoding="utf-8",
+                errors="replace",
+                timeout=PROCESS_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise PluginError(
+                f"agent {name!r} did not get through {count} generated scenarios in {PROCESS_S:g} s"
+            ) from error
+        if done.returncode or not out.is_file():
+            reason = last_line(done.stderr, "no message")
+            reason = reason.removeprefix("harness.errors.PluginError: ")
+            raise PluginError(f"agent {name!r} could not play generated scenarios: {reason}")
+        found = json.loads(out.read_text(encoding="utf-8"))
+    return Generated(**{**found, "example": tuple(found["example"])})
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Search with one agent and write what was found as JSON."""
+    parser = argparse.ArgumentParser(prog="python -m harness.parity.generated", description=__doc__)
+    parser.add_argument("agent")
+    parser.add_argument("--count", type=int, required=True)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.CRITICAL)
+    program = plugins.program_of(options.agent)
+    agent = plugins.load(plugins.agent_spec(options.agent))()
+    found = asyncio.run(search(agent, options.agent, program, options.count, options.seed))
+    options.out.write_text(json.dumps(asdict(found)), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

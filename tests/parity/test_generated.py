@@ -1,0 +1,120 @@
+"""Generated scenarios find agents that the written ones do not, and show a small example."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from harness.parity import generated
+from harness.parity.generated import Generated, scenarios, search
+from harness.plugins import agent_spec, agents_of, load
+from harness.records import Problem
+from harness.toolbox import Toolbox
+from harness_sql.self_correcting.reference import ReferenceSQL
+from harness_sql.tool_loop.reference import ReferenceTools
+
+from .bad_agents import (
+    AddsASystemLine,
+    ChangesAfterRollouts,
+    DropsStop,
+    NeverAcceptsNothing,
+    Retries,
+)
+
+SQL, TOOLS = "self_correcting_sql", "tool_loop"
+IN_FULL = 2000
+STRICT = [
+    (program, name)
+    for program in (SQL, TOOLS)
+    for name in agents_of(program)
+    if agent_spec(name).strict and not name.startswith("reference_")
+]
+
+
+def found_with(agent: ReferenceSQL, count: int = 120) -> Generated:
+    return asyncio.run(search(agent, "bad", SQL, count, seed=3))
+
+
+def test_the_same_seed_gives_the_same_scenarios() -> None:
+    for program in (SQL, TOOLS):
+        first = scenarios(program, 50, seed=1)
+        assert first == scenarios(program, 50, seed=1)
+        assert first[:20] == scenarios(program, 20, seed=1)
+        assert first != scenarios(program, 50, seed=2)
+
+
+def test_the_grammar_has_what_the_written_scenarios_lack() -> None:
+    made = scenarios(SQL, 500, seed=0)
+    texts = [[reply.text for reply in one.replies if reply.status == 200] for one in made]
+    replies = [text for one in texts for text in one]
+    assert "" in replies and "I cannot help with that." in replies
+    assert any("SELECT NULL" in text for text in replies)
+    assert any(len(text) > 1000 for text in replies)
+    drafts = [one[::2] for one in texts]
+    returns = [one for one in drafts if len(one) > 2 and one[0] == one[2] != one[1]]
+    assert returns, "no scenario comes back to an earlier query"
+    assert any(reply.finish_reason == "length" for one in made for reply in one.replies)
+    calls = [
+        call["function"]
+        for one in scenarios(TOOLS, 500, seed=0)
+        for reply in one.replies
+        for call in reply.tool_calls or ()
+    ]
+    assert {"{", "[]", '{"sql": 1}'} <= {call["arguments"] for call in calls}
+    assert "look_up" in {call["name"] for call in calls}
+
+
+def test_the_references_play_them_as_themselves() -> None:
+    assert asyncio.run(search(ReferenceSQL(), "same", SQL, 40, seed=5)).passed
+    assert asyncio.run(search(ReferenceTools(), "same", TOOLS, 40, seed=5)).passed
+
+
+def test_an_agent_that_never_accepts_nothing_is_shown_by_a_small_example() -> None:
+    found = found_with(NeverAcceptsNothing())
+    assert not found.passed
+    assert len(found.example) == 2 and found.max_turns == 2
+    assert "sequence of roles" in found.difference
+
+
+@pytest.mark.slow
+def test_a_tool_agent_that_swallows_wrong_arguments_is_found() -> None:
+    class Swallows(ReferenceTools):
+        async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
+            words = await super().solve(problem, toolbox)
+            wrong = any(call.fault for call in toolbox.tool_calls)  # type: ignore[attr-defined]
+            return "" if wrong else words
+
+    found = asyncio.run(search(Swallows(), "bad", TOOLS, 120, seed=3))
+    assert not found.passed and len(found.example) == 2
+    assert "answer" in found.difference
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("agent", "differs"),
+    [
+        (ChangesAfterRollouts, True),
+        (Retries, True),
+        (DropsStop, False),  # no scenario, and no run, sends the parameter
+        (AddsASystemLine, True),
+    ],
+)
+def test_which_of_the_bad_agents_they_find(agent: type[ReferenceSQL], differs: bool) -> None:
+    assert found_with(agent()).passed is not differs
+
+
+def test_the_process_writes_what_it_found(tmp_path: Path) -> None:
+    out = tmp_path / "found.json"
+    generated.main(["reference_tools", "--count", "5", "--seed", "2", "--out", str(out)])
+    found = json.loads(out.read_text())
+    assert (found["agent"], found["count"], found["difference"]) == ("reference_tools", 5, "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("program", "name"), STRICT)
+def test_strict_agents_play_all_of_them_as_the_reference(program: str, name: str) -> None:
+    found = asyncio.run(search(load(agent_spec(name))(), name, program, IN_FULL, seed=0))
+    assert found.passed, found
