@@ -9,7 +9,9 @@ import fcntl
 import getpass
 import json
 import platform
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from harness.errors import UserError
 from harness.layers import parse_json
@@ -47,9 +49,7 @@ def write_down(folder: RunFolder, record: RunRecord) -> Reading:
             fcntl.flock(file, fcntl.LOCK_EX)
             file.seek(0)
             known = [_read(path, number, line) for number, line in enumerate(file, 1)]
-            reading["earlier"] = [
-                one["run"] for one in known if all(one[key] == reading[key] for key in _COMPARED)
-            ]  # type: ignore[literal-required]
+            reading["earlier"] = [one["run"] for one in known if _alike(one, reading)]
             file.write(json.dumps(reading, ensure_ascii=False) + "\n")
     except OSError as error:
         raise UserError(
@@ -76,3 +76,8 @@ def _user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):
         return "unknown"
+
+
+def _alike(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+    """Return whether two readings are of the same questions."""
+    return all(first[key] == second[key] for key in _COMPARED)

@@ -15,6 +15,7 @@ import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -123,10 +124,7 @@ def _course(
 
     return Course(
         source,
-        {
-            member: lambda policy, most, member=member: right(member, policy, most)
-            for member in turns
-        },  # type: ignore[misc]
+        {member: partial(right, member) for member in turns},
         tuple(turns),
         TeamProgram.prompts_hash,
         Small(ARCHITECTURE, tokenizer_of),

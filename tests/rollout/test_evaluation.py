@@ -392,7 +392,7 @@ def test_dev_shows_tools_offered_raw_reply_and_parsed_call(
         offered_tools=("execute", "schema"),
         response_text="Let me see.",
         response_ids=(7, 8),
-        parsed_calls=({"name": "execute", "arguments": '{"sql": "SELECT 1"}'},),
+        tool_calls=({"function": {"name": "execute", "arguments": '{"sql": "SELECT 1"}'}},),
     )
     unread = transition(
         "assistant", 1, offered_tools=("execute",), response_text='{"name": "execute"}'
