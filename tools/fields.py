@@ -71,6 +71,7 @@ OF_COMPARISONS = (
     keys.Failed,
     keys.Identified,
     references.Reference,
+    references.Curve,
     Plan,
     states.StudyState,
     states.Entry,

@@ -204,7 +204,7 @@ def test_tool_calls_that_no_server_reads_are_warned_of_once(tmp_path: Path) -> N
 
 
 def test_calls_are_counted_by_whether_the_server_read_them() -> None:
-    parsed = {"parsed_calls": ({"name": "add", "arguments": "{}"},) * 2}
+    parsed = {"tool_calls": ({"function": {"name": "add", "arguments": "{}"}},) * 2}
     calls = (
         transition("assistant", offered_tools=("add",), response_text="", **parsed),
         transition("assistant", offered_tools=("add",), response_text='{"name": "add"}'),

@@ -192,6 +192,8 @@ def test_what_an_agent_prints_and_answers_is_kept_in_bounds(
                 server.base_url,
             ),
             *("--limit", "1", "--runs-dir", str(tmp_path / "runs"), "--set", "max_turns=2"),
+            # The gateway's bound follows from it: a request with two replies of 2 MB passes.
+            *("--set", "sampling.max_prompt_tokens=16384"),
         ],
         env=saboteur,
         capture_output=True,
