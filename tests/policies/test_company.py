@@ -131,9 +131,9 @@ NO_AVX512 = "AVX512" not in torch.backends.cpu.get_cpu_capability()
             marks=pytest.mark.xfail(
                 NO_AVX512,
                 strict=False,
-                reason="on an AMD EPYC without AVX-512 the answer to a prompt of 1,000 tokens "
-                "changes by simulated rounding; the cause is not known. Real rounding changes "
-                "nothing there (the tests below)",
+                reason="seen on an AMD EPYC without AVX-512, in most tries but not in all: the "
+                "answer to a prompt of 1,000 tokens changes by simulated rounding. The cause is "
+                "not known; real rounding changes nothing there (the tests below)",
             ),
         ),
         (True, 1),
