@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
 from harness.environments import Tool
 from harness.records import JSON
+from harness.schemas import SchemaFault, find_mismatch
 
 STATE_BYTES = 1 << 18
 """Of the state that a session leaves behind, as JSON."""
@@ -49,21 +49,16 @@ def plain_state(left: object) -> Mapping[str, JSON] | None:
     return state
 
 
-@cache
-def _validator(schema: str) -> Any:
-    """Of the arguments of a tool; made once a process, since every call is checked against it."""
-    from jsonschema import Draft202012Validator
-
-    return Draft202012Validator(json.loads(schema))
-
-
 def misfit(given: Mapping[str, object], tool: Tool) -> str:
-    """What keeps arguments from fitting a tool's schema, or nothing."""
-    error = next(iter(_validator(json.dumps(tool.parameters)).iter_errors(dict(given))), None)
-    if error is None:
+    """Return what keeps arguments from fitting a tool's schema; empty where they fit."""
+    try:
+        found = find_mismatch(dict(given), tool.parameters)
+    except SchemaFault as fault:
+        return f"cannot be checked: the tool's schema {fault}"
+    if found is None:
         return ""
-    where = ".".join(map(str, error.absolute_path))
-    return f"do not fit{f' at {where}' if where else ''}: {error.message[:200]}"
+    place = f" at {found.place}" if found.place else ""
+    return f"do not fit{place}: {found.message}"
 
 
 def _storable_in(value: object) -> Any:

@@ -20,6 +20,7 @@ from harness.plugins import environment, program
 from harness.records import JSON, ToolCall, ToolFault
 from harness.rollout.plain import misfit, parsed, plain_state, storable
 from harness.rollout.request import RolloutRequest
+from harness.schemas import SchemaFault, check_schema
 from harness.toolbox import LLM, Arguments, Carrier, Toolbox
 
 if TYPE_CHECKING:
@@ -67,10 +68,23 @@ class HostToolbox:
         """See that what the payload names is here, and wait for what attempts share, or note why it is not."""
 
         async def prepared() -> None:
+            self._check_schemas()
             self._environment.check(self.request.payload)
             await self._environment.ready(self.request.payload)
 
         await self._noted(READY_S, prepared, "was not ready")
+
+    def _check_schemas(self) -> None:
+        """Refuse tools with arguments that cannot be checked safely.
+
+        Raises:
+            EnvironmentFault: The message names the tool and what is wrong with its schema.
+        """
+        for tool in self.tools:
+            try:
+                check_schema(tool.parameters)
+            except SchemaFault as fault:
+                raise EnvironmentFault(f"the schema of tool {tool.name!r} {fault}") from None
 
     async def open(self, attempt: str) -> None:
         """Open the session of an attempt, by an id of its own, or note why there is none."""

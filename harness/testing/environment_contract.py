@@ -32,6 +32,7 @@ from harness.parity.recorder import LIMITS
 from harness.records import JSON, Problem, Task, ToolCall
 from harness.rollout.request import RolloutRequest
 from harness.rollout.tools import CLOSE_S, HostToolbox
+from harness.schemas import check_schema
 from harness.testing.data_contract import Contract, check_payloads
 
 NOT_JSON = ("", "{", "[1]", '"text"', "null")
@@ -64,8 +65,6 @@ class EnvironmentContract(Contract):
     def test_tools_are_fit_for_a_chat_completion_request(
         self, made: Environment, tasks: Sequence[Task]
     ) -> None:
-        from jsonschema import Draft202012Validator
-
         offered = made.tools_for(made.payload(tasks[0], LIMITS))
         assert bool(offered) == bool(self.calls), (
             "set `calls` to some that go well, and to none where it has no tools"
@@ -78,7 +77,7 @@ class EnvironmentContract(Contract):
             assert tool.parameters.get("type") == "object", (
                 f"the arguments of {tool.name} are no object"
             )
-            Draft202012Validator.check_schema(dict(tool.parameters))
+            check_schema(tool.parameters)
             assert json.loads(json.dumps(tool.definition)) == tool.definition, tool.name
 
     def test_a_payload_is_plain_json_without_gold_and_fits_here(

@@ -17,6 +17,7 @@ ROOMS = (
     *(
         "__init__",
         "errors",
+        "schemas",
         "clock",
         "deadlines",
         "timeline",

@@ -104,7 +104,7 @@ def test_what_the_server_does_to_an_evaluation(tmp_path: Path) -> None:
         ),
         (
             Tool("tool", "Says.", {"type": "object", "properties": {"a": {"type": "sting"}}}),
-            "its schema is none: 'sting'",
+            "its schema is not a valid JSON schema: 'sting'",
         ),
         (Tool("tool", " ", {"type": "object"}), "it says nothing of itself"),
     ],

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from collections.abc import Coroutine, Mapping
+import time
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import TypeVar
 
 import anyio
@@ -14,15 +15,20 @@ from mcp import ClientSession, McpError
 from mcp.types import (
     CONNECTION_CLOSED,
     INVALID_PARAMS,
+    CallToolRequest,
+    CallToolRequestParams,
     CallToolResult,
+    ClientRequest,
     PaginatedRequestParams,
     TextResourceContents,
 )
+from mcp.types import Tool as ServerTool
 from pydantic import AnyUrl
 
 from harness.environments import Observation, Tool
 from harness.errors import EnvironmentFault
 from harness.records import JSON
+from harness.schemas import SchemaFault, check_schema, find_mismatch
 from harness_mcp_tools.contents import text_of
 from harness_mcp_tools.http import http
 from harness_mcp_tools.servers import Server
@@ -30,11 +36,13 @@ from harness_mcp_tools.stdio import stdio
 from harness_mcp_tools.streams import MAX_BYTES, TOO_LONG, Streams
 
 START_S = 20.0
-"""How long a server may take to start, to shake hands and to list its tools."""
+"""Seconds in which a server starts, shakes hands and lists all of its tools."""
 PING_S = 1.5
 """How long a server whose tool is late may take to say that it is there."""
 END_S = 5.0
-MOST_TOOLS = 512
+MAX_TOOLS = 512
+MAX_PAGES = 64
+"""Pages in which a server may list its tools."""
 _NO_RESULT = (ValueError, RuntimeError, anyio.ClosedResourceError, anyio.BrokenResourceError)
 _OVER = (CONNECTION_CLOSED, 32600)
 """Codes of the SDK's own: the connection broke, and the server has no such session (any more)."""
@@ -63,6 +71,7 @@ class Connection:
         self._why = "it ended"
         self.title = ""
         self.tools: tuple[Tool, ...] = ()
+        self._output_schemas: dict[str, dict[str, JSON]] = {}
 
     @property
     def gone(self) -> bool:
@@ -77,16 +86,17 @@ class Connection:
         """Start the server, or reach it, and ask what it offers.
 
         Raises:
-            EnvironmentFault: It does not start, is no MCP server, or takes too long.
+            EnvironmentFault: It does not start, is no MCP server, takes too long, or has tools that are refused.
         """
+        deadline = time.monotonic() + START_S
         ready = asyncio.Event()
         # Nothing of the attempt that happens to be the first one is handed to a task that outlives it.
         self._owner = asyncio.create_task(self._own(ready), context=contextvars.Context())
         try:
             await self._ask(ready.wait(), START_S)
-            await self.list()
+            await self.list(deadline)
         except TimeoutError:
-            self._why = f"it did not answer within {START_S:g} s"
+            self._why = f"it did not start within {START_S:g} s"
             await self.close()
             raise self._fault() from None
         except BaseException:
@@ -123,26 +133,62 @@ class Connection:
             self._why = _reason(message)
             self._stop.set()
 
-    async def list(self) -> None:
-        """Ask anew what the server offers.
+    async def list(self, deadline: float | None = None) -> None:
+        """Ask again what the server offers.
+
+        Args:
+            deadline: When all of it must have come, as `time.monotonic` counts; by default in `START_S`.
 
         Raises:
-            EnvironmentFault: It does not answer.
+            EnvironmentFault: It does not list its tools in time, lists too many, or one has a schema that
+                cannot be applied safely.
         """
-        found: list[Tool] = []
-        cursor: str | None = None
-        while True:
-            page = await self._answer(
-                self._live.list_tools(params=PaginatedRequestParams(cursor=cursor)), START_S
-            )
-            found += [Tool(one.name, one.description or "", one.inputSchema) for one in page.tools]
-            cursor = page.nextCursor
-            if len(found) > MOST_TOOLS:
-                raise EnvironmentFault(f"server {self._name!r} lists more than {MOST_TOOLS} tools")
-            if not cursor or not page.tools:
-                break
+        deadline = time.monotonic() + START_S if deadline is None else deadline
+        found = await self._list_pages(deadline)
         wanted = self._server.tools
-        self.tools = tuple(tool for tool in found if not wanted or tool.name in wanted)
+        offered = [tool for tool in found if not wanted or tool.name in wanted]
+        for tool in offered:
+            self._check_schemas(tool)
+        self.tools = tuple(
+            Tool(one.name, one.description or "", one.inputSchema) for one in offered
+        )
+        self._output_schemas = {one.name: one.outputSchema for one in offered if one.outputSchema}
+
+    async def _list_pages(self, deadline: float) -> Sequence[ServerTool]:
+        """Return the tools of all pages."""
+        found: list[ServerTool] = []
+        cursor: str | None = None
+        for _ in range(MAX_PAGES):
+            request = self._live.list_tools(params=PaginatedRequestParams(cursor=cursor))
+            remaining_s = max(0.0, deadline - time.monotonic())
+            late = f"it did not list its tools within {START_S:g} s"
+            page = await self._answer(request, remaining_s, late)
+            found += page.tools
+            cursor = page.nextCursor
+            if len(found) > MAX_TOOLS:
+                raise EnvironmentFault(f"server {self._name!r} lists more than {MAX_TOOLS} tools")
+            if not cursor or not page.tools:
+                return found
+        raise EnvironmentFault(
+            f"server {self._name!r} lists its tools in more than {MAX_PAGES} pages"
+        )
+
+    def _check_schemas(self, tool: ServerTool) -> None:
+        """Refuse a tool with a schema that cannot be applied safely."""
+        for kind, schema in (
+            ("inputSchema", tool.inputSchema),
+            ("outputSchema", tool.outputSchema),
+        ):
+            if schema is None:
+                continue
+            try:
+                check_schema(schema)
+            except SchemaFault as fault:
+                message = (
+                    f"server {self._name!r}: the {kind} of tool {tool.name!r} {fault}. "
+                    "Correct it, or choose other tools with the server's option `tools`"
+                )
+                raise EnvironmentFault(self._server.hide(message)) from None
 
     async def call(
         self, tool: str, arguments: Mapping[str, JSON], timeout_s: float, max_chars: int
@@ -154,9 +200,7 @@ class Connection:
             EnvironmentFault: The server is gone, hangs, or answers what is no result.
         """
         try:
-            result: CallToolResult = await self._ask(
-                self._live.call_tool(tool, dict(arguments)), timeout_s
-            )
+            result = await self._ask(self._request_call(tool, arguments), timeout_s)
         except TimeoutError:
             await self.check()
             raise
@@ -170,10 +214,41 @@ class Connection:
             raise await self._refused(error) from None
         except _NO_RESULT as error:
             raise self._odd(error) from None
+        self._check_result(tool, result)
         text = self._server.hide(text_of(result))
         if len(text) > max_chars:
             text = f"{text[:max_chars]}\n... ({len(text):,} characters in all)"
         return Observation(text, not result.isError)
+
+    def _request_call(
+        self, tool: str, arguments: Mapping[str, JSON]
+    ) -> Coroutine[None, None, CallToolResult]:
+        """Send the request itself: the SDK's `call_tool` applies output schemas without any bound."""
+        params = CallToolRequestParams(name=tool, arguments=dict(arguments))
+        request = ClientRequest(CallToolRequest(params=params))
+        return self._live.send_request(request, CallToolResult)
+
+    def _check_result(self, tool: str, result: CallToolResult) -> None:
+        """Hold a result against the output schema of its tool.
+
+        Raises:
+            EnvironmentFault: It does not fit.
+        """
+        schema = self._output_schemas.get(tool)
+        if schema is None or result.isError:
+            return
+        if result.structuredContent is None:
+            raise self._odd(
+                ValueError(f"{tool} has an output schema and gave no structured content")
+            )
+        try:
+            found = find_mismatch(result.structuredContent, schema)
+        except SchemaFault as fault:
+            raise self._odd(ValueError(f"the outputSchema of {tool} {fault}")) from None
+        if found is not None:
+            place = f" at {found.place}" if found.place else ""
+            reason = f"the structured content of {tool} does not fit{place}: {found.message}"
+            raise self._odd(ValueError(reason))
 
     async def check(self) -> None:
         """See whether the server is there; one that is not is ended.
@@ -219,12 +294,14 @@ class Connection:
             raise self._fault()
         return self._session
 
-    async def _answer(self, work: Coroutine[None, None, _T], timeout_s: float) -> _T:
+    async def _answer(
+        self, work: Coroutine[None, None, _T], timeout_s: float, late: str = ""
+    ) -> _T:
         """What the server answers to something that it may not refuse."""
         try:
             return await self._ask(work, timeout_s)
         except TimeoutError:
-            self._why = f"it did not answer within {timeout_s:g} s"
+            self._why = late or f"it did not answer within {timeout_s:g} s"
             self._stop.set()
             raise self._fault() from None
         except McpError as error:

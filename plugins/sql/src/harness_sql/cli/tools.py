@@ -12,6 +12,7 @@ from harness.cli.common import emit_json, say
 from harness.config import Config
 from harness.environments import Tool
 from harness.plugins import environment, environment_of, make, task_set_spec
+from harness.schemas import SchemaFault, check_schema
 from harness.tasks import TaskSet
 from harness_sql.cli.places import places
 from harness_sql.cli.progress import progress_bar
@@ -97,16 +98,14 @@ def offered(config: Config, progress: Progress) -> Offer:
 
 def problem_of(tool: Tool) -> str:
     """Why servers or frameworks would refuse a tool's definition; empty where they would not."""
-    from jsonschema import Draft202012Validator, SchemaError
-
     if not re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", tool.name):
         return "its name is not 1 to 64 letters, digits, _ and -"
     if tool.parameters.get("type") != "object":
         return f"its arguments are of type {tool.parameters.get('type')!r}, not an object"
     try:
-        Draft202012Validator.check_schema(dict(tool.parameters))
-    except SchemaError as error:
-        return f"its schema is none: {error.message[:200]}"
+        check_schema(tool.parameters)
+    except SchemaFault as fault:
+        return f"its schema {fault}"
     return "" if tool.description.strip() else "it says nothing of itself"
 
 
