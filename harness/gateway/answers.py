@@ -31,6 +31,10 @@ class Answer:
     tool_calls: tuple[Mapping[str, Any], ...] = ()
 
 
+NO_ARGUMENTS = "{}"
+"""Arguments of a tool call that has none."""
+
+
 class SeenIds:
     """Response ids met in this gateway's life: the last `capacity` of them."""
 
@@ -158,6 +162,28 @@ class StreamedAnswer:
         calls = [self._tool_calls[at] for at in sorted(self._tool_calls)]
         return replace(answer, tool_calls=tuple(calls))
 
+    def fill_arguments(self, chunk: Mapping[str, Any]) -> bool:
+        """Add `{}` to the last chunk for each tool call that came without arguments.
+
+        Returns:
+            Whether the chunk was changed.
+        """
+        changed = False
+        for choice in chunk.get("choices") or ():
+            if not choice.get("finish_reason"):
+                continue
+            for index, call in sorted(self._tool_calls.items()):
+                function = call.get("function")
+                if function is None or function["arguments"]:
+                    continue
+                function["arguments"] = NO_ARGUMENTS
+                delta = choice.get("delta") or {}
+                part = {"index": index, "function": {"arguments": NO_ARGUMENTS}}
+                delta["tool_calls"] = [*(delta.get("tool_calls") or ()), part]
+                choice["delta"] = delta
+                changed = True
+        return changed
+
     def _add_tool_call(self, part: Mapping[str, Any]) -> None:
         """Add a part of a tool call: its name comes first, its arguments come in pieces."""
         index = part.get("index", 0)
@@ -170,6 +196,25 @@ class StreamedAnswer:
             whole = known.setdefault("function", {"name": "", "arguments": ""})
             for name in ("name", "arguments"):
                 whole[name] += _text(function, name)
+
+
+def fill_arguments(completion: Mapping[str, Any]) -> bool:
+    """Replace empty arguments of tool calls by `{}`.
+
+    Servers write a call without arguments in both ways, and frameworks send an empty text back as it is or as `{}`, so
+    that the same reply would lead to different requests.
+
+    Returns:
+        Whether the completion was changed.
+    """
+    changed = False
+    for choice in completion["choices"]:
+        for call in _tool_calls(choice["message"]):
+            function = call.get("function")
+            if isinstance(function, dict) and function.get("arguments") == "":
+                function["arguments"] = NO_ARGUMENTS
+                changed = True
+    return changed
 
 
 def hide(chunk: dict[str, Any], *, token_ids: bool, logprobs: bool) -> None:

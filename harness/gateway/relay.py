@@ -20,6 +20,7 @@ from harness.gateway.answers import (
     StreamedAnswer,
     aborted,
     event_data,
+    fill_arguments,
     hide,
     read_answer,
     split_events,
@@ -230,6 +231,9 @@ class Relay:
         if aborted(completion):
             return False
         answer = read_answer(completion, token_ids=token_ids)
+        if fill_arguments(completion):
+            answer = read_answer(completion, token_ids=token_ids)
+            raw = _written(completion)
         if token_ids and not (request.shows_logprobs and request.shows_token_ids):
             hide(
                 completion,
@@ -275,6 +279,7 @@ class Relay:
                         "upstream_aborted", "the upstream cut the answer off", upstream_status=200
                     )
                 streamed.feed(chunk)
+                filled = streamed.fill_arguments(chunk)
                 if not claimed and streamed.response_id is not None:
                     self._seen.claim(streamed.response_id)
                     claimed = True
@@ -284,6 +289,7 @@ class Relay:
                         token_ids=not request.shows_token_ids,
                         logprobs=not request.shows_logprobs,
                     )
+                if hides or filled:
                     event = b"data: " + _written(chunk) + b"\n\n"
                 out.append(event)
             if out:

@@ -318,3 +318,29 @@ async def test_an_answer_without_matching_token_ids_is_refused(
         assert events(response)[-1]["error"]["code"] == code
     else:
         assert (response.status_code, error_code(response)) == (502, code)
+
+
+async def test_a_tool_call_without_arguments_reaches_every_agent_in_one_form(
+    attempt, scripted_server
+):
+    call = {"id": "c1", "type": "function", "function": {"name": "now", "arguments": ""}}
+    reply = Reply("", finish_reason="tool_calls", tool_calls=[call])
+    server = scripted_server([reply] * 2)
+    await attempt.control.set_upstreams([server.base_url], model="scripted", token_ids=True)
+    await attempt.open()
+    whole = (await attempt.call()).json()["choices"][0]["message"]
+    stream = events(await attempt.call(stream=True))
+    transitions, failures = await attempt.close()
+
+    assert failures == []
+    assert whole["tool_calls"][0]["function"] == {"name": "now", "arguments": "{}"}
+    parts = [
+        part["function"].get("arguments") or ""
+        for event in stream[:-1]
+        for choice in event["choices"]
+        for part in choice["delta"].get("tool_calls") or ()
+    ]
+    assert "".join(parts) == "{}"
+    assert [dict(one.parsed_calls[0]) for one in transitions] == [
+        {"name": "now", "arguments": "{}"}
+    ] * 2

@@ -27,7 +27,7 @@ from harness.plugins import reward_of
 from harness.scoring import Scorer, checked
 from harness_verifiers import reward as rewards
 from harness_verifiers.environment import VerifiersEnvironment
-from harness_verifiers.process import Answer, Source, kept
+from harness_verifiers.process import Answer, Process, Source, kept
 from harness_verifiers.reward import Verifiers
 from harness_verifiers.tasks import VerifiersTasks
 
@@ -87,6 +87,17 @@ async def test_what_still_loads_is_waited_for_before_an_attempt_and_not_in_it(
     python: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("harness_verifiers.environment.START_S", 0.05)
+    stopped: list[int] = []
+
+    def start_stopped(source: Source) -> Process:
+        """Stop a new process before it can load, however slow this one is."""
+        process = kept(source)
+        if process.pid not in stopped:
+            os.kill(process.pid, signal.SIGSTOP)
+            stopped.append(process.pid)
+        return process
+
+    monkeypatch.setattr("harness_verifiers.environment.kept", start_stopped)
     made = VerifiersEnvironment()
     (task,) = VerifiersTasks("scratchpad", python=python, limit=1).load("all")
     payload = {
@@ -95,6 +106,8 @@ async def test_what_still_loads_is_waited_for_before_an_attempt_and_not_in_it(
     }  # which nobody has loaded
     with pytest.raises(EnvironmentFault, match=r"is not loaded after 0\.05 s, and goes on"):
         await made.open(payload, "early/0")
+    (pid,) = stopped
+    os.kill(pid, signal.SIGCONT)
     await made.ready(payload)
     await (await made.open(payload, "ready/0")).close()
     with pytest.raises(EnvironmentFault, match="does not start: .*/nowhere"):
