@@ -33,6 +33,8 @@ from harness.wording import shown
 
 Setting = str | tuple[str, Any]
 """`key=value` with a dotted key and a value in YAML, or key and value apart."""
+BATCH_INVARIANT_EVALUATIONS = False
+"""Whether evaluations on a GPU are batch-invariant where `rollout.batch_invariant` is unset."""
 NAMED_NOW = {"plugin": "agent"}
 """Key of older files -> key."""
 
@@ -85,6 +87,14 @@ class Config(Section):
         """Return whether an update computes prompts that rows share once on this device (a resolved one)."""
         chosen = self.train.share_prompts
         return self.packs(device) and (device == "cuda" if chosen is None else chosen)
+
+    def batch_invariant(self, device: str, *, trains: bool) -> bool:
+        """Return whether vLLM computes each reply independently of its batch on this device (a resolved one)."""
+        if device != "cuda":
+            return False
+        chosen = self.rollout.batch_invariant
+        by_default = BATCH_INVARIANT_EVALUATIONS and not trains
+        return self.deterministic or (by_default if chosen is None else chosen)
 
     def merges(self, calls_tools: bool) -> bool:
         """Whether calls of a dialogue become one row, where the program calls tools or does not."""

@@ -171,6 +171,9 @@ class RolloutSettings(Section):
     """A step in which a larger share of rollouts ends without a verdict aborts the run."""
     keep_transitions: bool = True
     """Write every prompt and response to `transitions.parquet`."""
+    batch_invariant: bool | None = None
+    """On GPUs: vLLM's batch-invariant kernels, so that a greedy reply does not depend on the calls that share its batch;
+    slower. Unset: off."""
     shadow_share: float = Field(0.1, ge=0, le=1)
     """Share of a strict agent's training rollouts that are replayed with the reference; of validations all are."""
 

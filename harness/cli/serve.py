@@ -163,7 +163,7 @@ def serving(
     """URL and name of a policy that answers as long as this lasts."""
     from harness.policies import fetched, longest, parser_of
     from harness.policies.export import checkpoint_dir, checkpoint_model
-    from harness.policies.servers import server
+    from harness.policies.servers import Engine, server
     from harness.run.checks import check_device
 
     check_device(config)
@@ -177,9 +177,9 @@ def serving(
         own, min(ROOM, longest(folder) or ROOM)
     )  # questions of one's own may be longer
     device = resolve_device(config.device)
-    parser = parser_of(config, folder, device)
+    engine = Engine(parser_of(config, folder, device), config.batch_invariant(device, trains=False))
     with server(device)(
-        folder, device, length, _log(), parser, port=port, name=name, key=key
+        folder, device, length, _log(), engine, port=port, name=name, key=key
     ) as url:
         yield url, name
 

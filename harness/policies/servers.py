@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Protocol
@@ -11,6 +12,22 @@ from harness.errors import EnvironmentProblem, PluginError, how_to_install
 
 GROUP = "harness.servers"
 """Entry points of what follows `Server`, named by device: `cpu`, `cuda` or `npu`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """Options of the engine that computes a policy's replies.
+
+    Attributes:
+        parser: vLLM's name of the form of tool calls, where requests offer tools.
+        batch_invariant: Compute each reply independently of the other calls in its batch (vLLM on CUDA devices).
+    """
+
+    parser: str = ""
+    batch_invariant: bool = False
+
+
+DEFAULT_ENGINE = Engine()
 
 
 class Server(Protocol):
@@ -22,7 +39,7 @@ class Server(Protocol):
         device: str,
         max_length: int,
         log: Path,
-        parser: str = "",
+        engine: Engine = DEFAULT_ENGINE,
         *,
         port: int = 0,
         name: str = "",
@@ -37,7 +54,7 @@ class Server(Protocol):
             device: `cpu`, `cuda` or `npu`.
             max_length: Prompt and response together, in tokens.
             log: Where the server's output goes.
-            parser: vLLM's name of the form of tool calls, where requests offer tools.
+            engine: Its options; by default replies without tool calls, in vLLM's fastest mode.
             port: 0 for a free one.
             name: What callers call the model; by default as it is named here.
             key: What callers have to say; empty: nothing.

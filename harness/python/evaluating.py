@@ -225,7 +225,7 @@ class Evaluation:
         from harness.gateway.client import Endpoint
         from harness.policies import fetched, parser_of
         from harness.policies.export import checkpoint_dir, checkpoint_model
-        from harness.policies.servers import server
+        from harness.policies.servers import Engine, server
         from harness.run.checks import check_device
 
         config, label = self.config, f"eval-{self.config.agent}"
@@ -249,9 +249,11 @@ class Evaluation:
             work.enter_context(folder.dropped_without_record())
             log = folder.logs / "policy.log"
             device = resolve_device(config.device)
-            parser = parser_of(config, policy, device)
+            engine = Engine(
+                parser_of(config, policy, device), config.batch_invariant(device, trains=False)
+            )
             key = secrets.token_urlsafe(24)
-            serving = server(device)(policy, device, length, log, parser, key=key)
+            serving = server(device)(policy, device, length, log, engine, key=key)
             endpoint = Endpoint(work.enter_context(serving), policy, key, token_ids=True)
             if self.trained is not None:
                 parent = {

@@ -200,6 +200,13 @@ class Identity(TypedDict):
         Key("training", ("train",)),
     ]
     steps: Annotated[int, "training steps in all", Key("training", _LENGTH)]
+    batch_invariant: NotRequired[
+        Annotated[
+            bool,
+            "vLLM computed each reply independently of its batch; missing where it did not, and for an endpoint",
+            Key("sampling", ("rollout.batch_invariant",)),
+        ]
+    ]
     deterministic: NotRequired[
         Annotated[bool, "as configured; older runs: not", Key("training", ("deterministic",))]
     ]

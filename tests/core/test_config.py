@@ -183,3 +183,27 @@ def test_an_option_of_verl_has_one_place_and_one_value(tmp_path: Path) -> None:
     written = tmp_path / "config.yaml"
     written.write_text(json.dumps(loaded.dump()))
     assert load_config(None, written).verl == loaded.verl
+
+
+@pytest.mark.parametrize(
+    ("settings", "device", "expected"),
+    [
+        ([], "cuda", False),
+        (["rollout.batch_invariant=true"], "cuda", True),
+        (["rollout.batch_invariant=true"], "cpu", False),
+        (["deterministic=true"], "cuda", True),
+    ],
+)
+def test_batch_invariance_is_a_choice_of_gpus(
+    settings: list[str], device: str, expected: bool
+) -> None:
+    config = load_config("cpu", None, settings)
+    assert config.batch_invariant(device, trains=True) is expected
+
+
+def test_a_training_hands_its_choice_of_kernels_to_every_process() -> None:
+    from harness_verl.trainer import _variables
+
+    chosen = load_config("cpu", None, ["rollout.batch_invariant=true"])
+    assert _variables(chosen, "cuda", True)["VLLM_BATCH_INVARIANT"] == "1"
+    assert "VLLM_BATCH_INVARIANT" not in _variables(load_config("cpu"), "cuda", True)

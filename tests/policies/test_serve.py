@@ -17,6 +17,7 @@ import pytest
 
 from harness.errors import RunFailed
 from harness.policies import resolve
+from harness.policies.servers import Engine
 from harness_weights import serve
 
 SERVER = """
@@ -69,6 +70,19 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def ports(monkeypatch: pytest.MonkeyPatch, *chosen: int) -> None:
     given = iter(chosen)
     monkeypatch.setattr(serve, "_free_port", lambda: next(given))
+
+
+@pytest.mark.parametrize("batch_invariant", [False, True])
+def test_the_engine_computes_in_the_mode_that_is_requested(
+    tmp_path: Path, stand_in: Path, batch_invariant: bool
+) -> None:
+    """The server process reports the variable by which vLLM chooses its kernels."""
+    reports = 'import os; print("mode", os.environ.get("VLLM_BATCH_INVARIANT"), flush=True)\n'
+    stand_in.write_text(reports + SERVER)
+    log = tmp_path / "log"
+    with serve.served("a", "cuda", 64, log, Engine(batch_invariant=batch_invariant)):
+        pass
+    assert f"mode {'1' if batch_invariant else None}" in log.read_text()
 
 
 @pytest.mark.slow

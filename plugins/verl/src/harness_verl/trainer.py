@@ -42,6 +42,8 @@ RAYS_ROOM = 20
 """Characters: a socket's name has 107, of which `/harness-*/ray/session_DATE_PROCESS/sockets/plasma_store` takes 85."""
 SCRATCH = "harness-"
 """Begins the name of the folder of a run's temporary files."""
+BATCH_INVARIANT = "VLLM_BATCH_INVARIANT"
+"""Environment variable that selects vLLM's batch-invariant kernels."""
 MOST_LOGGED = 2**20
 """Bytes that are kept of a log of Ray's."""
 VERLS_OWN = {
@@ -76,7 +78,7 @@ class VerlTrainer(Trainer):
         device = resolve_device(config.device)
         if not forks.possible(device, config.ray_address or "local", config.deterministic):
             return None
-        variables = _variables(device, config.nodes == 1) | _hidden(device, config.gpus)
+        variables = _variables(config, device, config.nodes == 1) | _hidden(device, config.gpus)
         return ForkServer({**environment, **variables}, digest(variables), device)
 
     def checkpoints(self, folder: RunFolder) -> dict[int, Path]:
@@ -109,7 +111,7 @@ class VerlTrainer(Trainer):
         config, folder = run.config, run.folder
         mark = f"{folder.id}-{os.getpid()}"
         shared, hidden = (
-            _variables(run.device, Path(run.model).exists()),
+            _variables(config, run.device, Path(run.model).exists()),
             _hidden(run.device, config.gpus),
         )
         variables = shared | {
@@ -250,7 +252,7 @@ def _hidden(device: str, gpus: int) -> dict[str, str]:
     return {"CUDA_VISIBLE_DEVICES": ",".join(["-1"] * gpus)} if device == "cpu" else {}
 
 
-def _variables(device: str, has_policy: bool) -> dict[str, str]:
+def _variables(config: Config, device: str, has_policy: bool) -> dict[str, str]:
     """What every process of such a run finds in its environment, on every node."""
     variables = {
         "PYTHONUNBUFFERED": "1",
@@ -276,4 +278,6 @@ def _variables(device: str, has_policy: bool) -> dict[str, str]:
         variables["VERL_PLATFORM"] = "cpu"
     else:
         variables |= {name: os.environ.get(name, value) for name, value in VERLS_OWN.items()}
+    if config.batch_invariant(device, trains=True):
+        variables[BATCH_INVARIANT] = "1"  # vLLM reads it while it is imported, also by a standby
     return variables

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from harness.errors import EnvironmentProblem, RunFailed, how_to_install, last_line
 from harness.policies import about
+from harness.policies.servers import DEFAULT_ENGINE, Engine
 from harness.rollout.processes import die_with_parent, stop_process
 from harness_weights.server import KEY
 
@@ -35,7 +36,7 @@ def served(
     device: str,
     max_length: int,
     log: Path,
-    parser: str = "",
+    engine: Engine = DEFAULT_ENGINE,
     *,
     port: int = 0,
     name: str = "",
@@ -52,9 +53,11 @@ def served(
         environment |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     log.parent.mkdir(parents=True, exist_ok=True)
     if device == "cpu":
-        process, address = _own(model, max_length, environment, log, parser, port, name)
+        process, address = _own(model, max_length, environment, log, engine.parser, port, name)
     else:
-        process, address = _vllm(model, max_length, environment, log, parser, port, name)
+        if engine.batch_invariant:
+            environment["VLLM_BATCH_INVARIANT"] = "1"
+        process, address = _vllm(model, max_length, environment, log, engine.parser, port, name)
     try:
         yield f"http://{address}/v1"
     finally:
