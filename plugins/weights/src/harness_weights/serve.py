@@ -25,9 +25,11 @@ from harness.rollout.processes import die_with_parent, stop_process
 from harness_weights.server import KEY
 
 SEATS = 256
-"""Whole conversations that a small policy's cache on a GPU has room for."""
-SMALL = 4 << 30
-"""The most bytes of such a cache: of a larger policy vLLM decides, which takes the GPU for itself."""
+"""The most whole conversations that vLLM's cache has room for."""
+LARGEST_CACHE = 8 << 30
+"""The most bytes of that cache, unless one whole conversation needs more."""
+KEY_AND_VALUE = 2
+BYTES_OF_BF16 = 2
 
 
 @contextmanager
@@ -100,7 +102,7 @@ def _vllm(
     ]
     if name:
         command += ["--served-model-name", name]
-    command += _small(model, max_length)
+    command += _cache(model, max_length)
     if parser:
         command += ["--enable-auto-tool-choice", "--tool-call-parser", parser]
     for last in (False, True):
@@ -118,28 +120,22 @@ def _vllm(
     raise AssertionError
 
 
-def _small(model: str, max_length: int) -> list[str]:
-    """What lets others beside a small policy on its GPU: a cache for whole conversations, not all that is free."""
+def _cache(model: str, max_length: int) -> list[str]:
+    """Return vLLM's options that bound its cache of keys and values, so that several processes can share a GPU.
+
+    Args:
+        max_length: Tokens of one conversation, prompt and response together.
+    """
     try:
         shape = about(model)
-        wide = shape.get("head_dim") or shape["hidden_size"] // shape["num_attention_heads"]
-        cache = (
-            SEATS
-            * max_length
-            * shape["num_hidden_layers"]
-            * shape["num_key_value_heads"]
-            * wide
-            * 2
-            * 2
-        )
-    except (KeyError, TypeError):  # not here yet, or of another make
+        head = shape.get("head_dim") or shape["hidden_size"] // shape["num_attention_heads"]
+        values = shape["num_hidden_layers"] * shape["num_key_value_heads"] * head
+    except (KeyError, TypeError):  # not downloaded yet, or of another make
         return []
-    # The share is only asked for where the bytes are not told; vLLM wants it free all the same.
-    return (
-        ["--kv-cache-memory-bytes", str(cache), "--gpu-memory-utilization", "0.1"]
-        if cache <= SMALL
-        else []
-    )
+    conversation = max_length * values * KEY_AND_VALUE * BYTES_OF_BF16
+    cache = max(conversation, min(SEATS * conversation, LARGEST_CACHE))
+    # vLLM ignores the share where the bytes are given, but refuses to start unless that share is free.
+    return ["--kv-cache-memory-bytes", str(cache), "--gpu-memory-utilization", "0.1"]
 
 
 def _start(
