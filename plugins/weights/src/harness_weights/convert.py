@@ -27,6 +27,7 @@ from harness_weights.download import download
 from harness_weights.parts import Parts, joined
 
 if TYPE_CHECKING:
+    from gguf import GGUFReader
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
 
@@ -177,6 +178,7 @@ def _convert_published(
         "repository": wanted.repository,
         "commit": wanted.commit,
         "published_file": wanted.file,
+        "sha256": wanted.sha256,  # the caller compared it
     }
     command = f"harness policy fetch {policy.name} {option}"
     _convert(file, policy.name, policy.licence, origin, command, work, policy.parameters)
@@ -220,7 +222,7 @@ def convert(file: Path, name: str) -> Path:
             f"--name {name!r}: {cached_dir(name)} is there already. Remove it, or take another name"
         )
     _needs_gguf()
-    said = _read(file)
+    said, _ = _read(file)
     with _workplace(name, 2 * said.parameters) as work:
         _convert(
             file, name, said.licence, {}, f"harness policy fetch {file.name} --name {name}", work
@@ -281,9 +283,13 @@ def _convert(
     Args:
         published: The model's parameters, each shared one counted once; None where they are not known.
     """
-    said, made = _read(file), work / "model"
-    tokenizer, mended = _tokenizer(file, said)
-    model, changes = _model(file, said)
+    from harness_weights.gguf_file import shared_with_transformers
+
+    made = work / "model"
+    said, reader = _read(file)
+    with shared_with_transformers(reader, file):
+        tokenizer, mended = _tokenizer(file, said)
+        model, changes = _model(file, said, reader)
     mended += changes
     parameters = sum(weight.numel() for weight in model.parameters())
     if published is not None and parameters != published:
@@ -305,11 +311,14 @@ def _convert(
     _prove(made, file, tokenizer)
     if licence_file := next(work.glob("package/*.dist-info/**/LICENSE*"), None):
         shutil.copyfile(licence_file, made / "LICENSE.txt")
+    source = {**origin, "file": file.name}
+    if "sha256" not in source:
+        source["sha256"] = file_hash(file)
     manifest = {
         "policy": name,
         "licence": licence,
         "command": command,
-        "source": {**origin, "file": file.name, "sha256": file_hash(file)},
+        "source": source,
         "parameters": parameters,
         "precision": {"file": said.precision, "stored": "bfloat16"},
         "quantisation_cost": None,
@@ -324,13 +333,13 @@ def _convert(
     _put(made, manifest, cached_dir(name))
 
 
-def _model(file: Path, said: _File) -> tuple[Any, list[str]]:
+def _model(file: Path, said: _File, reader: GGUFReader) -> tuple[Any, list[str]]:
     """Return the model in bfloat16, and what was changed in its weights."""
     import torch
     from transformers import AutoModelForCausalLM
 
     if said.architecture == "qwen2":
-        return _qwen2(file)
+        return _qwen2(file, reader)
     try:
         found: Any = AutoModelForCausalLM.from_pretrained(
             file.parent, gguf_file=file.name, dtype=torch.bfloat16, output_loading_info=True
@@ -342,10 +351,9 @@ def _model(file: Path, said: _File) -> tuple[Any, list[str]]:
     return model, []
 
 
-def _qwen2(file: Path) -> tuple[Any, list[str]]:
+def _qwen2(file: Path, reader: GGUFReader) -> tuple[Any, list[str]]:
     """Return a Qwen2 model, dequantised on all cores; two copies of one embedding matrix become one."""
     import torch
-    from gguf import GGUFReader
     from transformers import AutoConfig, AutoModelForCausalLM
 
     from harness_weights.dequantise import tied, weights
@@ -354,13 +362,12 @@ def _qwen2(file: Path) -> tuple[Any, list[str]]:
         settings = AutoConfig.from_pretrained(file.parent, gguf_file=file.name)
     except (ValueError, KeyError) as error:
         raise _not_converted(file, error) from error
-    reader = GGUFReader(file)
     copies = tied(reader)
     changes = []
     if copies is not None:
         better, worse = copies
         changes.append(f"tied embeddings: {better} for both, was {worse} and {better} apart")
-    state = weights(file, reader, skip=copies[1] if copies else None)
+    state = weights(reader, skip=copies[1] if copies else None)
     if "lm_head.weight" not in state or "model.embed_tokens.weight" not in state:
         settings.tie_word_embeddings = True
         state["model.embed_tokens.weight"] = (
@@ -398,16 +405,16 @@ def _put(made: Path, manifest: Mapping[str, object], target: Path) -> None:
             raise
 
 
-def _read(file: Path) -> _File:
-    """What a GGUF file says.
+def _read(file: Path) -> tuple[_File, GGUFReader]:
+    """Return what a GGUF file says, and its reader.
 
     Raises:
         ConfigError: It is no GGUF file, damaged, or no chat model with a tokenizer that is known.
     """
-    from gguf import GGUFReader
+    from harness_weights.gguf_file import FastReader
 
     try:
-        reader = GGUFReader(file)
+        reader = FastReader(file)
         values = {key: field.contents() for key, field in reader.fields.items()}
     except OSError as error:
         raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
@@ -425,7 +432,7 @@ def _read(file: Path) -> _File:
             f"Known is kind 'gpt2' with {', '.join(SPLITS)}: take the model's own folder or its id on Hugging Face"
         )
     types = Counter(tensor.tensor_type.name for tensor in reader.tensors)
-    return _File(
+    described = _File(
         architecture=str(values.get("general.architecture", "")),
         licence=str(values.get("general.license", "not stated in the file")),
         parameters=sum(int(tensor.n_elements) for tensor in reader.tensors),
@@ -440,6 +447,7 @@ def _read(file: Path) -> _File:
         if values.get("tokenizer.ggml.add_bos_token")
         else None,
     )
+    return described, reader
 
 
 def _tokenizer(file: Path, said: _File) -> tuple[PreTrainedTokenizerFast, list[str]]:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import re
 from collections.abc import Mapping
-from concurrent.futures import ProcessPoolExecutor
-from functools import cache
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,8 +16,8 @@ if TYPE_CHECKING:
     from gguf import GGUFReader, ReaderTensor
     from torch import Tensor
 
-ROWS = 4096
-"""Rows of a matrix that one job dequantises."""
+WEIGHTS = 1 << 20
+"""About how many weights one job dequantises: its arrays fit a processor's cache, and numpy's calls still take longest."""
 SAME = 0.2
 """Relative distance below which two quantised matrices are copies of one."""
 _COMPARED_ROWS = 64
@@ -64,7 +61,7 @@ def tied(reader: GGUFReader) -> tuple[str, str] | None:
     return better.name, worse.name
 
 
-def weights(file: Path, reader: GGUFReader, skip: str | None = None) -> dict[str, Tensor]:
+def weights(reader: GGUFReader, skip: str | None = None) -> dict[str, Tensor]:
     """Return a file's weights in bfloat16 by the names that transformers has for Qwen2.
 
     Args:
@@ -75,32 +72,22 @@ def weights(file: Path, reader: GGUFReader, skip: str | None = None) -> dict[str
     """
     import torch
 
-    chosen = [index for index, tensor in enumerate(reader.tensors) if tensor.name != skip]
-    jobs: list[tuple[str, int, int, int]] = []
-    for index in chosen:
-        data = reader.tensors[index].data
-        rows = data.shape[0] if data.ndim == 2 else 1
-        jobs += [
-            (str(file), index, first, min(rows, first + ROWS)) for first in range(0, rows, ROWS)
-        ]
-    arrays: dict[int, Any] = {}
-    for index in chosen:
-        arrays[index] = np.empty(int(reader.tensors[index].n_elements), np.uint16)
-    filled = dict.fromkeys(chosen, 0)
-    workers = min(len(os.sched_getaffinity(0)), len(jobs))
-    # A new interpreter for each worker: a fork of a process with torch's threads may hang.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        for (_, index, _, _), bits in zip(jobs, pool.map(_job, jobs), strict=True):
-            begin = filled[index]
-            filled[index] = begin + bits.size
-            arrays[index][begin : filled[index]] = bits
     state: dict[str, Tensor] = {}
-    for index in chosen:
-        tensor = reader.tensors[index]
+    jobs: list[tuple[ReaderTensor, Tensor, int, int]] = []
+    for tensor in reader.tensors:
+        if tensor.name == skip:
+            continue
         shape = [int(size) for size in reversed(tensor.shape)]
-        bits = torch.from_numpy(arrays[index].view(np.int16).reshape(shape))
-        state[_name(tensor.name)] = bits.view(torch.bfloat16)
+        weight = torch.empty(shape, dtype=torch.bfloat16)
+        state[_name(tensor.name)] = weight
+        rows = shape[0] if tensor.data.ndim == 2 else 1
+        step = max(1, WEIGHTS * rows // weight.numel())
+        for first in range(0, rows, step):
+            jobs.append((tensor, weight, first, min(rows, first + step)))
+    # Threads are enough: numpy and torch release the interpreter's lock while they compute.
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        for _ in pool.map(_fill, jobs):
+            pass
     return state
 
 
@@ -123,21 +110,21 @@ def _values(tensor: ReaderTensor, first: int, last: int) -> Any:
     from gguf.quants import dequantize
 
     data = tensor.data[first:last] if tensor.data.ndim == 2 else tensor.data
-    return dequantize(data, tensor.tensor_type).astype(np.float32)
+    return dequantize(data, tensor.tensor_type).astype(np.float32, copy=False)
 
 
-def _job(job: tuple[str, int, int, int]) -> Any:
-    """Return some rows of a tensor as bfloat16, rounded to nearest, ties to even."""
-    file, index, first, last = job
-    bits = _values(_reader(file).tensors[index], first, last).reshape(-1).view(np.uint32)
-    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+def _fill(job: tuple[ReaderTensor, Tensor, int, int]) -> None:
+    """Write some rows of a tensor as bfloat16, rounded to nearest, ties to even."""
+    import torch
 
-
-@cache
-def _reader(file: str) -> GGUFReader:
-    from gguf import GGUFReader
-
-    return GGUFReader(file)
+    tensor, weight, first, last = job
+    numbers = _values(tensor, first, last)
+    if not numbers.flags.writeable:
+        # What is stored in fp32 is a view of the file, of which torch warns.
+        numbers = numbers.copy()
+    values = torch.from_numpy(numbers)
+    target = weight[first:last] if tensor.data.ndim == 2 else weight
+    target.copy_(values.reshape(target.shape))
 
 
 def parameters(state: Mapping[str, Tensor]) -> int:
