@@ -16,6 +16,7 @@ from verl.protocol import DataProto
 from verl.trainer.ppo.core_algos import AdvantageEstimator
 
 from harness_verl.batches import Batches, Row, best_of_group, deal, grouped_advantages
+from harness_verl.dealing import deal_to_ranks
 
 
 def rows(tasks: int = 16, group: int = 4, seed: int = 0) -> list[Row]:
@@ -49,6 +50,28 @@ def test_whole_rollouts_share_an_optimizer_step_and_steps_are_equal() -> None:
     assert all(len(numbers) == 1 for numbers in where.values())
     sizes = [len(part) for part in dealt]
     assert max(sizes) - min(sizes) <= 1, sizes  # rollouts of one row even them out
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_a_device_takes_whole_tasks_and_devices_have_nearly_equal_tokens(ranks: int) -> None:
+    (part,) = deal(rows(tasks=32), seed=0, step=1, parts=1)
+    shares = deal_to_ranks(part, ranks)
+    assert Counter(row for share in shares for row in share) == Counter(part)
+    devices_of_task = defaultdict(set)
+    for rank, share in enumerate(shares):
+        assert share == [row for row in part if row in share]  # in the order of the mini-batch
+        for row in share:
+            devices_of_task[row.position].add(rank)
+    assert all(len(devices) == 1 for devices in devices_of_task.values())
+    tokens = [sum(row.tokens for row in share) for share in shares]
+    assert max(tokens) <= 1.05 * min(tokens), tokens
+
+
+def test_fewer_tasks_than_devices_are_dealt_by_rollout() -> None:
+    (part,) = deal(rows(tasks=1), seed=0, step=1, parts=1)
+    shares = deal_to_ranks(part, 4)
+    assert [{row.session for row in share} for share in shares] != [set()] * 4
+    assert all(len({row.session for row in share}) == 1 for share in shares)
 
 
 @pytest.mark.parametrize("parts", [1, 2, 4])

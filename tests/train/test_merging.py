@@ -99,8 +99,9 @@ def dealt(
     parts: int,
     threshold: float | None = None,
     rewards: Sequence[float] = REWARDS,
+    ranks: int = 1,
 ) -> tuple[list[list[str]], torch.Tensor, dict[str, float]]:
-    """Keys by optimizer step, the advantages of all rows in that order, and what is logged."""
+    """Keys by device and optimizer step, the advantages of all rows in that order, and what is logged."""
     made = Batches(shared=credit == "shared", merges=merge, threshold=threshold)
     metrics = dict[str, float]()
     rollout = {"log_prob_use_dynamic_bsz": True}
@@ -113,7 +114,9 @@ def dealt(
     trainer = SimpleNamespace(
         global_steps=1,
         tokenizer=SimpleNamespace(eos_token_id=0),
-        actor_rollout_wg=SimpleNamespace(_dispatch_info={"actor": [0]}, update_actor=None),
+        actor_rollout_wg=SimpleNamespace(
+            _dispatch_info={"actor": [*range(ranks)]}, update_actor=None
+        ),
         config=OmegaConf.create(config),
     )
     tags = [
@@ -135,7 +138,7 @@ def dealt(
     )
     found = made.advantages(data, keys, AdvantageEstimator.GRPO).batch["advantages"]
     made.update(trainer, lambda *_: filled, filled, metrics)
-    size = len(keys) // parts
+    size = len(keys) // (parts * ranks)
     return [keys[start : start + size] for start in range(0, len(keys), size)], found, metrics
 
 
@@ -219,3 +222,21 @@ def test_merged_rows_have_the_gradients_of_a_row_a_call(
     whole = sum(len(row) for row in Queue(merge=False).rows.values())
     assert logged["training/tokens"] + logged["training/saved_tokens"] == whole
     assert found[False][2]["training/rows"] == calls and "training/calls" not in found[False][2]
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_two_devices_take_whole_tasks_of_every_optimizer_step(
+    parts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = Queue(merge=False)
+    monkeypatch.setattr(batches, "tq", queue)
+    monkeypatch.setattr(batches, "upsample_batch_to_divisible_size", queue.fill)
+    cut, _, metrics = dealt(queue, "shared", False, parts, ranks=2)
+    real = [
+        [key for key in keys if key in queue.rows and not key.startswith("pad")] for keys in cut
+    ]
+    assert sorted(key for keys in real for key in keys) == sorted(queue.about)
+    assert len({len(keys) for keys in cut}) == 1  # every device takes as many rows
+    tasks = [{key.split("_")[0] for key in keys} for keys in real]
+    assert all(len(of_device) == 1 for of_device in tasks), tasks
+    assert metrics["training/padding_rows"] == len(cut) * len(cut[0]) - len(queue.about)

@@ -7,6 +7,8 @@ framework's speed decides which calls share an optimizer step, and long conversa
   hash of the run's seed and the training step;
 - a training step takes `batch_size / mini_batch_size` optimizer steps (tasks, not rows), among which whole rollouts
   are dealt out so that each has as many rows as the others, or nearly;
+- of an optimizer step, each device takes whole tasks, whose rollouts share their prompts, with nearly as many tokens as the
+  other devices;
 - GRPO's baseline is taken over all scored sessions of a task, also those without a trained row; a session that is alone
   has no baseline and an advantage of 0 (verl's own: its raw reward);
 - where calls are paid by turn or role, it is taken over the calls of one kind instead, one value a session;
@@ -36,7 +38,7 @@ from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
 from verl.trainer.ppo.v1 import trainer_base
 from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 
-from harness_verl.dealing import Row, deal
+from harness_verl.dealing import Row, deal, deal_to_ranks
 from harness_verl.names import ABOUT
 from harness_verl.rows import UNTRAINED
 
@@ -115,8 +117,11 @@ class Batches:
             rows, trainer.config.data.seed, trainer.global_steps, _optimizer_steps(trainer.config)
         )
         ranks, multiple = _ranks(trainer), _multiple(trainer.config)
-        largest = max(map(len, parts), default=1)
-        self._size = math.ceil(largest / (ranks * multiple)) * ranks * multiple
+        shares = [deal_to_ranks(part, ranks) for part in parts]
+        most = max((len(share) for of_part in shares for share in of_part), default=1)
+        # Every device takes as many rows of each mini-batch; verl cuts them so.
+        slots = math.ceil(most / multiple) * multiple
+        self._size = slots * ranks
         self._parts, self._rows = len(parts), len(rows)
         self._part = {row.key: number for number, part in enumerate(parts) for row in part}
         tags = dict(zip(batch.keys, batch.tags, strict=True))
@@ -136,15 +141,15 @@ class Batches:
         )
         padding = iter(range(len(keys), len(filled)))
         order: list[list[int]] = [[] for _ in range(ranks)]  # by rank, mini-batch after mini-batch
-        at = 0
-        for length in [len(part) for part in parts] or [1]:
-            numbers = [
-                *range(at, at + length),
-                *(next(padding) for _ in range(self._size - length)),
-            ]
-            at += length
-            for number, row in enumerate(numbers):
-                order[number % ranks].append(row)
+        index_of = {key: index for index, key in enumerate(keys)}
+        if not shares:
+            order[0].append(0)
+            shares = [[[] for _ in range(ranks)]]
+        for number, of_part in enumerate(shares, start=1):
+            for rank, share in enumerate(of_part):
+                order[rank] += [index_of[row.key] for row in share]
+                missing = number * slots - len(order[rank])
+                order[rank] += [next(padding) for _ in range(missing)]
         filled.reorder([row for rank in order for row in rank])
         metrics.update(
             {

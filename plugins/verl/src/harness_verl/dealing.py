@@ -1,4 +1,4 @@
-"""Which rollouts share an optimizer step: whole ones, dealt out by what they are."""
+"""Deals whole rollouts to optimizer steps, and whole tasks of a step to devices, by what they are."""
 
 from __future__ import annotations
 
@@ -53,3 +53,37 @@ def deal(rows: Sequence[Row], seed: int, step: int, parts: int) -> list[list[Row
         sorted(part, key=lambda row: (row.tokens, row.position, row.session, row.call))
         for part in dealt
     ]
+
+
+def deal_to_ranks(part: Sequence[Row], ranks: int) -> list[list[Row]]:
+    """Deal the rows of one mini-batch to devices, whole tasks together, so that tokens are nearly equal.
+
+    The rollouts of a task send the same prompts, which a device computes once for all rows that it holds. Where there are
+    fewer tasks than devices, whole rollouts are dealt instead, so that no device is left without work.
+
+    Args:
+        part: The mini-batch, as `deal` returns it.
+        ranks: The number of devices.
+
+    Returns:
+        One list for each device, its rows in the order of `part`; lists may differ in length, and be empty.
+    """
+    tasks = {row.position for row in part}
+    by_task = len(tasks) >= ranks
+    units: dict[tuple[int, int], list[Row]] = {}
+    for row in part:
+        unit = (row.position, 0) if by_task else (row.position, row.session)
+        units.setdefault(unit, []).append(row)
+    tokens = {unit: sum(row.tokens for row in rows) for unit, rows in units.items()}
+    loads = [0] * ranks
+    rank_of: dict[tuple[int, int], int] = {}
+    # The largest units first, so that small ones even out the rest.
+    for unit in sorted(units, key=lambda unit: (-tokens[unit], unit)):
+        rank = loads.index(min(loads))
+        rank_of[unit] = rank
+        loads[rank] += tokens[unit]
+    dealt: list[list[Row]] = [[] for _ in range(ranks)]
+    for row in part:
+        unit = (row.position, 0) if by_task else (row.position, row.session)
+        dealt[rank_of[unit]].append(row)
+    return dealt
