@@ -19,6 +19,7 @@ from harness.rollout.stack import RolloutWork
 from harness_verl.driver import OURS
 from harness_verl.names import LOG, LOST_FILE, WARNS
 from harness_verl.shared import SessionFile
+from harness_weights.vllm_log import start_failure
 
 if TYPE_CHECKING:
     from agentlightning.store.base import LightningStore
@@ -168,11 +169,10 @@ def temporary_room(folder: Path) -> str:
 
 def last_error(log: Path, status: int = 1) -> str:
     """Why verl's process ended: from its status where it was killed, else the line of its log that names the cause."""
-    lines = [
-        line
-        for line in log.read_text(encoding="utf-8", errors="replace").splitlines()[-400:]
-        if line.strip()
-    ]
+    text = log.read_text(encoding="utf-8", errors="replace")
+    if explained := start_failure(text):
+        return explained
+    lines = [line for line in text.splitlines()[-400:] if line.strip()]
     told = [line for line in lines if not _WARNS.search(line)]
     for pattern in _NAMES_A_CAUSE[:3] if status < 0 else _NAMES_A_CAUSE:
         if found := [index for index, line in enumerate(told) if pattern.search(line)]:

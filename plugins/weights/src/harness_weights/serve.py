@@ -23,6 +23,7 @@ from harness.policies import about
 from harness.policies.servers import DEFAULT_ENGINE, Engine
 from harness.rollout.processes import die_with_parent, stop_process
 from harness_weights.server import KEY
+from harness_weights.vllm_log import REMEDY_OF_A_SERVER, start_failure
 
 SEATS = 256
 """The most whole conversations that vLLM's cache has room for."""
@@ -203,7 +204,10 @@ def _ready(
 
 
 def _failure(process: subprocess.Popen[bytes], log: Path) -> RunFailed | EnvironmentProblem:
-    last = last_line(log.read_text(encoding="utf-8", errors="replace"))[:300]
+    text = log.read_text(encoding="utf-8", errors="replace")
+    if explained := start_failure(text, REMEDY_OF_A_SERVER):
+        return RunFailed(f"{explained} (whole log: {log})")
+    last = last_line(text)[:300]
     if "No module named" in last:
         return EnvironmentProblem(f"{last}. Install it: {how_to_install('cpu')}")
     return RunFailed(
