@@ -13,7 +13,7 @@ import typer
 
 from harness.cli import complete
 from harness.cli.common import emit_json, results
-from harness.cli.serve import answered, preset_of, roles_answered, to_serve
+from harness.cli.serve import answered, patient, preset_of, roles_answered, to_serve
 from harness.config import Config, load_config
 from harness.python.asking import named_endpoint
 from harness.records import Attempt, CallFailure, Task, ToolCall, Transition, Verdict
@@ -62,6 +62,7 @@ def dev(
         overrides.append(f"task.val_split={split}")
     resolved = load_config(preset, config or file, overrides, agent=agent)
     check(resolved, trains=False)
+    resolved = patient(resolved, here, set_)
     answers = here or named_endpoint(endpoint, model, api_key_env)
     task_set = make_task_set(resolved)
     chosen = validation_order(task_set.load(resolved.task.val_split), resolved)

@@ -8,7 +8,7 @@ import secrets
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Never
@@ -35,6 +35,12 @@ LOOK_S = 5.0
 """How often a server that nobody asks is asked whether it still answers."""
 ANSWER_S = 60.0
 """How long it may take to answer that before this says so."""
+CPU_BYTES_A_SECOND = 2_000_000
+"""Bytes of weights for which a rollout may take a second longer on a CPU.
+
+On two busy cores a question of three turns took Qwen2.5-Coder-0.5B (988 MB) 128 s, so this leaves a margin of four.
+"""
+DEADLINE = "rollout.timeout_s"
 
 
 @app.command()
@@ -115,6 +121,31 @@ def preset_of(here: RunFolder | str | None, task: str | None) -> tuple[str | Non
     if isinstance(here, RunFolder):
         return None, here.path / "config.yaml"
     return ("endpoint" if here is None else default_preset(task, resolve_device("auto"))), None
+
+
+def patient(
+    config: Config, here: RunFolder | str | None, overrides: Sequence[str] | None
+) -> Config:
+    """Return the configuration with a rollout's deadline that a policy of this size keeps on a CPU.
+
+    Args:
+        here: What answers here, as `to_serve` returns it; for an endpoint the deadline stays.
+        overrides: The user's own settings; a deadline among them stays.
+    """
+    from harness.policies import fetched
+    from harness.policies.export import checkpoint_model
+
+    stated = any(one.partition("=")[0].strip() == DEADLINE for one in overrides or ())
+    if here is None or stated or resolve_device(config.device) != "cpu":
+        return config
+    if isinstance(here, RunFolder):
+        folder = checkpoint_model(here, None)
+    else:
+        folder = Path(fetched(PolicyConfig(path=here, revision=config.policy.revision)))
+    weights = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    deadline_s = max(config.rollout.timeout_s, float(weights // CPU_BYTES_A_SECOND))
+    rollout = config.rollout.model_copy(update={"timeout_s": deadline_s})
+    return config.model_copy(update={"rollout": rollout})
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import typer
 
 from harness.cli import complete
 from harness.cli.common import emit_json, results
-from harness.cli.serve import answered, preset_of, roles_answered, to_serve
+from harness.cli.serve import answered, patient, preset_of, roles_answered, to_serve
 from harness.config import load_config
 from harness.errors import RunFailed, UserError
 from harness.python.asking import named_endpoint
@@ -57,9 +57,10 @@ def run(
     made = load(agent_spec(agent))()
     schema = schema_text(db, limit_chars=options.get("schema_chars", 8000))
     task = Task("question", "", "", question, "", db.stem, data={DATABASE: str(db)})
+    check(resolved)
+    resolved = patient(resolved, here, set_)
     request = RolloutRequest.build(task, {"schema": schema}, resolved, "val")
 
-    check(resolved)
     with roles_answered(resolved) as roles, answered(answers, resolved) as served:
         attempt = asyncio.run(_attempt(made, request, served, roles))
     if json_:
