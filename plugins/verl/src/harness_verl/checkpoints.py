@@ -11,6 +11,8 @@ from harness.results.folder import RunFolder
 
 MARKER = "latest_checkpointed_iteration.txt"
 PREFIX = "global_step_"
+UNFINISHED = "unfinished_rank_"
+"""How the notes of workers begin that have not written all of their files yet (`saving.py`)."""
 
 
 def checkpoints(folder: RunFolder) -> dict[int, Path]:
@@ -44,9 +46,11 @@ def drop_broken(folder: RunFolder) -> None:
     """Remove checkpoints that were cut off while they were written: verl would neither use nor ever remove them."""
     newest = max(checkpoints(folder), default=-1)
     for checkpoint in folder.checkpoints.glob(f"{PREFIX}*"):
-        if (
-            not (checkpoint / "data.pt").exists() and checkpoint.name != f"{PREFIX}{newest}"
-        ):  # it is written last
+        if checkpoint.name == f"{PREFIX}{newest}":
+            continue
+        # Of what verl writes, this file comes last; a thread of each worker may write its own files after it.
+        whole = (checkpoint / "data.pt").exists()
+        if not whole or any(checkpoint.glob(f"*/{UNFINISHED}*")):
             shutil.rmtree(checkpoint)
 
 

@@ -41,7 +41,9 @@ def checkpoint_bytes(config: Config, model_path: str, steps: int) -> int:
         nested(config.verl), "actor_rollout_ref.actor.checkpoint.save_contents", ["optimizer"]
     )
     moments = 2 if "optimizer" in contents and not config.train.lora_rank else 0  # LoRA's are small
-    kept = min(config.train.keep_checkpoints, -(-steps // (config.train.save_every or steps)))
+    # An older checkpoint goes only after the next one is whole.
+    saved = -(-steps // (config.train.save_every or steps))
+    kept = min(config.train.keep_checkpoints + 1, saved)
     return weights * (2 if half else 1) * (1 + moments) * kept
 
 

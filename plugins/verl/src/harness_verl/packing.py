@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -35,6 +36,7 @@ from verl.workers.utils.padding import no_padding_2_padding
 
 from harness_verl import logprobs, prefixes
 from harness_verl.names import CROSS_ENTROPY, ON_POLICY, PACKED, SHARED
+from harness_verl.saving import Writer
 from harness_weights.attention import packed
 
 for _name in (PACKED, SHARED):
@@ -159,8 +161,30 @@ class PackedEngine(FSDPEngineWithLMHead):
             output["metrics"]["actor/rollout_probs_diff_mean"] = Metric("mean", gaps.mean())
         return loss, output
 
-    def save_checkpoint(self, *arguments: Any, **more: Any) -> None:
-        """verl's; its configuration of the model names no attention that only this module knows."""
+    _writer: Writer | None = None
+
+    def save_checkpoint(
+        self,
+        local_path: str,
+        hdfs_path: str | None = None,
+        global_step: int = 0,
+        max_ckpt_to_keep: int | None = None,
+        **more: Any,
+    ) -> None:
+        """verl's; its configuration of the model names no attention that only this module knows.
+
+        With `async_save` the files are written after this returns (`saving.py`).
+        """
+        if self.checkpoint_config is None or not self.checkpoint_config.get("async_save", False):
+            self._save_now(local_path, hdfs_path, global_step, max_ckpt_to_keep, **more)
+            return
+        if self._writer is None:
+            self._writer = Writer(torch.distributed.get_rank())
+        with self._writer.collecting(Path(local_path)):
+            # The trainer, not this worker, removes older checkpoints, once this one is whole.
+            self._save_now(local_path, hdfs_path, global_step, None, **more)
+
+    def _save_now(self, *arguments: Any, **more: Any) -> None:
         config = self.module.config
         own = {
             name: getattr(config, name)

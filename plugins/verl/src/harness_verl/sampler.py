@@ -15,10 +15,13 @@ import time
 from typing import Any
 
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
-from harness_verl import early_rows, trackers  # noqa: F401  (for their effect)
+from harness_verl import early_rows, saving, trackers  # noqa: F401  (two for their effect)
 
 POLL_S = 0.05
+
+saving.install(PPOTrainer)
 
 if os.environ.get("VERL_PLATFORM") == "cpu":
     from harness_verl import cpu_rollout

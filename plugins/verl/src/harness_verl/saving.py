@@ -1,0 +1,255 @@
+"""Writes checkpoints while training goes on: a copy in the host's memory first, then the files, then the marker.
+
+verl stops training until a checkpoint's files are written, half a minute for a model of 1.5 billion parameters. Here
+a worker copies its state to the host's memory, which takes seconds, and a thread of it writes the files that verl would
+have written. The trainer names the checkpoint in verl's marker, and removes older ones, only once every worker has
+written its files. So whatever is cut off, the checkpoint that the marker names is whole, and a run resumes from it.
+
+`actor.checkpoint.async_save` of verl's options is the switch (`compose.py`). verl 0.9.1 reads it in its trainer, which then
+leaves the marker to whoever writes the files, and in its Megatron workers.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from harness_verl.checkpoints import MARKER, PREFIX, UNFINISHED
+
+COPIES_AT_ONCE = 8
+"""Threads that copy tensors to the host: one alone mostly waits for the kernel to provide memory."""
+FAILED = ".failed"
+"""How the name of a note ends after its files could not be written."""
+LOOK_S = 0.1
+"""How often the trainer looks whether the workers have written their files."""
+
+_save = torch.save
+
+
+class HostCopies:
+    """Copies nested states to the host's memory, each tensor once.
+
+    Tensors that share their memory share it in the copy as well, as `torch.save` would store it once.
+    """
+
+    def __init__(self) -> None:
+        self._copied: dict[tuple[Any, ...], torch.Tensor] = {}
+        self._jobs: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def of(self, value: Any) -> Any:
+        """Return a copy of a state; its tensors are filled by `fill`."""
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value.detach())
+        if isinstance(value, Mapping):
+            # A copy of the mapping keeps its class and its attributes, such as a state's `_metadata`.
+            copied: Any = copy.copy(value)
+            for key, inner in value.items():
+                copied[key] = self.of(inner)
+            return copied
+        if isinstance(value, list):
+            return [self.of(inner) for inner in value]
+        if type(value) is tuple:
+            return tuple(self.of(inner) for inner in value)
+        return copy.deepcopy(value)
+
+    def fill(self) -> None:
+        """Copy the values of all tensors, and return when they are there."""
+        with ThreadPoolExecutor(COPIES_AT_ONCE) as pool:
+            for _ in pool.map(_copy, self._jobs):
+                pass
+        self._jobs.clear()
+
+    def _tensor(self, tensor: torch.Tensor) -> torch.Tensor:
+        if isinstance(tensor, DTensor):
+            # The constructor keeps the copy on the host; `from_local` would move it to the mesh's device.
+            return DTensor(self._tensor(tensor.to_local()), tensor._spec, requires_grad=False)
+        layout = (tensor.shape, tensor.stride(), tensor.dtype, str(tensor.device))
+        name = (tensor.untyped_storage().data_ptr(), tensor.storage_offset(), *layout)
+        if tensor.numel() == 0 or name not in self._copied:
+            target = torch.empty_like(tensor, device="cpu")
+            self._jobs.append((target, tensor))
+            self._copied[name] = target
+            return target
+        return self._copied[name]
+
+
+def _copy(job: tuple[torch.Tensor, torch.Tensor]) -> None:
+    target, source = job
+    target.copy_(source)
+
+
+class Writer:
+    """Writes one worker's files of one checkpoint after another, in a thread.
+
+    Args:
+        rank: The worker's number.
+    """
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self._thread: threading.Thread | None = None
+
+    @contextmanager
+    def collecting(self, folder: Path) -> Iterator[None]:
+        """Keep copies of what is saved with `torch.save` inside the block, and write them afterwards.
+
+        The folder holds a note until its files are written; the note holds the error where they cannot be.
+
+        Args:
+            folder: Where verl saves this worker's files.
+        """
+        self.wait()
+        copies = HostCopies()
+        files: list[tuple[Any, Path]] = []
+
+        def keep(value: Any, path: Any, *_: Any, **__: Any) -> None:
+            files.append((copies.of(value), Path(path)))
+
+        folder.mkdir(parents=True, exist_ok=True)
+        note = folder / f"{UNFINISHED}{self._rank}"
+        note.touch()
+        # verl's checkpoint manager takes the function from the module each time.
+        torch.save = keep
+        try:
+            yield
+        finally:
+            torch.save = _save
+        copies.fill()
+        self._thread = threading.Thread(
+            target=_write, args=(files, note), name="checkpoint-writer", daemon=True
+        )
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Wait until the files of the last checkpoint are written."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+
+def _write(files: list[tuple[Any, Path]], note: Path) -> None:
+    """Write the files, and remove the note; a failure goes into the note."""
+    try:
+        while files:
+            value, path = files.pop(0)  # its memory is free once it is written
+            _save(value, path)
+            with path.open("rb") as written:
+                os.fsync(written.fileno())
+        note.unlink()
+    except Exception as error:
+        first_line = str(error).partition("\n")[0]
+        with suppress(OSError):  # a full disk has no room for the text either
+            note.write_text(f"{type(error).__name__}: {first_line}", encoding="utf-8")
+        note.rename(note.with_name(f"{note.name}{FAILED}"))
+
+
+class Completion:
+    """Names checkpoints in verl's marker once all of their files are written; one instance a trainer.
+
+    Args:
+        folder: Where the checkpoints are.
+        kept: How many whole checkpoints stay; None or 0: all.
+    """
+
+    def __init__(self, folder: Path, kept: int | None) -> None:
+        self._folder = folder
+        self._kept = kept or 0
+        self._whole: list[Path] = []
+        self._pending: int | None = None
+
+    def begin(self, step: int) -> None:
+        """Take over the checkpoint of a step, whose files are being written."""
+        self._pending = step
+
+    def look(self) -> None:
+        """Name the pending checkpoint where it is whole by now.
+
+        Raises:
+            RuntimeError: A worker could not write its files.
+        """
+        if self._pending is None:
+            return
+        checkpoint = self._folder / f"{PREFIX}{self._pending}"
+        for note in checkpoint.glob(f"*/{UNFINISHED}*"):
+            if note.suffix != FAILED:
+                continue
+            reason = note.read_text(encoding="utf-8") or "the disk may be full"
+            raise RuntimeError(f"the checkpoint of step {self._pending} was not written: {reason}")
+        if any(checkpoint.glob(f"*/{UNFINISHED}*")):
+            return
+        marker = self._folder / MARKER
+        replacement = marker.with_suffix(".new")
+        replacement.write_text(str(self._pending))
+        replacement.replace(marker)
+        self._pending = None
+        self._whole.append(checkpoint)
+        while self._kept and len(self._whole) > self._kept:
+            # As verl does, which leaves the rest of the folder.
+            for old in self._whole.pop(0).glob("actor"):
+                shutil.rmtree(old, ignore_errors=True)
+
+    def finish(self) -> None:
+        """Wait until the pending checkpoint is whole.
+
+        Raises:
+            RuntimeError: As `look`.
+        """
+        self.look()
+        while self._pending is not None:
+            time.sleep(LOOK_S)
+            self.look()
+
+
+def install(trainer: Any) -> None:
+    """Have verl's trainer complete checkpoints that are written while it trains.
+
+    Args:
+        trainer: verl's `PPOTrainer`.
+    """
+    save, step, fit = trainer._save_checkpoint, trainer.step, trainer.fit
+
+    def save_checkpoint(self: Any) -> None:
+        if not self.config.actor_rollout_ref.actor.get("checkpoint", {}).get("async_save", False):
+            save(self)
+            return
+        completion = _completion(self)
+        completion.finish()
+        save(self)
+        completion.begin(self.global_steps)
+
+    def checked(original: Callable[..., Any], look: str) -> Callable[..., Any]:
+        def call(self: Any, *arguments: Any, **options: Any) -> Any:
+            if look == "before":
+                _completion(self).look()
+            found = original(self, *arguments, **options)
+            if look == "after":
+                _completion(self).finish()
+            return found
+
+        return call
+
+    trainer._save_checkpoint = save_checkpoint
+    trainer.step = checked(step, "before")
+    trainer.fit = checked(fit, "after")
+
+
+def _completion(trainer: Any) -> Completion:
+    """Return the one instance of a trainer."""
+    found: Completion | None = getattr(trainer, "_harness_completion", None)
+    if found is None:
+        settings = trainer.config.trainer
+        folder = Path(settings.default_local_dir)
+        found = Completion(folder, settings.get("max_actor_ckpt_to_keep", None))
+        trainer._harness_completion = found
+    return found
