@@ -5,6 +5,7 @@ Needs a Chromium to rasterise.
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import tempfile
@@ -25,6 +26,8 @@ from harness.results.folder import RunFolder
 from harness.results.schema import RunRecord
 
 HERE = Path(__file__).resolve().parents[1] / "results"
+REFERENCES = HERE.parent / "harness" / "compare" / "references.json"
+"""Results published by others."""
 COLOURS = {
     "langgraph_sql write": "#1f5fbf",
     "langgraph_sql write|check": "#1b9e77",
@@ -326,6 +329,57 @@ def members(folder: str, studies: Sequence[str], arms: Sequence[str]) -> go.Figu
     return figure
 
 
+PUBLISHED_ARMS = {
+    "write and rewrite": ("Qwen2.5-Coder-1.5B, write", "#1f5fbf"),
+    "all roles": ("Qwen2.5-Coder-1.5B, all roles", "#d95f02"),
+}
+"""Of the study of the published run: the literature's row with a curve, and the colour of both."""
+
+
+def published() -> go.Figure:
+    """Validation accuracy by step of the published run made here, and of the literature on other questions."""
+    titles = ("the first 64 steps", "the literature's 436 steps")
+    figure = make_subplots(1, 2, subplot_titles=titles, horizontal_spacing=0.08)
+    references = json.loads(REFERENCES.read_text(encoding="utf-8"))["rows"]
+    curves = {row["label"]: row["curve"] for row in references if "curve" in row}
+    runs = packed("qwen-published", "qwen_published")
+    for arm, (label, colour) in PUBLISHED_ARMS.items():
+        finished = [run for run in runs if run.arm == arm and "val_curve" in result_of(run.record)]
+        for column in (1, 2):
+            for number, run in enumerate(finished):
+                curve = result_of(run.record)["val_curve"]
+                figure.add_scatter(
+                    x=[int(step) for step in curve],
+                    y=[100 * value for value in curve.values()],
+                    name=f"{arm}: 500 of dev, here, {len(finished)} seeds",
+                    mode="lines+markers",
+                    line={"color": colour, "width": 2},
+                    showlegend=column == 1 and number == 0,
+                    row=1,
+                    col=column,
+                )
+            figure.add_scatter(
+                x=curves[label]["steps"],
+                y=[100 * value for value in curves[label]["accuracies"]],
+                name=f"{arm}: 500 of test, literature",
+                mode="lines+markers",
+                line={"color": colour, "width": 2, "dash": "dot"},
+                marker={"symbol": "circle-open"},
+                showlegend=column == 1,
+                row=1,
+                col=column,
+            )
+    figure.update_xaxes(title="GRPO step (32 tasks x 4 rollouts)", range=[-2, 66], row=1, col=1)
+    figure.update_xaxes(title="GRPO step", range=[-8, 444], row=1, col=2)
+    figure.update_yaxes(title="validation accuracy, %", range=[30, 80], row=1, col=1)
+    figure.update_yaxes(range=[30, 80], row=1, col=2)
+    figure.update_layout(
+        title="Qwen2.5-Coder-1.5B on Spider; dotted: published by others, another set of questions",
+        legend={"orientation": "h", "y": -0.24},
+    )
+    return figure
+
+
 def packed(folder: str, study: str) -> list[Run]:
     """The runs of a packed study."""
     return select([Path(unpacked(HERE / "studies" / folder / PACKED).name) / study]).runs
@@ -408,6 +462,7 @@ if __name__ == "__main__":
     save(own_ways(), HERE / "studies" / "scaffolds" / "scaffolds.png")
     save(transfer(), HERE / "studies" / "scaffolds" / "transfer.png")
     save(teams(), HERE / "studies" / "teams" / "teams.png")
+    save(published(), HERE / "studies" / "qwen-published" / "curves.png")
     one, by_role, critic = "one agent, all tools", "critic too, credit by role", "critic too"
     before = members(
         "team-roles-before", ("team_roles", "team_roles_begun"), (one, *MEMBERS, by_role, critic)
