@@ -344,7 +344,8 @@ def published() -> go.Figure:
     curves = {row["label"]: row["curve"] for row in references if "curve" in row}
     runs = packed("qwen-published", "qwen_published")
     for arm, (label, colour) in PUBLISHED_ARMS.items():
-        finished = [run for run in runs if run.arm == arm and "val_curve" in result_of(run.record)]
+        # A training that was cut off has no result, and no last validation.
+        finished = [run for run in runs if run.arm == arm and run.record["result"]]
         for column in (1, 2):
             for number, run in enumerate(finished):
                 curve = result_of(run.record)["val_curve"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -13,7 +14,8 @@ import httpx
 import psutil
 import pytest
 
-from harness.cli.serve import preset_of, to_serve
+from harness.cli.serve import patient, preset_of, to_serve
+from harness.config import load_config
 from harness_sql.tasks.pocket import PocketTasks
 
 HARNESS = [sys.executable, "-m", "harness"]
@@ -158,6 +160,24 @@ def test_a_question_is_answered_by_a_policy_that_the_command_serves(tmp_path: Pa
         "pocket-sql (writes, checks and rewrites SQL for `pocket`) is being served on cpu"
         in done.stderr
     )
+
+
+def test_a_rollouts_deadline_on_a_cpu_grows_with_the_policy(tmp_path: Path) -> None:
+    values = 250_000_000
+    entry = {"dtype": "F32", "shape": [values], "data_offsets": [0, 4 * values]}
+    header = json.dumps({"weight": entry}).encode()
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(len(header).to_bytes(8, "little") + header)
+    os.truncate(weights, weights.stat().st_size + 4 * values)  # a hole, which takes no disk
+    (tmp_path / "config.json").write_text("{}")
+
+    def deadline_s(model: str | None, *overrides: str) -> float:
+        config = load_config("cpu", None, ["device=cpu", *overrides])
+        return patient(config, model, overrides).rollout.timeout_s
+
+    assert deadline_s(str(tmp_path)) == 500
+    assert deadline_s(str(tmp_path), "rollout.timeout_s=30") == 30
+    assert deadline_s("pocket-sql") == deadline_s(None) == 120
 
 
 def test_a_model_is_the_endpoints_unless_it_is_a_run_or_has_a_name_here(

@@ -115,6 +115,7 @@ class Writer:
 
         def keep(value: Any, path: Any, *_: Any, **__: Any) -> None:
             files.append((copies.of(value), Path(path)))
+            copies.fill()
 
         folder.mkdir(parents=True, exist_ok=True)
         note = folder / f"{UNFINISHED}{self._rank}"
@@ -125,7 +126,6 @@ class Writer:
             yield
         finally:
             torch.save = _save
-        copies.fill()
         self._thread = threading.Thread(
             target=_write, args=(files, note), name="checkpoint-writer", daemon=True
         )
