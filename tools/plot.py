@@ -352,7 +352,7 @@ def published() -> go.Figure:
                 figure.add_scatter(
                     x=[int(step) for step in curve],
                     y=[100 * value for value in curve.values()],
-                    name=f"{arm}: 500 of dev, here, {len(finished)} seeds",
+                    name=f"{arm}: here, 500 questions of dev, {len(finished)} seeds",
                     mode="lines+markers",
                     line={"color": colour, "width": 2},
                     showlegend=column == 1 and number == 0,
@@ -362,7 +362,7 @@ def published() -> go.Figure:
             figure.add_scatter(
                 x=curves[label]["steps"],
                 y=[100 * value for value in curves[label]["accuracies"]],
-                name=f"{arm}: 500 of test, literature",
+                name=f"{arm}: literature, 500 other questions (test)",
                 mode="lines+markers",
                 line={"color": colour, "width": 2, "dash": "dot"},
                 marker={"symbol": "circle-open"},
@@ -375,7 +375,7 @@ def published() -> go.Figure:
     figure.update_yaxes(title="validation accuracy, %", range=[30, 80], row=1, col=1)
     figure.update_yaxes(range=[30, 80], row=1, col=2)
     figure.update_layout(
-        title="Qwen2.5-Coder-1.5B on Spider; dotted: published by others, another set of questions",
+        title="Qwen2.5-Coder-1.5B on Spider; dotted: published, on other questions",
         legend={"orientation": "h", "y": -0.24},
     )
     return figure

@@ -207,7 +207,10 @@ def graded(reward: RewardSpec) -> bool:
     return reward.graded or (reward.low, reward.high) != (0, 1)
 
 
-_MEMORY_ONLY = ("actor_rollout_ref.model.enable_gradient_checkpointing",)
+_MEMORY_ONLY = (
+    "actor_rollout_ref.model.enable_gradient_checkpointing",
+    "actor_rollout_ref.actor.checkpoint.async_save",
+)
 """Options of a trainer that cost time or memory and decide nothing that is learned."""
 _NOT_IDENTITY = {
     "loggers",
