@@ -16,7 +16,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -29,6 +29,8 @@ from harness_verl.checkpoints import MARKER, PREFIX, UNFINISHED
 
 COPIES_AT_ONCE = 8
 """Threads that copy tensors to the host: one alone mostly waits for the kernel to provide memory."""
+AFTER_FAILURE_S = 60.0
+"""How long a run that fails waits for the files of its last checkpoint."""
 FAILED = ".failed"
 """How the name of a note ends after its files could not be written."""
 LOOK_S = 0.1
@@ -210,6 +212,15 @@ class Completion:
             time.sleep(LOOK_S)
             self.look()
 
+    def wait(self, most_s: float) -> None:
+        """Wait until the pending checkpoint is whole, at most so many seconds, where the run fails for another reason."""
+        ends = time.monotonic() + most_s
+        with suppress(RuntimeError):
+            self.look()
+            while self._pending is not None and time.monotonic() < ends:
+                time.sleep(LOOK_S)
+                self.look()
+
 
 def install(trainer: Any) -> None:
     """Have verl's trainer complete checkpoints that are written while it trains.
@@ -228,20 +239,23 @@ def install(trainer: Any) -> None:
         save(self)
         completion.begin(self.global_steps)
 
-    def checked(original: Callable[..., Any], look: str) -> Callable[..., Any]:
-        def call(self: Any, *arguments: Any, **options: Any) -> Any:
-            if look == "before":
-                _completion(self).look()
-            found = original(self, *arguments, **options)
-            if look == "after":
-                _completion(self).finish()
-            return found
+    def checked_step(self: Any, *arguments: Any, **options: Any) -> Any:
+        _completion(self).look()
+        return step(self, *arguments, **options)
 
-        return call
+    def completed_fit(self: Any, *arguments: Any, **options: Any) -> Any:
+        try:
+            found = fit(self, *arguments, **options)
+        except Exception:
+            # A validation that fails after its step's checkpoint leaves that checkpoint to go on from.
+            _completion(self).wait(AFTER_FAILURE_S)
+            raise
+        _completion(self).finish()
+        return found
 
     trainer._save_checkpoint = save_checkpoint
-    trainer.step = checked(step, "before")
-    trainer.fit = checked(fit, "after")
+    trainer.step = checked_step
+    trainer.fit = completed_fit
 
 
 def _completion(trainer: Any) -> Completion:
