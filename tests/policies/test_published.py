@@ -23,6 +23,8 @@ from harness.errors import ConfigError, find_uv  # noqa: E402
 from harness.layers import file_hash  # noqa: E402
 from harness.policies.catalogue import GgufFile, Named, known  # noqa: E402
 from harness_weights import parts  # noqa: E402
+from harness_weights.convert import fetch  # noqa: E402
+from harness_weights.gguf_file import FastReader  # noqa: E402
 from harness_weights.parts import Parts  # noqa: E402
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
@@ -222,6 +224,33 @@ def test_other_weights_are_those_that_transformers_reads(
     ).state_dict()
     assert ours.keys() == theirs.keys()
     assert [name for name in ours if not torch.equal(ours[name], theirs[name])] == []
+
+
+def test_a_conversion_reads_the_header_once_and_as_gguf_does(
+    cache: Path, published: Named, tied_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs, ours = gguf.GGUFReader(tied_file), FastReader(tied_file)
+    assert {name: field.contents() for name, field in ours.fields.items()} == {
+        name: field.contents() for name, field in theirs.fields.items()
+    }
+    for mine, other in zip(ours.tensors, theirs.tensors, strict=True):
+        assert (mine.name, mine.tensor_type, mine.data_offset) == (
+            other.name,
+            other.tensor_type,
+            other.data_offset,
+        )
+        assert np.array_equal(mine.data, other.data)
+
+    opened = []
+    read = gguf.GGUFReader.__init__
+
+    def counted(self: Any, path: Any, *options: Any) -> None:
+        opened.append(path)
+        read(self, path, *options)
+
+    monkeypatch.setattr(gguf.GGUFReader, "__init__", counted)
+    fetch(published, given=tied_file)
+    assert opened == [tied_file]
 
 
 def test_another_local_file_is_refused(
