@@ -143,7 +143,7 @@ def compare(
         "exceptions": exceptions,
         "remarks": remarks,
         "missing": selection.missing,
-        "failed": [_failed(run) for run in selection.runs if run not in usable],
+        "failed": [_failed(run, usable) for run in selection.runs if run not in usable],
         "identity": {
             run.id: {"identity": run.record["identity"], "parity": run.parity} for run in usable
         },
@@ -378,15 +378,20 @@ def verdict(
     return "different" if p < ALPHA else "cannot tell"
 
 
-def _failed(run: Run) -> Failed:
+def _failed(run: Run, usable: Sequence[Run]) -> Failed:
+    """Return why a run is in no mean."""
     reason = str(run.record.get("reason") or "not finished")
     if run.finished:
-        found = len(run.validation())
-        reason = (
-            "nothing of its last validation was scored"
-            if found
-            else "no validation is in its folder"
-        )
+        rewards = run.validation()["reward"]
+        newer = [one for one in usable if (one.arm, one.seed) == (run.arm, run.seed)]
+        if rewards.is_empty():
+            reason = "no validation is in its folder"
+        elif rewards.drop_nulls().is_empty():
+            reason = "nothing of its last validation was scored"
+        elif newer and newer[0].id == run.id:
+            reason = f"a copy of the run at {newer[0].folder.path}"
+        elif newer:
+            reason = f"same arm and seed as the newer run {newer[0].id}"
     return {
         "run": run.id,
         "arm": run.arm,

@@ -85,7 +85,7 @@ class Call(TypedDict):
     role: Annotated[str, "who called"]
     trained: Annotated[bool, "whether the trainer was given it"]
     paid: Annotated[float | None, "with what value, by `train.credit`; null where it was not"]
-    response_id: Annotated[str, "of the engine; belongs to one rollout only"]
+    response_id: Annotated[str, "of the engine; with token ids, it belongs to one rollout only"]
     messages: Annotated[str, "JSON: the prompt's messages as sent"]
     response_text: Annotated[str, "the reply"]
     cut: Annotated[

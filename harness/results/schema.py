@@ -220,6 +220,9 @@ class Measured(TypedDict):
 
     mean: Annotated[float, "over the tasks that have a scored sample"]
     interval_95: Annotated[list[float], "95 % interval of it"]
+    left_out: NotRequired[
+        Annotated[int, "tasks that are not in it: fewer than K of their samples are scored"]
+    ]
 
 
 class Samples(TypedDict):
@@ -228,7 +231,8 @@ class Samples(TypedDict):
     samples: Annotated[int, "asked for of every task"]
     tasks: Annotated[int, "with a scored sample: all others are in no mean"]
     short: Annotated[
-        int, "of them, with fewer scored samples than asked for: those that there are, are used"
+        int,
+        "of them, with fewer scored samples than asked for; a measure of K leaves out those with fewer than K",
     ]
     measures: Annotated[
         dict[str, Measured],
