@@ -276,13 +276,12 @@ class Relay:
             self._seen.claim(response_id)
 
     def _hide(self, carried: _Carried, answer: dict[str, Any]) -> None:
-        """Take out of an answer what the gateway asked for and the agent did not."""
-        if carried.token_ids:
-            hide(
-                answer,
-                token_ids=not carried.request.shows_token_ids,
-                logprobs=not carried.request.shows_logprobs,
-            )
+        """Take out of an answer what the agent did not ask for, whether the gateway did or the upstream adds it."""
+        hide(
+            answer,
+            token_ids=not carried.request.shows_token_ids,
+            logprobs=not carried.request.shows_logprobs,
+        )
 
     def _end_stream(self, call: Call, streamed: StreamedAnswer) -> None:
         if call.outcome:
@@ -295,7 +294,7 @@ class Relay:
 
     async def _refuse(self, call: Call, refusal: Refusal, answering: Answering) -> None:
         call.fail(refusal)
-        if refusal.status == 503:
+        if refusal.status == 503 and not any(name == b"retry-after" for name, _ in refusal.headers):
             refusal.headers.append((b"retry-after", str(self._settings.retry_after_s).encode()))
         await answering.refuse(refusal)
 

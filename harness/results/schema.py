@@ -240,6 +240,21 @@ class Samples(TypedDict):
     ]
 
 
+class Replies(TypedDict):
+    """What the policy's replies say of the servers that gave them; of a training, of its last validation."""
+
+    replies: Annotated[int, "calls with an answer"]
+    empty: Annotated[int, "of them, with neither text nor tool calls"]
+    text_elsewhere: Annotated[
+        dict[str, int], "rollouts by the field that held the text of empty replies"
+    ]
+    rate_limits: Annotated[int, "times that a server refused a call for its rate"]
+    rate_limit_s: Annotated[float, "seconds that calls waited for it, summed"]
+    served_models: Annotated[
+        dict[str, int], "rollouts by the model that a server named, where there were several"
+    ]
+
+
 class Accuracy(TypedDict):
     """Of the tasks of one difficulty or cluster."""
 
@@ -294,6 +309,11 @@ class Scores(TypedDict):
     ]
     unread_calls: NotRequired[
         Annotated[int, "rollouts with what looks like a tool call that the server did not read"]
+    ]
+    replies: NotRequired[
+        Annotated[
+            Replies, "where replies were empty, a rate was limited, or several models answered"
+        ]
     ]
     bounds: NotRequired[
         Annotated[list[float] | None, "accuracy if all unscored were wrong, and if all were right"]

@@ -22,6 +22,8 @@ from harness.toolbox import Agent
 from .server_forms import COUNT, FORMS, Form
 
 FRAMEWORKS = ("reference", "langgraph", "openai_agents", "autogen", "crewai", "agent_framework")
+AT_ONCE = 6
+"""Attempts under way: enough to be quick, few enough for a busy machine."""
 PROBE = "Hello."
 """What the gateway asks to learn whether a server takes the run's own parameters."""
 BY_NUMBER = {str(number): form for number, form in enumerate(FORMS)}
@@ -53,12 +55,15 @@ async def played(agent: Agent, folder: Path) -> dict[str, Attempt]:
         ):
             await control.set_upstreams([server.base_url], model=server.model, token_ids=False)
 
+            room = asyncio.Semaphore(AT_ONCE)
+
             async def play(number: str) -> Attempt:
                 sampling = {**SAMPLING, "user": number}
                 request = staged_request(of, scenario, folder, timeout_s=120.0, sampling=sampling)
-                return await run_attempt(
-                    agent, request, number, "1", control, gateway.key, "scripted", http_client
-                )
+                async with room:
+                    return await run_attempt(
+                        agent, request, number, "1", control, gateway.key, "scripted", http_client
+                    )
 
             attempts = await asyncio.gather(*map(play, BY_NUMBER))
     return {form.name: attempt for form, attempt in zip(FORMS, attempts, strict=True)}
