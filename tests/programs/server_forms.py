@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
@@ -20,10 +21,10 @@ ANSWER = "There are 3 singers."
 CALLED = {"sql": COUNT}
 
 
-def completion(number: int, message: Mapping[str, Any], reason: str) -> Completion:
+def completion(message: Mapping[str, Any], reason: str) -> Completion:
     """Return a chat completion as OpenAI's API documents it."""
     return {
-        "id": f"chatcmpl-{number}",
+        "id": f"chatcmpl-{uuid.uuid4().hex}",
         "object": "chat.completion",
         "created": 1700000000,
         "model": "scripted",
@@ -44,8 +45,8 @@ def plain(number: int) -> Completion:
     if number == 0:
         function = {"name": TOOL, "arguments": json.dumps(CALLED)}
         call = {"id": "call_1", "type": "function", "function": function}
-        return completion(0, {"content": None, "tool_calls": [call]}, "tool_calls")
-    return completion(number, {"content": ANSWER}, "stop")
+        return completion({"content": None, "tool_calls": [call]}, "tool_calls")
+    return completion({"content": ANSWER}, "stop")
 
 
 @dataclass(frozen=True)
