@@ -37,6 +37,7 @@ from harness.compare.learning import learn
 from harness.compare.measures import measure
 from harness.compare.plumbing import UNUSED_TOOLS, heed_unused_tools
 from harness.compare.power import Spread
+from harness.compare.runs import why_left_out
 from harness.compare.sampled import sampled
 from harness.compare.scores import paired_differences, scores, span_of, worst_cases
 from harness.compare.selection import named_arm, other_names
@@ -379,23 +380,10 @@ def verdict(
 
 
 def _failed(run: Run, usable: Sequence[Run]) -> Failed:
-    """Return why a run is in no mean."""
-    reason = str(run.record.get("reason") or "not finished")
-    if run.finished:
-        rewards = run.validation()["reward"]
-        newer = [one for one in usable if (one.arm, one.seed) == (run.arm, run.seed)]
-        if rewards.is_empty():
-            reason = "no validation is in its folder"
-        elif rewards.drop_nulls().is_empty():
-            reason = "nothing of its last validation was scored"
-        elif newer and newer[0].id == run.id:
-            reason = f"a copy of the run at {newer[0].folder.path}"
-        elif newer:
-            reason = f"same arm and seed as the newer run {newer[0].id}"
     return {
         "run": run.id,
         "arm": run.arm,
         "seed": run.seed,
         "status": run.record["status"],
-        "reason": reason,
+        "reason": why_left_out(run, usable),
     }
