@@ -54,7 +54,7 @@ def _parse_with_bad_text(raw: bytes) -> object | None:
     try:
         value = json.loads(raw.decode(errors="replace"))
         text = json.dumps(value, ensure_ascii=False)
-        return orjson.loads(text.encode("utf-8", "surrogatepass").decode(errors="replace"))  # type: ignore[no-any-return]
+        return orjson.loads(text.encode("utf-8", "surrogatepass").decode(errors="replace"))
     except (ValueError, RecursionError):
         return None
 
