@@ -19,6 +19,7 @@ from harness.policies.roles import Answerer, answerers, answering
 from harness.records import Task
 from harness.results.folder import RunFolder
 from harness.results.readings import write_down
+from harness.results.replies import replies_of
 from harness.results.rows import Episode
 from harness.results.schema import Accuracy, Parent, RunRecord, Scores
 from harness.results.signal import mixed_tasks
@@ -144,6 +145,8 @@ def accuracy_of(
         "reward_flags": dict(flags),
         "empty_golds": flags["empty_gold"],
     }
+    if replies := replies_of(rows):
+        result["replies"] = replies
     if samples > 1:
         result["samples"] = summary(table, samples, span)
     return result

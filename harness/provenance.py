@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import platform
+import sqlite3
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -29,8 +30,14 @@ LIBRARIES = (
 
 
 def library_versions() -> dict[str, str | None]:
-    """Versions of the libraries that decide a run."""
-    found: dict[str, str | None] = {"python": platform.python_version()}
+    """Versions of the libraries that decide a run.
+
+    SQLite is there because its versions give different last digits of sums and means.
+    """
+    found: dict[str, str | None] = {
+        "python": platform.python_version(),
+        "sqlite": sqlite3.sqlite_version,
+    }
     for name in LIBRARIES:
         try:
             found[name] = version(name)

@@ -133,6 +133,19 @@ class Transition:
     """Parameters of the request as the agent sent them, in canonical form; long values are hashes."""
     request_digest: str = ""
     """SHA-256 of the whole request in canonical form; empty where it was not recorded."""
+    text_elsewhere: str = ""
+    """Where the reply has neither content nor tool calls: the name of another field that held text."""
+    served_model: str = ""
+    """The model that the server names in its answer."""
+    rate_limits: int = 0
+    """How often the server refused the call for its rate before it answered."""
+    rate_limit_s: float = 0.0
+    """Part of `latency_s` spent waiting because the server asked for it, in seconds."""
+
+    @property
+    def empty(self) -> bool:
+        """Whether the reply has neither text nor tool calls."""
+        return not self.response_text.strip() and not self.tool_calls
 
     @property
     def parsed_calls(self) -> tuple[Mapping[str, str], ...]:
@@ -174,6 +187,10 @@ class CallFailure:
     branch: str = ""
     request_digest: str = ""
     """As of `Transition`; empty where the request was not whole."""
+    rate_limits: int = 0
+    """As of `Transition`."""
+    rate_limit_s: float = 0.0
+    """As of `Transition`."""
 
 
 ToolFault = Literal["", "unknown_tool", "bad_arguments", "failed", "timeout"]

@@ -37,6 +37,7 @@ from harness.compare.learning import learn
 from harness.compare.measures import measure
 from harness.compare.plumbing import UNUSED_TOOLS, heed_unused_tools
 from harness.compare.power import Spread
+from harness.compare.runs import why_left_out
 from harness.compare.sampled import sampled
 from harness.compare.scores import paired_differences, scores, span_of, worst_cases
 from harness.compare.selection import named_arm, other_names
@@ -143,7 +144,7 @@ def compare(
         "exceptions": exceptions,
         "remarks": remarks,
         "missing": selection.missing,
-        "failed": [_failed(run) for run in selection.runs if run not in usable],
+        "failed": [_failed(run, usable) for run in selection.runs if run not in usable],
         "identity": {
             run.id: {"identity": run.record["identity"], "parity": run.parity} for run in usable
         },
@@ -378,19 +379,11 @@ def verdict(
     return "different" if p < ALPHA else "cannot tell"
 
 
-def _failed(run: Run) -> Failed:
-    reason = str(run.record.get("reason") or "not finished")
-    if run.finished:
-        found = len(run.validation())
-        reason = (
-            "nothing of its last validation was scored"
-            if found
-            else "no validation is in its folder"
-        )
+def _failed(run: Run, usable: Sequence[Run]) -> Failed:
     return {
         "run": run.id,
         "arm": run.arm,
         "seed": run.seed,
         "status": run.record["status"],
-        "reason": reason,
+        "reason": why_left_out(run, usable),
     }

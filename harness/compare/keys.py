@@ -300,6 +300,10 @@ class Sampled(TypedDict):
     samples: Annotated[int, "of a task, of the arm with the fewest"]
     measures: Annotated[list[str], "those taken, in order"]
     short: Annotated[dict[str, int], "by arm, tasks and seeds with fewer scored samples"]
+    left_out: Annotated[
+        dict[str, dict[str, int]],
+        "by arm and measure, tasks and seeds with fewer scored samples than the measure takes",
+    ]
     arms: Annotated[dict[str, dict[str, Learned]], "by arm and measure"]
 
 

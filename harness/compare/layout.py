@@ -130,7 +130,7 @@ def _sampled(comparison: Comparison) -> Table:
         note += " p values are corrected over this table."
     if any(several["short"].values()):
         short = ", ".join(f"{arm} {count}" for arm, count in several["short"].items() if count)
-        note += f" Fewer of them scored, those used: {short}."
+        note += f" Fewer of them scored: {short}; measures of k leave out tasks with fewer than k."
     return _of_rewards(comparison, Table("sampled", "", heads, rows, note))
 
 

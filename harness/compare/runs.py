@@ -297,3 +297,24 @@ def find_all(root: Path) -> list[Run]:
     """All runs below a folder, in studies too, oldest first; without those that cannot be read."""
     paths = [path for pattern in ("*/run.json", "*/*/run.json") for path in root.glob(pattern)]
     return readable(path.parent for path in sorted(paths, key=lambda path: path.parent.name))
+
+
+def why_left_out(run: Run, usable: Sequence[Run]) -> str:
+    """Return why a run is in no mean of a comparison, in words.
+
+    Args:
+        usable: The runs that are.
+    """
+    reason = str(run.record.get("reason") or "not finished")
+    if run.finished:
+        rewards = run.validation()["reward"]
+        newer = [one for one in usable if (one.arm, one.seed) == (run.arm, run.seed)]
+        if rewards.is_empty():
+            reason = "no validation is in its folder"
+        elif rewards.drop_nulls().is_empty():
+            reason = "nothing of its last validation was scored"
+        elif newer and newer[0].id == run.id:
+            reason = f"a copy of the run at {newer[0].folder.path}"
+        elif newer:
+            reason = f"same arm and seed as the newer run {newer[0].id}"
+    return reason

@@ -91,13 +91,22 @@ def lines(found: Samples, graded: bool) -> list[str]:
         *(
             f"  {title(name, graded) + (', oracle' if name == oracle else ''):20} {mean(one['mean'], graded):>8}  "
             f"{mean(one['interval_95'][0], graded)} to {mean(one['interval_95'][1], graded)}"
+            + _left_out(one.get("left_out", 0))
             for name, one in found["measures"].items()
         ),
     ]
 
 
+def _left_out(tasks: int) -> str:
+    if not tasks:
+        return ""
+    return f"; {tasks} {'task' if tasks == 1 else 'tasks'} with fewer scored samples left out"
+
+
 def by_task(rows: pl.DataFrame, samples: int) -> pl.DataFrame:
     """One row a seed and task that has a scored sample: `scored`, how many it has, and every measure.
+
+    The best and the worst of k are null where fewer than k samples are scored.
 
     Args:
         rows: Episodes with `COLUMNS`; those without a reward are in nothing.
@@ -115,16 +124,27 @@ def by_task(rows: pl.DataFrame, samples: int) -> pl.DataFrame:
     ):
         row = dict(zip(keys, key, strict=True)) | {"scored": len(rewards)}
         for name in measures(samples):
-            kind, _, k = name.partition("_")
-            row[name] = (
-                agreed(list(zip(meanings, rewards, strict=True)))
-                if kind == "agreed"
-                else (best_of if kind == "best" else worst_of)(rewards, int(k))
-            )
+            row[name] = _measured(name, rewards, meanings)
         found.append(row)
     return pl.DataFrame(
         found, dict.fromkeys(keys) | {"scored": int} | dict.fromkeys(measures(samples), float)
     )
+
+
+def _measured(name: str, rewards: Sequence[float], meanings: Sequence[str | None]) -> float | None:
+    """Return one measure of a task's scored samples; None where it needs more of them than there are."""
+    if name == "agreed":
+        return agreed(list(zip(meanings, rewards, strict=True)))
+    kind, _, k = name.partition("_")
+    if len(rewards) < int(k):
+        return None  # the best or worst of fewer says another thing
+    take = best_of if kind == "best" else worst_of
+    return take(rewards, int(k))
+
+
+def _taken(table: pl.DataFrame, name: str) -> pl.DataFrame:
+    """Return the rows of `by_task` that have a measure, as `value`."""
+    return table.with_columns(value=name).drop_nulls("value")
 
 
 def summary(rows: pl.DataFrame, samples: int, span: tuple[float, float]) -> Samples:
@@ -134,13 +154,17 @@ def summary(rows: pl.DataFrame, samples: int, span: tuple[float, float]) -> Samp
         span: Between which values rewards lie.
     """
     table = by_task(rows, samples)
-    found = {name: accuracy(table.with_columns(value=name), span) for name in measures(samples)}
+    found = {name: accuracy(_taken(table, name), span) for name in measures(samples)}
     return {
         "samples": samples,
         "tasks": len(table),
         "short": cast(int, (table["scored"] < samples).sum()),
         "measures": {
-            name: {"mean": one.mean, "interval_95": [round(one.low, 4), round(one.high, 4)]}
+            name: {
+                "mean": one.mean,
+                "interval_95": [round(one.low, 4), round(one.high, 4)],
+                "left_out": table[name].null_count(),
+            }
             for name, one in found.items()
             if one is not None
         },
@@ -156,7 +180,7 @@ def sampled(
         return None
     tables = {name: by_task(_episodes(runs), samples) for name, runs in arms.items()}
     taken = {
-        name: {arm: table.with_columns(value=name) for arm, table in tables.items()}
+        name: {arm: _taken(table, name) for arm, table in tables.items()}
         for name in measures(samples)
         if name != "best_1"  # the mean, which is compared by itself
     }
@@ -165,6 +189,9 @@ def sampled(
         "measures": list(taken),
         "short": {
             arm: cast(int, (table["scored"] < samples).sum()) for arm, table in tables.items()
+        },
+        "left_out": {
+            arm: {name: table[name].null_count() for name in taken} for arm, table in tables.items()
         },
         "arms": held_against(taken, baseline, span),
     }

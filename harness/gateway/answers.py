@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from harness.gateway.failures import Refusal
-
-_ROUNDING = 1e-6
-"""How far above 0 a log-probability may be: engines compute them in 32 bits or fewer."""
-_COUNT_LIMIT = 2**31
-"""Token ids and counts are below it; `transitions.parquet` keeps ids in 32 bits."""
+from harness.gateway.failures import Refusal, error_in
+from harness.gateway.forms import (
+    Names,
+    StreamedCalls,
+    count_of,
+    counts_of,
+    end_reason,
+    name_text,
+    set_form,
+    set_head,
+    text_elsewhere,
+)
+from harness.gateway.tokens import ids_of, logprobs_of, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +35,14 @@ class Answer:
     prompt_tokens: int | None
     response_tokens: int | None
     tool_calls: tuple[Mapping[str, Any], ...] = ()
+    text_elsewhere: str = ""
+    """Where the reply has neither content nor tool calls: the name of another field that holds text."""
+    served_model: str = ""
+    """The model that the upstream names, which may differ from the one that was asked."""
 
 
-NO_ARGUMENTS = "{}"
-"""Arguments of a tool call that has none."""
+NAMES = Names("", "", "")
+"""Of an answer that is read outside a call."""
 
 
 class SeenIds:
@@ -64,6 +74,17 @@ class SeenIds:
             self._seen.discard(self._order.popleft())
 
 
+def check_no_error(answer: Mapping[str, Any], raw: bytes) -> None:
+    """Check that an answer with status 200 reports no error.
+
+    Raises:
+        Refusal: It reports one, in the upstream's own words.
+    """
+    refusal = error_in(answer, raw)
+    if refusal is not None:
+        raise refusal
+
+
 def aborted(completion: Mapping[str, object]) -> bool:
     """Whether the upstream cut the answer off, as vLLM does with `finish_reason: abort` when its weights change."""
     choices = completion.get("choices")
@@ -72,45 +93,75 @@ def aborted(completion: Mapping[str, object]) -> bool:
     )
 
 
-def read_answer(completion: Mapping[str, Any], *, token_ids: bool) -> Answer:
-    """Read a whole completion.
+def read_answer(completion: dict[str, Any], *, token_ids: bool, names: Names = NAMES) -> Answer:
+    """Read a whole completion, and put it into the one form that agents are handed.
+
+    Args:
+        completion: The upstream's answer; changed in place.
+        token_ids: Whether exact token ids were asked for. Only then the upstream's own id of the answer matters.
+        names: What the answer is given where the upstream names nothing.
 
     Raises:
-        Refusal: It is no completion with one choice, a field of it holds what it may not, or its token ids are
-            missing or do not match.
+        Refusal: It is an error, no completion with one choice, a field of it holds what it may not, or its token ids
+            are missing or do not match.
     """
     try:
         (choice,) = completion["choices"]
         message = choice["message"]
+        elsewhere = text_elsewhere(message)
+        served_model = name_text(completion.get("model"))
+        if token_ids and not name_text(completion.get("id")):
+            raise ValueError("the answer has no id")
+        usage = completion.get("usage")
+        set_form(completion, names)
+        message = choice["message"]
+        text = _text(message, "content")
+        calls = tuple(message.get("tool_calls", ()))
         answer = _answer(
             completion["id"],
-            _text(message, "content"),
-            _text(choice, "finish_reason") or None,
-            _ids(completion, "prompt_token_ids") if token_ids else None,
-            _ids(choice, "token_ids") if token_ids else None,
-            _logprobs(choice) if token_ids else None,
-            completion.get("usage"),
+            text,
+            choice["finish_reason"],
+            ids_of(completion, "prompt_token_ids") if token_ids else None,
+            ids_of(choice, "token_ids") if token_ids else None,
+            logprobs_of(choice) if token_ids else None,
+            usage,
             token_ids=token_ids,
         )
-        return replace(answer, tool_calls=_tool_calls(message))
+        empty = not text.strip() and not calls
+        return replace(
+            answer,
+            tool_calls=calls,
+            text_elsewhere=elsewhere if empty else "",
+            served_model=served_model,
+        )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _bad_answer(error) from error
 
 
 class StreamedAnswer:
-    """Gathers the chunks of one streamed completion into the same `Answer` that a whole one gives."""
+    """Gathers the chunks of one streamed completion into the same `Answer` that a whole one gives.
 
-    def __init__(self, *, token_ids: bool) -> None:
+    Args:
+        token_ids: Whether exact token ids were asked for.
+        names: What the answer is given where the upstream names nothing.
+    """
+
+    def __init__(self, *, token_ids: bool, names: Names = NAMES) -> None:
         self.response_id: str | None = None
         self.finished = False
         self._token_ids = token_ids
+        self._names = names
         self._text: list[str] = []
         self._finish_reason: str | None = None
         self._prompt_ids: list[int] | None = None
         self._response_ids: list[int] = []
         self._logprobs: list[float] = []
         self._usage: Any = None
-        self._tool_calls: dict[int, dict[str, Any]] = {}
+        self._calls = StreamedCalls()
+        self._shown_id = ""
+        self._calls_shown = False
+        self._elsewhere = ""
+        self._served_model = ""
 
     def feed(self, chunk: Mapping[str, Any]) -> None:
         """Add one chunk.
@@ -118,40 +169,49 @@ class StreamedAnswer:
         Raises:
             Refusal: The chunk is none, or the answer is complete and lacks token ids.
         """
-        if "error" in chunk:
-            message = f"the upstream broke off with an error: {chunk['error']}"
-            raise Refusal("bad_answer", message, upstream_status=200)
         try:
-            if self.response_id is None:
-                self.response_id = str(chunk["id"])
-                if self._token_ids:
-                    self._prompt_ids = _ids(chunk, "prompt_token_ids")
-                    if self._prompt_ids is None:
-                        raise _no_token_ids("the first chunk has no prompt_token_ids")
+            self.response_id = self.response_id or name_text(chunk.get("id")) or None
+            self._served_model = self._served_model or name_text(chunk.get("model"))
+            choices = chunk.get("choices") or ()
+            if self._token_ids and self._prompt_ids is None:
+                self._prompt_ids = ids_of(chunk, "prompt_token_ids")
+                if self._prompt_ids is None and choices:
+                    raise _no_token_ids("the first chunk has no prompt_token_ids")
             if chunk.get("usage"):
                 self._usage = chunk["usage"]
-            for choice in chunk["choices"]:
-                if choice.get("index", 0) != 0:
-                    raise ValueError("more than one choice")
-                delta = choice.get("delta") or {}
-                self._text.append(_text(delta, "content"))
-                for part in _tool_calls(delta):
-                    self._add_tool_call(part)
-                if self._token_ids:
-                    self._response_ids.extend(_ids(choice, "token_ids") or ())
-                    self._logprobs.extend(_logprobs(choice) or ())
-                self._finish_reason = _text(choice, "finish_reason") or self._finish_reason
-                if self._finish_reason:
-                    self.answer()
-                    self.finished = True
+            for choice in choices:
+                self._add(choice)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise _bad_answer(error) from error
 
+    def _add(self, choice: Mapping[str, Any]) -> None:
+        if (choice.get("index") or 0) != 0:
+            raise ValueError("more than one choice")
+        delta = choice.get("delta") or {}
+        self._text.append(_text(delta, "content"))
+        self._elsewhere = self._elsewhere or text_elsewhere(delta)
+        for part in delta.get("tool_calls") or ():
+            self._calls.add(part)
+        if delta.get("function_call") and not self._names.functions:
+            self._calls.add({"index": 0, "function": delta["function_call"]})
+        if self._token_ids:
+            self._response_ids.extend(ids_of(choice, "token_ids") or ())
+            self._logprobs.extend(logprobs_of(choice) or ())
+        reason = _text(choice, "finish_reason")
+        if reason:
+            self._finish_reason = end_reason(reason, calls=bool(self._calls))
+        if self._finish_reason:
+            if self._token_ids and self.response_id is None:
+                raise ValueError("the answer has no id")
+            self.answer()
+            self.finished = True
+
     def answer(self) -> Answer:
         """The answer so far. Complete once `finished` is true; only the usage may follow."""
+        text = "".join(self._text)
         answer = _answer(
-            self.response_id or "",
-            "".join(self._text),
+            self.response_id or self._names.answer_id,
+            text,
             self._finish_reason,
             self._prompt_ids if self._token_ids else None,
             self._response_ids if self._token_ids else None,
@@ -159,62 +219,56 @@ class StreamedAnswer:
             self._usage,
             token_ids=self._token_ids,
         )
-        calls = [self._tool_calls[at] for at in sorted(self._tool_calls)]
-        return replace(answer, tool_calls=tuple(calls))
+        calls = tuple(self._calls.whole(self._names))
+        empty = not text.strip() and not calls
+        return replace(
+            answer,
+            tool_calls=calls,
+            text_elsewhere=self._elsewhere if empty else "",
+            served_model=self._served_model,
+        )
 
-    def fill_arguments(self, chunk: Mapping[str, Any]) -> bool:
-        """Add `{}` to the last chunk for each tool call that came without arguments.
+    def show(self, chunk: dict[str, Any]) -> bool:
+        """Put a chunk that was fed into the one form that agents are handed, in place.
+
+        Tool calls are handed on whole, with the reason of the reply's end.
 
         Returns:
-            Whether the chunk was changed.
+            Whether the chunk holds anything for the agent.
         """
-        changed = False
-        for choice in chunk.get("choices") or ():
-            if not choice.get("finish_reason"):
-                continue
-            for index, call in sorted(self._tool_calls.items()):
-                function = call.get("function")
-                if function is None or function["arguments"]:
-                    continue
-                function["arguments"] = NO_ARGUMENTS
-                delta = choice.get("delta") or {}
-                part = {"index": index, "function": {"arguments": NO_ARGUMENTS}}
-                delta["tool_calls"] = [*(delta.get("tool_calls") or ()), part]
-                choice["delta"] = delta
-                changed = True
-        return changed
+        choices = chunk.get("choices") or []
+        chunk["choices"] = choices
+        if not choices and not chunk.get("usage"):
+            return False
+        self._shown_id = self._shown_id or self.response_id or self._names.answer_id
+        set_head(chunk, self._names, self._shown_id, "chat.completion.chunk")
+        if chunk.get("usage"):
+            chunk["usage"] = counts_of(chunk["usage"])
+        says = bool(chunk.get("usage"))
+        for choice in choices:
+            says = self._show(choice) or says
+        return says
 
-    def _add_tool_call(self, part: Mapping[str, Any]) -> None:
-        """Add a part of a tool call: its name comes first, its arguments come in pieces."""
-        index = part.get("index", 0)
-        known = self._tool_calls.setdefault(index if isinstance(index, int) else 0, {})
-        function = part.get("function")
-        for name in ("id", "type"):
-            if part.get(name):
-                known[name] = part[name]
-        if isinstance(function, Mapping):
-            whole = known.setdefault("function", {"name": "", "arguments": ""})
-            for name in ("name", "arguments"):
-                whole[name] += _text(function, name)
-
-
-def fill_arguments(completion: Mapping[str, Any]) -> bool:
-    """Replace empty arguments of tool calls by `{}`.
-
-    Servers write a call without arguments in both ways, and frameworks send an empty text back as it is or as `{}`, so
-    that the same reply would lead to different requests.
-
-    Returns:
-        Whether the completion was changed.
-    """
-    changed = False
-    for choice in completion["choices"]:
-        for call in _tool_calls(choice["message"]):
-            function = call.get("function")
-            if isinstance(function, dict) and function.get("arguments") == "":
-                function["arguments"] = NO_ARGUMENTS
-                changed = True
-    return changed
+    def _show(self, choice: dict[str, Any]) -> bool:
+        delta = choice.get("delta") or {}
+        shown: dict[str, Any] = {}
+        if delta.get("role"):
+            shown["role"] = "assistant"
+        if isinstance(delta.get("content"), str):
+            shown["content"] = delta["content"]
+        if self._names.functions and delta.get("function_call"):
+            shown["function_call"] = delta["function_call"]
+        reason = choice.get("finish_reason")
+        if reason:
+            reason = end_reason(reason, calls=bool(self._calls))
+            if self._calls and not self._calls_shown:
+                self._calls_shown = True
+                calls = self._calls.whole(self._names)
+                shown["tool_calls"] = [
+                    {"index": position, **call} for position, call in enumerate(calls)
+                ]
+        choice["index"], choice["delta"], choice["finish_reason"] = 0, shown, reason or None
+        return bool(shown or reason or choice.get("logprobs") or choice.get("token_ids"))
 
 
 def hide(chunk: dict[str, Any], *, token_ids: bool, logprobs: bool) -> None:
@@ -228,89 +282,14 @@ def hide(chunk: dict[str, Any], *, token_ids: bool, logprobs: bool) -> None:
             choice["logprobs"] = None
 
 
-def split_events(buffer: bytearray) -> Iterator[bytes]:
-    """Take the complete server-sent events out of a buffer, each with its closing empty line."""
-    while True:
-        ends = [
-            (at, len(mark)) for mark in (b"\n\n", b"\r\n\r\n") if (at := buffer.find(mark)) >= 0
-        ]
-        if not ends:
-            return
-        at, width = min(ends)
-        event = bytes(buffer[: at + width])
-        del buffer[: at + width]
-        yield event
-
-
-def event_data(event: bytes) -> bytes | None:
-    """The data of a server-sent event, or None for a comment."""
-    lines = [line[5:].strip() for line in event.splitlines() if line.startswith(b"data:")]
-    return b"\n".join(lines) if lines else None
-
-
 def _text(fields: Mapping[str, object], name: str) -> str:
     """A field that holds text or nothing. A list of parts is for requests: agents are not made to read one."""
     value = fields.get(name)
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise ValueError(f"{name} must be text, not {_shown(value)}")
+        raise ValueError(f"{name} must be text, not {shown(value)}")
     return value
-
-
-def _tool_calls(message: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
-    """Tool calls of a message or of a part of one; what is no list of objects is left out."""
-    calls = message.get("tool_calls")
-    if not isinstance(calls, list):
-        return ()
-    return tuple(call for call in calls if isinstance(call, dict))
-
-
-def _ids(fields: Mapping[str, object], name: str) -> list[int] | None:
-    value = fields.get(name)
-    if value is None:
-        return None
-    if not isinstance(value, list):
-        raise ValueError(f"{name} must be a list, not {_shown(value)}")
-    # Thousands a call, so looked at one by one only where something is wrong.
-    if value and (set(map(type, value)) != {int} or min(value) < 0 or max(value) >= _COUNT_LIMIT):
-        wrong = next(one for one in value if not _is_count(one))
-        raise ValueError(
-            f"{name} must hold whole numbers from 0 to {_COUNT_LIMIT - 1}, not {_shown(wrong)}"
-        )
-    return value
-
-
-def _logprobs(choice: Mapping[str, Any]) -> list[float] | None:
-    content = (choice.get("logprobs") or {}).get("content")
-    return None if content is None else [_logprob(item["logprob"]) for item in content]
-
-
-def _logprob(value: object) -> float:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not -math.inf < value <= _ROUNDING
-    ):
-        raise ValueError(
-            f"a log-probability must be a finite number of 0 or less, not {_shown(value)}"
-        )
-    return float(value)
-
-
-def _count(usage: object, name: str) -> int | None:
-    """A count of the upstream's own: only informative, so one that is none is left out rather than refused."""
-    value = usage.get(name) if isinstance(usage, dict) else None
-    return value if _is_count(value) else None
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and 0 <= value < _COUNT_LIMIT  # `isinstance` would take True for 1
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _answer(
@@ -332,13 +311,15 @@ def _answer(
             None,
             None,
             None,
-            _count(usage, "prompt_tokens"),
-            _count(usage, "completion_tokens"),
+            count_of(usage, "prompt_tokens"),
+            count_of(usage, "completion_tokens"),
         )
     if prompt_ids is None or response_ids is None or (text and not response_ids):
         raise _no_token_ids("the answer has no token ids")
     if not prompt_ids:
         raise _bad_answer(ValueError("prompt_token_ids is empty"))
+    if not response_ids:
+        logprobs = logprobs or []  # a reply of no tokens has none
     if logprobs is None or (response_ids and not logprobs):
         raise _no_token_ids("the answer has no log-probabilities")
     if len(logprobs) != len(response_ids):

@@ -165,6 +165,8 @@ class GatewayApp:
             "queued": self._pools.queued,
             "transitions": failures.pop("transition", 0),
             "failures": failures,
+            "rate_limits": self._relay.rate_limits,
+            "rate_limit_s": self._relay.rate_limit_s,
             "upstreams": self._pools.stats(),
         }
 

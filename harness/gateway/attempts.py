@@ -16,6 +16,7 @@ from harness.gateway.answers import Answer, StreamedAnswer
 from harness.gateway.canonical import request_digest, shown_parameters
 from harness.gateway.dialects import Written
 from harness.gateway.failures import Refusal, deadline_passed
+from harness.gateway.forms import Names
 from harness.gateway.settings import GatewaySettings
 from harness.records import CallFailure, Transition
 from harness.tool_calls import offered
@@ -116,6 +117,8 @@ class Call:
         self.overridden: Mapping[str, Any] = {}
         self.parameters: Mapping[str, Any] = {}
         self.request_digest = ""
+        self.rate_limits = 0
+        self.rate_limit_s = 0.0
         self.streamed: StreamedAnswer | None = None
         self.aborted_by: Refusal | None = None
         self.outcome = ""
@@ -139,6 +142,21 @@ class Call:
         if (seed := self.log.sampling.get("seed")) is not None:
             self.sampling = {**self.log.sampling, "seed": call_seed(seed, self.who, self.draw)}
         self.started_s, self._began = clock.now(), time.perf_counter()
+
+    def names(self, asked: Mapping[str, Any], model: str) -> Names:
+        """Return what the call's answer is given where its server names nothing.
+
+        Args:
+            asked: The request.
+            model: The model that it goes to.
+        """
+        log = self.log
+        return Names(
+            call=f"{self.who}/{self.draw}",
+            answer=f"{log.rollout_id}/{log.attempt_id}/{self.index}",
+            model=model,
+            functions=bool(asked.get("functions")),
+        )
 
     def blamed(self, refusal: Refusal) -> Refusal:
         """The refusal as it is recorded: a call that ends before its request is whole ends by its agent's doing."""
@@ -175,6 +193,10 @@ class Call:
                 tool_calls=answer.tool_calls,
                 parameters=self.parameters,
                 request_digest=self.request_digest,
+                text_elsewhere=answer.text_elsewhere,
+                served_model=answer.served_model,
+                rate_limits=self.rate_limits,
+                rate_limit_s=self.rate_limit_s,
             )
         )
 
@@ -199,6 +221,8 @@ class Call:
                 latency_s=latency_s,
                 branch=self.branch,
                 request_digest=self.request_digest,
+                rate_limits=self.rate_limits,
+                rate_limit_s=self.rate_limit_s,
             )
         )
 

@@ -5,11 +5,12 @@ Recorded on the attempt as a `CallFailure`:
 code                    answer  cause          when
 upstream_status         theirs  policy_server  the upstream answered with an error status, forwarded as it is
                                 agent          400, 413 or 422, though the upstream takes what the run itself sends
+                        429     policy_server  the upstream limits its rate, for longer than the attempt has left
 prompt_too_long         theirs  agent          what it says is that the prompt does not fit beside the response
 upstream_unreachable    502     policy_server  no connection, or it broke before an answer
 upstream_dropped        502     policy_server  the connection broke in the middle of an answer
 upstream_aborted        502     policy_server  the upstream cut a streamed answer off (a whole one is asked for again)
-bad_answer              502     policy_server  the answer is not a chat completion
+bad_answer              502     policy_server  the answer is not a chat completion, or an error with status 200
 no_token_ids            502     policy_server  token ids or log-probabilities were asked for and are missing
 token_count_mismatch    502     policy_server  there are not as many log-probabilities as token ids
 duplicate_response_id   502     policy_server  the response id was seen before
@@ -35,17 +36,56 @@ attempt_closed 410 (late calls), and bad_request, body_too_large and gateway_err
 
 from __future__ import annotations
 
+import math
 import re
+import time
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+from typing import Any
 
 import orjson
 
 from harness.records import Cause
 
 TOO_LONG = re.compile(
-    rb"context_length_exceeded|maximum context length|prompt is too long|available context size",
-    re.I,
+    rb"""
+    context_length_exceeded | context_?window_?exceeded | exceed_context_size | tokens_limit_reached
+    | (?:maximum | available | model'?s ) \s context \s (?:length | size | window)
+    | (?:prompt | input | context | conversation) s? (?:\s tokens)? \s (?:is | are | was) \s too \s (?:long | large)
+    | too \s many \s (?:input | prompt) \s tokens
+    | (?:longer | larger | greater) \s than \s (?:the \s)? (?:model'?s? \s)? (?:max(?:imum)?[ ])?
+      (?:context | model | input | prompt | sequence | max_model_len | max_seq_len)
+    | exceed(?:s | ed | ing)? \s (?:the \s)? (?:model'?s? \s)? (?:max(?:imum)? \s)? (?:allowed \s)?
+      (?:context | prompt | input | sequence) [\s_-]? (?:length | window | size | limit | len)
+    | exceed(?:s | ed | ing)? \s (?:the \s)? maximum \s number \s of \s (?:input \s)? tokens
+    | maximum \s (?:prompt | input | sequence | model) \s length
+    | reduce \s the \s length \s of \s (?:the | your) \s (?:input | prompt | messages)
+    | range \s of \s input \s length
+    | `inputs` [^.]{0,40} must \s (?:be | have)
+    | max_(?:completion_)?tokens \s must \s be \s at \s least \s 1, \s got \s -
+    """,
+    re.I | re.X,
 )
-"""How OpenAI and vLLM, Anthropic, and llama.cpp say that a prompt does not fit."""
+"""How OpenAI, vLLM, SGLang, Anthropic, llama.cpp, TGI and others say that a prompt does not fit."""
+
+MAY_BE_LENGTH = re.compile(rb"token|length|context|long|large|size|exceed|limit|maxim", re.I)
+"""Words of a refusal that may be one of a prompt's length: the upstream is asked once more with a short one."""
+
+RATE_LIMIT = re.compile(rb"rate.?limit|too many requests|per (?:second|minute|hour|day)\b", re.I)
+NO_QUOTA = re.compile(rb"insufficient_quota|quota|billing|credit|balance", re.I)
+"""Limits that no wait within an attempt ends."""
+
+_NEVER_LENGTH = frozenset({401, 402, 403, 404, 405, 408, 409, 429})
+"""Statuses with another meaning, whatever the text is."""
+_STATUS_OF = {
+    "rate_limit_exceeded": 429,
+    "rate_limit_error": 429,
+    "invalid_request_error": 400,
+    "badrequesterror": 400,
+    "bad_request": 400,
+}
+"""Statuses by the code or type of an error that came with status 200."""
+_DETAIL_CHARS = 500
 
 KNOWN: dict[str, tuple[int, Cause]] = {
     "upstream_unreachable": (502, "policy_server"),
@@ -113,18 +153,111 @@ class UpstreamStatus(Refusal):
 
     Attributes:
         blames_request: Whether the status says that something is wrong with the request.
+        may_be_length: Whether what is wrong may be the prompt's length, in words that are not known.
+        asks_to_wait: Whether the same request may be answered after a while.
+        told_to_wait_s: Seconds that the upstream names for it; None where it names none.
     """
 
     def __init__(
-        self, status: int, body: bytes, content_type: str, retry_after: str | None
+        self,
+        status: int,
+        body: bytes,
+        content_type: str,
+        retry_after: str | None,
+        answered_with: int | None = None,
     ) -> None:
-        Exception.__init__(self, f"{status} {body[:500].decode(errors='replace')}".strip())
-        too_long = status == 400 and TOO_LONG.search(body)
+        Exception.__init__(self, f"{status} {shown_text(body)}".strip())
+        limited = RATE_LIMIT.search(body) is not None
+        length = status not in _NEVER_LENGTH and not limited
+        too_long = length and TOO_LONG.search(body) is not None
         self.code = "prompt_too_long" if too_long else "upstream_status"
         self.cause = "agent" if too_long else "policy_server"
         self.blames_request = not too_long and status in (400, 413, 422)
-        self.status = self.upstream_status = status
+        self.may_be_length = (
+            length and self.blames_request and MAY_BE_LENGTH.search(body) is not None
+        )
+        self.told_to_wait_s = None if retry_after is None else _seconds(retry_after)
+        waits = status == 429 or (status in (503, 529) and self.told_to_wait_s is not None)
+        self.asks_to_wait = waits and not NO_QUOTA.search(body)
+        self.status = status
+        self.upstream_status = status if answered_with is None else answered_with
         self.body = body
         self.headers = [(b"content-type", content_type.encode("latin-1"))]
         if retry_after is not None:
             self.headers.append((b"retry-after", retry_after.encode("latin-1")))
+
+    def call_too_long(self) -> None:
+        """Take the refusal as one of a prompt that does not fit."""
+        self.code, self.cause = "prompt_too_long", "agent"
+
+
+def error_in(answer: Mapping[str, Any], raw: bytes) -> Refusal | None:
+    """Return what an answer with status 200 says went wrong, or None where it reports no error."""
+    error = _reported(answer)
+    if error is None:
+        return None
+    status = _status_of(error)
+    if status is None and TOO_LONG.search(raw):
+        status = 400
+    if status is not None:
+        return UpstreamStatus(status, raw, "application/json", None, answered_with=200)
+    message = f"the upstream answered with an error: {shown_text(raw)}"
+    return Refusal("bad_answer", message, upstream_status=200)
+
+
+def _reported(answer: Mapping[str, Any]) -> object | None:
+    """Return the error in an answer: at its top, in its first choice, or in place of a completion."""
+    if answer.get("error"):
+        return answer["error"]
+    if answer.get("object") == "error":
+        return answer
+    choices = answer.get("choices")
+    if isinstance(choices, list) and choices:
+        first = choices[0] if isinstance(choices[0], dict) else {}
+        return first.get("error") or None
+    if choices is None:
+        named = ("errors", "detail", "message", "error_msg", "msg")
+        return answer if any(answer.get(name) for name in named) else None
+    return None
+
+
+def _status_of(error: object) -> int | None:
+    """Return the HTTP status that an error names, by number or by its kind."""
+    if not isinstance(error, dict):
+        return None
+    for name in ("code", "status", "status_code", "type"):
+        value = error.get(name)
+        if isinstance(value, str):
+            value = (
+                int(value) if value.isascii() and value.isdigit() else _STATUS_OF.get(value.lower())
+            )
+        if type(value) is int and 400 <= value < 600:
+            return value
+    return None
+
+
+def shown_text(body: bytes) -> str:
+    """Return an error's message in one line: the JSON's own message where it has one, else the body."""
+    text = body.decode(errors="replace")
+    try:
+        error = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        error = None
+    for name in ("error", "message", "detail"):
+        if isinstance(error, dict) and error.get(name):
+            error = error[name]
+    if isinstance(error, str):
+        text = error
+    return " ".join(text.split())[:_DETAIL_CHARS]
+
+
+def _seconds(retry_after: str) -> float | None:
+    """Return the seconds of a `Retry-After`, a number or a date; None where it is neither."""
+    try:
+        seconds = float(retry_after)
+    except ValueError:
+        try:
+            seconds = parsedate_to_datetime(retry_after).timestamp() - time.time()
+        except (ValueError, TypeError):
+            return None
+    return max(0.0, seconds) if math.isfinite(seconds) else None

@@ -6,39 +6,41 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import replace
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
 import aiohttp
-import orjson
 from starlette.types import Send
 
+from harness.gateway.answering import Answering, as_stream
 from harness.gateway.answers import (
     SeenIds,
     StreamedAnswer,
     aborted,
-    event_data,
-    fill_arguments,
+    check_no_error,
     hide,
     read_answer,
-    split_events,
 )
+from harness.gateway.asking import Asking
 from harness.gateway.attempts import AttemptLog, Call
-from harness.gateway.dialects import Spoken
 from harness.gateway.failures import Refusal, UpstreamStatus, deadline_passed
-from harness.gateway.forcing import PASSED, ForcedRequest, force
+from harness.gateway.forcing import ForcedRequest, force
+from harness.gateway.forms import Names
 from harness.gateway.request import Request
 from harness.gateway.settings import GatewaySettings
 from harness.gateway.upstreams import Pools, Upstream
+from harness.gateway.wire import event_data, parse, split_events, written
 
 logger = logging.getLogger(__name__)
 
 ABORTED_WAIT_S = 0.2
 """Between an answer that the upstream cut off and the same call once more."""
-_JSON = [(b"content-type", b"application/json")]
-_EVENTS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+FIRST_WAIT_S = 1.0
+"""Wait after a refusal for the rate whose server names none; doubled each time."""
+LONGEST_WAIT_S = 30.0
+"""Longest of these waits."""
+SHORTEST_WAIT_S = 0.1
+"""Shortest wait, whatever a server names; doubled each time up to `FIRST_WAIT_S`."""
 
 
 class Relay:
@@ -48,36 +50,28 @@ class Relay:
         self._pools = pools
         self.outcomes: Counter[str] = Counter()
         """How calls ended: `transition`, or a failure's code."""
+        self.rate_limits = 0
+        """How often an upstream refused a call for its rate."""
+        self.rate_limit_s = 0.0
+        """Seconds that calls waited for it."""
         self._settings = settings
         self._seen = SeenIds(settings.remembered_ids)
-        self._session: aiohttp.ClientSession | None = None
-        self._takes: set[tuple[str, str, frozenset[str]]] = set()
-        """Upstream, model and names of the run's own parameters of requests that were answered."""
+        self._asking = Asking(settings.connect_timeout_s)
 
     async def start(self) -> None:
         """Open the connection pool; needs the running loop."""
-        self._session = aiohttp.ClientSession(
-            # Shorter than the 5 s after which uvicorn, and so vLLM, closes an idle connection: a request
-            # sent on a connection that is just being closed fails, and it must not be sent twice.
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=3.0),
-            timeout=aiohttp.ClientTimeout(
-                total=None, sock_connect=self._settings.connect_timeout_s
-            ),
-            auto_decompress=True,
-            trust_env=False,
-        )
+        await self._asking.start()
 
     async def stop(self) -> None:
         """Close the connection pool."""
-        if self._session is not None:
-            await self._session.close()
+        await self._asking.stop()
 
     async def serve(
         self, log: AttemptLog, by: tuple[str, str], request: Request, send: Send
     ) -> None:
         """Serve one call of a role and its branch: read, forced upstream, its answer recorded and handed back."""
         call = log.begin(*by)
-        answering = _Answering(send, request.spoken)
+        answering = Answering(send, request.spoken)
         if len(log.calls) > (most := self._settings.calls_at_once):
             self.outcomes["too_many_calls"] += 1
             await self._refuse(
@@ -105,7 +99,7 @@ class Relay:
         finally:
             self.outcomes[call.outcome] += 1
 
-    async def _limited(self, call: Call, request: Request, answering: _Answering) -> None:
+    async def _limited(self, call: Call, request: Request, answering: Answering) -> None:
         limit_s, left_s = self._settings.call_timeout_s, call.log.left_s
         if left_s <= 0:  # too late, whatever it asks
             call.ask({})
@@ -128,7 +122,7 @@ class Relay:
             if watcher is not None:
                 watcher.cancel()
 
-    async def _call(self, call: Call, asked: dict[str, Any], answering: _Answering) -> None:
+    async def _call(self, call: Call, asked: dict[str, Any], answering: Answering) -> None:
         pool, upstream = await self._pools.acquire(call.role, call.log.rollout_id)
         try:
             token_ids = pool.token_ids
@@ -136,167 +130,158 @@ class Relay:
                 asked, call.sampling, pool.model, token_ids=token_ids, told=self._pools.policy.model
             )
             call.model, call.overridden = pool.model, request.overridden
+            carried = _Carried(
+                call, request, answering, call.names(asked, pool.model), token_ids=token_ids
+            )
             answered = False
             while not answered:
-                async with self._post(call, upstream, request) as response:
-                    if request.stream:
-                        answered = await self._stream(call, request, response, answering, token_ids)
-                    else:
-                        answered = await self._whole(call, request, response, answering, token_ids)
-                self._takes.add(_ours(upstream, request))
+                try:
+                    async with self._asking.post(call, upstream, request) as response:
+                        answered = await self._carry(carried, response)
+                    self._asking.note_taken(upstream, request)
+                except UpstreamStatus as refusal:
+                    if not refusal.asks_to_wait or answering.begun:
+                        raise
+                    await self._wait_for_rate(call, upstream, refusal)
+                    continue
                 if not answered:
                     await asyncio.sleep(ABORTED_WAIT_S)
                     call.upstream_s += ABORTED_WAIT_S
         except UpstreamStatus as refusal:
-            if refusal.blames_request and await self._takes_ours(call, upstream, request):
+            if refusal.may_be_length and await self._asking.takes_shorter(call, upstream, request):
+                refusal.call_too_long()
+            elif refusal.blames_request and await self._asking.takes_ours(call, upstream, request):
                 refusal.cause = "agent"
             raise
         finally:
             pool.release(upstream)
 
-    async def _takes_ours(self, call: Call, upstream: Upstream, request: ForcedRequest) -> bool:
-        """Whether the upstream answers a request of the run's own parameters: then what it refuses is the agent's.
-
-        Asked once of a kind of request, where no call with these parameters has been answered yet.
-        """
-        ours = _ours(upstream, request)
-        if ours not in self._takes:
-            own = {name: value for name, value in request.body.items() if name not in PASSED}
-            asked = {**own, "messages": [{"role": "user", "content": "Hello."}], "max_tokens": 1}
-            try:
-                async with self._post(call, upstream, replace(request, body=asked)):
-                    self._takes.add(ours)
-            except Refusal as refusal:
-                logger.info(
-                    "%s does not answer a request of the run's own: %s",
-                    upstream.base_url,
-                    refusal.detail,
-                )
-        return ours in self._takes
-
-    @asynccontextmanager
-    async def _post(
-        self, call: Call, upstream: Upstream, request: ForcedRequest
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Send the request and wait for the answer's head.
+    async def _wait_for_rate(self, call: Call, upstream: Upstream, refusal: UpstreamStatus) -> None:
+        """Wait as an upstream asks that limits its rate.
 
         Raises:
-            Refusal: No connection, no answer, or an error status.
+            UpstreamStatus: The attempt's deadline, or the call's limit, is earlier than the end of the wait.
         """
-        assert self._session is not None
+        shortest_s = min(SHORTEST_WAIT_S * 2**call.rate_limits, FIRST_WAIT_S)
+        if refusal.told_to_wait_s is None:
+            wait_s = min(FIRST_WAIT_S * 2**call.rate_limits, LONGEST_WAIT_S)
+        else:
+            wait_s = max(refusal.told_to_wait_s, shortest_s)
+        call.rate_limits += 1
+        self.rate_limits += 1
+        if wait_s >= min(call.log.left_s, self._settings.call_timeout_s):
+            raise refusal
+        if self.rate_limits == 1:
+            logger.warning(
+                "%s limits its rate (%s); calls wait as it asks, until their attempt's deadline",
+                upstream.base_url,
+                refusal,
+            )
+        await asyncio.sleep(wait_s)
+        call.upstream_s += wait_s
+        call.rate_limit_s += wait_s
+        self.rate_limit_s += wait_s
+
+    async def _carry(self, carried: _Carried, response: aiohttp.ClientResponse) -> bool:
+        """Hand an answer back; False where the upstream cut it off to change its weights."""
+        if not carried.request.stream:
+            return await self._whole(carried, response)
         began = time.perf_counter()
-        data = orjson.dumps(request.body)
-        try:
-            async with self._session.post(
-                upstream.url, data=data, headers=upstream.headers, allow_redirects=False
-            ) as response:
-                call.upstream_s += time.perf_counter() - began
-                if response.status != 200:
-                    raise UpstreamStatus(
-                        response.status,
-                        await response.read(),
-                        response.headers.get("content-type", "application/octet-stream"),
-                        response.headers.get("retry-after"),
-                    )
-                yield response
-        except aiohttp.ConnectionTimeoutError as error:
-            upstream.mark_down()
-            message = f"no connection to {upstream.base_url} within {self._settings.connect_timeout_s:g} s"
-            raise Refusal("connect_timeout", message) from error
-        except aiohttp.ClientConnectorError as error:
-            upstream.mark_down()
-            raise Refusal(
-                "upstream_unreachable", f"no connection to {upstream.base_url}: {error}"
-            ) from error
-        except aiohttp.ClientPayloadError as error:
-            message = f"{upstream.base_url} broke off its answer: {error}"
-            raise Refusal("upstream_dropped", message, upstream_status=200) from error
-        except aiohttp.ClientError as error:
-            message = f"no answer from {upstream.base_url}: {type(error).__name__}: {error}"
-            raise Refusal("upstream_unreachable", message) from error
+        first = await response.content.readany()
+        carried.call.upstream_s += time.perf_counter() - began
+        if first.lstrip().startswith(b"{"):  # the upstream does not stream, or reports an error
+            return await self._whole(carried, response, first)
+        return await self._stream(carried, response, first)
 
     async def _whole(
-        self,
-        call: Call,
-        request: ForcedRequest,
-        response: aiohttp.ClientResponse,
-        answering: _Answering,
-        token_ids: bool,
+        self, carried: _Carried, response: aiohttp.ClientResponse, first: bytes = b""
     ) -> bool:
-        """Hand an answer back; False where the upstream cut it off to change its weights."""
+        """Hand a whole answer back, of which `first` has been read."""
+        call, request = carried.call, carried.request
         began = time.perf_counter()
-        raw = await response.read()
+        raw = first + await response.read()
         call.upstream_s += time.perf_counter() - began
-        completion = _parse(raw)
+        completion = parse(raw)
+        check_no_error(completion, raw)
         if aborted(completion):
             return False
-        answer = read_answer(completion, token_ids=token_ids)
-        if fill_arguments(completion):
-            answer = read_answer(completion, token_ids=token_ids)
-            raw = _written(completion)
-        if token_ids and not (request.shows_logprobs and request.shows_token_ids):
-            hide(
-                completion,
-                token_ids=not request.shows_token_ids,
-                logprobs=not request.shows_logprobs,
-            )
-            raw = _written(completion)
-        self._seen.claim(answer.response_id)
+        answer = read_answer(completion, token_ids=carried.token_ids, names=carried.names)
+        self._hide(carried, completion)
+        if request.stream:  # the upstream does not stream, which is no reason for the agent to fail
+            body, streams = as_stream(completion), True
+        else:
+            body, streams = carried.answering.formed(written(completion), completion)
+        # Recorded once nothing but sending is left: a call that fails here leaves no transition.
+        self._claim(carried, answer.response_id)
         call.succeed(answer)
-        await answering.completion(raw, completion)
+        await carried.answering.reply(body, streams)
         return True
 
     async def _stream(
-        self,
-        call: Call,
-        request: ForcedRequest,
-        response: aiohttp.ClientResponse,
-        answering: _Answering,
-        token_ids: bool,
+        self, carried: _Carried, response: aiohttp.ClientResponse, first: bytes
     ) -> bool:
-        call.streamed = streamed = StreamedAnswer(token_ids=token_ids)
-        hides = token_ids and not (request.shows_logprobs and request.shows_token_ids)
+        """Hand a streamed answer on as it comes, of which `first` has been read."""
+        call, answering = carried.call, carried.answering
+        streamed = StreamedAnswer(token_ids=carried.token_ids, names=carried.names)
+        call.streamed = streamed
         buffer = bytearray()
-        claimed = False
-        while True:
-            began = time.perf_counter()
-            piece = await response.content.readany()
-            call.upstream_s += time.perf_counter() - began
+        piece = first
+        claimed = ended = False
+        while not ended:
             if not piece:
-                break
+                ended = True
+                piece = b"\n\n" if buffer.strip() else b""  # an event may lack its closing line
             buffer += piece
             out = []
             for event in split_events(buffer):
                 data = event_data(event)
-                if data is None or data == b"[DONE]":
-                    if data is not None:
-                        self._end_stream(call, streamed)
-                    out.append(event)
+                if data is None:
+                    if event.startswith(b":"):
+                        out.append(event)
                     continue
-                chunk = _parse(data)
+                if data == b"[DONE]":
+                    self._end_stream(call, streamed)
+                    out.append(b"data: [DONE]\n\n")
+                    continue
+                chunk = parse(data)
+                check_no_error(chunk, data)
                 if aborted(chunk):  # part of it has gone out, so it cannot begin again
                     raise Refusal(
                         "upstream_aborted", "the upstream cut the answer off", upstream_status=200
                     )
                 streamed.feed(chunk)
-                filled = streamed.fill_arguments(chunk)
                 if not claimed and streamed.response_id is not None:
-                    self._seen.claim(streamed.response_id)
+                    self._claim(carried, streamed.response_id)
                     claimed = True
-                if hides:
-                    hide(
-                        chunk,
-                        token_ids=not request.shows_token_ids,
-                        logprobs=not request.shows_logprobs,
-                    )
-                if hides or filled:
-                    event = b"data: " + _written(chunk) + b"\n\n"
-                out.append(event)
+                if streamed.show(chunk):
+                    self._hide(carried, chunk)
+                    out.append(b"data: " + written(chunk) + b"\n\n")
             if out:
                 await answering.part(b"".join(out))
+            if not ended:
+                began = time.perf_counter()
+                piece = await response.content.readany()
+                call.upstream_s += time.perf_counter() - began
         self._end_stream(call, streamed)
         await answering.end()
         return True
+
+    def _claim(self, carried: _Carried, response_id: str) -> None:
+        """Take an answer's id; it matters only where the answer has exact token ids.
+
+        Raises:
+            Refusal: `duplicate_response_id`.
+        """
+        if carried.token_ids:
+            self._seen.claim(response_id)
+
+    def _hide(self, carried: _Carried, answer: dict[str, Any]) -> None:
+        """Take out of an answer what the agent did not ask for, whether the gateway did or the upstream adds it."""
+        hide(
+            answer,
+            token_ids=not carried.request.shows_token_ids,
+            logprobs=not carried.request.shows_logprobs,
+        )
 
     def _end_stream(self, call: Call, streamed: StreamedAnswer) -> None:
         if call.outcome:
@@ -307,81 +292,24 @@ class Relay:
             )
         call.succeed(streamed.answer())
 
-    async def _refuse(self, call: Call, refusal: Refusal, answering: _Answering) -> None:
+    async def _refuse(self, call: Call, refusal: Refusal, answering: Answering) -> None:
         call.fail(refusal)
-        if refusal.status == 503:
+        if refusal.status == 503 and not any(name == b"retry-after" for name, _ in refusal.headers):
             refusal.headers.append((b"retry-after", str(self._settings.retry_after_s).encode()))
         await answering.refuse(refusal)
 
 
-class _Answering:
-    """The answer to the agent: whole, or in parts that begin with the first."""
+@dataclass(frozen=True, slots=True)
+class _Carried:
+    """One call on its way: what is asked, and how its answer is read and handed back."""
 
-    def __init__(self, send: Send, spoken: Spoken | None) -> None:
-        self._send = send
-        self._spoken = spoken
-        self._begun: Literal["", "whole", "parts"] = ""
-
-    async def completion(self, raw: bytes, completion: dict[str, Any]) -> None:
-        """A whole answer, in the form in which it was asked for."""
-        streamed = False
-        if self._spoken is not None:
-            raw, streamed = self._spoken.answered(completion)
-        await self.whole(200, _EVENTS if streamed else _JSON, raw)
-
-    async def whole(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
-        self._begun = "whole"
-        length = (b"content-length", str(len(body)).encode())
-        await self._send(
-            {"type": "http.response.start", "status": status, "headers": [*headers, length]}
-        )
-        await self._send({"type": "http.response.body", "body": body})
-
-    async def part(self, body: bytes) -> None:
-        if not self._begun:
-            self._begun = "parts"
-            await self._send({"type": "http.response.start", "status": 200, "headers": _EVENTS})
-        await self._send({"type": "http.response.body", "body": body, "more_body": True})
-
-    async def end(self) -> None:
-        await self._send({"type": "http.response.body", "body": b""})
-
-    async def refuse(self, refusal: Refusal) -> None:
-        if not self._begun:
-            body = self._spoken.refused(refusal.body) if self._spoken else refusal.body
-            await self.whole(refusal.status, refusal.headers, body)
-        elif self._begun == "parts":
-            # The status has gone out as 200: an error event is what clients of a stream understand.
-            await self.part(b"data: " + refusal.body + b"\n\n")
-            await self.end()
+    call: Call
+    request: ForcedRequest
+    answering: Answering
+    names: Names
+    token_ids: bool
 
 
 async def _watch(request: Request, call: Call) -> None:
     """Abort the call when its agent hangs up."""
     call.abort(await request.ended())
-
-
-def _ours(upstream: Upstream, request: ForcedRequest) -> tuple[str, str, frozenset[str]]:
-    """An upstream, and the model and the names of what else the run, not the agent, put into a request."""
-    return upstream.base_url, request.body["model"], frozenset(request.body.keys() - PASSED)
-
-
-def _parse(raw: bytes) -> dict[str, Any]:
-    try:
-        value = orjson.loads(raw)
-    except orjson.JSONDecodeError as error:
-        raise Refusal(
-            "bad_answer", f"the answer is not JSON: {error}", upstream_status=200
-        ) from error
-    if not isinstance(value, dict):
-        raise Refusal("bad_answer", "the answer is not a JSON object", upstream_status=200)
-    return value
-
-
-def _written(answer: dict[str, Any]) -> bytes:
-    try:
-        return orjson.dumps(answer)
-    except orjson.JSONEncodeError as error:  # it reads deeper nesting than it writes
-        raise Refusal(
-            "bad_answer", f"the answer cannot be passed on: {error}", upstream_status=200
-        ) from error

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from harness.monitor import so_far, steps_of
 from harness.records import AGENT_OUTCOMES
 from harness.results.readings import FILE
+from harness.results.replies import remarks_on
 from harness.tool_calls import tools_unused
 from harness.wording import (
     answered_by,
@@ -154,6 +155,8 @@ def _of_training(folder: RunFolder, record: Mapping[str, Any]) -> Iterator[str]:
         yield f"validation {measured(graded)} {first} -> {last}   (by step: {curve}){spoilt(result)}"
     if result.get("agent_failed"):
         yield f"of the last validation {failed_itself(result, graded)}"
+    for remark in remarks_on(result):
+        yield f"of the last validation: {remark}"
     if result.get("no_signal"):
         yield f"nothing could be learned: {result['no_signal']}"
     elif result.get("signal") is not None:
@@ -209,6 +212,7 @@ def _of_evaluation(folder: RunFolder, record: Mapping[str, Any]) -> Iterator[str
         yield unparsed(unread_in, result["parsed_calls"], offered_in)
     elif said := unread(unread_in, result["scored"] + result["unscored"]):
         yield said
+    yield from remarks_on(result)
     if result["unscored"]:
         ended = (
             (name, count) for name, count in sorted(result["outcomes"].items()) if name != "ok"

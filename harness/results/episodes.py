@@ -89,6 +89,9 @@ def episode_row(
     """
     chosen = [call for call in attempt.transitions if call.index in paid]
     kept = _Kept()
+    everything = (*attempt.transitions, *attempt.failures)
+    elsewhere = [call.text_elsewhere for call in attempt.transitions if call.text_elsewhere]
+    served = dict.fromkeys(call.served_model for call in attempt.transitions if call.served_model)
     return {
         "step": step,
         "phase": phase,
@@ -118,6 +121,11 @@ def episode_row(
         "calls_with_tools": sum(bool(call.offered_tools) for call in attempt.transitions),
         "parsed_calls": sum(len(call.parsed_calls) for call in attempt.transitions),
         "unread_calls": sum(has_unread_call(call) for call in attempt.transitions),
+        "empty_replies": sum(call.empty for call in attempt.transitions),
+        "text_elsewhere": elsewhere[0] if elsewhere else "",
+        "served_models": ", ".join(served),
+        "rate_limits": sum(call.rate_limits for call in everything),
+        "rate_limit_s": sum(call.rate_limit_s for call in everything),
         "rewrites": rewrites,
         "transitions": len(attempt.transitions),
         "trained_transitions": len(chosen),

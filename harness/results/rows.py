@@ -54,6 +54,20 @@ class Episode(TypedDict):
     unread_calls: Annotated[
         int, "calls whose reply holds what looks like a tool call that the server did not read"
     ]
+    empty_replies: Annotated[
+        int | None, "calls whose reply has neither text nor tool calls; null in older runs"
+    ]
+    text_elsewhere: Annotated[
+        str | None,
+        "field of the answer that held the text of empty replies, such as `reasoning_content`; empty where none did",
+    ]
+    served_models: Annotated[
+        str | None, "models that the servers named in their answers, parted by commas"
+    ]
+    rate_limits: Annotated[
+        int | None, "times that a server refused a call for its rate; null in older runs"
+    ]
+    rate_limit_s: Annotated[float | None, "seconds that calls waited for it"]
     rewrites: Annotated[int, "calls whose reply replaced an earlier answer"]
     transitions: Annotated[int, "calls with an answer"]
     trained_transitions: Annotated[int, "of them, given to the trainer"]
@@ -85,7 +99,7 @@ class Call(TypedDict):
     role: Annotated[str, "who called"]
     trained: Annotated[bool, "whether the trainer was given it"]
     paid: Annotated[float | None, "with what value, by `train.credit`; null where it was not"]
-    response_id: Annotated[str, "of the engine; belongs to one rollout only"]
+    response_id: Annotated[str, "of the engine; with token ids, it belongs to one rollout only"]
     messages: Annotated[str, "JSON: the prompt's messages as sent"]
     response_text: Annotated[str, "the reply"]
     cut: Annotated[

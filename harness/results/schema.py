@@ -220,6 +220,9 @@ class Measured(TypedDict):
 
     mean: Annotated[float, "over the tasks that have a scored sample"]
     interval_95: Annotated[list[float], "95 % interval of it"]
+    left_out: NotRequired[
+        Annotated[int, "tasks that are not in it: fewer than K of their samples are scored"]
+    ]
 
 
 class Samples(TypedDict):
@@ -228,11 +231,27 @@ class Samples(TypedDict):
     samples: Annotated[int, "asked for of every task"]
     tasks: Annotated[int, "with a scored sample: all others are in no mean"]
     short: Annotated[
-        int, "of them, with fewer scored samples than asked for: those that there are, are used"
+        int,
+        "of them, with fewer scored samples than asked for; a measure of K leaves out those with fewer than K",
     ]
     measures: Annotated[
         dict[str, Measured],
         "`best_K`: the best of K (pass@K); `worst_K`: the worst (pass^K); `agreed`: self-consistency",
+    ]
+
+
+class Replies(TypedDict):
+    """What the policy's replies say of the servers that gave them; of a training, of its last validation."""
+
+    replies: Annotated[int, "calls with an answer"]
+    empty: Annotated[int, "of them, with neither text nor tool calls"]
+    text_elsewhere: Annotated[
+        dict[str, int], "rollouts by the field that held the text of empty replies"
+    ]
+    rate_limits: Annotated[int, "times that a server refused a call for its rate"]
+    rate_limit_s: Annotated[float, "seconds that calls waited for it, summed"]
+    served_models: Annotated[
+        dict[str, int], "rollouts by the model that a server named, where there were several"
     ]
 
 
@@ -290,6 +309,11 @@ class Scores(TypedDict):
     ]
     unread_calls: NotRequired[
         Annotated[int, "rollouts with what looks like a tool call that the server did not read"]
+    ]
+    replies: NotRequired[
+        Annotated[
+            Replies, "where replies were empty, a rate was limited, or several models answered"
+        ]
     ]
     bounds: NotRequired[
         Annotated[list[float] | None, "accuracy if all unscored were wrong, and if all were right"]

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 TOO_LONG = ("prompt_too_long", "body_too_large")
 """Codes of calls whose prompt does not fit. A run's bound of a body is above every prompt that fits."""
 
+DETAIL_CHARS = 500
+"""Longest `detail` of an attempt."""
+
 
 @dataclass(eq=False)
 class UnderWay:
@@ -161,7 +164,7 @@ async def _play(
     except DeadlinePassed:
         ended.problem = ("timeout", f"no answer within {request.timeout_s:g} s")
     except Raised as error:
-        ended.problem = ("agent_error", str(error)[:500])
+        ended.problem = ("agent_error", str(error)[:DETAIL_CHARS])
     finally:
         ended.transitions, ended.failures = await asyncio.shield(
             control.close_attempt(one.rollout_id, one.attempt_id)
@@ -177,7 +180,9 @@ def _judge(request: RolloutRequest, ended: _Ended) -> tuple[Outcome, str]:
     excused = [failure for failure in since if failure.cause != "agent"]
     last = max(excused or since, key=lambda failure: failure.index, default=None)
     detail = (
-        "" if last is None else f"{last.role}: {last.status or 'no answer'}: {last.detail}"[:500]
+        ""
+        if last is None
+        else f"{last.role}: {last.status or 'no answer'}: {last.detail}"[:DETAIL_CHARS]
     )
     # At the deadline the gateway may cut the call off a moment before the host's own timer fires.
     if (problem is not None and problem[0] == "timeout") or any(
@@ -191,7 +196,9 @@ def _judge(request: RolloutRequest, ended: _Ended) -> tuple[Outcome, str]:
     if last is not None and last.code in TOO_LONG:
         return "prompt_too_long", detail
     if problem is not None:
-        return problem
+        # A framework's own words often leave out what the server answered.
+        refused = last is not None and last.status is not None
+        return problem if not refused else (problem[0], f"{detail} ({problem[1]})"[:DETAIL_CHARS])
     if not transitions:
         return "no_transitions", "the agent answered without calling the model"
     return "ok", ""

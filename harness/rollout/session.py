@@ -298,7 +298,9 @@ class Session:
         """A response may belong to one rollout only; anything else would misplace rewards in silence."""
         for call in attempt.transitions:
             try:
-                self._responses.claim(call.response_id)
+                # Without exact token ids nothing is trained, and servers may number their answers as they like.
+                if call.prompt_ids is not None:
+                    self._responses.claim(call.response_id)
                 well = call.rollout_id == attempt.rollout_id
             except Refusal:
                 well = False

@@ -35,6 +35,7 @@ from harness.policies.roles import Answerer
 from harness.provenance import available_cores, commit, hardware, library_versions, model_hash
 from harness.records import AGENT_OUTCOMES, Task
 from harness.results.folder import RunFolder, now
+from harness.results.replies import replies_of
 from harness.results.rows import Episode
 from harness.results.schema import (
     SCHEMA_VERSION,
@@ -300,6 +301,7 @@ def training_result(folder: RunFolder, record: RunRecord, checkpointed: int = 0)
         if row["step"] in step_s and "rollout_probs_diff" in row
     ]
     signal, flat = _signal(record, episodes)
+    replies = replies_of(last)
     return {
         "graded": record["graded"] or is_graded(row["reward"] for row in episodes),
         "reward_flags": dict(Counter(flag for row in last for flag in row["reward_flags"])),
@@ -313,6 +315,7 @@ def training_result(folder: RunFolder, record: RunRecord, checkpointed: int = 0)
         "no_signal": flat,
         "step_s_median": round(median_high(step_s.values()), 3) if step_s else None,
         "rollout_probs_diff_max": max(gaps, default=None),
+        **({"replies": replies} if replies else {}),
     }
 
 

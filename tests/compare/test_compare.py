@@ -221,6 +221,11 @@ def test_of_two_trainings_of_one_seed_the_newer_counts_whatever_is_named_first(
             found["remarks"]
         )
         assert list(found["identity"]) == [newer.path.name]
+        (left_out,) = found["failed"]
+        assert (left_out["run"], left_out["reason"]) == (
+            older.path.name,
+            f"same arm and seed as the newer run {newer.path.name}",
+        )
 
 
 def test_a_finished_run_of_which_nothing_was_scored_is_said_to_be_so(write_run: Write) -> None:

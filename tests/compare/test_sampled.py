@@ -88,7 +88,8 @@ def rows(rewards: list[list[float | None]]) -> pl.DataFrame:
 def test_unscored_samples_are_no_zeros_and_tasks_with_fewer_are_counted() -> None:
     table = rows([[1.0, None, None, None], [None] * 4, [0.0, 1.0, 1.0, 0.0]])
     found = {row["task_id"]: row for row in by_task(table, 4).rows(named=True)}
-    assert list(found) == ["t0", "t2"] and found["t0"]["best_4"] == found["t0"]["worst_4"] == 1.0
+    assert list(found) == ["t0", "t2"] and found["t0"]["best_1"] == 1.0
+    assert found["t0"]["best_4"] is None and found["t0"]["worst_2"] is None
     assert found["t2"]["best_2"] == pytest.approx(5 / 6) and found["t2"]["agreed"] == 0.0
     summed = summary(table, 4, (0.0, 1.0))
     assert (summed["tasks"], summed["short"]) == (2, 1)
@@ -96,6 +97,8 @@ def test_unscored_samples_are_no_zeros_and_tasks_with_fewer_are_counted() -> Non
         summed["measures"]["best_4"]["mean"] == 1.0
         and summed["measures"]["best_4"]["interval_95"][0] < 0.5
     )
+    assert summed["measures"]["worst_4"]["left_out"] == 1
+    assert "1 task with fewer scored samples left out" in "\n".join(lines(summed, False))
     assert "1 of them with fewer scored ones" in lines(summed, False)[0] and "pass^4" in "".join(
         lines(summed, False)
     )
@@ -103,6 +106,18 @@ def test_unscored_samples_are_no_zeros_and_tasks_with_fewer_are_counted() -> Non
         lines(summed, True)
     )
     assert summary(table.clear(), 4, (0.0, 1.0))["measures"] == {}
+
+
+def test_one_scored_sample_of_eight_is_no_estimate_of_the_worst_of_eight() -> None:
+    table = rows([[1.0] + [None] * 7, [1.0] * 4 + [0.0] * 4, [None] * 3 + [1.0] * 5])
+    summed = summary(table, 8, (0.0, 1.0))
+    assert (summed["measures"]["worst_8"]["mean"], summed["measures"]["worst_8"]["left_out"]) == (
+        0.0,
+        2,
+    )
+    assert summed["measures"]["worst_4"]["left_out"] == 1
+    alone = summary(rows([[1.0] + [None] * 7]), 8, (0.0, 1.0))["measures"]
+    assert "worst_8" not in alone and alone["best_1"]["mean"] == 1.0
 
 
 def test_graded_rewards_of_a_range_stay_in_it() -> None:

@@ -14,7 +14,20 @@ PROBLEM = Problem("t", "How many {singers}?", {"schema": "singer(name text)"})
     ("reply", "sql"),
     [
         ("```sql\nSELECT 1\n```", "SELECT 1"),
-        ("first ```sql\nSELECT 1\n``` then ```\nSELECT 2\n```", "SELECT 2"),
+        ("first ```sql\nSELECT 1\n``` then ```\nSELECT 2\n```", "SELECT 1"),
+        ("first ```\nSELECT 1\n``` then ```\nSELECT 2\n```", "SELECT 2"),
+        ("```sql\nSELECT 1\n```\n```SQLite\nSELECT 2\n```\n```\n3\n```", "SELECT 2"),
+        ("```sql\nSELECT 1\n```\nRows:\n```text\nid | name\n1 | Ana\n```", "SELECT 1"),
+        ("```sql SELECT 1``` gives ```json\n[1]\n```", "SELECT 1"),
+        ("````sql\nSELECT '```'\n````", "SELECT '```'"),
+        ("~~~sql\nSELECT 1\n~~~", "SELECT 1"),
+        ("<think>```sql\nSELECT 1\n```</think>```\nSELECT 2\n```", "SELECT 2"),
+        ("```sql\nSELECT 1\n```<think>or ```sql\nSELECT 2\n```?</think>", "SELECT 1"),
+        ("I try ```sql\nSELECT 1\n```</think>\n```sql\nSELECT 2\n```", "SELECT 2"),
+        ("<think>```sql\nSELECT 1\n```", ""),  # cut off while it reasons
+        ("<THINKING>one</THINKING> SELECT 2", "SELECT 2"),
+        ("<think>a<think>b</think>c</think>SELECT 3", "SELECT 3"),
+        ("[THINK]one[/THINK]SELECT 4", "SELECT 4"),
         ("```SELECT 3```", "SELECT 3"),
         ("```sqlite SELECT 4 ```", "SELECT 4"),
         ("```SQL\nSELECT 5", "SELECT 5"),  # cut off: the block runs to the end
@@ -35,6 +48,9 @@ def test_the_last_block_is_the_query(reply: str, sql: str) -> None:
         (f"{REJECTED} On second thought: {APPROVED}", True),
         (f"{APPROVED} No. {REJECTED}", False),
         ("looks fine to me", False),
+        (f"<think>{REJECTED}</think>{APPROVED}", True),
+        (f"<think>{APPROVED}", False),
+        (f"{APPROVED}</think>I do not know.", False),
         ("", False),
     ],
 )

@@ -18,6 +18,7 @@ from harness.records import Attempt, Task, Transition, Verdict
 from harness.results.checked import columns
 from harness.results.episodes import episode_row
 from harness.results.folder import RowLog, RunFolder
+from harness.results.replies import remarks_on, replies_of
 from harness.results.rows import Episode
 from harness.results.schema import RunRecord
 from harness.results.signal import least_to_train, mixed_groups, share_mixed, why_flat
@@ -183,6 +184,31 @@ def test_a_tool_call_left_in_the_text_is_counted() -> None:
     said = ('<tool_call>\n{"name": "query"', "It is 3 < 4.", '[TOOL_CALLS][{"name": "query"}]')
     calls = tuple(transition("assistant", response_text=text) for text in said)
     assert row(0, 1.0, "val", calls=calls)["unread_calls"] == 2
+
+
+def test_what_replies_say_of_their_servers_is_counted_and_remarked_on() -> None:
+    thinking = transition("assistant", response_text="", text_elsewhere="reasoning_content")
+    limited = transition(
+        "assistant", rate_limits=2, rate_limit_s=1.5, served_model="a", response_text=" "
+    )
+    rows = [
+        row(0, 0.0, "val", calls=(thinking, limited)),
+        row(0, 0.0, "val", calls=(transition("assistant", response_text="", served_model="b"),)),
+    ]
+    found = replies_of(rows)  # type: ignore[arg-type]
+    assert found == {
+        "replies": 3,
+        "empty": 3,
+        "text_elsewhere": {"reasoning_content": 1},
+        "rate_limits": 2,
+        "rate_limit_s": 1.5,
+        "served_models": {"a": 1, "b": 1},
+    }
+    empty, limit, models = remarks_on({"replies": found})
+    assert empty.startswith("all 3 replies were empty; their text was in `reasoning_content`")
+    assert "2 times" in limit and "1.5 s" in limit and "a (1), b (1)" in models
+    good = [row(0, 1.0, "val", calls=(transition("assistant", served_model="a"),))]
+    assert replies_of(good) is None and not list(remarks_on({}))  # type: ignore[arg-type]
 
 
 def test_few_calls_left_in_the_text_are_the_models_own_affair() -> None:

@@ -101,6 +101,28 @@ def test_int_and_float_that_are_equal_match_in_any_row(singers: Path) -> None:
     assert (verdict.match, verdict.flags) == (True, ("int_float",))
 
 
+@pytest.mark.parametrize(
+    ("gold", "pred", "flags"),
+    [
+        ("SELECT 0.1 + 0.2", "SELECT 0.3", ("float_digits",)),
+        ("SELECT 1.0 / 3, 'a'", "SELECT 'a', 0.3333333333", ("float_digits",)),
+        ("SELECT 3", "SELECT 2.9999999999", ("float_digits",)),
+        ("SELECT 0", "SELECT 0.1 + 0.2 - 0.3", ("float_digits",)),
+        ("SELECT 0.5 UNION SELECT 2.0", "SELECT 2.0000000001 UNION SELECT 0.5", ("float_digits",)),
+        ("SELECT 0.333", "SELECT 1.0 / 3", ()),
+        ("SELECT 0.3, 1", "SELECT 0.1 + 0.2, 2", ()),
+        ("SELECT 9007199254740993", "SELECT 9007199254740992", ()),
+        ("SELECT '0.3'", "SELECT 0.1 + 0.2", ()),
+        ("SELECT 9e999", "SELECT 1e308", ()),
+    ],
+)
+def test_floats_that_differ_beyond_nine_digits_are_wrong_and_flagged(
+    singers: Path, gold: str, pred: str, flags: tuple[str, ...]
+) -> None:
+    verdict = evaluate(singers, gold, pred)
+    assert (verdict.match, verdict.flags) == (False, flags)
+
+
 def test_empty_gold_asks_for_more_than_emptiness(singers: Path) -> None:
     assert evaluate(singers, EMPTY, "SELECT name FROM singer WHERE age > 99").flags == (
         "empty_gold",

@@ -32,7 +32,7 @@ from harness_sql.tasks.spider import SpiderTasks
 from harness_sql.tasks.spider.prepare import prepare as prepare_spider
 from harness_sql.testing import SQLRewardContract
 
-from .published import REPO, bird_rows, make_bird, spider_source
+from .published import DESCRIPTIONS, REPO, bird_rows, make_bird, spider_source
 
 
 @pytest.fixture(autouse=True)
@@ -113,6 +113,46 @@ def test_descriptions_stand_below_their_tables_where_they_are_asked_for(prepared
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252", "latin-1"])
 def test_descriptions_are_read_in_every_encoding_that_occurs(encoding: str) -> None:
     assert decoded("café – 1".encode(encoding, "ignore")).startswith("café ")
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (
+            b"\xef\xbb\xbfname,caf\xc3\xa9 1 \x96 2",
+            "name,café 1 – 2",
+        ),  # a mark, and one byte of Windows
+        (b"name,caf\xc3\xa9 \x96 \xe9\x81", "name,café – é\x81"),
+        ("name,café".encode("utf-16-le"), "name,café"),
+        ("name,café".encode("utf-16-be"), "name,café"),
+    ],
+)
+def test_a_file_in_several_encodings_is_read_byte_by_byte(content: bytes, text: str) -> None:
+    assert decoded(content) == text
+
+
+HEADER = "original_column_name,column_name,column_description,data_format,value_description"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\xef\xbb\xbf" + HEADER.encode() + b"\nname,name,from 1 \x96 2,text,\n",
+        b"\xef\xbb\xbf"
+        + HEADER.upper().replace(",", " , ").encode()
+        + b"\nname,name,from 1 \x96 2,text,\n",
+        (HEADER + "\nname,name,from 1 – 2,text,\n").replace(",", ";").encode("utf-8-sig"),
+        (HEADER + "\nname,name,from 1 – 2,text,\n").encode("utf-16-le"),
+    ],
+)
+def test_descriptions_of_a_table_are_read_whatever_its_file_is_written_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    monkeypatch.setitem(DESCRIPTIONS, "cow.csv", content)
+    report = prepare(make_bird(tmp_path), tmp_path / "out")
+    tasks, (task, *_) = tasks_of(tmp_path / "out", descriptions=True)
+    assert "\n-- name: from 1 – 2\n" in tasks.schema(task)
+    assert ["odd.csv" in one and "original_column_name" in one for one in report.unread] == [True]
 
 
 def test_what_is_not_bird_or_damaged_is_said_in_one_line(tmp_path: Path) -> None:

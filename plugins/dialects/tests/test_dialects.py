@@ -304,6 +304,21 @@ async def test_what_claude_code_adds_is_no_part_of_the_conversation(attempt: Att
             {"messages": [{"role": "user", "content": [{"type": "tool_reference"}]}]},
             "tool_reference",
         ),
+        (
+            "messages",
+            {
+                "messages": [
+                    {
+                        "role": "user",
+                        "content": [
+                            {"type": "text", "text": "Look:"},
+                            {"type": "tool_result", "tool_use_id": "c1", "content": "3"},
+                        ],
+                    }
+                ]
+            },
+            "text before a tool_result",
+        ),
     ],
 )
 async def test_what_chat_completions_cannot_say_is_the_agents_bad_request(
@@ -325,8 +340,60 @@ async def test_what_chat_completions_cannot_say_is_the_agents_bad_request(
     assert not server.requests
 
 
+async def test_an_error_of_a_tool_is_kept_and_text_after_results_stays_there(
+    attempt: Attempt,
+) -> None:
+    def result(call_id: str, text: str, **more: Any) -> dict[str, Any]:
+        return {"type": "tool_result", "tool_use_id": call_id, "content": text, **more}
+
+    blocks = [
+        result("c1", "no such table: x", is_error=True),
+        result("c2", "Error: no such column", is_error=True),
+        result("c3", "3", is_error=False),
+        {"type": "text", "text": "Go on."},
+    ]
+    with ScriptedServer(["Drei."]) as server:
+        opened = await attempt.open(server)
+        answer = await opened.http.post(
+            f"{opened.url}/messages",
+            json={"model": "scripted", "messages": [{"role": "user", "content": blocks}]},
+            headers={"x-api-key": opened.gateway.key},
+        )
+        assert answer.status_code == 200, answer.text
+    assert [message["content"] for message in server.requests[0].messages] == [
+        "Error: no such table: x",
+        "Error: no such column",
+        "3",
+        "Go on.",
+    ]
+
+
+@pytest.mark.parametrize("call_id", [None, "", "left out"])
+@pytest.mark.parametrize(("path", "asked"), [("messages", "messages"), ("responses", "input")])
+async def test_a_tool_call_without_an_id_reaches_clients_of_other_protocols_with_one(
+    attempt: Attempt, path: str, asked: str, call_id: str | None
+) -> None:
+    call: dict[str, Any] = {"id": call_id, "function": {"name": "query", "arguments": {"sql": "x"}}}
+    if call_id == "left out":
+        del call["id"]
+    with ScriptedServer([Reply("", finish_reason="stop", tool_calls=[call])]) as server:
+        opened = await attempt.open(server)
+        answer = await opened.http.post(
+            f"{opened.url}/{path}",
+            json={"model": "scripted", asked: [{"role": "user", "content": QUESTION}]},
+            headers={"x-api-key": opened.gateway.key},
+        )
+        (transition,), failures = await opened.close()
+    assert answer.status_code == 200 and not failures
+    (made,) = transition.tool_calls
+    shown = answer.json()["output" if path == "responses" else "content"][0]
+    assert made["id"] and made["id"] in (shown.get("call_id"), shown["id"])
+
+
 async def test_errors_keep_their_status_and_have_the_clients_form(attempt: Attempt) -> None:
-    with ScriptedServer([Reply.failure(429, "slow down"), Reply.failure(503, "away")]) as server:
+    with ScriptedServer(
+        [Reply.failure(429, "slow down", retry_after="60"), Reply.failure(503, "away")]
+    ) as server:
         opened = await attempt.open(server)
         with pytest.raises(openai.RateLimitError, match="slow down"):
             await _responses(opened, stream=True)

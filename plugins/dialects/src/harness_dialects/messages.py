@@ -22,6 +22,8 @@ MAPPED = (
 TEXT = ("text",)
 NOT_ASKED = ("disabled", "adaptive")
 """Of `thinking`: the second leaves it to the model, and these think in their text or not at all."""
+FAILED = "Error: "
+"""Before the text of a tool's result that its client marks as an error."""
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 ERRORS = {
     "bad_request": "invalid_request_error",
@@ -116,22 +118,41 @@ def _messages(role: str, content: str | Sequence[Given], written: Written) -> It
     blocks: Sequence[Given] = (
         [{"type": "text", "text": content}] if isinstance(content, str) else content
     )
-    words = [block for block in blocks if block["type"] not in ("tool_use", "tool_result")]
-    text = text_of(words, TEXT)
     if role == "assistant":
+        words = [block for block in blocks if block["type"] != "tool_use"]
         calls = [
             call(block["id"], block["name"], written.text(block["id"], block["input"]))
             for block in blocks
             if block["type"] == "tool_use"
         ]
-        yield assistant(text, calls)
+        yield assistant(text_of(words, TEXT), calls)
         return
+    yield from _user_messages(role, blocks)
+
+
+def _user_messages(role: str, blocks: Sequence[Given]) -> Iterator[Json]:
+    """A user's blocks in their order: words that follow each other in one message, each result of a tool in its own."""
+    words: list[Given] = []
     for block in blocks:
-        if block["type"] == "tool_result":
-            result = text_of(block.get("content") or "", TEXT)
-            yield {"role": "tool", "tool_call_id": block["tool_use_id"], "content": result}
+        if block["type"] != "tool_result":
+            words.append(block)
+            continue
+        if words:
+            raise ValueError(
+                "text before a tool_result has no chat completion: results come first after the calls; "
+                "send the text after them"
+            )
+        yield _result(block)
     if words:
-        yield {"role": role, "content": text}
+        yield {"role": role, "content": text_of(words, TEXT)}
+
+
+def _result(block: Given) -> Json:
+    """A tool's result; that it is an error is kept in its text, since chat completions have no field for it."""
+    text = text_of(block.get("content") or "", TEXT)
+    if block.get("is_error") and not text.lower().startswith("error"):
+        text = f"{FAILED}{text}"
+    return {"role": "tool", "tool_call_id": block["tool_use_id"], "content": text}
 
 
 def _tool(tool: Given) -> Json:

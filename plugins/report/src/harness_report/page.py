@@ -23,6 +23,7 @@ from harness.compare.verdicts import verdict_text
 from harness.errors import NoSuchArm, NotComparable, UserError
 from harness.layers import flatten
 from harness.monitor import cells, standing, steps_of
+from harness.results.replies import remarks_on
 from harness.wording import duration, mean
 from harness_report.charts import charts
 
@@ -82,7 +83,15 @@ def render(
     """The report as text."""
     from harness_report.episodes import sample
 
-    comparison, remarks = compared(selection, baseline, allow, margin)
+    comparison, compared_remarks = compared(selection, baseline, allow, margin)
+    remarks = [
+        *compared_remarks,
+        *(
+            f"{run.name}: {remark}."
+            for run in selection.runs
+            for remark in remarks_on(run.record["result"])
+        ),
+    ]
     names = {arm["name"] for arm in comparison["arms"]} if comparison else None
     shown = [run for run in selection.runs if names is None or (run.finished and run.arm in names)]
     arms = by_arm(shown, comparison)

@@ -347,6 +347,8 @@ def _print_report(report: Report, as_json: bool) -> None:
         )
     for file, reason in report.damaged.items():
         say(f"damaged database: {file}: {reason}")
+    for one in report.unread:
+        say(f"descriptions that cannot be read, left out: {one}")
     for name, part in report.parts.items():
         for failure in part.gold_failed:
             say(f"gold fails: {name} row {failure['row']} ({failure['db_id']}): {failure['error']}")

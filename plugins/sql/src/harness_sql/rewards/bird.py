@@ -29,6 +29,7 @@ from harness_sql.sqlite.evaluator import (
     steady,
 )
 from harness_sql.sqlite.gold import GoldCache, GoldResult
+from harness_sql.sqlite.matching import with_merged_floats
 from harness_sql.sqlite.sandbox import Limits, execute
 
 Rows = Sequence[tuple[Any, ...]]
@@ -99,7 +100,14 @@ class _BirdReward(OfQueries):
                 0.0, "the result is too large to compare", flags=(*flags, "prediction_too_large")
             )
         value, reason = self.value(gold.rows, result.rows)
+        if value < 1.0 and self._same_but_for_digits(gold.rows, result.rows):
+            flags = (*flags, "float_digits")
         return Verdict(value, reason, flags=flags)
+
+    def _same_but_for_digits(self, gold: Rows, pred: Rows) -> bool:
+        """Return whether the answer would be right if floats were compared to nine digits."""
+        merged = with_merged_floats(gold, pred)
+        return merged is not None and set(merged[0]) == set(merged[1])
 
 
 class BirdAccuracy(_BirdReward):

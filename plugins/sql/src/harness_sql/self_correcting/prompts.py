@@ -44,10 +44,35 @@ _QUESTION = "Question: {question}"
 _QUERY = "\n\nQuery:\n```sql\n{sql}\n```\n\nResult:\n{result}"
 _REMARKS = "\n\nCheck:\n{remarks}"
 
+READING = "2: last block tagged sql or sqlite, else the last block; no text of reasoning"
+"""Version of how replies are read, part of the prompts' hash: another one gives other answers to the same replies."""
+
 # A tag is a word alone on the fence's line; on one line with the query only `sql` and `sqlite` are tags.
 _FENCE = re.compile(
-    r"```(?:[^\S\n]*[\w+-]*[^\S\n]*\n|(?i:sqlite|sql)\b)?(.*?)(?:```|\Z)", re.DOTALL
+    r"(?P<fence>`{3,}|~{3,})"
+    r"(?:[^\S\n]*(?P<line_tag>[\w+-]*)[^\S\n]*\n|(?P<tag>(?i:sqlite|sql)\b))?"
+    r"(?P<text>.*?)(?:(?P=fence)|\Z)",
+    re.DOTALL,
 )
+_QUERY_TAGS = ("sql", "sqlite")
+
+_REASONING_TAG = r"(?:think|thinking|thought|reasoning)"
+_REASONING_BEGINS = rf"(?:<{_REASONING_TAG}>|\[THINK\])"
+_REASONING_ENDS = rf"(?:</{_REASONING_TAG}>|\[/THINK\])"
+_REASONING = re.compile(rf"{_REASONING_BEGINS}.*?{_REASONING_ENDS}", re.DOTALL | re.IGNORECASE)
+_REASONING_BEFORE = re.compile(rf"\A.*{_REASONING_ENDS}", re.DOTALL | re.IGNORECASE)
+_REASONING_AFTER = re.compile(rf"{_REASONING_BEGINS}.*\Z", re.DOTALL | re.IGNORECASE)
+
+
+def without_reasoning(reply: str) -> str:
+    """Return a reply without its text of reasoning: between `<think>` tags, before a closing or after an opening one.
+
+    Templates of some models open the reasoning in the prompt, so that the reply holds the closing tag alone; a reply
+    that is cut off holds the opening one alone.
+    """
+    reply = _REASONING.sub("", reply)
+    reply = _REASONING_BEFORE.sub("", reply)
+    return _REASONING_AFTER.sub("", reply)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +101,7 @@ class Prompts:
                     _REWRITE,
                     _PART.format(name="Schema", text="{schema}") + _QUESTION,
                 ),
-                *(_QUERY, _REMARKS, APPROVED, REJECTED),
+                *(_QUERY, _REMARKS, APPROVED, REJECTED, READING),
             )
         ).encode()
     ).hexdigest()[:16]
@@ -101,15 +126,24 @@ class Prompts:
         return Prompt("rewrite_query", _REWRITE, user)
 
     def parse_sql(self, reply: str) -> str:
-        """The query in a reply: its last fenced block, else the whole reply, without outer white space.
+        """Return the query in a reply, without outer white space.
 
-        A block that is never closed (a truncated reply) runs to the end of the reply.
+        It is the last fenced block that is tagged `sql` or `sqlite`, else the last block, else the whole reply; text of
+        reasoning is no part of a reply. A block that is never closed (a truncated reply) runs to the reply's end.
         """
-        blocks = _FENCE.findall(reply)
-        return (blocks[-1] if blocks else reply).strip()
+        reply = without_reasoning(reply)
+        blocks = list(_FENCE.finditer(reply))
+        tagged = [
+            block
+            for block in blocks
+            if (block["tag"] or block["line_tag"] or "").lower() in _QUERY_TAGS
+        ]
+        chosen = tagged or blocks
+        return (chosen[-1]["text"] if chosen else reply).strip()
 
     def approves(self, reply: str) -> bool:
-        """Whether a check ends in approval: the last verdict phrase counts; none means no."""
+        """Whether a check ends in approval: the last verdict phrase counts; none, or one in reasoning, means no."""
+        reply = without_reasoning(reply)
         return reply.rfind(APPROVED) > reply.rfind(REJECTED)
 
     @staticmethod

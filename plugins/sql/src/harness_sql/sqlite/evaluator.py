@@ -24,7 +24,7 @@ from harness_sql.sqlite.databases import content_hash, databases_of
 from harness_sql.sqlite.gold import GoldCache, GoldResult
 from harness_sql.sqlite.kept import Kept
 from harness_sql.sqlite.lexer import split_statements, without_distinct
-from harness_sql.sqlite.matching import SEARCH_TIMEOUT_S, Row, same_result
+from harness_sql.sqlite.matching import SEARCH_TIMEOUT_S, Row, same_result, with_merged_floats
 from harness_sql.sqlite.plugging import plugged
 from harness_sql.sqlite.sandbox import Execution, Limits, execute
 
@@ -53,6 +53,7 @@ FLAGS = {
     "empty_gold_refused": "no match: empty like gold, but with other columns or from none of gold's tables "
     "(the reference takes any empty result)",
     "int_float": "match: rows mix 1 and 1.0 so that the reference's sorting by text rejects them",
+    "float_digits": "no match: floats differ from gold's, but only beyond nine digits",
     "plug_value_capped": f"not all fillings were tried, only {MAX_PLUGGED} or what the deadline allowed",
     "distinct_paid": "match: with DISTINCT kept it would be none",
     "distinct_denied": "no match: with DISTINCT kept it would be one",
@@ -324,7 +325,9 @@ class _Judge:
             same = same_result(gold.rows, result.rows, ordered=ordered, timeout_s=timeout_s)
             self._left_s -= time.monotonic() - started
             if same is False:
-                return Match(False, _difference(gold, result, ordered))
+                close = self._same_but_for_digits(gold.rows, result.rows, ordered)
+                flags_of = ("float_digits",) if close else ()
+                return Match(False, _difference(gold, result, ordered), flags_of)
             if same is None:
                 return Match(None, "columns cannot be told apart in time", ("undecided",))
             if _reference_sorts_apart(gold.rows, result.rows, ordered):
@@ -332,6 +335,17 @@ class _Judge:
         return Match(
             True, "same result" if not empty else "both results are empty", tuple(sorted(flags))
         )
+
+    def _same_but_for_digits(self, gold: list[Row], rows: list[Row], ordered: bool) -> bool:
+        """Return whether two results differ only in digits of floats beyond the ninth."""
+        merged = with_merged_floats(gold, rows)
+        if merged is None:
+            return False
+        started = time.monotonic()
+        timeout_s = min(SEARCH_TIMEOUT_S, self._left_s)
+        same = same_result(merged[0], merged[1], ordered=ordered, timeout_s=timeout_s)
+        self._left_s -= time.monotonic() - started
+        return same is True
 
     def _execute(self, path: str, sql: str, gold: GoldResult) -> Execution:
         if self._left_s <= 0:

@@ -9,6 +9,8 @@ taoyds/test-suite-sql-eval.
 
 from __future__ import annotations
 
+import itertools
+import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
@@ -48,6 +50,46 @@ def same_result(
     if Counter(gold) == Counter(pred):
         return True
     return False if width == 1 else _Search(gold, pred, timeout_s).decide()
+
+
+FLOAT_DIGITS = 1e-9
+"""Floats that differ by a smaller share of their value differ only beyond nine digits."""
+_NEAR_ZERO = 1e-12
+"""Smaller differences count as none whatever the values are: sums that cancel out."""
+_EXACT_INTEGERS = 2**53
+"""Whole numbers below it are exact as floats."""
+
+
+def with_merged_floats(*results: Sequence[Row]) -> list[list[Row]] | None:
+    """Return results in which floats that differ only beyond nine digits are one number.
+
+    Returns:
+        The results, or None where no float is near another number.
+    """
+    numbers = sorted(
+        {
+            value
+            for rows in results
+            for row in rows
+            for value in row
+            if isinstance(value, int | float) and _is_compared(value)
+        }
+    )
+    merged: dict[float, float] = {}
+    for before, value in itertools.pairwise(numbers):
+        near = max(FLOAT_DIGITS * max(abs(before), abs(value)), _NEAR_ZERO)
+        if value - before <= near and (isinstance(before, float) or isinstance(value, float)):
+            merged[value] = merged.get(before, before)
+    if not merged:
+        return None
+    return [
+        [tuple(merged.get(v, v) if isinstance(v, int | float) else v for v in row) for row in rows]
+        for rows in results
+    ]
+
+
+def _is_compared(value: float) -> bool:
+    return abs(value) < _EXACT_INTEGERS if isinstance(value, int) else math.isfinite(value)
 
 
 class _Undecided(Exception):

@@ -13,43 +13,86 @@ from harness_sql.tasks.prepared.source import Source
 COLUMNS = ("db_id", "table", "column", "text")
 MAX_CHARS = 200
 """Of one column's text; some tell whole tables of values."""
+_LOOKED_AT = 512
+"""Bytes by which UTF-16 without a mark is known: every other one is zero."""
+_NO_CP1252 = frozenset((0x81, 0x8D, 0x8F, 0x90, 0x9D))
+"""Bytes that Windows' Latin does not define."""
+_NAME = "original_column_name"
 
 
-def read_descriptions(source: Source) -> list[dict[str, str]]:
-    """One row for each described column, with its text in one line; by database and table."""
-    rows = []
+def read_descriptions(source: Source) -> tuple[list[dict[str, str]], list[str]]:
+    """Read what the source's files say of tables and columns.
+
+    Returns:
+        One row for each described column, with its text in one line, by database and table; and the files of which
+        nothing could be read, each with the reason.
+    """
+    rows: list[dict[str, str]] = []
+    unread: list[str] = []
     for file in source.files:  # in their order: an archive in an archive is read forwards
-        if file.endswith(".csv"):
-            content = source.read(file)
-            table, db_id = PurePosixPath(file).stem, file.split("/")[1]
-            rows += [
-                {"db_id": db_id, "table": table, "column": column, "text": text}
-                for column, text in _described(decoded(content))
-            ]
-    return sorted(rows, key=lambda row: (row["db_id"], row["table"]))
+        if not file.endswith(".csv"):
+            continue
+        content = source.read(file)
+        table, db_id = PurePosixPath(file).stem, file.split("/")[1]
+        try:
+            described = list(_described(decoded(content)))
+        except (csv.Error, ValueError) as error:
+            unread.append(f"{file}: {error}")
+            continue
+        rows += [
+            {"db_id": db_id, "table": table, "column": column, "text": text}
+            for column, text in described
+        ]
+    return sorted(rows, key=lambda row: (row["db_id"], row["table"])), unread
 
 
 def decoded(content: bytes) -> str:
-    """The text of a file in UTF-8 or UTF-16 with or without its mark, in Windows' Latin, or in ISO Latin."""
+    """Return the text of a file in UTF-8, UTF-16, Windows' Latin or ISO Latin, with or without its mark.
+
+    Bytes that are no UTF-8 are read as Windows' Latin one by one: some files hold a few of them between others.
+    """
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return content.decode("utf-16", "replace")
-    for encoding in ("utf-8-sig", "cp1252"):
-        try:
-            return content.decode(encoding)
-        except UnicodeDecodeError:
-            continue
-    return content.decode("latin-1")
+    beginning = content[:_LOOKED_AT]
+    nulls = [beginning[start::2].count(0) for start in (0, 1)]
+    if max(nulls) > len(beginning) // 4:
+        return content.decode("utf-16-be" if nulls[0] > nulls[1] else "utf-16-le", "replace")
+    return content.removeprefix(codecs.BOM_UTF8).decode("utf-8", "harness_cp1252")
+
+
+def _as_windows_latin(error: UnicodeError) -> tuple[str, int]:
+    """Read the bytes of a decoding error as Windows' Latin, and those that it lacks as ISO Latin."""
+    if not isinstance(error, UnicodeDecodeError):
+        raise error
+    bad = error.object[error.start : error.end]
+    text = "".join(
+        bytes([byte]).decode("cp1252" if byte not in _NO_CP1252 else "latin-1") for byte in bad
+    )
+    return text, error.end
+
+
+codecs.register_error("harness_cp1252", _as_windows_latin)
 
 
 def _described(text: str) -> Iterator[tuple[str, str]]:
-    """Columns and their texts: the longer name, what it means, and what its values mean, as far as they say more."""
-    for row in csv.DictReader(io.StringIO(text.replace("\0", ""), newline="")):
+    """Columns and their texts: the longer name, what it means, and what its values mean, as far as they say more.
+
+    Raises:
+        ValueError, csv.Error: It is no table with the columns of BIRD.
+    """
+    text = text.replace("\0", "")
+    first_line = text.partition("\n")[0]
+    delimiter = max(",;\t", key=first_line.count)
+    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter)
+    names = [_header(name) for name in reader.fieldnames or ()]
+    if _NAME not in names:
+        raise ValueError(f"it has no column {_NAME!r}; its first line is {first_line[:60]!r}")
+    reader.fieldnames = names
+    for row in reader:
         cells = {
-            (name or "").strip(): " ".join(cell.split())
-            for name, cell in row.items()
-            if isinstance(cell, str)
+            name: " ".join(cell.split()) for name, cell in row.items() if isinstance(cell, str)
         }
-        column = cells.get("original_column_name", "")
+        column = cells.get(_NAME, "")
         said: list[str] = []
         for name in ("column_name", "column_description", "value_description"):
             cell = cells.get(name, "")
@@ -58,3 +101,8 @@ def _described(text: str) -> Iterator[tuple[str, str]]:
         told = "; ".join(said)
         if column and told:
             yield column, told if len(told) <= MAX_CHARS else told[: MAX_CHARS - 1] + "…"
+
+
+def _header(name: str | None) -> str:
+    """Return a column's name as BIRD has it, whatever white space, marks and case a file has."""
+    return (name or "").strip("\ufeff \t").lower()

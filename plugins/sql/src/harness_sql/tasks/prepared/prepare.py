@@ -62,6 +62,7 @@ class Report:
         missing: Databases that questions name and that are not there.
         damaged: Databases that cannot be used, with the reason.
         absent: Parts that the source does not have.
+        unread: Files of descriptions that could not be read, with the reason.
     """
 
     task_set: str
@@ -71,6 +72,7 @@ class Report:
     damaged: dict[str, str]
     parts: dict[str, PartReport]
     absent: list[str]
+    unread: list[str] = field(default_factory=list)
 
 
 def prepare(
@@ -197,7 +199,8 @@ def _build(
         name: _write_parquet(rows, columns, folder / name) for name, rows in tables.items()
     }
     if layout.descriptions:
-        described = read_descriptions(source)
+        described, report.unread = read_descriptions(source)
+        manifest["unread_descriptions"] = report.unread
         manifest["parquet"][layout.descriptions] = _write_parquet(
             described, COLUMNS, folder / layout.descriptions
         )

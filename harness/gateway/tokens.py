@@ -1,0 +1,64 @@
+"""Reads token ids and log-probabilities of an answer, and refuses what is none. Never tokenizes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+_ROUNDING = 1e-6
+"""How far above 0 a log-probability may be: engines compute them in 32 bits or fewer."""
+_COUNT_LIMIT = 2**31
+"""Token ids and counts are below it; `transitions.parquet` keeps ids in 32 bits."""
+
+
+def ids_of(fields: Mapping[str, object], name: str) -> list[int] | None:
+    """Return the token ids in a field, None where it is missing.
+
+    Raises:
+        ValueError: They are none.
+    """
+    value = fields.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, list):
+        raise ValueError(f"{name} must be a list, not {shown(value)}")
+    # Thousands a call, so looked at one by one only where something is wrong.
+    if value and (set(map(type, value)) != {int} or min(value) < 0 or max(value) >= _COUNT_LIMIT):
+        wrong = next(one for one in value if not _is_count(one))
+        raise ValueError(
+            f"{name} must hold whole numbers from 0 to {_COUNT_LIMIT - 1}, not {shown(wrong)}"
+        )
+    return value
+
+
+def logprobs_of(choice: Mapping[str, Any]) -> list[float] | None:
+    """Return the log-probabilities of a choice, None where it has none.
+
+    Raises:
+        ValueError, KeyError, TypeError: They are none.
+    """
+    content = (choice.get("logprobs") or {}).get("content")
+    return None if content is None else [_logprob(item["logprob"]) for item in content]
+
+
+def _logprob(value: object) -> float:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not -math.inf < value <= _ROUNDING
+    ):
+        raise ValueError(
+            f"a log-probability must be a finite number of 0 or less, not {shown(value)}"
+        )
+    return float(value)
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < _COUNT_LIMIT  # `isinstance` would take True for 1
+
+
+def shown(value: object) -> str:
+    """Return a value for a message, its end left out where it is long."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

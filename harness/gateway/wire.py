@@ -1,0 +1,73 @@
+"""Bytes of answers: JSON, and server-sent events."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+
+from harness.gateway.failures import Refusal
+
+
+def split_events(buffer: bytearray) -> Iterator[bytes]:
+    """Take the complete server-sent events out of a buffer, each with its closing empty line."""
+    while True:
+        ends = [
+            (at, len(mark)) for mark in (b"\n\n", b"\r\n\r\n") if (at := buffer.find(mark)) >= 0
+        ]
+        if not ends:
+            return
+        at, width = min(ends)
+        event = bytes(buffer[: at + width])
+        del buffer[: at + width]
+        yield event
+
+
+def event_data(event: bytes) -> bytes | None:
+    """The data of a server-sent event, or None for a comment."""
+    lines = [line[5:].strip() for line in event.splitlines() if line.startswith(b"data:")]
+    return b"\n".join(lines) if lines else None
+
+
+def parse(raw: bytes) -> dict[str, Any]:
+    """Return the JSON object of an answer or of an event.
+
+    Raises:
+        Refusal: `bad_answer`: it is none.
+    """
+    try:
+        value = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        value = _parse_with_bad_text(raw)
+        if value is None:
+            message = f"the answer is not JSON ({error}): {raw[:200].decode(errors='replace')!r}"
+            raise Refusal("bad_answer", message, upstream_status=200) from error
+    if not isinstance(value, dict):
+        raise Refusal("bad_answer", "the answer is not a JSON object", upstream_status=200)
+    return value
+
+
+def _parse_with_bad_text(raw: bytes) -> object | None:
+    """Return JSON whose texts hold bytes that are no UTF-8, or halves of characters, with replacements for them."""
+    try:
+        value = json.loads(raw.decode(errors="replace"))
+        text = json.dumps(value, ensure_ascii=False)
+        return orjson.loads(text.encode("utf-8", "surrogatepass").decode(errors="replace"))
+    except (ValueError, RecursionError):
+        return None
+
+
+def written(answer: dict[str, Any]) -> bytes:
+    """Return an answer as JSON.
+
+    Raises:
+        Refusal: `bad_answer`: it is nested too deep.
+    """
+    try:
+        return orjson.dumps(answer)
+    except orjson.JSONEncodeError as error:  # it reads deeper nesting than it writes
+        raise Refusal(
+            "bad_answer", f"the answer cannot be passed on: {error}", upstream_status=200
+        ) from error

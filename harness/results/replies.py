@@ -1,0 +1,68 @@
+"""What the replies of a run's policy servers say of the servers: empty ones, limits of the rate, changing models."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from harness.results.rows import Episode
+from harness.results.schema import Replies
+
+
+def replies_of(rows: Sequence[Episode]) -> Replies | None:
+    """Return what is worth a remark of the replies of these rollouts; None where nothing is."""
+    replies = sum(row["transitions"] for row in rows)
+    empty = sum(row.get("empty_replies") or 0 for row in rows)
+    limits = sum(row.get("rate_limits") or 0 for row in rows)
+    elsewhere = Counter(field for row in rows if (field := row.get("text_elsewhere")))
+    models = Counter(name for row in rows for name in _names(row.get("served_models")))
+    if not (empty or limits or len(models) > 1):
+        return None
+    return {
+        "replies": replies,
+        "empty": empty,
+        "text_elsewhere": dict(elsewhere),
+        "rate_limits": limits,
+        "rate_limit_s": round(sum(row.get("rate_limit_s") or 0.0 for row in rows), 3),
+        "served_models": dict(models) if len(models) > 1 else {},
+    }
+
+
+def _names(served: str | None) -> list[str]:
+    return served.split(", ") if served else []
+
+
+def remarks_on(result: Mapping[str, Any] | None) -> Iterator[str]:
+    """Return what a summary and a report say of the replies of a run, a line each.
+
+    Args:
+        result: The `result` of a run's record.
+    """
+    found: Replies | None = (result or {}).get("replies")
+    if found is None:
+        return
+    yield from _on_empty(found)
+    if found["rate_limits"]:
+        yield (
+            f"a server limited its rate {found['rate_limits']} times, and calls waited {found['rate_limit_s']:g} s for "
+            "it; fewer rollouts at once (rollout.runners, rollout.concurrency) wait less"
+        )
+    if found["served_models"]:
+        named = ", ".join(f"{name} ({count})" for name, count in found["served_models"].items())
+        yield f"answers name several models, by rollouts: {named}. The policy may have changed during the run"
+
+
+def _on_empty(found: Replies) -> Iterator[str]:
+    elsewhere = " and ".join(f"`{field}`" for field in found["text_elsewhere"])
+    whole = found["empty"] == found["replies"]
+    if not found["empty"] or not (whole or elsewhere):
+        return
+    count = "all" if whole else f"{found['empty']} of"
+    said = f"{count} {found['replies']} replies were empty"
+    if elsewhere:
+        said += (
+            f"; their text was in {elsewhere}. Start the server without a parser of reasoning, turn the model's "
+            "reasoning off, or give it more tokens (sampling.max_response_tokens)"
+        )
+    yield said
