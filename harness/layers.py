@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Collection, Mapping
 from datetime import date
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from harness.errors import ConfigError
 
@@ -60,13 +61,13 @@ def parse_yaml(text: str | bytes) -> Any:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Plain data from JSON.
+    """Return plain data from JSON. Numbers are finite: NaN, Infinity and `1e999` become None.
 
     Raises:
         ValueError: It is no JSON, or nested beyond the bound.
     """
     try:
-        data = json.loads(text)
+        data = json.loads(text, parse_float=_finite_float, parse_constant=lambda _: None)
     except RecursionError as error:
         raise ValueError(_TOO_DEEP) from error
     level = [data]
@@ -78,6 +79,33 @@ def parse_json(text: str | bytes) -> Any:
             below for one in deeper for below in (one.values() if isinstance(one, dict) else one)
         ]
     raise ValueError(_TOO_DEEP)
+
+
+_Cell = TypeVar("_Cell", dict[str, Any], list[Any])
+
+
+def parse_cell(text: object, empty: _Cell) -> _Cell:
+    """Return what a table's cell of JSON holds, or `empty` where it is null or damaged: no such JSON."""
+    try:
+        found = parse_json(text) if isinstance(text, str) else empty
+    except ValueError:
+        return empty
+    return found if isinstance(found, type(empty)) else empty
+
+
+def finite_or_null(value: object) -> float | None:
+    """Return a figure as a finite float, or None where it is no number, infinite, NaN or beyond a float's range."""
+    if not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _finite_float(text: str) -> float | None:
+    return finite_or_null(float(text))
 
 
 @cache

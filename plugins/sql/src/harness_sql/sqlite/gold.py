@@ -124,9 +124,7 @@ class GoldCache:
 
 
 def _compute(path: str, sql: str, limits: Limits) -> GoldResult:
-    room = replace(
-        limits, max_rows=_MAX_ROWS, max_result_bytes=_MAX_BYTES, find_changing=True
-    )
+    room = replace(limits, max_rows=_MAX_ROWS, max_result_bytes=_MAX_BYTES, find_changing=True)
     result = execute(path, sql, room)
     if result.ok and result.truncated:
         return GoldResult(error="its result is too large to compare", error_type="too_large")
