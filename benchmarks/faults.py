@@ -30,8 +30,6 @@ from pathlib import Path
 import psutil
 import zmq
 
-from harness.config import cache_dir
-
 STEPS = [
     *(
         "--plugin",
@@ -47,7 +45,8 @@ STEPS = [
     *("--set", "rollout.timeout_s=60"),
 ]
 LIMIT_S = 600.0
-CACHE = cache_dir()
+KEPT = {"pocket", "starts.json"}
+"""What a first run leaves in harness's cache for later ones, by design."""
 REWARD = """
 from harness.hookspecs import RewardSpec, hookimpl
 from harness.records import Verdict
@@ -333,6 +332,13 @@ def mounted(size: str, place: Callable[[Path], str]) -> Callable[[Path], tuple[s
     return before
 
 
+def read_only_home(folder: Path) -> tuple[str, ...]:
+    """A home in which nothing can be written, root included."""
+    home = folder / "home"
+    home.mkdir()
+    return mounted("1m,ro", lambda _: str(home))(folder)
+
+
 def small(folder: Path) -> str:
     """A folder for temporary files whose name is short enough for Ray's sockets."""
     place = Path("/tmp") / f"small-{os.getpid()}"
@@ -482,6 +488,20 @@ FAULTS = {
         within_s=LIMIT_S,
         variables=lambda folder: {"TMPDIR": str(folder / "nowhere"), "RAY_TMPDIR": ""},
     ),
+    "home": Fault(
+        "HOME is read-only, no other cache is named",
+        None,
+        "finished",
+        resumes=False,
+        before=read_only_home,
+        variables=lambda folder: {
+            "HOME": str(folder / "home"),
+            "HARNESS_CACHE_DIR": "",
+            "XDG_CACHE_HOME": "",
+            "HF_HOME": "",
+        },
+        within_s=LIMIT_S,
+    ),
     "nan": Fault(
         "every reward is NaN",
         None,
@@ -563,8 +583,11 @@ def training(fault: Fault) -> Iterator[Training]:
 
 def leftovers() -> set[str]:
     """Shared memory, temporary files, harness's cache, and processes that sleep as the agent above leaves them."""
-    places = [Path("/dev/shm"), Path(tempfile.gettempdir()), CACHE, *CACHE.glob("*/")]
+    places = [Path("/dev/shm"), Path(tempfile.gettempdir())]
     found = {str(path) for place in places if place.is_dir() for path in place.iterdir()}
+    # The cache of these trainings alone: other programs of the machine write to the user's.
+    cache = Path(os.environ["HARNESS_CACHE_DIR"])
+    found |= {str(path) for path in cache.glob("*") if path.name not in KEPT}
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
             if "time.sleep(987)" in " ".join(process.cmdline()):
@@ -628,6 +651,7 @@ def main() -> None:
         prefix="faults-"
     )  # so that other programs' temporary files are not among what was left
     os.environ["TMPDIR"] = tempfile.tempdir = scratch
+    os.environ["HARNESS_CACHE_DIR"] = tempfile.mkdtemp(prefix="faults-cache-", dir="/tmp")
     print(
         "| what was done | how it ended, how long after | what it said | what was left | as it should |"
     )
@@ -642,7 +666,7 @@ def main() -> None:
         )
         results.append(not kept)
     finally:
-        for folder in (scratch, small(Path(scratch))):
+        for folder in (scratch, small(Path(scratch)), os.environ["HARNESS_CACHE_DIR"]):
             shutil.rmtree(folder, ignore_errors=True)
     sys.exit(0 if all(results) else 1)
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
+import os
+import stat
 from collections.abc import Collection, Mapping
 from datetime import date
 from functools import cache
@@ -235,11 +238,30 @@ def has_hash(file: Path, known: str) -> bool:
         return False
 
 
+def read_regular(file: str | Path) -> bytes:
+    """Return the content of a regular file. A pipe or a device, which may never end, is refused.
+
+    Raises:
+        OSError: It cannot be read, or is no regular file.
+    """
+    _check_regular(file)
+    return Path(file).read_bytes()
+
+
+def _check_regular(file: str | Path) -> None:
+    mode = os.stat(file).st_mode
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(file))
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "it is a pipe, a socket or a device, not a file", str(file))
+
+
 def file_hash(file: str | Path) -> str:
     """SHA-256 of a file's content, in hexadecimal digits; read anew whatever its times say.
 
     Raises:
-        OSError: It cannot be read.
+        OSError: It cannot be read, or is no regular file.
     """
+    _check_regular(file)
     with open(file, "rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import stat
 import threading
 import time
 from collections import OrderedDict
@@ -513,6 +514,8 @@ def _session(path: str, reversed_rows: bool) -> _Session:
         status = os.stat(path)
     except (OSError, ValueError) as error:
         raise _CannotOpen("missing_database", f"no database at {path}") from error
+    if not stat.S_ISREG(status.st_mode):  # opening a pipe waits for somebody to write to it
+        raise _CannotOpen("missing_database", f"no database at {path}: it is no regular file")
     stamp = (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
     sessions = _local.sessions
     key = (path, reversed_rows)
