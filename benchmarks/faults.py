@@ -5,7 +5,8 @@
 Each line is one `harness train` of three small steps on the CPU, with one thing done to it while rollouts of the first
 step are under way (or where it says). Recorded are how it ended, how long after, what it said, and what was left:
 processes, shared memory, temporary files. A run that can go on is resumed, and must then finish. Ends with status 1
-where a run ended otherwise than it should. Half an hour on two cores.
+where a run ended otherwise than it should. Half an hour on two cores. A second table has the faults that need no training:
+tests hold them (`fault_tests.py`).
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from pathlib import Path
 
 import psutil
 import zmq
+from fault_tests import FAULT_TESTS, run_fault_tests
 
 STEPS = [
     *(
@@ -641,12 +643,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", nargs="+", choices=FAULTS, default=list(FAULTS))
+    names = [*FAULTS, *FAULT_TESTS]
+    parser.add_argument("--only", nargs="+", choices=names, default=names)
     parser.add_argument("--list", action="store_true", help="the names alone")
     options = parser.parse_args()
     if options.list:
-        print("\n".join(FAULTS))
+        print("\n".join(names))
         return
+    trainings = [name for name in options.only if name in FAULTS]
+    tested = [name for name in options.only if name in FAULT_TESTS]
+    results = break_trainings(trainings) if trainings else []
+    if trainings and tested:
+        print()
+    results += run_fault_tests(tested) if tested else []
+    sys.exit(0 if all(results) else 1)
+
+
+def break_trainings(names: list[str]) -> list[bool]:
+    """Break one training after another, print a line each, and return which ended as they should."""
     scratch = tempfile.mkdtemp(
         prefix="faults-"
     )  # so that other programs' temporary files are not among what was left
@@ -658,7 +672,7 @@ def main() -> None:
     print("|---|---|---|---|---|", flush=True)
     try:
         before = leftovers()
-        results = [attempt(name, FAULTS[name]) for name in options.only]
+        results = [attempt(name, FAULTS[name]) for name in names]
         kept = sorted(leftovers() - before)
         told = f"all {len(results)} of these, one after the other"
         print(
@@ -668,7 +682,7 @@ def main() -> None:
     finally:
         for folder in (scratch, small(Path(scratch)), os.environ["HARNESS_CACHE_DIR"]):
             shutil.rmtree(folder, ignore_errors=True)
-    sys.exit(0 if all(results) else 1)
+    return results
 
 
 if __name__ == "__main__":
