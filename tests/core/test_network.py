@@ -21,7 +21,6 @@ SPANS = [
 ONE_MACHINE = [
     "ray_address=127.0.0.1:6399",
     "ray_address=local",
-    "ray_address=[::1]:6399",
     "rollout.host=127.0.0.2",
     "rollout.host=::1",
     "rollout.host=localhost",
