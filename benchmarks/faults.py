@@ -642,6 +642,8 @@ def attempt(name: str, fault: Fault) -> bool:
         except (RuntimeError, subprocess.TimeoutExpired) as error:
             said, told, left, well = str(error), "not tried", [], False
         here = str(one.folder)
+        # Names of runs and folders differ each time, and say nothing.
+        said = said.replace(str(one.run), "RUN") if one.run is not None else said
     kept = sorted(leftovers() - before)
     more = f"{len(left)} processes" if left else ", ".join(kept[:3]) or "nothing"
     said = " ".join(said.removeprefix("harness: ").replace(here, "").split())[:240].replace(
