@@ -5,7 +5,8 @@
 Each line is one `harness train` of three small steps on the CPU, with one thing done to it while rollouts of the first
 step are under way (or where it says). Recorded are how it ended, how long after, what it said, and what was left:
 processes, shared memory, temporary files. A run that can go on is resumed, and must then finish. Ends with status 1
-where a run ended otherwise than it should. Half an hour on two cores.
+where a run ended otherwise than it should. Half an hour on two cores. A second table has the faults that need no training:
+tests hold them (`fault_tests.py`).
 """
 
 from __future__ import annotations
@@ -29,8 +30,7 @@ from pathlib import Path
 
 import psutil
 import zmq
-
-from harness.config import cache_dir
+from fault_tests import FAULT_TESTS, run_fault_tests
 
 STEPS = [
     *(
@@ -47,7 +47,8 @@ STEPS = [
     *("--set", "rollout.timeout_s=60"),
 ]
 LIMIT_S = 600.0
-CACHE = cache_dir()
+KEPT = {"pocket", "starts.json"}
+"""What a first run leaves in harness's cache for later ones, by design."""
 REWARD = """
 from harness.hookspecs import RewardSpec, hookimpl
 from harness.records import Verdict
@@ -333,6 +334,13 @@ def mounted(size: str, place: Callable[[Path], str]) -> Callable[[Path], tuple[s
     return before
 
 
+def read_only_home(folder: Path) -> tuple[str, ...]:
+    """A home in which nothing can be written, root included."""
+    home = folder / "home"
+    home.mkdir()
+    return mounted("1m,ro", lambda _: str(home))(folder)
+
+
 def small(folder: Path) -> str:
     """A folder for temporary files whose name is short enough for Ray's sockets."""
     place = Path("/tmp") / f"small-{os.getpid()}"
@@ -482,6 +490,34 @@ FAULTS = {
         within_s=LIMIT_S,
         variables=lambda folder: {"TMPDIR": str(folder / "nowhere"), "RAY_TMPDIR": ""},
     ),
+    "home": Fault(
+        "HOME is read-only",
+        None,
+        "no run",
+        resumes=False,
+        before=read_only_home,
+        says="HARNESS_CACHE_DIR",
+        variables=lambda folder: {
+            "HOME": str(folder / "home"),
+            "HARNESS_CACHE_DIR": "",
+            "XDG_CACHE_HOME": "",
+            "HF_HOME": "",
+        },
+        within_s=LIMIT_S,
+    ),
+    "home-cache": Fault(
+        "HOME is read-only, HARNESS_CACHE_DIR is not",
+        None,
+        "finished",
+        resumes=False,
+        before=read_only_home,
+        variables=lambda folder: {
+            "HOME": str(folder / "home"),
+            "XDG_CACHE_HOME": "",
+            "HF_HOME": "",
+        },
+        within_s=LIMIT_S,
+    ),
     "nan": Fault(
         "every reward is NaN",
         None,
@@ -563,8 +599,11 @@ def training(fault: Fault) -> Iterator[Training]:
 
 def leftovers() -> set[str]:
     """Shared memory, temporary files, harness's cache, and processes that sleep as the agent above leaves them."""
-    places = [Path("/dev/shm"), Path(tempfile.gettempdir()), CACHE, *CACHE.glob("*/")]
+    places = [Path("/dev/shm"), Path(tempfile.gettempdir())]
     found = {str(path) for place in places if place.is_dir() for path in place.iterdir()}
+    # The cache of these trainings alone: other programs of the machine write to the user's.
+    cache = Path(os.environ["HARNESS_CACHE_DIR"])
+    found |= {str(path) for path in cache.glob("*") if path.name not in KEPT}
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
             if "time.sleep(987)" in " ".join(process.cmdline()):
@@ -603,6 +642,8 @@ def attempt(name: str, fault: Fault) -> bool:
         except (RuntimeError, subprocess.TimeoutExpired) as error:
             said, told, left, well = str(error), "not tried", [], False
         here = str(one.folder)
+        # Names of runs and folders differ each time, and say nothing.
+        said = said.replace(str(one.run), "RUN") if one.run is not None else said
     kept = sorted(leftovers() - before)
     more = f"{len(left)} processes" if left else ", ".join(kept[:3]) or "nothing"
     said = " ".join(said.removeprefix("harness: ").replace(here, "").split())[:240].replace(
@@ -618,33 +659,46 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", nargs="+", choices=FAULTS, default=list(FAULTS))
+    names = [*FAULTS, *FAULT_TESTS]
+    parser.add_argument("--only", nargs="+", choices=names, default=names)
     parser.add_argument("--list", action="store_true", help="the names alone")
     options = parser.parse_args()
     if options.list:
-        print("\n".join(FAULTS))
+        print("\n".join(names))
         return
+    trainings = [name for name in options.only if name in FAULTS]
+    tested = [name for name in options.only if name in FAULT_TESTS]
+    results = break_trainings(trainings) if trainings else []
+    if trainings and tested:
+        print()
+    results += run_fault_tests(tested) if tested else []
+    sys.exit(0 if all(results) else 1)
+
+
+def break_trainings(names: list[str]) -> list[bool]:
+    """Break one training after another, print a line each, and return which ended as they should."""
     scratch = tempfile.mkdtemp(
         prefix="faults-"
     )  # so that other programs' temporary files are not among what was left
     os.environ["TMPDIR"] = tempfile.tempdir = scratch
+    os.environ["HARNESS_CACHE_DIR"] = tempfile.mkdtemp(prefix="faults-cache-", dir="/tmp")
     print(
         "| what was done | how it ended, how long after | what it said | what was left | as it should |"
     )
     print("|---|---|---|---|---|", flush=True)
     try:
         before = leftovers()
-        results = [attempt(name, FAULTS[name]) for name in options.only]
+        results = [attempt(name, FAULTS[name]) for name in names]
         kept = sorted(leftovers() - before)
-        told = f"all {len(results)} of these, one after the other"
-        print(
-            f"| {told} | | | {', '.join(kept[:3]) or 'nothing'} | {'**no**' if kept else 'yes'} |"
-        )
-        results.append(not kept)
+        if len(results) > 1:
+            told = f"all {len(results)} of these, one after the other"
+            left = ", ".join(kept[:3]) or "nothing"
+            print(f"| {told} | | | {left} | {'**no**' if kept else 'yes'} |", flush=True)
+            results.append(not kept)
     finally:
-        for folder in (scratch, small(Path(scratch))):
+        for folder in (scratch, small(Path(scratch)), os.environ["HARNESS_CACHE_DIR"]):
             shutil.rmtree(folder, ignore_errors=True)
-    sys.exit(0 if all(results) else 1)
+    return results
 
 
 if __name__ == "__main__":

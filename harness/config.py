@@ -58,6 +58,8 @@ class Config(Section):
     nodes: int = Field(1, ge=1)
     ray_address: str | None = None
     """Join this Ray cluster instead of starting one."""
+    trusted_network: bool = False
+    """Every machine that reaches this run's ports is trusted. A run that spans machines is refused without it."""
     roles: dict[str, RoleConfig] = Field(default_factory=dict)
     """By role, what answers its calls instead of the policy that is trained or measured."""
     task: TaskConfig = Field(default_factory=TaskConfig)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import math
+import os
+import stat
 from collections.abc import Collection, Mapping
 from datetime import date
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from harness.errors import ConfigError
 
@@ -60,13 +64,13 @@ def parse_yaml(text: str | bytes) -> Any:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Plain data from JSON.
+    """Return plain data from JSON. Numbers are finite: NaN, Infinity and `1e999` become None.
 
     Raises:
         ValueError: It is no JSON, or nested beyond the bound.
     """
     try:
-        data = json.loads(text)
+        data = json.loads(text, parse_float=_finite_float, parse_constant=lambda _: None)
     except RecursionError as error:
         raise ValueError(_TOO_DEEP) from error
     level = [data]
@@ -78,6 +82,33 @@ def parse_json(text: str | bytes) -> Any:
             below for one in deeper for below in (one.values() if isinstance(one, dict) else one)
         ]
     raise ValueError(_TOO_DEEP)
+
+
+_Cell = TypeVar("_Cell", dict[str, Any], list[Any])
+
+
+def parse_cell(text: object, empty: _Cell) -> _Cell:
+    """Return what a table's cell of JSON holds, or `empty` where it is null or damaged: no such JSON."""
+    try:
+        found = parse_json(text) if isinstance(text, str) else empty
+    except ValueError:
+        return empty
+    return found if isinstance(found, type(empty)) else empty
+
+
+def finite_or_null(value: object) -> float | None:
+    """Return a figure as a finite float, or None where it is no number, infinite, NaN or beyond a float's range."""
+    if not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _finite_float(text: str) -> float | None:
+    return finite_or_null(float(text))
 
 
 @cache
@@ -207,11 +238,30 @@ def has_hash(file: Path, known: str) -> bool:
         return False
 
 
+def read_regular(file: str | Path) -> bytes:
+    """Return the content of a regular file. A pipe or a device, which may never end, is refused.
+
+    Raises:
+        OSError: It cannot be read, or is no regular file.
+    """
+    _check_regular(file)
+    return Path(file).read_bytes()
+
+
+def _check_regular(file: str | Path) -> None:
+    mode = os.stat(file).st_mode
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(file))
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "it is a pipe, a socket or a device, not a file", str(file))
+
+
 def file_hash(file: str | Path) -> str:
     """SHA-256 of a file's content, in hexadecimal digits; read anew whatever its times say.
 
     Raises:
-        OSError: It cannot be read.
+        OSError: It cannot be read, or is no regular file.
     """
+    _check_regular(file)
     with open(file, "rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from collections import Counter, defaultdict
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from harness.errors import RunFailed
+from harness.layers import parse_json
 from harness.records import AGENT_OUTCOMES
 from harness.results.folder import Kind, RunFolder
 from harness.results.rows import Episode, LoggedStep
@@ -90,7 +90,8 @@ class Follower:
             state.step_s = self._step_s[-1]
             left = state.total_steps - state.step
             state.remaining_s = left * statistics.median(self._step_s[-10:])
-        if state.validating is not None and (self._step_s or not state.total_steps):
+        began_training = bool(self._step_s) or not state.total_steps
+        if state.validating is not None and state.validating in self._spans and began_training:
             began, last = self._spans[state.validating]
             rest_s = (last - began) / state.done * (state.expected - state.done)
             state.remaining_s = max(rest_s, state.remaining_s or 0.0)
@@ -113,7 +114,7 @@ class Follower:
                 data = file.read()
             whole = data[: data.rfind(b"\n") + 1]
             self.offsets[path] = self.offsets.get(path, 0) + len(whole)
-            rows += [json.loads(line) for line in whole.splitlines()]
+            rows += [parse_json(line) for line in whole.splitlines()]
         return rows
 
     def _episode(self, row: Episode) -> None:
@@ -140,7 +141,9 @@ class Follower:
         state.validating = step if phase == "val" and not whole else None
         if phase == "val" and whole and self._rewards[key]:
             state.val_curve[step] = statistics.fmean(self._rewards[key])
-        if state.validating is not None:
+        # A damaged row may lack its times: figures are finite or null where they are read.
+        timed = row["started_s"] is not None and row["elapsed_s"] is not None
+        if state.validating is not None and timed:
             began, last = self._spans.get(step, (row["started_s"], 0.0))
             self._spans[step] = (
                 min(began, row["started_s"]),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from harness.config import Config
 from harness.errors import TaskSetError
+from harness.layers import read_regular
 from harness.records import Task
 
 
@@ -22,7 +23,7 @@ def trained_on(tasks: Sequence[Task], config: Config) -> Sequence[Task]:
         return tasks
     where = f"task.train_only: {config.task.train_only}"
     try:
-        wanted = set(Path(config.task.train_only).read_text(encoding="utf-8").split("\n")) - {""}
+        wanted = set(read_regular(config.task.train_only).decode("utf-8").split("\n")) - {""}
     except (OSError, UnicodeDecodeError) as error:
         raise TaskSetError(
             f"{where} cannot be read ({error}); name a file of task ids, one a line"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast, get_type_hints
 
 from harness.compare.estimates import CONFIDENCE, t_quantile
 from harness.compare.keys import ByRole, Figures, Interval, RoleFigure, RoleFigures
+from harness.compare.runs import finite
 
 if TYPE_CHECKING:
     import polars as pl
@@ -133,12 +134,13 @@ def _rows(run: Run) -> pl.DataFrame:
     rows = run.episodes
     if "by_role" in rows.columns and not rows["by_role"].null_count():
         each = pl.col("by_role").str.json_decode(pl.List(pl.Struct(schema)))
-        return (
-            rows.select("step", "phase", each)
-            .explode("by_role")
-            .drop_nulls("by_role")
-            .unnest("by_role")
-        )
+        try:
+            decoded = rows.select("step", "phase", each)
+        except pl.exceptions.ComputeError:  # a cell is no JSON: the calls themselves are counted
+            pass
+        else:
+            roles = decoded.explode("by_role").drop_nulls("by_role").unnest("by_role")
+            return finite(roles)
     nothing = pl.DataFrame(
         schema={"step": pl.Int64, "phase": pl.String, "role": pl.String, "trained": pl.Boolean}
     )

@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 from harness.compare.by_role import role_figures
 from harness.compare.keys import Behaviour, Cost, Figures, Signal, ToolUse
 from harness.compare.runs import Run
+from harness.layers import finite_or_null, parse_cell
 from harness.records import AGENT_OUTCOMES
 from harness.results.schema import Accuracy, RunRecord
 from harness.results.signal import least_to_train, mixed_groups, share_mixed, why_flat
@@ -153,12 +154,11 @@ def never_used_tools(run: Run) -> bool:
 
 def reward_parts(rows: pl.DataFrame) -> dict[str, float]:
     """The mean of every part of the reward, over the verdicts that have it."""
-    import orjson
-
     values: dict[str, list[float]] = {}
     for text in rows["reward_parts"].drop_nulls() if "reward_parts" in rows.columns else ():
-        for name, value in orjson.loads(text).items():
-            values.setdefault(name, []).append(value)
+        for name, value in parse_cell(text, {}).items():
+            if (part := finite_or_null(value)) is not None:
+                values.setdefault(name, []).append(part)
     return {name: sum(found) / len(found) for name, found in values.items()}
 
 
@@ -237,8 +237,9 @@ def framework_s(run: Run) -> pl.Series | None:
         return None
     import polars as pl
 
-    times = pl.struct(pl.col("started_s"), end=pl.col("started_s") + pl.col("latency_s"))
-    calls = dict(run.transitions.group_by("attempt_id").agg(times).rows())
+    end = pl.col("started_s") + pl.col("latency_s")
+    timed = run.transitions.filter(end.is_not_null())
+    calls = dict(timed.group_by("attempt_id").agg(pl.struct(pl.col("started_s"), end=end)).rows())
     asked = run.episodes.select("attempt_id", "tool_calls").rows()
     busy = [
         _busy_s(calls[attempt], tools) if attempt in calls else None for attempt, tools in asked
@@ -301,11 +302,10 @@ def _by(rows: pl.DataFrame, column: str) -> dict[str, Accuracy]:
 
 def _busy_s(calls: list[dict[str, float]], tools: str | None) -> float:
     """Seconds in which a model or tools were at work. A tool in which a model is asked is a member of a team."""
-    import orjson
-
     own = [
         (one["started_s"], one["started_s"] + one["elapsed_s"])
-        for one in orjson.loads(tools or "[]")
+        for one in parse_cell(tools, [])
+        if isinstance(one, dict) and one.get("started_s") and one.get("elapsed_s") is not None
     ]
     own = [
         (start, end)

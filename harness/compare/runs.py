@@ -31,6 +31,14 @@ _NEEDED = {
 """Columns without which a table says nothing."""
 
 
+def finite(table: pl.DataFrame) -> pl.DataFrame:
+    """Return a table with null in place of each number that is not finite."""
+    import polars as pl
+
+    number = pl.col(pl.Float32, pl.Float64)
+    return table.with_columns(pl.when(number.is_finite()).then(number))
+
+
 def with_failed(low: float, high: float) -> tuple[float, float]:
     """A range of rewards with the 0 of what the agent failed in it."""
     return min(low, 0.0), max(high, 0.0)
@@ -266,7 +274,7 @@ class Run:
                 table = pl.DataFrame(logged_table(self.folder, kind)).drop(drop)
             if missing := _NEEDED[kind].difference(table.columns):
                 raise UserError(f"{path} has no column {', '.join(sorted(missing))}. {advice}")
-            return table.with_columns(pl.col(pl.Float32, pl.Float64).fill_nan(None))
+            return finite(table)
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
             why = str(error).partition("\n")[0]
             raise UserError(f"{path} is damaged, not a Parquet file ({why}). {advice}") from error

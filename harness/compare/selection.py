@@ -17,6 +17,7 @@ _OF_THE_DEVICE = (
     "rollout.runners",
     "rollout.concurrency",
     "rollout.host",
+    "trusted_network",
     "rollout.store",
     "reward.concurrency",
     "train.micro_batch",

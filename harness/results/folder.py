@@ -109,9 +109,12 @@ class RunFolder:
 
     def write(self, record: RunRecord) -> None:
         """Replace `run.json` in one step, so that a crash leaves the old or the new one."""
-        replace_text(
-            self.path / "run.json", json.dumps(record, indent=2, ensure_ascii=False) + "\n"
-        )
+        try:
+            text = json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False)
+        except ValueError:  # a figure is not finite, which JSON cannot write: it is null
+            finite = parse_json(json.dumps(record))
+            text = json.dumps(finite, indent=2, ensure_ascii=False, allow_nan=False)
+        replace_text(self.path / "run.json", text + "\n")
 
     def update(self, **changes: Any) -> None:
         """Change some top-level keys of `run.json`."""

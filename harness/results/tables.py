@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from harness.layers import finite_or_null
 from harness.results.checked import columns
 from harness.results.folder import ROWS, Kind, RunFolder
 from harness.results.rows import Call, Episode, LoggedStep
@@ -100,9 +101,9 @@ def step_rows(logged: Sequence[LoggedStep], episodes: Sequence[Episode]) -> list
         row = rows.setdefault(entry["step"], {"step": entry["step"]})
         row.update(
             {
-                name: float(value)
+                name: number
                 for name, value in entry["data"].items()
-                if isinstance(value, int | float)
+                if (number := finite_or_null(value)) is not None
             }
         )
     groups: dict[tuple[int, str], list[Episode]] = defaultdict(list)
@@ -134,8 +135,10 @@ def rollout_figures(group: Sequence[Episode]) -> dict[str, float]:
         "calls_with_tools": float(sum(episode.get("calls_with_tools") or 0 for episode in group)),
         "parsed_calls": float(sum(episode.get("parsed_calls") or 0 for episode in group)),
         "unread_calls": float(sum(episode.get("unread_calls") or 0 for episode in group)),
-        "elapsed_s": sum(episode["elapsed_s"] for episode in group) / count,
     }
+    elapsed_s = [episode["elapsed_s"] for episode in group if episode["elapsed_s"] is not None]
+    if elapsed_s:
+        figures["elapsed_s"] = sum(elapsed_s) / len(elapsed_s)
     if rewards:
         figures["reward"] = sum(rewards) / len(rewards)
         rewritten = [(one["first_reward"], one["reward"]) for one in group if one["rewrites"]]

@@ -63,7 +63,7 @@ class Invitation:
             raise ConfigError(
                 f"no run to join at {file} ({error.strerror}): it is written while services run, and then removed"
             ) from error
-        except (ValueError, TypeError) as error:
+        except ValueError as error:
             raise ConfigError(f"{file} is not the join file of a run: {error}") from error
 
     @classmethod
@@ -71,15 +71,18 @@ class Invitation:
         """The invitation in plain data.
 
         Raises:
-            ConfigError: It is of another version of harness.
-            TypeError: It is none.
+            ConfigError: It is of another version of harness, or no invitation.
         """
-        invitation = cls(**data)
-        if invitation.version != harness.__version__:
+        # Before its fields are looked at: those of another version may be others.
+        version = data.get("version") if isinstance(data, Mapping) else None
+        if version not in (None, harness.__version__):
             raise ConfigError(
-                f"{source} is of harness {invitation.version}, this is {harness.__version__}"
+                f"{source} is of harness {version}, this is {harness.__version__}: install that version here"
             )
-        return invitation
+        try:
+            return cls(**data)
+        except TypeError as error:
+            raise ConfigError(f"{source} is not the join file of a run: {error}") from error
 
     def settings(self, number: int, heartbeat: Path) -> WorkerSettings:
         """The settings of one worker."""

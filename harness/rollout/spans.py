@@ -105,20 +105,24 @@ def to_spans(attempt: Attempt) -> list[Span]:
 
 
 def from_spans(spans: Sequence[Span]) -> Attempt | None:
-    """The attempt that left these spans, or None when it did not live to write its last one."""
+    """Return the attempt that left these spans, or None when it did not live to write its last one.
+
+    A request that was sent again leaves its spans twice: each call counts once.
+    """
     whole: dict[str, Any] | None = None
-    calls: list[Transition] = []
+    calls: dict[int, Transition] = {}
     for span in spans:
         payload = span.attributes.get(PAYLOAD)
         if not isinstance(payload, str):
             continue
         if span.name == ATTEMPT_SPAN:
-            whole = json.loads(payload)
+            whole = whole or json.loads(payload)
         elif span.name == CALL_SPAN:
-            calls.append(transition_from(json.loads(payload)))
+            call = transition_from(json.loads(payload))
+            calls.setdefault(call.index, call)
     if whole is None:
         return None
-    whole["transitions"] = tuple(sorted(calls, key=lambda call: call.index))
+    whole["transitions"] = tuple(calls[index] for index in sorted(calls))
     whole["failures"] = tuple(CallFailure(**item) for item in whole["failures"])
     whole["tool_calls"] = tuple(ToolCall(**item) for item in whole["tool_calls"])
     return Attempt(**whole)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
+from urllib.parse import urlsplit
 
 from harness.config import Config, resolve_device
 from harness.errors import ConfigError, EnvironmentProblem
@@ -34,8 +36,9 @@ def check(config: Config, *, trains: bool = True, reads_reserved: bool = False) 
         PluginError: A part that the configuration names is not installed or does not import.
         ConfigError: An option of task set, reward or trainer is unknown or does not fit, the task set has no such
             split, the trainer does not train on the device, `agent_match` is no regular expression or matches none
-            of the agent's roles, or as `policies.roles.check`.
+            of the agent's roles, or as `policies.roles.check` and `check_network`.
     """
+    check_network(config, trains=trains)
     spec = agent_spec(config.agent)
     task_set = task_set_spec(config.task.name)
     asked = {"train_split": config.task.train_split} if trains else {}
@@ -74,6 +77,49 @@ def check(config: Config, *, trains: bool = True, reads_reserved: bool = False) 
     check_roles(config, matched if trains else ())
     if trains:
         make_trainer(config).check(config)
+
+
+def check_network(config: Config, *, trains: bool = True) -> None:
+    """Refuse a run that other machines take part in, unless it says that their network is trusted.
+
+    Ray without a token, torch.distributed and the store of a run in this process require no key there, and nothing is
+    encrypted: who reaches their ports executes code, or hands in rollouts.
+
+    Args:
+        trains: Whether the trainer is used; what only measures needs no Ray.
+
+    Raises:
+        ConfigError: A setting names another machine, and `trusted_network` is not set.
+    """
+    if config.trusted_network:
+        return
+    ray_address = config.ray_address or "local"
+    spans = []
+    if trains and ray_address != "local" and not _is_loopback(ray_address):
+        spans.append(f"ray_address={ray_address}")
+    if trains and config.nodes > 1 and config.ray_address is None:
+        spans.append(f"nodes={config.nodes}")
+    if not _is_loopback(config.rollout.host):
+        spans.append(f"rollout.host={config.rollout.host}")
+    if config.rollout.store is not None and not _is_loopback(config.rollout.store):
+        spans.append(f"rollout.store={config.rollout.store}")
+    if spans:
+        raise ConfigError(
+            f"{', '.join(spans)}: the run spans machines, and whoever reaches its ports can execute code in it or hand "
+            "in rollouts. Where only trusted machines reach them: --set trusted_network=true"
+        )
+
+
+def _is_loopback(address: str) -> bool:
+    """Return whether a host, `host:port` or URL names this machine by a loopback address."""
+    bare = address.rpartition("://")[2]
+    host = urlsplit(f"//{bare}").hostname if not bare.startswith("::") else bare
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host or "").is_loopback
+    except ValueError:  # another name, or `auto`, which may find any cluster
+        return False
 
 
 def check_device(config: Config) -> None:

@@ -23,6 +23,7 @@ from harness.tasks import TaskSet
 RESUMABLE = (
     "train.steps", "train.loggers", "train.keep_checkpoints", "policy.path", "task.options.data_dir",
     *(f"task.options.{name}" for name in ("path", "train", "val", "test", "databases")), "ray_address",
+    "trusted_network",
     "rollout.host", "rollout.store", "rollout.runners", "rollout.concurrency", "reward.concurrency",
 )  # fmt: skip
 """What may differ when a run goes on: how far, and where things are."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import subprocess
+import threading
 import zipfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM  # 
 from harness.errors import ConfigError, find_uv  # noqa: E402
 from harness.layers import file_hash  # noqa: E402
 from harness.policies.catalogue import GgufFile, Named, known  # noqa: E402
-from harness_weights import parts  # noqa: E402
+from harness_weights import convert, parts  # noqa: E402
 from harness_weights.convert import fetch  # noqa: E402
 from harness_weights.gguf_file import FastReader  # noqa: E402
 from harness_weights.parts import Parts  # noqa: E402
@@ -261,6 +263,50 @@ def test_another_local_file_is_refused(
     done = command("policy", "fetch", published.name, "--file", other)
     assert done.returncode == 2 and "damaged, or another file" in done.stderr
     assert left(cache) == []
+
+
+@pytest.mark.parametrize("damage", ["cut", "half", "noise", "counts", "strings", "empty"])
+def test_a_damaged_gguf_file_is_one_line_and_leaves_nothing(
+    command: Command, cache: Path, tmp_path: Path, tied_file: Path, damage: str
+) -> None:
+    whole = tied_file.read_bytes()
+    huge = (2**60).to_bytes(8, "little")
+    content = {
+        "cut": whole[:-4096],
+        "half": whole[: len(whole) // 2],
+        "noise": whole[:4] + b"\x9f" * 4096,
+        "counts": whole[:8] + huge + huge + whole[24:],
+        "strings": whole[:24] + huge + whole[32:],
+        "empty": b"",
+    }[damage]
+    file = tmp_path / "damaged.gguf"
+    file.write_bytes(content)
+    done = command("policy", "fetch", file, "--name", "damaged")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert "damaged.gguf" in done.stderr
+    assert not list((cache / "policies").glob("*damaged*"))
+
+
+def test_two_who_fetch_a_policy_at_once_get_the_same_whole_one(
+    cache: Path, published: Named, tied_file: Path
+) -> None:
+    both_converted = threading.Barrier(2)
+    put = convert._put
+
+    def put_together(*arguments: Any) -> None:
+        both_converted.wait(300)
+        put(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(2) as threads:
+        patch.setattr(convert, "_put", put_together)
+        fetches = [threads.submit(convert.fetch, published, given=tied_file) for _ in range(2)]
+        folders = {fetch.result() for fetch in fetches}
+    assert folders == {published.folder} and published.there
+    manifest = json.loads((published.folder / convert.MANIFEST).read_text())
+    assert manifest["sha256"] == {
+        name: file_hash(published.folder / name) for name in manifest["sha256"]
+    }
+    assert [path.name for path in published.folder.parent.iterdir()] == [published.folder.name]
 
 
 def test_without_a_hub_the_message_names_both_ways(

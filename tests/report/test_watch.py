@@ -8,11 +8,12 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -330,6 +331,57 @@ def test_a_study_has_a_matrix_of_its_runs(tmp_path: Path, write_run: Callable[..
 def test_no_place_is_outside(runs: Path, place: str) -> None:
     with pytest.raises(LookupError):
         View(runs).look(place)
+
+
+def test_all_spellings_of_a_place_share_one_state(growing: Growing) -> None:
+    growing.until(0)
+    name = growing.folder.id
+    view = View(growing.folder.path.parent)
+    state = view.look(name)
+    for spelling in (f"./{name}", f"{name}/", f"{name}/.", f".//{name}//.", f"././{name}"):
+        assert view.look(spelling) is state and state.found["live"].at == name
+    assert len(view._known) == 1
+
+
+def test_the_states_that_are_kept_are_bounded(
+    tmp_path: Path, growing: Growing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    growing.until(0)
+    monkeypatch.setattr(viewing, "MOST_PLACES", 2)
+    root = growing.folder.path.parent
+    names = [growing.folder.id]
+    for number in range(3):
+        names.append(f"copy-{number}")
+        shutil.copytree(growing.folder.path, root / names[-1])
+    view = View(root)
+    for name in names:
+        assert view.look(name).found["live"].at == name
+    assert set(view._known) == set(view._looked) == set(names[-2:])
+    assert view.look(names[0]).found["live"].at == names[0]
+
+
+@pytest.mark.parametrize("place", ["x" * 300, "x" * 5000, "/".join(["x"] * 2000), "a\0b"])
+def test_a_place_whose_name_is_too_long_is_not_there(tmp_path: Path, place: str) -> None:
+    with pytest.raises((LookupError, ValueError)):
+        View(tmp_path).look(place)
+
+
+@pytest.mark.slow
+def test_open_event_streams_do_not_lock_a_new_page_out(growing: Growing) -> None:
+    growing.until(0)
+    with served(growing.folder.path) as (address, _), ExitStack() as opened:
+        port = int(address.rstrip("/").rpartition(":")[2])
+        for _ in range(256):
+            stream = opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
+            stream.sendall(b"GET /events HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        answer = None
+        for _ in range(60):  # those that are too many end at their next look at the files
+            with suppress(httpx.TransportError):
+                answer = httpx.get(address, timeout=60)
+                break
+            time.sleep(0.5)
+        assert answer is not None and answer.status_code == 200
+        assert httpx.get(address, params={"at": "x" * 5000}, timeout=60).status_code == 404
 
 
 def test_a_folder_is_a_list_to_choose_from(runs: Path) -> None:

@@ -176,7 +176,8 @@ def test_on_machines_of_their_own_rewards_are_those_of_one_machine(
     wait_for(lambda: "store:" in machines.said("store.log"))
     machines.policy()
     runner = machines.runner()
-    evaluation = machines.evaluation("--set", f"rollout.host={MACHINES['eval']}")
+    apart = ("--set", f"rollout.host={MACHINES['eval']}", "--set", "trusted_network=true")
+    evaluation = machines.evaluation(*apart)
     all_of_us = (store, runner, evaluation, psutil.Process())
     wait_for(lambda: len({os.readlink(f"/proc/{one.pid}/ns/net") for one in all_of_us}) == 4)
     assert evaluation.wait(400) == 0, machines.said("eval") + machines.said("runner")
@@ -199,6 +200,8 @@ def test_a_training_on_machines_of_their_own_is_that_of_one_machine(machines: Ma
         "rollout.runners=0",
         "--set",
         f"rollout.host={MACHINES['eval']}",
+        "--set",
+        "trusted_network=true",
     )
     trainer = machines.start(
         *ONE_STEP, *apart, "--runs-dir", machines.folder / "apart", log="train"

@@ -87,6 +87,19 @@ def test_a_file_that_is_no_invitation_is_refused_in_one_line(tmp_path: Path) -> 
         Invitation.read(tmp_path)
 
 
+@pytest.mark.parametrize("told", [{"version": "9.9", "new_field": 1}, {"version": "9.9"}])
+def test_a_run_of_another_version_is_refused_by_its_version(
+    tmp_path: Path, told: dict[str, object]
+) -> None:
+    (tmp_path / FILE_NAME).write_text(json.dumps(told))
+    with pytest.raises(ConfigError, match=r"is of harness 9\.9, this is "):
+        Invitation.read(tmp_path)
+    with pytest.raises(ConfigError, match=r"http://store is of harness 9\.9, this is "):
+        Invitation.of(told, "http://store")
+    with pytest.raises(ConfigError, match="http://store is not the join file of a run"):
+        Invitation.of({"new_field": 1}, "http://store")
+
+
 async def test_the_rollouts_of_a_silent_machine_go_back_to_the_queue(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -152,6 +152,50 @@ def test_a_rollout_that_was_read_is_forgotten_and_one_under_way_is_not() -> None
     asyncio.run(asyncio.wait_for(main(), 60))
 
 
+def test_requests_that_are_sent_again_or_in_another_order_change_no_attempt() -> None:
+    """A client that lost an answer sends its request once more; a proxy may turn two around."""
+
+    async def main() -> None:
+        store = RunStore(thread_safe=True)
+        server = StoreServer(store)
+        await server.start()
+        client = StoreClient(server.endpoint)
+        try:
+            await server.add_resources(
+                {"policy": agl.LLM(endpoint="http://127.0.0.1:1/v1", model="p", api_key="k")}
+            )
+            first = await client.start_rollout(input={"question": 1}, mode="train")
+            second = await client.start_rollout(input={"question": 2}, mode="train")
+            attempts = {
+                one.rollout_id: attempt_of(one.rollout_id, one.attempt.attempt_id, calls=3)
+                for one in (first, second)
+            }
+
+            async def send_spans(rollout_id: str) -> None:
+                await client.add_many_spans(to_spans(attempts[rollout_id]))
+
+            async def end(one: AttemptedRollout, status: Any) -> None:
+                await client.update_attempt(one.rollout_id, one.attempt.attempt_id, status=status)
+
+            await end(second, "succeeded")  # before its spans
+            for _ in range(2):
+                await send_spans(first.rollout_id)
+                await send_spans(second.rollout_id)
+                await end(first, "succeeded")
+            await send_spans(first.rollout_id)  # once more, after its end
+            for rollout_id, attempt in attempts.items():
+                spans = await client.query_spans(rollout_id, attempt_id="latest")
+                assert from_spans(list(spans)) == attempt
+                rollout = await client.get_rollout_by_id(rollout_id)
+                assert rollout is not None and rollout.status == "succeeded"
+            assert not await client.dequeue_many_rollouts(limit=4, worker_id="w")
+        finally:
+            await client.close()
+            await server.stop()
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
 def test_a_clock_that_is_set_forward_ends_no_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         store = RunStore(thread_safe=True, scan_debounce_seconds=0)

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from harness_sql.sqlite import evaluator
-from harness_sql.sqlite.evaluator import FLAGS, evaluate, gold_result
+from harness_sql.sqlite.evaluator import FLAGS, evaluate, forget, gold_result
+from harness_sql.sqlite.functions import CHANGING_FUNCTIONS
 from harness_sql.sqlite.gold import GoldCache
 from harness_sql.sqlite.kept import Kept
 
@@ -276,6 +277,62 @@ def test_gold_results_are_shared_through_a_folder(singers: Path, tmp_path: Path)
 def test_gold_that_changes_is_not_kept(singers: Path, tmp_path: Path) -> None:
     evaluate(singers, "SELECT random()", NAMES, cache=GoldCache(tmp_path / "kept"))
     assert not (tmp_path / "kept").exists()
+
+
+@pytest.mark.parametrize(
+    ("query", "asks_for"),
+    [
+        ("SELECT strftime('%s')", {"strftime() of now"}),
+        ("SELECT strftime('%s', 'n' || 'ow')", {"'now'"}),
+        ("SELECT date(x'4e4f57')", {"'now'"}),
+        ("SELECT datetime(lower('NOW') || char(0) || 'x')", {"'now'"}),
+        ("SELECT date(word) FROM (SELECT substr('know', 2) AS word)", {"'now'"}),
+        ("SELECT julianday()", {"julianday() of now"}),
+        ("SELECT time('now', '+1 day')", {"'now'"}),
+        ("SELECT CURRENT_DATE, randomblob(3)", {"CURRENT_DATE", "randomblob()"}),
+        ("SELECT name FROM moment", {"strftime() of now"}),
+        ("SELECT date('now', name) FROM singer", {"'now'"}),
+        ("SELECT trim(date('now'), '2')", {"'now'"}),
+        ("SELECT date('2020-01-01'), 'now', 'random()' AS current_date", set()),
+        ("SELECT strftime('%Y', name), date(age) FROM singer", set()),
+        ("SELECT trim(name, 'x'), julianday(age) FROM singer", set()),
+        ("SELECT 1 AS random, 2 AS now FROM singer", set()),
+    ],
+)
+def test_only_what_asks_for_the_time_or_for_luck_is_not_kept(
+    singers: Path, query: str, asks_for: set[str]
+) -> None:
+    with sqlite3.connect(singers) as connection:
+        connection.execute("CREATE VIEW moment AS SELECT strftime('%s') AS name")
+    connection.close()
+    assert gold_result(singers, query).changing == asks_for
+    forget()
+    evaluate(singers, NAMES, query)
+    assert bool(evaluator._verdicts.bytes) is not bool(asks_for)
+    forget()
+    evaluate(singers, query, NAMES)
+    assert bool(evaluator._verdicts.bytes) is not bool(asks_for)
+
+
+def test_every_function_of_sqlite_that_is_not_deterministic_is_known() -> None:
+    connection = sqlite3.connect(":memory:")
+    deterministic = 0x800
+    found = {
+        name
+        for name, kind, flags in connection.execute(
+            "SELECT name, type, flags FROM pragma_function_list"
+        )
+        if kind == "s" and not flags & deterministic
+    }
+    connection.close()
+    # Each depends on the connection or the library alone, is for indexes, or is refused.
+    steady = {
+        *("changes", "last_insert_rowid", "total_changes", "load_extension", "fts3_tokenizer"),
+        *("sqlite_compileoption_get", "sqlite_compileoption_used", "sqlite_source_id"),
+        *("sqlite_version", "fts5", "fts5_source_id", "match", "matchinfo", "offsets"),
+        *("optimize", "snippet", "highlight", "bm25", "rtreecheck", "rtreedepth", "rtreenode"),
+    }
+    assert found - steady == set(CHANGING_FUNCTIONS)
 
 
 def test_gold_result_says_what_gold_gives(singers: Path) -> None:

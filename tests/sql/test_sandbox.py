@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from harness_sql.sqlite.evaluator import evaluate
 from harness_sql.sqlite.functions import Functions
 from harness_sql.sqlite.sandbox import Limits, execute, render
 
@@ -372,6 +373,25 @@ def test_database_with_an_open_journal_is_not_read(singers: Path) -> None:
     log = singers.with_name(f"{singers.name}-wal")
     log.write_bytes(b"x" * 100)
     assert execute(singers, "SELECT 1").error_type == "damaged_database"
+
+
+def test_a_database_in_wal_mode_is_read_once_it_is_closed_and_never_changed(singers: Path) -> None:
+    writer = sqlite3.connect(singers)
+    assert writer.execute("PRAGMA journal_mode=WAL").fetchone() == ("wal",)
+    writer.execute("INSERT INTO singer (name) VALUES ('Nina')")
+    writer.commit()
+    # The row is in the log alone, which only a program that may write can take in.
+    during = execute(singers, "SELECT count(*) FROM singer")
+    assert during.error_type == "damaged_database" and "not closed cleanly" in str(during.error)
+    verdict = evaluate(singers, "SELECT count(*) FROM singer", "SELECT count(*) FROM singer")
+    assert verdict.match is None and verdict.flags == ("database_damaged",)
+    writer.close()
+    files = sorted(path.name for path in singers.parent.iterdir())
+    content = singers.read_bytes()
+    assert execute(singers, "SELECT count(*) FROM singer").rows == [(5,)]
+    assert evaluate(singers, "SELECT count(*) FROM singer", "SELECT 5").match is True
+    assert sorted(path.name for path in singers.parent.iterdir()) == files
+    assert singers.read_bytes() == content
 
 
 def test_changed_file_is_opened_anew(singers: Path) -> None:

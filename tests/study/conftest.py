@@ -140,7 +140,8 @@ def harness(
 
     def ran(*arguments: str) -> subprocess.CompletedProcess[str]:
         process = start(*arguments)
-        out, err = process.communicate(timeout=90)
+        # A bound against waiting for ever: how long a loaded machine takes is not tested.
+        out, err = process.communicate(timeout=300)
         return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 
     return ran

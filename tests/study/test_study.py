@@ -159,6 +159,38 @@ def test_ctrl_c_ends_promptly_and_the_next_start_resumes(
 
 
 @pytest.mark.slow
+def test_an_interrupted_study_whose_folder_is_moved_goes_on_there(
+    harness: Harness, start: Callable[..., subprocess.Popen[str]], study_file: Path, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    selected = ("--only", "max_turns=two turns", "--set", f"verl.gate={gate}")
+    called = ("study", str(study_file), *selected)
+    gate.touch()
+    first = harness(*called, "--seeds", "0")
+    assert first.returncode == 0, first.stderr
+    gate.unlink()
+    process = start(*called)
+    assert process.stderr is not None
+    assert any("step 0 of 3, accuracy " in line for line in process.stderr)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=300)
+    begun = {record["id"] for record in records(tmp_path / "runs" / "small")}
+    moved = tmp_path / "elsewhere" / "results"
+    moved.parent.mkdir()
+    (tmp_path / "runs").rename(moved)
+    gate.touch()
+    done = harness(*called, "--runs-dir", str(moved))
+    assert done.returncode == 0, done.stderr
+    found = records(moved / "small")
+    assert {record["id"] for record in found} == begun
+    assert [(record["status"], len(record["launches"])) for record in found] == [  # type: ignore[arg-type]
+        ("finished", 1),
+        ("finished", 2),
+    ]
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.slow
 def test_a_run_whose_folder_is_removed_does_not_stop_the_others(
     harness: Harness, study_file: Path, tmp_path: Path
 ) -> None:

@@ -32,7 +32,9 @@ from harness.testing.data_contract import TaskSetContract
 from harness.testing.fixtures import StartServer
 from harness_sql.cli import data as data_commands
 from harness_sql.sqlite.environment import ANSWER, GOLD_IS, database_of
-from harness_sql.tasks.files import FilesTasks
+from harness_sql.sqlite.evaluator import evaluate
+from harness_sql.sqlite.sandbox import execute
+from harness_sql.tasks.files import FilesTasks, reading
 
 REPO = Path(__file__).resolve().parents[2]
 Row = dict[str, Any]
@@ -694,6 +696,21 @@ def test_check_names_golds_that_do_not_give_the_same_again(folder: Path) -> None
     )
     assert report["ok"] and len(report["gold_differs"]) == 2
     assert {one["what"]: len(one["places"]) for one in report["gold_changing"]}["'now'"] == 2
+
+
+def test_a_pipe_as_a_file_of_questions_or_as_a_database_is_refused_at_once(folder: Path) -> None:
+    pipe = folder / "questions.jsonl"
+    os.mkfifo(pipe)
+    database = folder / "farm.sqlite"
+    database.unlink()
+    os.mkfifo(database)
+    with pytest.raises(TaskSetError, match=r"cannot read .*questions\.jsonl: it is a pipe"):
+        reading.read(pipe)
+    status, output = checked(lines(folder / "a.jsonl", [row(1)]))
+    assert status != 0 and "farm" in output
+    assert evaluate(database, "SELECT 1", "SELECT 1").match is None
+    result = execute(database, "SELECT 1")
+    assert result.error_type == "missing_database" and "no regular file" in str(result.error)
 
 
 def test_check_of_a_whole_file_and_of_what_cannot_be_read(folder: Path) -> None:

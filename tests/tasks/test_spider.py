@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import stat
 import threading
 import tracemalloc
 import warnings
@@ -316,6 +317,22 @@ def test_zip_members_outside_the_layout_are_not_written(
         "schema.sql",
     ]
     assert not list(tmp_path.rglob("evil.sqlite"))
+
+
+def test_links_in_an_archive_are_not_followed(archive: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "secret.sqlite"
+    make_sqlite(secret, "CREATE TABLE cow (name TEXT); INSERT INTO cow VALUES ('a secret')")
+    with zipfile.ZipFile(archive, "a") as out:
+        for name in ("database/lost/lost.sqlite", "tables.json"):
+            link = zipfile.ZipInfo(f"spider_data/{name}")
+            link.create_system = 3  # Unix, whose file types are in the upper half of the attributes
+            link.external_attr = (stat.S_IFLNK | 0o777) << 16
+            out.writestr(link, str(secret))
+    prepare(archive, tmp_path / "out")
+    files = list((tmp_path / "out").rglob("*"))
+    assert files and not any(path.is_symlink() for path in files)
+    content = secret.read_bytes()
+    assert not any(path.is_file() and path.read_bytes() == content for path in files)
 
 
 @pytest.mark.slow

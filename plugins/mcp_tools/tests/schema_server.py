@@ -1,7 +1,8 @@
 """A server over stdio that offers one tool: `python schema_server.py OPTIONS`, which are a JSON object.
 
 `tool` is laid over the tool's definition, `content` is its structured content, `pages` are the pages in which
-it lists its tools (0: without an end), each after `delay_s`.
+it lists its tools (0: without an end), each after `delay_s`. `strangers` is content that it sends before each
+result of a call: with an id that nobody asked for, and with the ids of all earlier requests.
 """
 
 import json
@@ -35,10 +36,19 @@ def answer(method: str, params: dict) -> dict:
     return {}
 
 
+def send(number: int | str, result: dict) -> None:
+    message = {"jsonrpc": "2.0", "id": number, "result": result}
+    sys.stdout.write(json.dumps(message) + "\n")
+    sys.stdout.flush()
+
+
+earlier: list[int | str] = []
 for line in sys.stdin:
     request = json.loads(line)
     if "id" in request:
-        result = answer(request["method"], request.get("params") or {})
-        message = {"jsonrpc": "2.0", "id": request["id"], "result": result}
-        sys.stdout.write(json.dumps(message) + "\n")
-        sys.stdout.flush()
+        if request["method"] == "tools/call" and "strangers" in options:
+            wrong = {"content": [{"type": "text", "text": options["strangers"]}]}
+            for number in (request["id"] + 1, 10**6, "of-another-session", *earlier):
+                send(number, wrong)
+        send(request["id"], answer(request["method"], request.get("params") or {}))
+        earlier.append(request["id"])

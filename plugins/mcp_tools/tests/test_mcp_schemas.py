@@ -101,3 +101,18 @@ def test_all_pages_have_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "START_S", 3.0)
     with pytest.raises(EnvironmentFault, match="did not list its tools within 3 s"):
         asyncio.run(open_and_close(pages=0, delay_s=0.5))
+
+
+def test_answers_to_another_session_and_to_earlier_calls_reach_no_call() -> None:
+    """Also to a call that is yet to come, whose number the server guesses."""
+
+    async def both() -> list[str]:
+        opened = Connection("odd", server(content={"mine": 1}, strangers="of another session"))
+        await opened.open()
+        try:
+            return [(await opened.call("look", {}, 10.0, 1_000)).text for _ in range(2)]
+        finally:
+            await opened.close()
+
+    for text in asyncio.run(both()):
+        assert "mine" in text and "another session" not in text

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
+from harness.layers import parse_cell
 from harness.plugins import make, task_set_spec
 from harness.records import arguments_text
 
@@ -83,9 +84,9 @@ def newest(arms: Mapping[str, Sequence[Run]], cap: int) -> Shown:
         timed = {"attempt_id", "started_s", "elapsed_s"} <= set(
             rows.columns
         )  # not of published copies
-        rows = rows.with_columns(
-            ended=pl.col("started_s") + pl.col("elapsed_s") if timed else pl.col("id").cast(float)
-        )
+        ended = pl.col("started_s") + pl.col("elapsed_s") if timed else pl.col("id").cast(float)
+        # An episode whose times are not known comes last.
+        rows = rows.with_columns(ended=ended.fill_null(0.0))
         for row in rows.top_k(cap, by="ended").rows(named=True):
             name = str(row["attempt_id"] if timed else row["id"])
             found.append(
@@ -187,8 +188,9 @@ def _calls(run: Run, table: pl.DataFrame) -> dict[str, list[Call]]:
 
 
 def _tool_calls(text: object) -> list[Shown]:
-    found: list[Shown] = json.loads(_text(text) or "[]")
-    return found
+    needed = {"tool", "arguments", "text", "ok"}
+    calls: list[Shown] = parse_cell(text, [])
+    return [call for call in calls if isinstance(call, dict) and needed <= call.keys()]
 
 
 def _episode(arm: str, run: Run, row: Episode) -> Shown:
@@ -209,8 +211,8 @@ def _episode(arm: str, run: Run, row: Episode) -> Shown:
         "reward": reward,
         "first": first,
         "reason": _cut(row["reward_reason"]),
-        "parts": json.loads(_text(row.get("reward_parts")) or "{}"),
-        "by_role": json.loads(_text(row.get("reward_by_role")) or "{}"),
+        "parts": parse_cell(row.get("reward_parts"), {}),
+        "by_role": parse_cell(row.get("reward_by_role"), {}),
         "verdict": _verdict(reward, *run.record["identity"].get("reward_range", (0.0, 1.0))),
         "rewrite": ""
         if reward is None or first is None or reward == first
@@ -231,7 +233,8 @@ def _steps(tools: list[Shown], calls: Sequence[Call], texts: dict[str, int]) -> 
     steps: list[Shown] = []
     left = list(tools)
     for call in calls:
-        while left and left[0].get("started_s", math.inf) < call["started_s"]:
+        called_s = call["started_s"] or 0.0
+        while left and (left[0].get("started_s", math.inf) or 0.0) < called_s:
             steps.append(_tool(left.pop(0)))
         steps.append(_call(call, texts))
         if (
@@ -259,7 +262,8 @@ def _tool(call: Mapping[str, Any]) -> Shown:
 def _call(call: Call, texts: dict[str, int]) -> Shown:
     messages = [
         [message.get("role", ""), texts.setdefault(_cut(_said(message)), len(texts))]
-        for message in json.loads(call["messages"] or "[]")
+        for message in parse_cell(call["messages"], [])
+        if isinstance(message, dict)
     ]
     return {
         "role": call["role"],
@@ -267,7 +271,7 @@ def _call(call: Call, texts: dict[str, int]) -> Shown:
         "messages": messages,
         "text": _cut(call["response_text"]),
         "finish": call["finish_reason"],
-        "ms": round(1000 * float(call["latency_s"])),
+        "ms": round(1000 * (call["latency_s"] or 0.0)),
     }
 
 

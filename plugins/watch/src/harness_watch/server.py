@@ -7,7 +7,8 @@ import json
 import logging
 import secrets
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -34,6 +35,9 @@ NAMES = [HOST, "localhost"]
 """What a request may call this server: another name is a page of somewhere else that was led here."""
 BEAT = 15
 """Looks without news after which a line is sent all the same, so that a browser that went away is noticed."""
+MOST_STREAMS = 64
+"""Streams of events at once. There are more connections than that, so that a new page finds one."""
+CONNECTIONS = 256
 POLICY = (
     "default-src 'none'; connect-src 'self'; img-src data:; style-src 'unsafe-inline'; script-src 'nonce-{}'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -50,6 +54,7 @@ def application(
         over: Whether the server is about to end, and with it every stream of events.
     """
     lock = asyncio.Lock()
+    streams = OpenStreams()
 
     async def state(at: str) -> State:
         async with lock:  # one look at a time, whoever asks
@@ -75,15 +80,16 @@ def application(
     async def stream(at: str) -> AsyncIterator[str]:
         sent: State | None = None
         silent = 0
-        while not over():
-            now = await state(at)
-            silent = 0 if now is not sent else silent + 1
-            if now is not sent:
-                yield f"data: {change(sent, now)}\n\n"
-            elif silent % BEAT == 0:
-                yield ":\n\n"
-            sent = now
-            await asyncio.sleep(EVERY_S / 2)
+        with streams.opened() as wanted:
+            while wanted() and not over():
+                now = await state(at)
+                silent = 0 if now is not sent else silent + 1
+                if now is not sent:
+                    yield f"data: {change(sent, now)}\n\n"
+                elif silent % BEAT == 0:
+                    yield ":\n\n"
+                sent = now
+                await asyncio.sleep(EVERY_S / 2)
 
     async def calls(request: Request) -> Response:
         asks = request.query_params
@@ -102,6 +108,26 @@ def application(
     guarded = Middleware(TrustedHostMiddleware, allowed_hosts=NAMES, www_redirect=False)
     handlers = dict.fromkeys((LookupError, ValueError, UserError), missing)
     return Starlette(routes=routes, middleware=[guarded], exception_handlers=handlers)
+
+
+class OpenStreams:
+    """The streams of events that are open. The oldest ends where they are too many; a browser asks for it again."""
+
+    def __init__(self) -> None:
+        self._open: dict[object, None] = {}
+
+    @contextmanager
+    def opened(self) -> Iterator[Callable[[], bool]]:
+        """Count a stream while it is open; the value says whether it may go on."""
+        mine = object()
+        self._open[mine] = None
+        if len(self._open) > MOST_STREAMS:
+            oldest = next(iter(self._open))
+            del self._open[oldest]
+        try:
+            yield lambda: mine in self._open
+        finally:
+            self._open.pop(mine, None)
 
 
 def change(sent: State | None, now: State) -> str:
@@ -141,7 +167,7 @@ def serve(view: View, start: str, port: int, opened: Callable[[str], None]) -> N
         ) from error
     server: BoundedServer | None = None
     app = application(view, start, lambda: server is not None and server.should_exit)
-    server = BoundedServer(app, Limits(connections=256), log_config=None, lifespan="off")
+    server = BoundedServer(app, Limits(connections=CONNECTIONS), log_config=None, lifespan="off")
     with listening:
         listening.listen()
         opened(f"http://{HOST}:{listening.getsockname()[1]}/")

@@ -25,6 +25,10 @@ EVERY_S = 1.0
 """Between looks at the files."""
 NEWEST = 200
 """Episodes that are listed."""
+MOST_PLACES = 64
+"""Places of which the state is kept; the one that nothing looked at for longest is built again when it is wanted."""
+MOST_CHARS = 4096
+"""Length of a place's name."""
 HERE = "."
 """The place that everything else is below."""
 Mark = tuple[object, ...]
@@ -78,10 +82,10 @@ class View:
             LookupError: There is no such place.
             UserError: It cannot be read, and never could.
         """
+        at, path = self._place(at)
         now, known = time.monotonic(), self._known.get(at)
         if known and now - self._looked[at] < EVERY_S:
             return known[1]
-        path = self._path(at)
         runs, jobs = self._runs(path)
         mark = (*((one.path, one.version, one.trouble) for one in runs), jobs)
         if known is None or known[0] != mark:
@@ -97,6 +101,11 @@ class View:
                 state = replace(known[1], found=found, blocks=blocks(found))
             self._known[at] = (mark, state)
         self._looked[at] = now
+        self._known[at] = self._known.pop(at)  # the last is the one that was looked at last
+        while len(self._known) > MOST_PLACES:
+            forgotten = next(iter(self._known))
+            for kept in (self._known, self._looked, self._compared):
+                kept.pop(forgotten, None)
         return self._known[at][1]
 
     def opened(self, at: str, run: str, episode: str) -> dict[str, object]:
@@ -105,21 +114,28 @@ class View:
         Raises:
             LookupError: There is none such.
         """
-        for one in self._runs(self._path(at))[0]:
+        for one in self._runs(self._place(at)[1])[0]:
             if one.run is not None and one.run.id == run:
                 return opened(one.run, episode, one.calls(episode))
         raise LookupError(run)
 
-    def _path(self, at: str) -> Path:
-        pure, path = PurePosixPath(at), self.root / at
-        inside = at == HERE or (at and not pure.is_absolute() and ".." not in pure.parts)
-        if inside and (
-            at == HERE
-            or path in self._followed
-            or _held(path, "run.json")
-            or _held(path, STUDY_FILE)
-        ):
-            return path
+    def _place(self, at: str) -> tuple[str, Path]:
+        """Return the one spelling of a place, by which its state is kept, and its path.
+
+        Raises:
+            LookupError: There is no such place.
+        """
+        pure = PurePosixPath(at)
+        if not at or len(at) > MOST_CHARS or pure.is_absolute() or ".." in pure.parts:
+            raise LookupError(at[:MOST_CHARS])
+        place, path = str(pure), self.root / pure
+        if place == HERE or path in self._followed:
+            return place, path
+        try:
+            if _held(path, "run.json") or _held(path, STUDY_FILE):
+                return place, path
+        except OSError as error:  # a part of it is longer than a name may be
+            raise LookupError(at) from error
         raise LookupError(at)
 
     def _runs(self, path: Path) -> tuple[list[Followed], Mark]:

@@ -26,7 +26,6 @@ from harness_sql.sqlite.evaluator import (
     MAX_PREDICTION_CHARS,
     gold_failed,
     prediction_failed,
-    steady,
 )
 from harness_sql.sqlite.gold import GoldCache, GoldResult
 from harness_sql.sqlite.matching import with_merged_floats
@@ -65,7 +64,7 @@ class _BirdReward(OfQueries):
         """Gold's result, or why there is nothing to judge by."""
         limits = Limits(self._timeout_s, max_value_bytes=_VALUE_BYTES)
         try:
-            gold = self._cache.get(path, content_hash(path), sql, limits, keep=steady(sql))
+            gold = self._cache.get(path, content_hash(path), sql, limits)
         except (OSError, ValueError):
             return Verdict(None, f"no database at {path}", flags=("database_missing",))
         return (

@@ -61,9 +61,6 @@ FLAGS = {
 """Every flag that a verdict may carry, with its meaning."""
 
 _CURRENT_YEAR = re.compile(r"YEAR\s*\(\s*CURDATE\s*\(\s*\)\s*\)\s*", re.IGNORECASE)
-_CHANGING = re.compile(
-    r"random|current_|\bnow\b|julianday|unixepoch|date\s*\(\s*\)|time\s*\(\s*\)", re.IGNORECASE
-)
 _VALUE_BYTES = 1_000_000
 _KEPT_BYTES = 1 << 26
 _MAX_REASON_CHARS = 300
@@ -139,11 +136,9 @@ def evaluate(
     verdict = _verdicts.get(key)
     if verdict is not None:
         return verdict
-    same = steady(gold + pred)
-    judge = _Judge(
-        list(zip(paths, hashes, strict=True)), timeout_s, plug_value, cache or _gold_cache, same
-    )
-    return _once(key, judge) if same else judge.verdict(gold, pred, keep_distinct)
+    databases = list(zip(paths, hashes, strict=True))
+    judge = _Judge(databases, timeout_s, plug_value, cache or _gold_cache)
+    return _once(key, judge)
 
 
 def _once(key: _Key, judge: _Judge) -> Match:
@@ -158,7 +153,7 @@ def _once(key: _Key, judge: _Judge) -> Match:
         return verdict if verdict is not None else judge.verdict(gold, pred, keep_distinct)
     try:
         verdict = judge.verdict(gold, pred, keep_distinct)
-        keep = verdict.match is not None and not judge.out_of_memory
+        keep = verdict.match is not None and not judge.out_of_memory and not judge.changing
         if keep:
             size = 500 + sum(map(sys.getsizeof, (gold, pred, verdict.reason)))
             _verdicts.put(key, verdict, size)
@@ -186,11 +181,6 @@ def gold_result(
     )
 
 
-def steady(sql: str) -> bool:
-    """Whether queries give the same result at any time: they ask for neither the date nor a random number."""
-    return not _CHANGING.search(sql)
-
-
 def forget() -> None:
     """Drops the verdicts and gold results that this process keeps."""
     _verdicts.clear()
@@ -202,6 +192,7 @@ class _Judge:
 
     Attributes:
         out_of_memory: Whether some query had too little, so that another time the verdict may be another.
+        changing: Whether some query asked for the time or a random number.
     """
 
     def __init__(
@@ -210,14 +201,13 @@ class _Judge:
         timeout_s: float,
         plug_value: bool,
         cache: GoldCache,
-        steady: bool,
     ) -> None:
         self.out_of_memory = False
+        self.changing = False
         self._databases = databases
         self._timeout_s = timeout_s
         self._plug_value = plug_value
         self._cache = cache
-        self._steady = steady
         self._left_s = timeout_s
 
     def verdict(self, gold: str, pred: str, keep_distinct: bool) -> Match:
@@ -248,8 +238,8 @@ class _Judge:
         for path, digest in self._databases:
             left_s = self._timeout_s / 2 - spent_s
             limits = Limits(timeout_s=left_s, max_value_bytes=_VALUE_BYTES)
-            keep = self._steady or steady(gold_sql)
-            result = self._cache.get(path, digest, gold_sql, limits, keep=keep)
+            result = self._cache.get(path, digest, gold_sql, limits)
+            self.changing |= bool(result.changing)
             spent_s += result.elapsed_s
             kind = (
                 "timeout"
@@ -356,9 +346,12 @@ class _Judge:
             max_rows=len(gold.rows) + 1,
             max_result_bytes=max(gold.size_bytes, 1 << 16),
             max_value_bytes=_VALUE_BYTES,
+            # Once one query has asked for the time, the verdict is not kept whatever others ask for.
+            find_changing=not self.changing,
         )
         result = execute(path, sql, limits)
         self._left_s -= result.elapsed_s
+        self.changing |= bool(result.changing)
         self.out_of_memory |= result.error_type == "memory"
         return result
 

@@ -18,11 +18,25 @@ _MAX_PRODUCT = 100_000_000
 """Largest product of two arguments' lengths for which SQLite's own algorithm is used; up to 1 s."""
 _CONVERSION = re.compile(r"%[-+ #!0,]*(\*|\d+)?(?:\.(\*|\d+)?)?l{0,2}(.?)", re.DOTALL)
 _DIGITS = re.compile(r"[1-9]\d*")
-_LINEAR = (
-    ("hex", 1), ("quote", 1), ("upper", 1), ("lower", 1),
-    ("strftime", -1), ("date", -1), ("time", -1), ("datetime", -1), ("julianday", -1), ("unixepoch", -1),
-)  # fmt: skip
-"""Names and numbers of arguments; -1 is any number. `unixepoch` is younger than some SQLite libraries in use."""
+_LINEAR = (("hex", 1), ("quote", 1), ("upper", 1), ("lower", 1))
+"""Names and numbers of arguments."""
+_TIME_ARGUMENTS = {
+    "date": (0,), "time": (0,), "datetime": (0,), "julianday": (0,), "unixepoch": (0,), "strftime": (1,),
+    "timediff": (0, 1),
+}  # fmt: skip
+"""Date functions, with the positions of their times. `unixepoch` and `timediff` are younger than some SQLite libraries."""
+DATE_FUNCTIONS = frozenset(_TIME_ARGUMENTS)
+"""Functions that read the clock for some arguments: for `'now'`, and where the time is left out."""
+CHANGING_FUNCTIONS = {
+    "random": "random()",
+    "randomblob": "randomblob()",
+    "current_date": "CURRENT_DATE",
+    "current_time": "CURRENT_TIME",
+    "current_timestamp": "CURRENT_TIMESTAMP",
+}
+"""Functions that give another value at another time for all arguments, and what reports call each."""
+_SECOND_FRACTIONS = frozenset({"subsec", "subsecond"})
+"""As the only argument they ask for the clock in SQLite 3.42 and later."""
 
 
 class TooLate(Exception):
@@ -34,7 +48,7 @@ class Functions:
 
     A function raises `OverflowError` for what SQLite calls too big, `TooLate` after the deadline, and SQLite's
     own error, of which `problem` keeps the text, for anything else. SQLite itself fails before the call if a text
-    is not UTF-8; `problem` is None then.
+    is not UTF-8; `problem` is None then. `clock_reads` collects how date functions asked for the current time.
 
     Args:
         late: Says whether the deadline has passed.
@@ -42,6 +56,7 @@ class Functions:
 
     def __init__(self, late: Callable[[], bool]) -> None:
         self.problem: str | None = None
+        self.clock_reads: set[str] = set()
         self._late = late
         self._max_bytes = 0
         self._own: sqlite3.Connection | None = None
@@ -64,11 +79,13 @@ class Functions:
         """
         self.install_printf(connection)
         for name, count in _LINEAR:
-            if not connection.execute(
-                "SELECT 1 FROM pragma_function_list WHERE name = ?", (name,)
-            ).fetchone():
-                continue
             connection.create_function(name, count, self._linear(name), deterministic=True)
+        for name in DATE_FUNCTIONS:
+            known = connection.execute(
+                "SELECT 1 FROM pragma_function_list WHERE name = ?", (name,)
+            ).fetchone()
+            if known:
+                connection.create_function(name, -1, self._dated(name), deterministic=True)
         connection.create_function("randomblob", 1, self._linear("randomblob"))
         for name, count, function in (
             ("trim", 2, self._trim("trim", True, True)),
@@ -143,6 +160,19 @@ class Functions:
     def _linear(self, name: str) -> Callable[..., Any]:
         return lambda *arguments: self._plain(name, arguments)
 
+    def _dated(self, name: str) -> Callable[..., Any]:
+        positions = _TIME_ARGUMENTS[name]
+
+        def dated(*arguments: object) -> Any:
+            for position in positions:
+                if position >= len(arguments):
+                    self.clock_reads.add(f"{name}() of now")
+                elif _asks_for_now(arguments[position]):
+                    self.clock_reads.add("'now'")
+            return self._plain(name, arguments)
+
+        return dated
+
     def _by_product(self, name: str, arguments: tuple[object, ...]) -> Any:
         sizes = [len(value) if isinstance(value, str | bytes) else 24 for value in arguments[:2]]
         if sizes[0] * sizes[1] > _MAX_PRODUCT:
@@ -171,6 +201,16 @@ class Functions:
     def __del__(self) -> None:
         if self._own is not None:
             self._own.close()
+
+
+def _asks_for_now(time: object) -> bool:
+    """Return whether SQLite takes a time for the current one. It reads a text up to its first NUL."""
+    if isinstance(time, bytes):
+        time = time.decode("latin-1")
+    if not isinstance(time, str):
+        return False
+    word = time.partition("\0")[0].lower()
+    return word == "now" or word in _SECOND_FRACTIONS
 
 
 def _widest(arguments: tuple[object, ...], check: Callable[[], None]) -> int:

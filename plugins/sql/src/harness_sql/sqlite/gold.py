@@ -34,6 +34,8 @@ class GoldResult:
     elapsed_s: float = 0.0
     error: str | None = None
     error_type: str | None = None
+    changing: frozenset[str] = frozenset()
+    """What the query asks for that is different at another time, as in `Execution.changing`."""
 
 
 class GoldCache:
@@ -52,22 +54,21 @@ class GoldCache:
         """Drops what is in memory."""
         self._kept.clear()
 
-    def get(
-        self, path: str, digest: str, sql: str, limits: Limits, *, keep: bool = True
-    ) -> GoldResult:
-        """The result of a gold query on a database with this content hash. Failures are not kept.
+    def get(self, path: str, digest: str, sql: str, limits: Limits) -> GoldResult:
+        """Return the result of a gold query on a database with this content hash.
 
-        Args:
-            keep: Whether the query gives the same result every time.
+        Failures are not kept, nor are results that are different at another time.
         """
         key = (digest, sql)
         known = self._kept.get(key)
         if known is not None:
             return known
-        result = (self._read(key) if keep else None) or _compute(path, sql, limits)
-        if keep and result.error is None:
+        stored = self._read(key)
+        result = stored or _compute(path, sql, limits)
+        if result.error is None and not result.changing:
             self._kept.put(key, result, _bytes_in_memory(result) + sys.getsizeof(sql))
-            self._write(key, result)
+            if stored is None:
+                self._write(key, result)
         return result
 
     def _file(self, key: tuple[str, str]) -> Path | None:
@@ -83,7 +84,7 @@ class GoldCache:
             return None
         try:
             stored = json.loads(file.read_text(encoding="utf-8"))
-            if stored["key"] != list(key):
+            if stored["key"] != list(key) or stored["changing"]:
                 return None
             rows = [
                 tuple(bytes.fromhex(v["x"]) if isinstance(v, dict) else v for v in row)
@@ -99,7 +100,7 @@ class GoldCache:
 
     def _write(self, key: tuple[str, str], result: GoldResult) -> None:
         file = self._file(key)
-        if file is None or file.exists():
+        if file is None:
             return
         stored = {
             "key": key,
@@ -111,6 +112,8 @@ class GoldCache:
             "reads": sorted(result.reads),
             "size_bytes": result.size_bytes,
             "elapsed_s": result.elapsed_s,
+            # Always empty. Files of versions that judged a query by its text lack it, and are not used.
+            "changing": sorted(result.changing),
         }
         with contextlib.suppress(OSError):  # a full disk must not cost a verdict
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -121,14 +124,21 @@ class GoldCache:
 
 
 def _compute(path: str, sql: str, limits: Limits) -> GoldResult:
-    result = execute(path, sql, replace(limits, max_rows=_MAX_ROWS, max_result_bytes=_MAX_BYTES))
+    room = replace(limits, max_rows=_MAX_ROWS, max_result_bytes=_MAX_BYTES, find_changing=True)
+    result = execute(path, sql, room)
     if result.ok and result.truncated:
         return GoldResult(error="its result is too large to compare", error_type="too_large")
     if not result.ok:
         return GoldResult(error=result.error or "unknown", error_type=result.error_type)
     size = sum(len(v) if isinstance(v, str | bytes) else 8 for row in result.rows for v in row)
     return GoldResult(
-        result.columns, result.rows, result.tables, result.reads, size, result.elapsed_s
+        result.columns,
+        result.rows,
+        result.tables,
+        result.reads,
+        size,
+        result.elapsed_s,
+        changing=result.changing,
     )
 
 

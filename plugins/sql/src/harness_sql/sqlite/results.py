@@ -36,6 +36,8 @@ class Limits:
     this length, shared among them."""
     reversed_rows: bool = False
     """Whether rows that no ORDER BY orders come the other way round, which shows what hangs on their order."""
+    find_changing: bool = False
+    """Whether `Execution.changing` is filled. A query with date functions is executed twice for it."""
 
 
 AGENT_LIMITS = Limits()
@@ -52,6 +54,8 @@ class Execution:
         error: What went wrong, in one line, or None.
         tables: Lower-case names of the tables that the query reads, known before its first row.
         reads: The columns that it reads, `table.column`.
+        changing: What the query asks for that is different at another time: `random()`, `'now'`. Filled only with
+            `Limits.find_changing`.
     """
 
     ok: bool
@@ -63,6 +67,7 @@ class Execution:
     elapsed_s: float = 0.0
     tables: frozenset[str] = frozenset()
     reads: frozenset[str] = frozenset()
+    changing: frozenset[str] = frozenset()
 
     @property
     def text(self) -> str:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import stat
 import threading
 import time
 from collections import OrderedDict
@@ -24,7 +25,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from harness_sql.sqlite.expansion import expands_too_far
-from harness_sql.sqlite.functions import Functions
+from harness_sql.sqlite.functions import CHANGING_FUNCTIONS, DATE_FUNCTIONS, Functions
 from harness_sql.sqlite.gate import Gate, return_memory
 from harness_sql.sqlite.results import AGENT_LIMITS, ErrorType, Execution, Limits, render
 
@@ -131,7 +132,8 @@ def execute(db_path: str | Path, sql: str, limits: Limits = AGENT_LIMITS) -> Exe
 def _execute(path: str, sql: str, limits: Limits) -> Execution:
     started = time.perf_counter()
     try:
-        result = _session(path, limits.reversed_rows).run(sql, limits)
+        session = _session(path, limits.reversed_rows)
+        result = session.run(sql, limits)
     except _CannotOpen as problem:
         return Execution(False, error=str(problem), error_type=problem.error_type)
     except (sqlite3.Error, MemoryError) as error:
@@ -140,6 +142,8 @@ def _execute(path: str, sql: str, limits: Limits) -> Execution:
             False, error=str(error) or "no memory", error_type="io" if kind == "syntax" else kind
         )
     object.__setattr__(result, "elapsed_s", time.perf_counter() - started)
+    if limits.find_changing:
+        object.__setattr__(result, "changing", session.changing(sql, limits, result))
     if result.elapsed_s > _QUICK_S:
         return_memory()
     return result
@@ -159,7 +163,7 @@ class _CannotOpen(Exception):
 class _Guard:
     """The callbacks of one connection and what they saw; apart from the connection, so no cycle keeps it open."""
 
-    __slots__ = ("asked", "deadline", "denied", "reads", "short", "stepped", "tables")
+    __slots__ = ("asked", "deadline", "denied", "named", "reads", "short", "stepped", "tables")
 
     def __init__(self) -> None:
         self.asked = 0
@@ -169,6 +173,8 @@ class _Guard:
         self.stepped = False
         self.tables: set[str] = set()
         self.reads: set[str] = set()
+        self.named: set[str] = set()
+        """Lower-case names of the functions that the query calls, in the views that it reads as well."""
 
     def late(self) -> bool:
         return time.monotonic() > self.deadline
@@ -191,6 +197,7 @@ class _Guard:
             return sqlite3.SQLITE_OK
         if action == sqlite3.SQLITE_FUNCTION:
             name = (second or "").lower()
+            self.named.add(name)
             if name not in _DENIED_FUNCTIONS and (self.short or name not in _SHORT_ONLY):
                 return sqlite3.SQLITE_OK
         if (
@@ -236,7 +243,7 @@ _UNDECODABLE = _Mode(False, 1024, 500, 500, 100)
 class _Session:
     """One thread's connections to one database; the guarded one is opened when a query needs it."""
 
-    __slots__ = ("connections", "functions", "guard", "path", "reversed_rows", "stamp")
+    __slots__ = ("connections", "functions", "guard", "guarded", "path", "reversed_rows", "stamp")
 
     def __init__(self, path: str, stamp: tuple[int, ...], reversed_rows: bool) -> None:
         self.connections: dict[bool, sqlite3.Connection] = {}
@@ -246,6 +253,8 @@ class _Session:
         self.reversed_rows = reversed_rows
         self.guard = _Guard()
         self.functions = Functions(self.guard.late)
+        self.guarded = False
+        """Whether the last execution used the functions that keep the deadline."""
         self._open(guarded=False)
 
     def __del__(self) -> None:
@@ -304,13 +313,30 @@ class _Session:
         guard.deadline = time.monotonic() + limits.timeout_s
         # `trim` of a set of characters is SQLite's slowest function: 9 ns for each pair of bytes.
         mode: _Mode | None = _LONG_VALUES if "trim" in sql.lower() else _SHORT
+        self.functions.clock_reads = set()
         while mode is not None:
+            self.guarded = mode.guarded
             result = self._run(sql, limits, mode)
             if guard.late() and result.error_type not in ("io", "damaged_database"):
                 message = f"the query took longer than {limits.timeout_s:g} s"
                 return Execution(False, error=message, error_type="timeout", tables=result.tables)
             mode = self._next(mode, result)
         return result
+
+    def changing(self, sql: str, limits: Limits, result: Execution) -> frozenset[str]:
+        """Return what the query that was just executed asks for that is different at another time.
+
+        The authorizer names the functions. Only their arguments decide whether date functions read the clock, so that
+        a query that calls one is executed again with functions that see them. Where this fails, every date function counts.
+        """
+        named = frozenset(self.guard.named)
+        found = {CHANGING_FUNCTIONS[name] for name in named & CHANGING_FUNCTIONS.keys()}
+        dated = named & DATE_FUNCTIONS
+        if dated:
+            seen = result.ok and (self.guarded or self._run(sql, limits, _LONG_PROGRAM).ok)
+            unseen = set() if seen else {f"{name}() of an unknown time" for name in dated}
+            found |= self.functions.clock_reads | unseen
+        return frozenset(found)
 
     def _next(self, mode: _Mode, result: Execution) -> _Mode | None:
         """The mode in which a query is to be executed once more, because the one tried was too narrow for it."""
@@ -373,6 +399,7 @@ class _Session:
         guard.denied = None
         guard.tables = set()
         guard.reads = set()
+        guard.named = set()
         cursor = connection.cursor()
         try:
             cursor.execute(sql)
@@ -487,6 +514,8 @@ def _session(path: str, reversed_rows: bool) -> _Session:
         status = os.stat(path)
     except (OSError, ValueError) as error:
         raise _CannotOpen("missing_database", f"no database at {path}") from error
+    if not stat.S_ISREG(status.st_mode):  # opening a pipe waits for somebody to write to it
+        raise _CannotOpen("missing_database", f"no database at {path}: it is no regular file")
     stamp = (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
     sessions = _local.sessions
     key = (path, reversed_rows)

@@ -129,5 +129,5 @@ def build_database(script: str, path: Path, task_set: str) -> None:
     except OSError as error:
         raise TaskSetError(
             f"task set {task_set!r} cannot build its databases in {str(path.parent)!r}: {error}. "
-            "Set the option cache_dir to a folder that can be written"
+            "Set HARNESS_CACHE_DIR, or the option cache_dir, to a folder that can be written"
         ) from error

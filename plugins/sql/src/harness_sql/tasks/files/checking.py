@@ -10,7 +10,6 @@ from pathlib import Path
 from harness_sql.sqlite.databases import databases_of
 from harness_sql.sqlite.evaluator import gold_result, prepared
 from harness_sql.sqlite.gold import GoldResult
-from harness_sql.sqlite.lexer import tokenize
 from harness_sql.sqlite.sandbox import Limits, execute
 from harness_sql.tasks.files import ALL, FilesTasks
 from harness_sql.tasks.files.questions import SPLITS, Question
@@ -23,7 +22,6 @@ AGAIN_S, AGAIN_ROWS = 0.5, 10_000
 """What gold may take, and give, to be run a second time."""
 _DIGITS = 9
 """Significant ones of a number that are compared: a sum's last ones hang on the order of what is added."""
-_DATED = frozenset({"date", "time", "datetime", "julianday", "unixepoch", "strftime"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,11 +173,12 @@ class _Gold:
 def _run(database: Path, gold: str) -> _Gold:
     finds = differs = False
     sql = prepared(gold, keep_distinct=False)[0]
-    changing = _changing(sql)
+    changing: set[str] = set()
     for path, result, error in _results(database, gold):
         if error:
             return _Gold(error)
         finds |= bool(result.rows)
+        changing |= result.changing
         if (
             not changing
             and not differs
@@ -187,7 +186,7 @@ def _run(database: Path, gold: str) -> _Gold:
             and len(result.rows) <= AGAIN_ROWS
         ):
             differs = _differs(path, sql, result)
-    return _Gold("", finds, differs, changing)
+    return _Gold("", finds, differs, tuple(sorted(changing)))
 
 
 def _differs(path: str | Path, sql: str, first: GoldResult) -> bool:
@@ -213,28 +212,6 @@ def _differs(path: str | Path, sql: str, first: GoldResult) -> bool:
 
 def _rounded(cell: object) -> object:
     return float(f"{cell:.{_DIGITS}g}") if isinstance(cell, float) else cell
-
-
-def _changing(sql: str) -> tuple[str, ...]:
-    """What a query asks for that is something else another time: `random()`, `CURRENT_DATE`, `'now'`, `date()`."""
-    tokens = [token for token in tokenize(sql) if token.kind not in ("space", "comment")]
-    texts = [token.text.lower() for token in tokens]
-    dated = any(text in _DATED and texts[n + 1 : n + 2] == ["("] for n, text in enumerate(texts))
-    found: dict[str, None] = {}
-    for n, (kind, _) in enumerate(tokens):
-        text, after = texts[n], texts[n + 1 : n + 4]
-        if kind == "word" and text in ("random", "randomblob") and after[:1] == ["("]:
-            found[f"{text}()"] = None
-        elif kind == "word" and text in ("current_date", "current_time", "current_timestamp"):
-            if texts[n - 1 : n] not in (["."], ["as"]):
-                found[text.upper()] = None
-        elif dated and text in ("'now'", '"now"'):
-            found["'now'"] = None
-        elif text in _DATED and (
-            after[:2] == ["(", ")"] or (text == "strftime" and after[::2] == ["(", ")"])
-        ):
-            found[f"{text}() of now"] = None
-    return tuple(found)
 
 
 def _golds(group: Iterable[Question]) -> set[tuple[str, str]]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import TaskSetError
+from harness.layers import read_regular
 
 _JSON = (".jsonl", ".ndjson", ".json")
 _SHEETS = (".xlsx", ".xls", ".ods")
@@ -50,17 +51,16 @@ def read(file: Path) -> Table:
     """
     kind = file.suffix.lower()
     try:
-        with file.open("rb") as stream:
-            if kind not in (*_JSON, *_SEPARATORS, *_PARQUET):
-                also = "; a spreadsheet saves itself as CSV UTF-8" if kind in _SHEETS else ""
-                raise TaskSetError(
-                    f"{file} ends in {kind or 'nothing'!r}, which says no format. Give {FORMATS}{also}"
-                )
-            content = stream.read()
+        content = read_regular(file)
     except FileNotFoundError as error:
         raise TaskSetError(f"no file {file} (from {Path.cwd()}). Correct its path") from error
     except OSError as error:
         raise TaskSetError(f"cannot read {file}: {error.strerror}") from error
+    if kind not in (*_JSON, *_SEPARATORS, *_PARQUET):
+        also = "; a spreadsheet saves itself as CSV UTF-8" if kind in _SHEETS else ""
+        raise TaskSetError(
+            f"{file} ends in {kind or 'nothing'!r}, which says no format. Give {FORMATS}{also}"
+        )
     if kind in _PARQUET:
         columns, rows = _parquet(file, content)
     elif kind in _SEPARATORS:
