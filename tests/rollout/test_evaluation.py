@@ -456,6 +456,48 @@ def test_run_answers_one_question(command: Command, scripted_server: StartServer
     assert attempt["answer"] == task.gold and attempt["transitions"][0]["prompt_ids"] is None
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [(), ("style=create", "sample_rows=1")])
+def test_run_dev_and_eval_send_the_same_requests_for_one_question(
+    command: Command, tmp_path: Path, scripted_server: StartServer, options: tuple[str, ...]
+) -> None:
+    task = PocketTasks().load("val")[0]
+    row = {"question": task.question, "query": task.gold, "database": database_of(task)}
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text(json.dumps(row) + "\n")
+    own = ["--task", "files", "--plugin", "reference_sql"]
+    for option in options:
+        own += ["--set", f"task.options.{option}"]
+    file = ("--set", f"task.options.path={questions}", "--split", "all")
+    server = scripted_server(golden, token_ids=False)
+    sent = {}
+    for name, arguments in {
+        "run": ("run", "--question", task.question, "--db", database_of(task), "--json"),
+        "dev": ("dev", *file, "--tasks", "1", "--json"),
+        "eval": ("eval", *file, "--runs-dir", tmp_path / "runs"),
+    }.items():
+        before = len(server.requests)
+        done = command(*arguments, *own, "--endpoint", server.base_url)
+        assert done.returncode == 0, done.stderr
+        bodies = [dict(request.body) for request in server.requests[before:]]
+        for body in bodies:
+            body.pop("seed")  # of the task's id, which a question of one's own has not
+        sent[name] = [json.dumps(body) for body in bodies]
+    assert len(sent["run"]) == 2
+    assert sent["run"] == sent["dev"] == sent["eval"]
+
+
+def test_run_refuses_a_task_set_of_another_environment(
+    command: Command, scripted_server: StartServer
+) -> None:
+    task = PocketTasks().load("val")[0]
+    server = scripted_server(golden, token_ids=False)
+    asked = ("run", "--question", "?", "--db", database_of(task), "--task", "reasoning_gym")
+    done = command(*asked, "--endpoint", server.base_url)
+    assert done.returncode == 2
+    assert "task set 'reasoning_gym' is not about one SQLite database" in done.stderr
+
+
 def test_user_errors_are_one_line_and_status_2(command: Command, tmp_path: Path) -> None:
     for arguments, message in (
         (("train", "--plugin", "langgraf_sql"), "did you mean 'langgraph_sql'"),
