@@ -430,7 +430,7 @@ def test_the_environment_names_an_endpoint_where_no_option_does(
             "Bearer sk-1"
         }
     done = command(*asking, **settings, MODEL="elsewhere")
-    assert done.returncode == 1 and "The model 'elsewhere' does not exist" in done.stderr
+    assert done.returncode == 2 and "The model 'elsewhere' does not exist" in done.stderr
     unused = {"OPENAI_BASE_URL": "http://127.0.0.1:9/v1", "MODEL": "elsewhere"}
     done = command(
         "dev", "--plugin", "reference_sql", "--endpoint", server.base_url, "--tasks", "1", **unused
@@ -522,7 +522,7 @@ def test_user_errors_are_one_line_and_status_2(command: Command, tmp_path: Path)
         ),
         (
             ("run", "--question", "?", "--db", __file__, "--endpoint", "http://127.0.0.1:9/v1"),
-            "does not list its models",
+            "no model server answers at http://127.0.0.1:9/v1",
         ),
         (("no-such-command",), "no-such-command"),
     ):
