@@ -109,6 +109,13 @@ Model = Annotated[
     ),
 ]
 KeyVariable = Annotated[str, typer.Option(help="Variable that holds the endpoint's key.")]
+WithoutParity = Annotated[
+    bool,
+    typer.Option(
+        "--without-parity",
+        help="Make no parity certificates that agents lack, and start; also HARNESS_WITHOUT_PARITY=1.",
+    ),
+]
 Baseline = Annotated[
     str | None, typer.Option(help="The arm, or its agent, that others are compared with.")
 ]

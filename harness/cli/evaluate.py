@@ -57,6 +57,7 @@ def evaluate(
         float | None, typer.Option(min=0, help="0, the default, is greedy.")
     ] = None,
     store: complete.Store = None,
+    without_parity: complete.WithoutParity = False,
     preset: complete.Preset = None,
     config: Annotated[Path | None, typer.Option(help="A YAML file.")] = None,
     settings: complete.Settings = None,

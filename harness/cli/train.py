@@ -59,6 +59,7 @@ def train(
     resume: Annotated[
         Path | None, typer.Option(help="A run folder to go on with.", autocompletion=complete.runs)
     ] = None,
+    without_parity: complete.WithoutParity = False,
     runs_dir: Annotated[Path, typer.Option(help="Where the run's folder is made.")] = Path("runs"),
     trace_start: Annotated[
         Path | None,

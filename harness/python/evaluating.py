@@ -55,6 +55,7 @@ def evaluate(
     samples: int | None = None,
     temperature: float | None = None,
     store: str | None = None,
+    without_parity: bool = False,
     preset: str | None = None,
     config: PathLike | None = None,
     settings: Settings = (),
@@ -77,6 +78,7 @@ def evaluate(
         samples: Rollouts of a task, for pass@k and what they agree on.
         temperature: 0, the default, is greedy.
         store: URL of a store in a process of its own (`harness store`).
+        without_parity: Make no parity certificate that a strict agent lacks, and start.
         preset: A preset of `harness config list`.
         config: A YAML file.
         settings: Dotted keys with values, `{"max_turns": 1}`, or texts `key=value`; options count over them.
@@ -116,6 +118,7 @@ class Wanted:
     samples: int | None = None
     temperature: float | None = None
     store: str | None = None
+    without_parity: bool = False
     preset: str | None = None
     config: PathLike | None = None
     settings: Settings | None = ()
@@ -142,6 +145,7 @@ class Wanted:
             endpoint=self.endpoint,
             model=plain(self.model),
             api_key_env=self.api_key_env,
+            without_parity=self.without_parity,
         )
 
     @property
@@ -210,6 +214,7 @@ class Evaluation:
     endpoint: str | None
     model: str | None
     api_key_env: str
+    without_parity: bool = False
 
     def carry_out(self, console: Console) -> LoadedRun:
         """Measure to the end.
@@ -232,10 +237,9 @@ class Evaluation:
         parent: Parent | None = None
         # The folder comes once all is there that can be asked for wrongly: an error leaves no empty run behind.
         if not self.served:
-            policy, endpoint = (
-                "",
-                Endpoint(*named_endpoint(self.endpoint, self.model, self.api_key_env)),
-            )
+            policy = ""
+            endpoint = Endpoint(*named_endpoint(self.endpoint, self.model, self.api_key_env))
+            self._certify(console)
             folder = RunFolder.create(self.runs_dir, label)
             work.enter_context(folder.dropped_without_record())
         else:
@@ -244,6 +248,7 @@ class Evaluation:
                 policy = str(checkpoint_model(self.trained, self.step))
             else:
                 policy = fetched(PolicyConfig(path=str(self.model)))
+            self._certify(console)
             folder = RunFolder.create(self.runs_dir, label)
             length = config.sampling.max_prompt_tokens + config.sampling.max_response_tokens
             work.enter_context(folder.dropped_without_record())
@@ -266,3 +271,9 @@ class Evaluation:
         ) as show:
             evaluate(config, folder, endpoint, show, policy, parent, self.answers)
         return LoadedRun.read(folder)
+
+    def _certify(self, console: Console) -> None:
+        """Make the certificate that a comparison will ask for, once all else is known to be there."""
+        from harness.parity.report import certify
+
+        certify([self.config.agent], console.print, leave=self.without_parity)

@@ -25,9 +25,9 @@ from typing import Any, Self
 import orjson
 from aiohttp import web
 
+from harness.records import CHECK_HEADER
 from harness.scripted.completion import Reply as Reply
 from harness.scripted.completion import ScriptedCompletion
-from harness.records import CHECK_HEADER
 
 KNOWN_FIELDS = frozenset(
     """

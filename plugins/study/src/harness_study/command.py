@@ -62,12 +62,7 @@ def study(
     any_code: Annotated[
         bool, typer.Option("--any-code", help="Keep finished runs that other code has made.")
     ] = False,
-    without_parity: Annotated[
-        bool,
-        typer.Option(
-            "--without-parity", help="Make no parity certificates that agents lack, and start."
-        ),
-    ] = False,
+    without_parity: complete.WithoutParity = False,
     json_: Annotated[
         bool, typer.Option("--json", help="The plan, or what came of it, as JSON on stdout.")
     ] = False,
@@ -224,14 +219,10 @@ def _out_of_reach(jobs: list[Job], margin: float | None) -> int | None:
 
 def _uncertified(jobs: list[Job]) -> list[str]:
     """Strict agents without a valid certificate, where agents are to be compared with each other."""
-    from harness.parity.certificate import certificate_for
-    from harness.plugins import agent_spec, is_reference
+    from harness.parity.report import uncertified
 
     names = dict.fromkeys(job.config.agent for job in jobs)
-    if len(names) < 2:
-        return []
-    strict = [name for name in names if not is_reference(name) and agent_spec(name).strict]
-    return [name for name in strict if certificate_for(name) is None]
+    return uncertified(names) if len(names) > 1 else []
 
 
 def _certify(agents: list[str]) -> None:
@@ -240,22 +231,12 @@ def _certify(agents: list[str]) -> None:
     Raises:
         UserError: An agent does not do what its reference does, or cannot be recorded.
     """
-    from harness.cli.parity import failures, run_parity
+    from harness.parity.report import certify
 
-    progress_console().print(
-        f"no parity certificate for {', '.join(agents)}: made first, from scripted episodes"
-    )
     try:
-        report = run_parity(agents, [])
+        certify(agents, progress_console().print)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"no run was started yet. Go on: {as_called()}") from None
-    if failed := failures(report):
-        (name, why), *others = failed.items()
-        more = f" (and so do {', '.join(other for other, _ in others)})" if others else ""
-        raise UserError(
-            f"{name} fails parity{more}, so a comparison would be refused after all that time: {why[:400]}. "
-            f"`harness parity {' '.join(failed)}` shows all; --without-parity starts anyway"
-        )
 
 
 def _show_plan(plan: Plan) -> None:

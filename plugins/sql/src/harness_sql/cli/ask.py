@@ -71,7 +71,9 @@ def run(
     answers = here or named_endpoint(endpoint, model, api_key_env)
     made = load(agent_spec(resolved.agent))()
     schema = schema_of_database(db, resolved)
-    asked = Task("question", resolved.task.name, "", question, "", db.stem, data={DATABASE: str(db)})
+    asked = Task(
+        "question", resolved.task.name, "", question, "", db.stem, data={DATABASE: str(db)}
+    )
     request = RolloutRequest.build(asked, {"schema": schema}, resolved, "val")
 
     check(resolved)
