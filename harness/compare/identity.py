@@ -156,9 +156,10 @@ def check_identity(
 
 def _refusal(refused: Sequence[Difference]) -> str:
     """All differences: one in a line, several in a line each under what they are about."""
+    for one in refused:
+        if one.key == "kind":
+            return _other_kind(one)
     refused = sorted(refused, key=lambda one: GROUPS.index(one.group))
-    if any(one.key == "kind" for one in refused):
-        refused = [one for one in refused if one.key != "device"]
     by_top = {one.top: [other.key for other in refused if other.top == one.top] for one in refused}
     advice = " ".join(
         f"--allow {found[0] if len(found) == 1 else top}" for top, found in by_top.items()
@@ -174,6 +175,23 @@ def _refusal(refused: Sequence[Difference]) -> str:
     for group, found in groupby(refused, key=lambda one: one.group):
         lines += [f"{group}:", *(f"  {one}" for one in found)]
     return "\n".join([*lines, advice])
+
+
+def _other_kind(kind: Difference) -> str:
+    """Return why trainings and evaluations are not compared; whatever else differs follows from that."""
+    names = {str(value): names for value, names in kind.values}
+    trainings, evaluations = names.get("train", []), names.get("eval", [])
+    first = trainings[0] if trainings else "RUN"
+    return (
+        f"{_some(evaluations)} {_is_or_are(evaluations, 'an evaluation', 'evaluations')} and "
+        f"{_some(trainings)} {_is_or_are(trainings, 'a training', 'trainings')}: "
+        "they ask other questions with other sampling. "
+        f"Measure the training's checkpoint with `harness eval {first}`, and compare evaluations"
+    )
+
+
+def _is_or_are(names: Sequence[str], one: str, several: str) -> str:
+    return f"is {one}" if len(names) == 1 else f"are {several}"
 
 
 def check_data(runs: Iterable[Run]) -> None:

@@ -56,8 +56,7 @@ def select(paths: Iterable[Path], runs_dir: Path = Path("runs")) -> Selection:
     """
     chosen = Selection([])
     empty = []
-    for path in paths:
-        found = located(path, runs_dir)
+    for path, found in _located(list(paths), runs_dir):
         if (found / STUDY_FILE).is_file():
             _add_study(chosen, found)
         elif (found / "run.json").is_file():
@@ -69,11 +68,13 @@ def select(paths: Iterable[Path], runs_dir: Path = Path("runs")) -> Selection:
             chosen.name = chosen.name or found.name
     unique = {run.folder.path: run for run in chosen.runs}
     chosen.runs = list(unique.values())
-    if not chosen.runs:
-        raise UserError("there is no run yet to look at. `harness runs list` shows what there is")
+    if not chosen.runs and not empty:
+        raise UserError("no run was named. `harness runs list` shows what there is")
     if empty:
+        names = " and ".join(map(str, empty))
         raise UserError(
-            f"{empty[0]} holds no run: no run.json is in it or a folder below. Restore it, or leave it out"
+            f"No run.json in {names}, nor in a folder below. Restore it, or leave it out; "
+            "`harness runs list` shows what there is"
         )
     if not all(run.arm for run in chosen.runs):
         name_arms(chosen.runs)
@@ -81,6 +82,29 @@ def select(paths: Iterable[Path], runs_dir: Path = Path("runs")) -> Selection:
         chosen.runs[0].id if len(chosen.runs) == 1 else f"{len(chosen.runs)} runs"
     )
     return chosen
+
+
+def _located(paths: Sequence[Path], runs_dir: Path) -> list[tuple[Path, Path]]:
+    """Return every path with the folder that it means.
+
+    Raises:
+        UserError: Some mean none; the message names them all.
+    """
+    found: list[tuple[Path, Path]] = []
+    missing: dict[Path, UserError] = {}
+    for path in paths:
+        try:
+            found.append((path, located(path, runs_dir)))
+        except UserError as error:
+            missing[path] = error
+    if len(missing) > 1:
+        names = " and ".join(map(str, missing))
+        raise UserError(
+            f"{names} are neither runs, studies nor folders of runs. `harness runs list` shows those found"
+        )
+    for error in missing.values():
+        raise error
+    return found
 
 
 def name_arms(runs: Sequence[Run]) -> None:
@@ -163,9 +187,19 @@ def located(path: Path, runs_dir: Path) -> Path:
     close = [run for run in runs_dir.glob(f"*{path.name}*") if (run / "run.json").is_file()]
     if len(close) == 1:
         return close[0]
+    hint = nearest(str(path), _beside(path, runs_dir), ".")
     raise UserError(
-        f"{path} is neither a run, a study nor a folder of runs. `harness runs list` shows those found"
+        f"{path} is neither a run, a study nor a folder of runs{hint} `harness runs list` shows those found"
     )
+
+
+def _beside(path: Path, runs_dir: Path) -> list[str]:
+    """Return what a mistyped path may mean: files of studies or folders in its own folder, and runs by their ids."""
+    if path.suffix in (".yaml", ".yml"):
+        return [str(one) for one in sorted(path.parent.glob(f"*{path.suffix}"))]
+    folders = [one for one in sorted(path.parent.glob("*")) if one.is_dir()]
+    runs = [one for one in sorted(runs_dir.glob("*")) if one.is_dir()]
+    return [*map(str, folders), *(one.name for one in runs)]
 
 
 def _add_study(chosen: Selection, folder: Path) -> None:

@@ -27,7 +27,7 @@ from harness.python.display import TrainingDisplay
 from harness.python.loaded import LoadedRun
 from harness.python.loops import interruptible, own_loop
 from harness.results.folder import RunFolder, replace_text
-from harness.wording import duration
+from harness.wording import about
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -254,7 +254,7 @@ class Training:
         config = self.config
         agent = f"{config.agent} on {config.task.name}, {resolve_device(config.device)}"
         took = _start_s(config)
-        last = "" if took is None else f", which took {duration(took)} the last time"
+        last = "" if took is None else f", {about(took)}"
         console.print(f"{folder.path}: {agent}; {config.train.trainer} is being started{last}")
         say_what_is_awaited(console, config, folder)
         title = f"{config.agent} · train {config.agent_match!r} · seed {config.seed}"

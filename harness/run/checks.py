@@ -69,7 +69,7 @@ def check(config: Config, *, trains: bool = True, reads_reserved: bool = False) 
     if trains and not matched:
         raise ConfigError(
             f"agent_match {pattern!r} matches none of the roles of {spec.name}: {', '.join(spec.roles)}. "
-            "Name what finds one, for example all: --set agent_match=."
+            "Use part of a role's name, or train all roles: --agent-match '.'"
         )
     check_roles(config, matched if trains else ())
     if trains:
