@@ -63,6 +63,16 @@ def duration(seconds: float | None) -> str:
     return f"{whole // 60} min {whole % 60:02d} s" if whole >= 60 else f"{whole} s"
 
 
+_DIFFICULTIES = ("easy", "simple", "medium", "moderate", "hard", "challenging", "extra")
+"""Names of difficulties that task sets use, from easy to hard."""
+
+
+def difficulty_order(name: str) -> tuple[int, str]:
+    """Return the key that sorts difficulties from easy to hard, then others by name."""
+    known = name in _DIFFICULTIES
+    return (_DIFFICULTIES.index(name) if known else len(_DIFFICULTIES)), name
+
+
 def about(seconds: float) -> str:
     """Return an estimate with no more digits than are known: `about 30 s`, `about 3 min`."""
     if seconds >= 90:

@@ -146,8 +146,6 @@ def right_form(arguments: Sequence[str]) -> str:
             return shlex.join(["harness", command, *filter(None, rest)])
         if command in ("runs", "config") and word == "ls":
             return shlex.join(["harness", command, "list", *filter(None, rest)])
-    if (command, word) == ("tasks", "show"):
-        word, *rest = rest
     if command in ("match", "parity") and word in (
         "--agent",
         "--plugin",

@@ -106,7 +106,9 @@ def to_serve(model: str | None, endpoint: str | None = None) -> RunFolder | str 
     if model is None or endpoint is not None:
         return None
     if (Path(model) / "run.json").is_file():
-        return RunFolder.open(Path(model))
+        folder = RunFolder.open(Path(model))
+        folder.read()  # a checkpoint without a whole record is of an unknown run
+        return folder
     return model if find(model) or environment_endpoint() is None else None
 
 

@@ -132,6 +132,8 @@ class Wanted:
         from harness.run.data import load_tasks
 
         trained = RunFolder.open(Path(self.run)) if self.run is not None else None
+        if trained is not None:
+            trained.read()  # a checkpoint without a whole record is of an unknown run
         resolved = self._resolved(trained)
         check(resolved, trains=False, reads_reserved=self.read_reserved)
         return Evaluation(
@@ -234,6 +236,8 @@ class Evaluation:
         from harness.run.checks import check_device
 
         config, label = self.config, f"eval-{self.config.agent}"
+        if unseen := self._unseen_program():
+            console.print(unseen)
         parent: Parent | None = None
         # The folder comes once all is there that can be asked for wrongly: an error leaves no empty run behind.
         if not self.served:
@@ -271,6 +275,22 @@ class Evaluation:
         ) as show:
             evaluate(config, folder, endpoint, show, policy, parent, self.answers)
         return LoadedRun.read(folder)
+
+    def _unseen_program(self) -> str:
+        """Return a remark where the policy was trained with another program than the one it is measured in."""
+        from harness.plugins import program_of
+
+        if self.trained is None:
+            return ""
+        identity, program = self.trained.read()["identity"], program_of(self.config.agent)
+        before = identity.get("program")
+        if before in (None, program):
+            return ""
+        return (
+            f"{self.config.agent} runs the program {program!r}. The policy was trained in {before!r} and never saw "
+            f"prompts of {program!r}, so a low figure says nothing about the agent. "
+            f"An agent of {before!r}: --agent {self.trained.read()['agent']}"
+        )
 
     def _certify(self, console: Console) -> None:
         """Make the certificate that a comparison will ask for, once all else is known to be there."""

@@ -11,6 +11,7 @@ from harness.results.readings import FILE
 from harness.tool_calls import tools_unused
 from harness.wording import (
     answered_by,
+    difficulty_order,
     duration,
     failed_itself,
     mean,
@@ -215,7 +216,8 @@ def _of_evaluation(folder: RunFolder, record: Mapping[str, Any]) -> Iterator[str
         from harness.compare.sampled import lines
 
         yield "\n".join(lines(several, graded))
-    levels = result["by_difficulty"].items()
+    by_difficulty = result["by_difficulty"]
+    levels = sorted(by_difficulty.items(), key=lambda item: difficulty_order(item[0]))
     told = (f"{level} {mean(row['accuracy'], graded)} ({row['tasks']})" for level, row in levels)
     if len(levels) > 1:
         yield f"by difficulty: {', '.join(told)}"

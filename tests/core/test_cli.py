@@ -242,7 +242,6 @@ def test_a_misspelt_command_is_answered_with_the_nearest(
         ("plugins list", "harness plugins"),
         ("tasks ls --json", "harness tasks --json"),
         ("tasks pocket", "harness tasks --name pocket"),
-        ("tasks show pocket", "harness tasks --name pocket"),
         ("match --plugin reference_sql", "harness match reference_sql"),
         ("match reference_sql check", "harness match reference_sql --agent-match check"),
         ("runs ls", "harness runs list"),
