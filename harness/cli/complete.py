@@ -116,6 +116,24 @@ WithoutParity = Annotated[
         help="Make no parity certificates that agents lack, and start; also HARNESS_WITHOUT_PARITY=1.",
     ),
 ]
+PriceIn = Annotated[
+    float | None,
+    typer.Option(
+        "--price-in",
+        min=0,
+        envvar="HARNESS_PRICE_IN",
+        help="Price of a million prompt tokens, in any currency.",
+    ),
+]
+PriceOut = Annotated[
+    float | None,
+    typer.Option(
+        "--price-out",
+        min=0,
+        envvar="HARNESS_PRICE_OUT",
+        help="Price of a million response tokens.",
+    ),
+]
 Baseline = Annotated[
     str | None, typer.Option(help="The arm, or its agent, that others are compared with.")
 ]

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
+    from harness.compare.costs import Price
+
 _NUMBER = re.compile(r"[<+-]?[\d.,]+( [\[(].*[\])])?")
 _LATEX = str.maketrans(
     {
@@ -76,6 +78,15 @@ def show(console: Console, comparison: Comparison, references: Sequence[Referenc
         show_table(console, table)
     for sentence in sentences(comparison):
         console.print(sentence, markup=False, soft_wrap=True)
+
+
+def show_brief(console: Console, comparison: Comparison, price: Price | None = None) -> None:
+    """Print the answer in one sentence, one table and one picture on a terminal."""
+    from harness.compare import brief
+
+    console.print(brief.answer(comparison, price), style="bold", markup=False, soft_wrap=False)
+    show_table(console, brief.table(comparison, price))
+    console.print(brief.picture(comparison), markup=False, soft_wrap=True)
 
 
 def show_table(console: Console, table: Table) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness.config import Config, load_config, resolve_device
 from harness.errors import UserError
@@ -99,6 +99,33 @@ def evaluate(
         .asked()
         .carry_out(PlainConsole(stderr=True, force_jupyter=False, quiet=not progress))
     )
+
+
+def measure_agents(
+    agents: Sequence[str], console: Console, *, without_parity: bool = False, **options: Any
+) -> list[LoadedRun]:
+    """Measure several agents one after the other, with the same questions, sampling and policy.
+
+    Args:
+        agents: At least two, each once.
+        options: As `evaluate` takes them, but for the agent.
+
+    Returns:
+        The evaluations in the order of the agents.
+
+    Raises:
+        UserError: What is asked for cannot be done, or an agent fails parity; nothing was started.
+    """
+    from harness.parity.report import certify
+
+    if len(agents) < 2 or len(set(agents)) < len(agents):
+        raise UserError(
+            f"--agents takes two different agents or more, for example reference_sql,langgraph_sql; got {','.join(agents) or 'none'}"
+        )
+    # All are checked before the first is measured.
+    asked = [Wanted(agent=agent, without_parity=True, **options).asked() for agent in agents]
+    certify(agents, console.print, leave=without_parity)
+    return [one.carry_out(console) for one in asked]
 
 
 @dataclass(frozen=True, kw_only=True)
