@@ -105,7 +105,8 @@ Endpoint = Annotated[
 Model = Annotated[
     str | None,
     typer.Option(
-        help="The endpoint's model, by default the first that it lists; or a policy or a run to serve here."
+        help="The endpoint's model, by default the first that it lists; or a policy, a run or a study's best run "
+        "to serve here."
     ),
 ]
 KeyVariable = Annotated[str, typer.Option(help="Variable that holds the endpoint's key.")]

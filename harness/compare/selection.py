@@ -10,6 +10,7 @@ from harness.compare.runs import Run, read_run, readable
 from harness.compare.states import STUDY_FILE, Asked, Entry, read_state
 from harness.errors import NoSuchArm, UserError, nearest
 from harness.layers import differing, flatten, parse_yaml
+from harness.results.folder import RunFolder
 
 _OF_THE_DEVICE = (
     "gpus",
@@ -161,6 +162,53 @@ def other_names(runs: Iterable[Run]) -> dict[str, set[str]]:
     for run in runs:
         found.setdefault(run.arm, set()).update((run.record["agent"], run.id, run.name))
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class BestRun:
+    """The training of a study that validated best.
+
+    Attributes:
+        validation: Accuracy, or mean reward, of its last validation.
+        of: How many finished trainings it was chosen from.
+    """
+
+    folder: RunFolder
+    arm: str
+    seed: int
+    validation: float
+    of: int
+
+
+def best_run(folder: Path) -> BestRun:
+    """Return the finished training of a study with the highest last validation, the first of equal ones.
+
+    Args:
+        folder: The study's folder.
+
+    Raises:
+        UserError: The study's state cannot be read, or none of its trainings has finished.
+    """
+    state = read_state(folder)
+    finished: list[BestRun] = []
+    for job in state["jobs"]:
+        if job.get("kind") == "eval" or not job["run"]:
+            continue
+        run = RunFolder(folder / job["run"])
+        if not (run.path / "run.json").is_file():
+            continue
+        record = run.read()
+        result = record["result"] or {}
+        validation = result.get("val_accuracy_final")
+        if record["status"] == "finished" and validation is not None:
+            finished.append(BestRun(run, job["arm"], job["seed"], float(validation), 0))
+    if not finished:
+        raise UserError(
+            f"no training of study {state['name']!r} in {folder} has finished with a validation. "
+            f"Its runs: harness runs list {folder}"
+        )
+    best = max(finished, key=lambda one: one.validation)
+    return replace(best, of=len(finished))
 
 
 def located(path: Path, runs_dir: Path) -> Path:

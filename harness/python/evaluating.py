@@ -119,8 +119,9 @@ def measure_agents(
     from harness.parity.report import certify
 
     if len(agents) < 2 or len(set(agents)) < len(agents):
+        named = ",".join(agents) or "none"
         raise UserError(
-            f"--agents takes two different agents or more, for example reference_sql,langgraph_sql; got {','.join(agents) or 'none'}"
+            f"--agents takes two agents or more, each once, for example reference_sql,crewai_sql; got {named}"
         )
     # All are checked before the first is measured.
     asked = [Wanted(agent=agent, without_parity=True, **options).asked() for agent in agents]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from harness.cli.common import progress_console
+from harness.cli.serve import to_serve
 from harness.python.evaluating import Evaluation, Wanted
 from harness.results.folder import RunFolder
 from harness.wording import about, difficulty_order
@@ -72,3 +75,33 @@ def test_an_agent_whose_program_the_policy_never_saw_is_remarked_on(
         asked: Evaluation = Wanted(run=trained.path, agent=agent).asked()
         remark = asked._unseen_program()
         assert ("never saw prompts of 'tool_loop'" in remark) is remarked, remark
+
+
+def test_a_study_stands_for_its_best_finished_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = tmp_path / "runs" / "small"
+    jobs = []
+    values = {"one": 0.4, "two": 0.7, "three": 0.9, "four": None}
+    for number, (name, value) in enumerate(values.items()):
+        folder = RunFolder.create(study, name)
+        status = "failed" if name == "three" else "finished"
+        record = {"status": status, "result": {"val_accuracy_final": value}}
+        (folder.path / "run.json").write_text(json.dumps(record))
+        jobs.append({"key": name, "arm": name, "seed": number, "run": folder.path.name})
+    (study / "study.json").write_text(
+        json.dumps({"schema_version": 1, "name": "small", "jobs": jobs})
+    )
+    monkeypatch.setattr(
+        RunFolder, "read", lambda self: json.loads((self.path / "run.json").read_text())
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    progress_console.cache_clear()
+    for name in ("small", str(study)):
+        found = to_serve(name)
+        assert isinstance(found, RunFolder) and found.path.name.split("-")[2] == "two"
+    assert "of 2 finished trainings two seed 1 validated best (70.0 %" in capsys.readouterr().err
+    by_id = to_serve(f"small/{jobs[0]['run']}")
+    assert isinstance(by_id, RunFolder) and by_id.path.name == jobs[0]["run"]
+    assert to_serve("pocket-sql") == "pocket-sql"
