@@ -80,7 +80,7 @@ def compare(
         if brief:
             show_brief(results(), found.data, price)
             return
-        results().print(answer(found.data, price), style="bold", markup=False)
+        results().print(answer(found.data, price), style="bold", markup=False, soft_wrap=False)
         show(results(), found.data, found.references)
         return
     text = brief_text(found.data, price) if brief else found.render(form)

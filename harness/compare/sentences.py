@@ -85,11 +85,11 @@ def _reasons(flat: Mapping[int, str]) -> str:
         seeds.setdefault(reason, []).append(seed)
     if len(seeds) == 1:
         return next(iter(seeds))
-    told = []
+    sentences_by_reason = []
     for reason, of in seeds.items():
         plural = "s" if len(of) > 1 else ""
-        told.append(f"Seed{plural} {', '.join(map(str, of))}: {reason}")
-    return " ".join(told)
+        sentences_by_reason.append(f"Seed{plural} {', '.join(map(str, of))}: {reason}")
+    return " ".join(sentences_by_reason)
 
 
 def _in_common(comparison: Comparison) -> list[str]:

@@ -62,12 +62,12 @@ def test_the_picture_has_every_arm_on_one_scale_within_80_columns(
     *arms, scale = picture(evaluations).splitlines()
     assert [line.split()[0] for line in arms] == ["reference_sql", "langgraph_sql", "crewai_sql"]
     assert all("●" in line and len(line) <= 80 for line in arms)
-    assert arms[0].index("●") == arms[1].index("●") > arms[2].index("●")
+    assert min(arms[0].index("●"), arms[1].index("●")) > arms[2].index("●")
     low, high = map(float, scale.split())
     assert 0 <= low < high <= 100
 
 
-def test_one_arm_is_told_alone(write_run: Write) -> None:
+def test_one_arm_is_shown_alone(write_run: Write) -> None:
     text = answer(compare(select([write_run(kind="eval").path])))
     assert re.match(r"reference_sql has accuracy \d+\.\d % \(95 % interval ", text), text
     assert "it takes" in text
@@ -87,7 +87,9 @@ def test_numbers_have_no_more_digits_than_are_known() -> None:
 def test_the_command_prints_the_brief_form_and_no_more(
     command: Command, write_run: Write, tmp_path: Path
 ) -> None:
-    runs: list[Any] = [write_run(name, kind="eval").path for name in ("reference_sql", "a_sql")]
+    runs: list[Any] = [
+        write_run(name, kind="eval").path for name in ("reference_sql", "langgraph_sql")
+    ]
     brief = command("compare", *runs, "--brief", "--allow", "parity", COLUMNS="80")
     assert brief.returncode == 0, brief.stderr
     whole = command("compare", *runs, "--allow", "parity", COLUMNS="80")
