@@ -59,9 +59,9 @@ def compare(
     out: Annotated[Path | None, typer.Option(help="Write to this file instead of stdout.")] = None,
 ) -> None:
     """Compare runs: what differs, by how much, how sure that is, and what it cost."""
-    from harness.compare.brief import answer, brief_text
+    from harness.compare.brief import answer
     from harness.compare.costs import price_of
-    from harness.compare.formats import show, show_brief
+    from harness.compare.formats import brief_text, show, show_brief
 
     one_thread()
     known_format(form)

@@ -97,6 +97,13 @@ Store = Annotated[
 Preset = Annotated[
     str | None, typer.Option(help="A preset of `harness config list`.", autocompletion=presets)
 ]
+Agents = Annotated[
+    str | None,
+    typer.Option(
+        help="Several agents with commas: each is measured, and the answer to which is better comes first.",
+        autocompletion=agents,
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 Endpoint = Annotated[
     str | None,
@@ -123,6 +130,7 @@ PriceIn = Annotated[
         "--price-in",
         min=0,
         envvar="HARNESS_PRICE_IN",
+        show_envvar=False,
         help="Price of a million prompt tokens, in any currency.",
     ),
 ]
@@ -132,6 +140,7 @@ PriceOut = Annotated[
         "--price-out",
         min=0,
         envvar="HARNESS_PRICE_OUT",
+        show_envvar=False,
         help="Price of a million response tokens.",
     ),
 ]

@@ -16,6 +16,7 @@ from harness.wording import spoilt
 
 if TYPE_CHECKING:
     from harness.compare.costs import Price
+    from harness.python.evaluating import Evaluation
     from harness.python.loaded import LoadedRun
 
 app = typer.Typer(add_completion=False)
@@ -32,13 +33,7 @@ def evaluate(
     agent: Annotated[
         str | None, complete.agent("The agent; by default the run's, or langgraph_sql.")
     ] = None,
-    agents: Annotated[
-        str | None,
-        typer.Option(
-            help="Several agents with commas: each is measured, and the answer to which is better comes first.",
-            autocompletion=complete.agents,
-        ),
-    ] = None,
+    agents: complete.Agents = None,
     endpoint: Annotated[
         str | None,
         typer.Option(
@@ -58,7 +53,8 @@ def evaluate(
     read_reserved: Annotated[
         bool,
         typer.Option(
-            help="Read a split that is reserved for the end; it is written down beside the runs."
+            "--read-reserved",
+            help="Read a split that is reserved for the end; it is written down beside the runs.",
         ),
     ] = False,
     limit: Annotated[int | None, typer.Option(help="Only so many tasks, a fixed sample.")] = None,
@@ -100,16 +96,16 @@ def evaluate(
             results().print(cost)
     if spoilt(measured.record["result"] or {}):
         raise typer.Exit(1)
-    asked_for, known = asked.config.task.val_limit, asked.known
-    if (
-        not json_
-        and run is not None
-        and limit is None
-        and asked_for is not None
-        and asked_for < known
-    ):
+    if not json_ and run is not None and limit is None:
+        _show_limit(asked)
+
+
+def _show_limit(asked: Evaluation) -> None:
+    """Print how to ask all tasks where the limit of the training was taken."""
+    limit, known, split = asked.config.task.val_limit, asked.known, asked.config.task.val_split
+    if limit is not None and limit < known:
         results().print(
-            f"{asked_for} of the {known} tasks of {asked.config.task.val_split!r}, as in the training "
+            f"{limit} of the {known} tasks of {split!r}, as in the training "
             f"(task.val_limit): --limit {known} asks all"
         )
 

@@ -157,11 +157,3 @@ def picture(comparison: Comparison) -> str:
     gap = PICTURE_WIDTH - len(left) - len(right)
     lines.append(f"{'':{width}}  {left}{' ' * gap}{right}")
     return "\n".join(lines)
-
-
-def brief_text(comparison: Comparison, price: Price | None = None) -> str:
-    """Return sentence, table and picture as Markdown."""
-    from harness.compare.formats import markdown_tables
-
-    shown = markdown_tables([table(comparison, price)], heading="")
-    return f"{answer(comparison, price)}\n\n{shown}\n```\n{picture(comparison)}\n```\n"

@@ -9,6 +9,7 @@ from itertools import groupby, product
 from typing import TYPE_CHECKING, Any, get_args
 
 from harness.compare.keys import Exempt
+from harness.compare.kinds import other_kinds
 from harness.compare.shadow import check_shadow, is_idiomatic
 from harness.errors import NotComparable
 from harness.layers import flatten
@@ -158,7 +159,7 @@ def _refusal(refused: Sequence[Difference]) -> str:
     """All differences: one in a line, several in a line each under what they are about."""
     for one in refused:
         if one.key == "kind":
-            return _other_kind(one)
+            return other_kinds({str(value): names for value, names in one.values})
     refused = sorted(refused, key=lambda one: GROUPS.index(one.group))
     by_top = {one.top: [other.key for other in refused if other.top == one.top] for one in refused}
     advice = " ".join(
@@ -175,23 +176,6 @@ def _refusal(refused: Sequence[Difference]) -> str:
     for group, found in groupby(refused, key=lambda one: one.group):
         lines += [f"{group}:", *(f"  {one}" for one in found)]
     return "\n".join([*lines, advice])
-
-
-def _other_kind(kind: Difference) -> str:
-    """Return why trainings and evaluations are not compared; whatever else differs follows from that."""
-    names = {str(value): names for value, names in kind.values}
-    trainings, evaluations = names.get("train", []), names.get("eval", [])
-    first = trainings[0] if trainings else "RUN"
-    return (
-        f"{_some(evaluations)} {_is_or_are(evaluations, 'an evaluation', 'evaluations')} and "
-        f"{_some(trainings)} {_is_or_are(trainings, 'a training', 'trainings')}: "
-        "they ask other questions with other sampling. "
-        f"Measure the training's checkpoint with `harness eval {first}`, and compare evaluations"
-    )
-
-
-def _is_or_are(names: Sequence[str], one: str, several: str) -> str:
-    return f"is {one}" if len(names) == 1 else f"are {several}"
 
 
 def check_data(runs: Iterable[Run]) -> None:

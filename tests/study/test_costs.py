@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from harness.compare.costs import Price
 from harness.config import load_config
 from harness_study.costs import cost_text, planned_cost, published
