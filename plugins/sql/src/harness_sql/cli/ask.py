@@ -82,7 +82,7 @@ def run(
     if json_:
         emit_json(asdict(attempt))
     else:
-        results().print(tree(attempt), markup=True)
+        results().print(tree(attempt), markup=True, soft_wrap=False)
     if attempt.outcome != "ok":
         raise RunFailed(f"{attempt.outcome}: {attempt.detail}")
 
