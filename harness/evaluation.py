@@ -28,7 +28,7 @@ from harness.rollout.stack import RolloutWork
 from harness.run.data import load_tasks
 from harness.run.launch import StartedRun, recorded
 from harness.run.record import agent_failures
-from harness.wording import is_graded
+from harness.wording import difficulty_order, is_graded
 
 if TYPE_CHECKING:
     from agentlightning.store.base import LightningStore
@@ -161,7 +161,7 @@ def _by_difficulty(rows: Sequence[Episode]) -> dict[str, Accuracy]:
             level.setdefault(row["task_id"], []).append(row["reward"])
     return {
         name: {"accuracy": _mean([_mean(values) for values in level.values()]), "tasks": len(level)}
-        for name, level in levels.items()
+        for name, level in sorted(levels.items(), key=lambda item: difficulty_order(item[0]))
     }
 
 

@@ -14,6 +14,9 @@ from typing import Any, Literal, TypeAlias
 JSON: TypeAlias = "str | int | float | bool | Sequence[JSON] | Mapping[str, JSON] | None"
 """Plain data."""
 
+CHECK_HEADER = "x-harness-check"
+"""The HTTP header of a request that only asks whether an endpoint answers: no agent made it."""
+
 Outcome = Literal[
     "ok",
     "agent_error",

@@ -63,6 +63,24 @@ def duration(seconds: float | None) -> str:
     return f"{whole // 60} min {whole % 60:02d} s" if whole >= 60 else f"{whole} s"
 
 
+_DIFFICULTIES = ("easy", "simple", "medium", "moderate", "hard", "challenging", "extra")
+"""Names of difficulties that task sets use, from easy to hard."""
+
+
+def difficulty_order(name: str) -> tuple[int, str]:
+    """Return the key that sorts difficulties from easy to hard, then others by name."""
+    known = name in _DIFFICULTIES
+    return (_DIFFICULTIES.index(name) if known else len(_DIFFICULTIES)), name
+
+
+def about(seconds: float) -> str:
+    """Return an estimate with no more digits than are known: `about 30 s`, `about 3 min`."""
+    if seconds >= 90:
+        return f"about {round(seconds / 60)} min"
+    whole = round(seconds) if seconds < 10 else 10 * round(seconds / 10)
+    return f"about {max(whole, 1)} s"
+
+
 def rate(per_s: float) -> str:
     """How many a second: `0.4`, `12`, `1,250`; a dash where that is not known yet."""
     return "-" if not per_s else f"{per_s:.1f}" if per_s < 10 else f"{per_s:,.0f}"

@@ -20,6 +20,8 @@ from harness.gateway.server import GatewayServer
 from harness.results.folder import endings
 
 pytest_plugins = ["harness.testing.fixtures"]
+# Each certificate takes seconds, and many agents of tests are no strict agents on purpose.
+os.environ.setdefault("HARNESS_WITHOUT_PARITY", "1")
 
 
 @pytest.hookimpl(tryfirst=True)  # before those of other markers are left out

@@ -44,7 +44,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
 GROUP = "harness.commands"
 """Entry points of plugins' own commands: modules with a `COMMANDS` like this one's."""
 
-OF_PLUGINS = {"report": "analysis", "power": "analysis", "study": "analysis", "watch": "cpu"}
+OF_PLUGINS = {
+    **dict.fromkeys(("report", "power", "study"), "analysis"),
+    **dict.fromkeys(("run", "data", "reward", "score"), "sql"),
+    **dict.fromkeys(("watch", "policy", "export", "store", "runner"), "cpu"),
+}
 """Commands that pages and messages name, by the extra that brings them."""
 
 ADDRESSES = 3 * 2**29

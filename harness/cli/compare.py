@@ -46,6 +46,12 @@ def compare(
         float | None,
         typer.Option(help="Differences below this are none, e.g. 0.05; a study states its own."),
     ] = None,
+    brief: Annotated[
+        bool,
+        typer.Option("--brief", help="One sentence, one table and one picture, and no more."),
+    ] = False,
+    price_in: complete.PriceIn = None,
+    price_out: complete.PriceOut = None,
     references: complete.References = None,
     runs_dir: Annotated[Path, typer.Option(help="Where runs named by id are looked for.")] = Path(
         "runs"
@@ -53,10 +59,15 @@ def compare(
     out: Annotated[Path | None, typer.Option(help="Write to this file instead of stdout.")] = None,
 ) -> None:
     """Compare runs: what differs, by how much, how sure that is, and what it cost."""
-    from harness.compare.formats import show
+    from harness.compare.brief import answer
+    from harness.compare.costs import price_of
+    from harness.compare.formats import brief_text, show, show_brief
 
     one_thread()
     known_format(form)
+    price = price_of(price_in, price_out)
+    if brief and form not in ("table", "md"):
+        raise UserError(f"--brief is text, and --format {form} is the whole: leave one of them out")
     found = compare_runs(
         runs,
         baseline=baseline,
@@ -66,9 +77,13 @@ def compare(
         runs_dir=runs_dir,
     )
     if form == "table" and out is None:
+        if brief:
+            show_brief(results(), found.data, price)
+            return
+        results().print(answer(found.data, price), style="bold", markup=False, soft_wrap=False)
         show(results(), found.data, found.references)
         return
-    text = found.render(form)
+    text = brief_text(found.data, price) if brief else found.render(form)
     if out is None:
         sys.stdout.write(printable_json(text) if form == "json" else printable(text))
         return

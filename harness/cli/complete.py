@@ -97,6 +97,13 @@ Store = Annotated[
 Preset = Annotated[
     str | None, typer.Option(help="A preset of `harness config list`.", autocompletion=presets)
 ]
+Agents = Annotated[
+    str | None,
+    typer.Option(
+        help="Several agents with commas: each is measured, and the answer to which is better comes first.",
+        autocompletion=agents,
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 Endpoint = Annotated[
     str | None,
@@ -105,10 +112,38 @@ Endpoint = Annotated[
 Model = Annotated[
     str | None,
     typer.Option(
-        help="The endpoint's model, by default the first that it lists; or a policy or a run to serve here."
+        help="The endpoint's model, by default the first that it lists; or a policy, a run or a study's best run "
+        "to serve here."
     ),
 ]
 KeyVariable = Annotated[str, typer.Option(help="Variable that holds the endpoint's key.")]
+WithoutParity = Annotated[
+    bool,
+    typer.Option(
+        "--without-parity",
+        help="Make no parity certificates that agents lack, and start; also HARNESS_WITHOUT_PARITY=1.",
+    ),
+]
+PriceIn = Annotated[
+    float | None,
+    typer.Option(
+        "--price-in",
+        min=0,
+        envvar="HARNESS_PRICE_IN",
+        show_envvar=False,
+        help="Price of a million prompt tokens, in any currency.",
+    ),
+]
+PriceOut = Annotated[
+    float | None,
+    typer.Option(
+        "--price-out",
+        min=0,
+        envvar="HARNESS_PRICE_OUT",
+        show_envvar=False,
+        help="Price of a million response tokens.",
+    ),
+]
 Baseline = Annotated[
     str | None, typer.Option(help="The arm, or its agent, that others are compared with.")
 ]
@@ -139,8 +174,6 @@ def right_form(arguments: Sequence[str]) -> str:
             return shlex.join(["harness", command, *filter(None, rest)])
         if command in ("runs", "config") and word == "ls":
             return shlex.join(["harness", command, "list", *filter(None, rest)])
-    if (command, word) == ("tasks", "show"):
-        word, *rest = rest
     if command in ("match", "parity") and word in (
         "--agent",
         "--plugin",

@@ -95,7 +95,7 @@ def dev(
         return
     decode = _decoder(here)
     for attempt, verdict in judged:
-        results().print(tree(attempt, verdict, decode), markup=True)
+        results().print(tree(attempt, verdict, decode), markup=True, soft_wrap=False)
 
 
 async def _judged(

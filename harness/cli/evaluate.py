@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from harness.cli import complete
 from harness.cli.common import emit_json, progress_console, results
+from harness.errors import UserError
 from harness.python.asking import without
 from harness.wording import spoilt
+
+if TYPE_CHECKING:
+    from harness.compare.costs import Price
+    from harness.python.evaluating import Evaluation
+    from harness.python.loaded import LoadedRun
 
 app = typer.Typer(add_completion=False)
 
@@ -26,6 +33,7 @@ def evaluate(
     agent: Annotated[
         str | None, complete.agent("The agent; by default the run's, or langgraph_sql.")
     ] = None,
+    agents: complete.Agents = None,
     endpoint: Annotated[
         str | None,
         typer.Option(
@@ -45,7 +53,8 @@ def evaluate(
     read_reserved: Annotated[
         bool,
         typer.Option(
-            help="Read a split that is reserved for the end; it is written down beside the runs."
+            "--read-reserved",
+            help="Read a split that is reserved for the end; it is written down beside the runs.",
         ),
     ] = False,
     limit: Annotated[int | None, typer.Option(help="Only so many tasks, a fixed sample.")] = None,
@@ -57,35 +66,91 @@ def evaluate(
         float | None, typer.Option(min=0, help="0, the default, is greedy.")
     ] = None,
     store: complete.Store = None,
+    without_parity: complete.WithoutParity = False,
     preset: complete.Preset = None,
     config: Annotated[Path | None, typer.Option(help="A YAML file.")] = None,
     settings: complete.Settings = None,
     runs_dir: Annotated[Path, typer.Option(help="Where the evaluation's folder is made.")] = Path(
         "runs"
     ),
+    price_in: complete.PriceIn = None,
+    price_out: complete.PriceOut = None,
     json_: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
     """Measure accuracy: of a run's checkpoint, of a policy served here (--model), or of any endpoint."""
-    given = without(locals(), "json_")
+    given = without(locals(), "json_", "agents", "price_in", "price_out")
+    from harness.compare.costs import price_of
     from harness.python.evaluating import Wanted
 
+    price = price_of(price_in, price_out)
+    if agents is not None:
+        _evaluate_several(agents, given, price, json_)
+        return
     asked = Wanted(**given).asked()
     measured = asked.carry_out(progress_console())
     if json_:
         emit_json(measured.record)
     else:
         results().print(measured.summary)
+        if cost := cost_line(measured, price):
+            results().print(cost)
     if spoilt(measured.record["result"] or {}):
         raise typer.Exit(1)
-    asked_for, known = asked.config.task.val_limit, asked.known
-    if (
-        not json_
-        and run is not None
-        and limit is None
-        and asked_for is not None
-        and asked_for < known
-    ):
+    if not json_ and run is not None and limit is None:
+        _show_limit(asked)
+
+
+def _show_limit(asked: Evaluation) -> None:
+    """Print how to ask all tasks where the limit of the training was taken."""
+    limit, known, split = asked.config.task.val_limit, asked.known, asked.config.task.val_split
+    if limit is not None and limit < known:
         results().print(
-            f"{asked_for} of the {known} tasks of {asked.config.task.val_split!r}, as in the training "
+            f"{limit} of the {known} tasks of {split!r}, as in the training "
             f"(task.val_limit): --limit {known} asks all"
         )
+
+
+def cost_line(measured: LoadedRun, price: Price | None) -> str:
+    """Return what a run cost in one line; empty where nothing was counted."""
+    from harness.compare.costs import significant, tokens_of
+    from harness.compare.measures import gpu_hours
+    from harness.results.folder import RunFolder
+
+    tokens = tokens_of(RunFolder(measured.path))
+    if tokens is None:
+        return ""
+    parts = [f"{tokens.prompt:,} prompt tokens", f"{tokens.response:,} response tokens"]
+    if tokens.right:
+        each = (tokens.prompt + tokens.response) / tokens.right
+        parts.append(f"{significant(each)} tokens per right answer")
+    if hours := gpu_hours(measured.record):
+        parts.append(f"{hours:.2f} GPU-hours")
+    if price is not None:
+        money = price.of(tokens.prompt, tokens.response)
+        parts.append(f"price {significant(money, 3)}")
+    return f"cost: {', '.join(parts)}"
+
+
+def _evaluate_several(agents: str, given: dict[str, Any], price: Price | None, json_: bool) -> None:
+    """Measure several agents one after the other, and compare them.
+
+    Raises:
+        UserError: An agent is named twice, or something cannot be carried out; nothing was started then.
+    """
+    from harness.compare import compare
+    from harness.compare.formats import show_brief
+    from harness.python.evaluating import measure_agents
+
+    names = [name.strip() for name in agents.split(",") if name.strip()]
+    if given.pop("agent") is not None:
+        raise UserError("give --agent for one agent or --agents for several, not both")
+    measured = measure_agents(names, progress_console(), **given)
+    compared = compare([one.path for one in measured], baseline=names[0], references=False)
+    if json_:
+        emit_json(compared.data)
+    else:
+        show_brief(results(), compared.data, price)
+        paths = " ".join(os.path.relpath(one.path) for one in measured)
+        results().print(f"all of it: harness compare {paths}", soft_wrap=True)
+    if any(spoilt(one.record["result"] or {}) for one in measured):
+        raise typer.Exit(1)

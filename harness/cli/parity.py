@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,12 +12,10 @@ import typer
 
 from harness.cli import complete
 from harness.cli.common import emit_json, progress_console, results
-from harness.errors import ConfigError, PluginError, RunFailed, how_to_install, nearest
+from harness.errors import ConfigError, RunFailed, how_to_install, nearest
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-    from harness.parity.comparison import Deviation, Similarity
 
 app = typer.Typer(add_completion=False)
 SHOWN = 5
@@ -62,9 +57,11 @@ def parity(
     Exit status 1 where a strict agent differs.
     """
     names = _names(plugins or [], all_, program)
+    from harness.parity.report import failures, play_generated, run_parity
+
     report = run_parity(names, _scenarios(names, scenario or []), progress_console().print)
     if generated:
-        _play_generated(report, generated, generator_seed, progress_console().print)
+        play_generated(report, generated, generator_seed, progress_console().print)
     if out is not None:
         out.write_text(json.dumps(report, indent=2, ensure_ascii=False), encoding="utf-8")
     emit_json(report) if json_ else _show(report)
@@ -72,84 +69,6 @@ def parity(
         _show_generated(report)
     if failed := failures(report):
         raise RunFailed(f"not the same agent: {', '.join(failed)}")
-
-
-def run_parity(
-    names: list[str], scenarios: list[str], say: Any = lambda text: None
-) -> dict[str, Any]:
-    """Record agents and the references of their programs, compare them, keep certificates, and return the report."""
-    from harness.parity.certificate import write_certificate
-    from harness.parity.comparison import compare, measure
-    from harness.parity.recorder import Recording, record_in_process
-    from harness.plugins import agent_spec, program, program_of
-
-    def recorded(name: str) -> list[Recording] | PluginError:
-        began = time.monotonic()
-        try:
-            recordings = record_in_process(name, scenarios)
-        except PluginError as error:
-            say(f"{name}: {error}")
-            return error
-        say(f"{name}: {len(recordings)} episodes in {time.monotonic() - began:.1f} s")
-        return recordings
-
-    with ThreadPoolExecutor(2) as pool:
-        references = dict.fromkeys(program(program_of(name)).reference for name in names)
-        wanted = [*references, *names]
-        everything = dict(zip(wanted, pool.map(recorded, wanted), strict=True))
-    agents: dict[str, object] = {}
-    for name in names:
-        reference = everything[program(program_of(name)).reference]
-        if isinstance(reference, PluginError):
-            raise reference
-        spec, recordings = agent_spec(name), everything[name]
-        told = {"strict": spec.strict, "program": program_of(name)}
-        if isinstance(recordings, PluginError):
-            agents[name] = {
-                "strict": spec.strict,
-                "program": program_of(name),
-                "passed": False,
-                "error": str(recordings),
-            }
-            continue
-        result: Similarity | Deviation = (
-            compare(name, recordings, reference)
-            if spec.strict
-            else measure(name, recordings, reference)
-        )
-        row: dict[str, object] = {
-            **told,
-            "passed": getattr(result, "passed", None),
-            **asdict(result),
-        }
-        certificate = None if scenarios else write_certificate(name, result)
-        agents[name] = {**row, "certificate": certificate["hash"] if certificate else None}
-    programs = {one: program(one) for one in dict.fromkeys(map(program_of, names))}
-    return {
-        "scenario_set": {name: one.scenarios_hash for name, one in programs.items()},
-        "scenarios": {
-            name: [
-                scene.name for scene in one.scenarios if not scenarios or scene.name in scenarios
-            ]
-            for name, one in programs.items()
-        },
-        "agents": agents,
-    }
-
-
-def _play_generated(report: dict[str, Any], count: int, seed: int, say: Any) -> None:
-    """Play generated scenarios with the report's strict agents and add what was found to their rows."""
-    from harness.parity.generated import search_in_process
-
-    for name, row in report["agents"].items():
-        if not row["strict"] or "error" in row:
-            continue
-        began = time.monotonic()
-        found = search_in_process(name, count, seed)
-        row["generated"] = asdict(found)
-        if not found.passed:
-            row["passed"] = False
-        say(f"{name}: {found.count} generated scenarios in {time.monotonic() - began:.1f} s")
 
 
 def _show_generated(report: Mapping[str, Any]) -> None:
@@ -166,26 +85,6 @@ def _show_generated(report: Mapping[str, Any]) -> None:
         console.print(f"Smallest example found, max_turns {found['max_turns']}:")
         for number, reply in enumerate(found["example"]):
             console.print(f"  reply {number}: {reply}")
-
-
-def failures(report: Mapping[str, Any]) -> dict[str, str]:
-    """Why strict agents of a report did not pass, by agent: its error, or the first difference."""
-    return {
-        name: row.get("error") or _first_failure(row)
-        for name, row in report["agents"].items()
-        if row["passed"] is False
-    }
-
-
-def _first_failure(row: Mapping[str, Any]) -> str:
-    if row["mismatches"]:
-        return _difference(row["mismatches"][0])
-    found: str = row["generated"]["difference"]
-    return found
-
-
-def _difference(one: Mapping[str, str]) -> str:
-    return f"{one['scenario']}: {one['place']}: expected {one['expected']}, got {one['got']}"
 
 
 def _names(named: list[str], everything: bool, only: str | None) -> list[str]:
@@ -254,16 +153,14 @@ def _show(report: dict[str, Any]) -> None:
             "certificate", *((row.get("certificate") or "none")[:12] for row in strict.values())
         )
         console.print(_whole(table))
-        for name, row in strict.items():
-            found = _differences(
-                row.get("mismatches", []), row.get("calls_compared", 0), len(scenarios)
+        known = report["known_scenarios"][program]
+        if known > len(scenarios):
+            console.print(
+                f"No certificate: {len(scenarios)} of {known} scenarios were played. "
+                f"To play all: harness parity {' '.join(strict)}"
             )
-            for text in found[:SHOWN]:
-                console.print(f"{name}: {text}")
-            if len(found) > SHOWN:
-                console.print(
-                    f"{name}: and {len(found) - SHOWN} more differences (--json shows all)"
-                )
+        for name, row in strict.items():
+            _show_differences(name, row, len(scenarios))
         met = sorted({name for row in strict.values() for name in row.get("accepted", [])})
         for name in met:
             users = [agent for agent, row in strict.items() if name in row.get("accepted", [])]
@@ -293,6 +190,16 @@ def _show(report: dict[str, Any]) -> None:
     for name, row in report["agents"].items():
         if "error" in row:
             console.print(f"{name}: {row['error']}")
+
+
+def _show_differences(name: str, row: Mapping[str, Any], scenarios: int) -> None:
+    """Print the first differences of a strict agent to its reference."""
+    console = results()
+    found = _differences(row.get("mismatches", []), row.get("calls_compared", 0), scenarios)
+    for text in found[:SHOWN]:
+        console.print(f"{name}: {text}")
+    if len(found) > SHOWN:
+        console.print(f"{name}: and {len(found) - SHOWN} more differences (--json shows all)")
 
 
 def _whole(table: Table) -> Table:

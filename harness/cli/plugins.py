@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 import harness
 from harness.cli import complete
 from harness.cli.common import emit_json, progress_console, results
-from harness.errors import PluginError, installed_from, with_overrides
+from harness.errors import PluginError, how_to_install, installed_from, with_overrides
 from harness.plugins import registry
 
 app = typer.Typer(add_completion=False, invoke_without_command=True)
@@ -45,6 +45,11 @@ def plugins(context: typer.Context, json_: complete.Json = False) -> None:
     rows = list_plugins()
     if json_:
         emit_json(rows)
+        return
+    if not rows:
+        progress_console().print(
+            f"none installed. To install what comes with harness: {how_to_install('plugins')}"
+        )
         return
     console = results()
     width = max(len(row["name"]) for row in rows)

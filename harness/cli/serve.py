@@ -48,8 +48,8 @@ def serve(
     policy: Annotated[
         str,
         typer.Argument(
-            help="A run folder, whose newest checkpoint is served, or a policy: a name of `harness policy list`, a "
-            "folder, an id on Hugging Face.",
+            help="A run, whose newest checkpoint is served, or a study, whose best run is; or a policy: a name of "
+            "`harness policy list`, a folder, an id on Hugging Face.",
             autocompletion=complete.runs,
         ),
     ],
@@ -112,8 +112,42 @@ def to_serve(model: str | None, endpoint: str | None = None) -> RunFolder | str 
     if model is None or endpoint is not None:
         return None
     if (Path(model) / "run.json").is_file():
-        return RunFolder.open(Path(model))
-    return model if find(model) or environment_endpoint() is None else None
+        return _whole(RunFolder.open(Path(model)))
+    if find(model):
+        return model
+    if (named := _named_run(Path(model))) is not None:
+        return named
+    return model if environment_endpoint() is None else None
+
+
+def _named_run(name: Path) -> RunFolder | None:
+    """Return the run that an id means, or the best one of a study (its name, folder or file); None for neither."""
+    from harness.compare.selection import best_run, located
+    from harness.compare.states import STUDY_FILE
+    from harness.wording import percent
+
+    runs_dir = Path("runs")
+    if name.suffix in (".yaml", ".yml") and name.is_file():
+        folders = [located(name, runs_dir)]
+    else:
+        folders = [name, runs_dir / name]
+    for folder in folders:
+        if (folder / "run.json").is_file():
+            return _whole(RunFolder.open(folder))
+        if (folder / STUDY_FILE).is_file():
+            best = best_run(folder)
+            progress_console().print(
+                f"{folder}: of {best.of} finished trainings {best.arm} seed {best.seed} validated best "
+                f"({percent(best.validation)}, and was chosen by that): {best.folder.path}"
+            )
+            return best.folder
+    return None
+
+
+def _whole(folder: RunFolder) -> RunFolder:
+    """Return a run whose record can be read; a checkpoint without one is of an unknown run."""
+    folder.read()
+    return folder
 
 
 def preset_of(here: RunFolder | str | None, task: str | None) -> tuple[str | None, Path | None]:

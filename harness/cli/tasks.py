@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
 from harness.cli import complete
 from harness.cli.common import emit_json, progress_console, results
-from harness.errors import how_to_install
+from harness.errors import UserError, how_to_install
 
 app = typer.Typer(add_completion=False, invoke_without_command=True)
 
 
 @app.callback()
 def tasks(
+    context: typer.Context,
     name: Annotated[
         str | None,
         typer.Option(
@@ -34,17 +37,12 @@ def tasks(
     json_: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
     """List task sets, or describe one."""
-    from harness.config import load_config
-    from harness.plugins import make, registry, task_set_spec
+    from harness.plugins import registry
 
+    if context.invoked_subcommand is not None:
+        return
     if name is not None:
-        options = load_config(None, None, set_ or []).task.options
-        described = dict(make(task_set_spec(name), options, "task.options").describe())
-        if json_:
-            emit_json(described)
-        else:
-            for key, value in described.items():
-                results().print(f"{key}: {value}")
+        _describe(name, set_ or [], json_)
         return
     specs = registry().specs("task set")
     if json_:
@@ -65,3 +63,56 @@ def tasks(
         progress_console().print(
             f"none installed. To install what comes with harness: {how_to_install('plugins')}"
         )
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(help="A task set.", autocompletion=complete.task_sets)],
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="Its options, as task.options.path=questions.jsonl; repeatable.",
+            autocompletion=complete.settings,
+        ),
+    ] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+) -> None:
+    """Describe one task set: its options, counts, hashes, licence."""
+    _describe(name, set_ or [], json_)
+
+
+def _describe(name: str, settings: list[str], json_: bool) -> None:
+    """Print what a task set holds; where it needs options or data that are not here, what it takes."""
+    from harness.config import load_config
+    from harness.plugins import load, make, task_set_spec
+
+    options = load_config(None, None, settings).task.options
+    spec = task_set_spec(name)
+    described: dict[str, object]
+    try:
+        described = dict(make(spec, options, "task.options").describe())
+    except UserError as error:
+        if options or json_:
+            raise
+        described = {
+            "name": spec.name,
+            "summary": spec.summary,
+            "splits": ", ".join(spec.splits),
+            "options": _options(load(spec)),
+            "counts": f"not known yet: {error}",
+        }
+    if json_:
+        emit_json(described)
+        return
+    for key, value in described.items():
+        results().print(f"{key}: {value}")
+
+
+def _options(target: Callable[..., object]) -> str:
+    """Return the options of a task set with their defaults, as `task.options.NAME` takes them."""
+    shown = []
+    for one in inspect.signature(target).parameters.values():
+        has_default = one.default is not inspect.Parameter.empty
+        shown.append(f"{one.name}={one.default}" if has_default else one.name)
+    return ", ".join(shown) or "none"

@@ -53,12 +53,13 @@ def train(
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Training steps in all.")] = None,
     ci_fast: Annotated[
-        bool, typer.Option("--ci-fast", help="One step on a few questions.")
+        bool, typer.Option("--one-step", "--ci-fast", help="One step on a few questions.")
     ] = False,
-    ci: Annotated[bool, typer.Option("--ci", help="Twenty steps.")] = False,
+    ci: Annotated[bool, typer.Option("--twenty-steps", "--ci", help="Twenty steps.")] = False,
     resume: Annotated[
         Path | None, typer.Option(help="A run folder to go on with.", autocompletion=complete.runs)
     ] = None,
+    without_parity: complete.WithoutParity = False,
     runs_dir: Annotated[Path, typer.Option(help="Where the run's folder is made.")] = Path("runs"),
     trace_start: Annotated[
         Path | None,

@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
+from harness.compare import brief
 from harness.compare.columns import Table
 from harness.compare.forms import Format
 from harness.compare.keys import Comparison, EstimateData
@@ -22,6 +23,8 @@ from harness.wording import printable
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
+
+    from harness.compare.costs import Price
 
 _NUMBER = re.compile(r"[<+-]?[\d.,]+( [\[(].*[\])])?")
 _LATEX = str.maketrans(
@@ -76,6 +79,19 @@ def show(console: Console, comparison: Comparison, references: Sequence[Referenc
         show_table(console, table)
     for sentence in sentences(comparison):
         console.print(sentence, markup=False, soft_wrap=True)
+
+
+def show_brief(console: Console, comparison: Comparison, price: Price | None = None) -> None:
+    """Print the answer in one sentence, one table and one picture on a terminal."""
+    console.print(brief.answer(comparison, price), style="bold", markup=False, soft_wrap=False)
+    show_table(console, brief.table(comparison, price))
+    console.print(brief.picture(comparison), markup=False, soft_wrap=True)
+
+
+def brief_text(comparison: Comparison, price: Price | None = None) -> str:
+    """Return the brief form as Markdown: sentence, table and picture."""
+    shown = markdown_tables([brief.table(comparison, price)], heading="")
+    return f"{brief.answer(comparison, price)}\n\n{shown}\n```\n{brief.picture(comparison)}\n```\n"
 
 
 def show_table(console: Console, table: Table) -> None:

@@ -9,6 +9,7 @@ from itertools import groupby, product
 from typing import TYPE_CHECKING, Any, get_args
 
 from harness.compare.keys import Exempt
+from harness.compare.kinds import other_kinds
 from harness.compare.shadow import check_shadow, is_idiomatic
 from harness.errors import NotComparable
 from harness.layers import flatten
@@ -156,9 +157,10 @@ def check_identity(
 
 def _refusal(refused: Sequence[Difference]) -> str:
     """All differences: one in a line, several in a line each under what they are about."""
+    for one in refused:
+        if one.key == "kind":
+            return other_kinds({str(value): names for value, names in one.values})
     refused = sorted(refused, key=lambda one: GROUPS.index(one.group))
-    if any(one.key == "kind" for one in refused):
-        refused = [one for one in refused if one.key != "device"]
     by_top = {one.top: [other.key for other in refused if other.top == one.top] for one in refused}
     advice = " ".join(
         f"--allow {found[0] if len(found) == 1 else top}" for top, found in by_top.items()

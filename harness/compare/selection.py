@@ -10,6 +10,7 @@ from harness.compare.runs import Run, read_run, readable
 from harness.compare.states import STUDY_FILE, Asked, Entry, read_state
 from harness.errors import NoSuchArm, UserError, nearest
 from harness.layers import differing, flatten, parse_yaml
+from harness.results.folder import RunFolder
 
 _OF_THE_DEVICE = (
     "gpus",
@@ -57,8 +58,7 @@ def select(paths: Iterable[Path], runs_dir: Path = Path("runs")) -> Selection:
     """
     chosen = Selection([])
     empty = []
-    for path in paths:
-        found = located(path, runs_dir)
+    for path, found in _located(list(paths), runs_dir):
         if (found / STUDY_FILE).is_file():
             _add_study(chosen, found)
         elif (found / "run.json").is_file():
@@ -70,11 +70,13 @@ def select(paths: Iterable[Path], runs_dir: Path = Path("runs")) -> Selection:
             chosen.name = chosen.name or found.name
     unique = {run.folder.path: run for run in chosen.runs}
     chosen.runs = list(unique.values())
-    if not chosen.runs:
-        raise UserError("there is no run yet to look at. `harness runs list` shows what there is")
+    if not chosen.runs and not empty:
+        raise UserError("no run was named. `harness runs list` shows what there is")
     if empty:
+        names = " and ".join(map(str, empty))
         raise UserError(
-            f"{empty[0]} holds no run: no run.json is in it or a folder below. Restore it, or leave it out"
+            f"No run.json in {names}, nor in a folder below. Restore it, or leave it out; "
+            "`harness runs list` shows what there is"
         )
     if not all(run.arm for run in chosen.runs):
         name_arms(chosen.runs)
@@ -82,6 +84,29 @@ def select(paths: Iterable[Path], runs_dir: Path = Path("runs")) -> Selection:
         chosen.runs[0].id if len(chosen.runs) == 1 else f"{len(chosen.runs)} runs"
     )
     return chosen
+
+
+def _located(paths: Sequence[Path], runs_dir: Path) -> list[tuple[Path, Path]]:
+    """Return every path with the folder that it means.
+
+    Raises:
+        UserError: Some mean none; the message names them all.
+    """
+    found: list[tuple[Path, Path]] = []
+    missing: dict[Path, UserError] = {}
+    for path in paths:
+        try:
+            found.append((path, located(path, runs_dir)))
+        except UserError as error:
+            missing[path] = error
+    if len(missing) > 1:
+        names = " and ".join(map(str, missing))
+        raise UserError(
+            f"{names} are neither runs, studies nor folders of runs. `harness runs list` shows those found"
+        )
+    for error in missing.values():
+        raise error
+    return found
 
 
 def name_arms(runs: Sequence[Run]) -> None:
@@ -140,6 +165,53 @@ def other_names(runs: Iterable[Run]) -> dict[str, set[str]]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class BestRun:
+    """The training of a study that validated best.
+
+    Attributes:
+        validation: Accuracy, or mean reward, of its last validation.
+        of: How many finished trainings it was chosen from.
+    """
+
+    folder: RunFolder
+    arm: str
+    seed: int
+    validation: float
+    of: int
+
+
+def best_run(folder: Path) -> BestRun:
+    """Return the finished training of a study with the highest last validation, the first of equal ones.
+
+    Args:
+        folder: The study's folder.
+
+    Raises:
+        UserError: The study's state cannot be read, or none of its trainings has finished.
+    """
+    state = read_state(folder)
+    finished: list[BestRun] = []
+    for job in state["jobs"]:
+        if job.get("kind") == "eval" or not job["run"]:
+            continue
+        run = RunFolder(folder / job["run"])
+        if not (run.path / "run.json").is_file():
+            continue
+        record = run.read()
+        result = record["result"] or {}
+        validation = result.get("val_accuracy_final")
+        if record["status"] == "finished" and validation is not None:
+            finished.append(BestRun(run, job["arm"], job["seed"], float(validation), 0))
+    if not finished:
+        raise UserError(
+            f"no training of study {state['name']!r} in {folder} has finished with a validation. "
+            f"Its runs: harness runs list {folder}"
+        )
+    best = max(finished, key=lambda one: one.validation)
+    return replace(best, of=len(finished))
+
+
 def located(path: Path, runs_dir: Path) -> Path:
     """The folder that is meant: its path, a run's id, or a study's file."""
     if path.is_dir():
@@ -164,9 +236,19 @@ def located(path: Path, runs_dir: Path) -> Path:
     close = [run for run in runs_dir.glob(f"*{path.name}*") if (run / "run.json").is_file()]
     if len(close) == 1:
         return close[0]
+    hint = nearest(str(path), _beside(path, runs_dir), ".")
     raise UserError(
-        f"{path} is neither a run, a study nor a folder of runs. `harness runs list` shows those found"
+        f"{path} is neither a run, a study nor a folder of runs{hint} `harness runs list` shows those found"
     )
+
+
+def _beside(path: Path, runs_dir: Path) -> list[str]:
+    """Return what a mistyped path may mean: files of studies or folders in its own folder, and runs by their ids."""
+    if path.suffix in (".yaml", ".yml"):
+        return [str(one) for one in sorted(path.parent.glob(f"*{path.suffix}"))]
+    folders = [one for one in sorted(path.parent.glob("*")) if one.is_dir()]
+    runs = [one for one in sorted(runs_dir.glob("*")) if one.is_dir()]
+    return [*map(str, folders), *(one.name for one in runs)]
 
 
 def _add_study(chosen: Selection, folder: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from harness.compare.keys import Comparison
 from harness.compare.numbers import points
 from harness.compare.verdicts import conclusions, few_clusters
@@ -17,7 +19,8 @@ def sentences(comparison: Comparison) -> list[str]:
     ]
     if not comparison["pairs"]:
         alone = [
-            f"{_checkpoint(comparison)}Intervals: 95 %. One arm alone; two runs: `harness runs diff A B`."
+            f"Only one arm, so nothing is compared. {_checkpoint(comparison)}Intervals: 95 %. "
+            "What two runs differ in: `harness runs diff A B`."
         ]
         if comparison["one_seed"] and comparison["kind"] == "train":
             alone.append("One seed: another training may reach something else.")
@@ -70,9 +73,23 @@ def _no_signal(comparison: Comparison) -> list[str]:
             )
             found.append(
                 f"Nothing could be learned in {arm['name']}{which}: no task's rollouts gave a gradient. "
-                f"{' '.join(dict.fromkeys(flat.values()))}"
+                f"{_reasons(flat)}"
             )
     return found
+
+
+def _reasons(flat: Mapping[int, str]) -> str:
+    """Return why trainings had nothing to learn from, by seed where not all had the same reason."""
+    seeds: dict[str, list[int]] = {}
+    for seed, reason in flat.items():
+        seeds.setdefault(reason, []).append(seed)
+    if len(seeds) == 1:
+        return next(iter(seeds))
+    sentences_by_reason = []
+    for reason, of in seeds.items():
+        plural = "s" if len(of) > 1 else ""
+        sentences_by_reason.append(f"Seed{plural} {', '.join(map(str, of))}: {reason}")
+    return " ".join(sentences_by_reason)
 
 
 def _in_common(comparison: Comparison) -> list[str]:

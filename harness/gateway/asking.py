@@ -120,7 +120,7 @@ class Asking:
         except aiohttp.ClientConnectorError as error:
             upstream.mark_down()
             raise Refusal(
-                "upstream_unreachable", f"no connection to {upstream.base_url}: {error}"
+                "upstream_unreachable", f"no connection to {upstream.base_url}: {error.os_error}"
             ) from error
         except aiohttp.ClientPayloadError as error:
             message = f"{upstream.base_url} broke off its answer: {error}"

@@ -162,6 +162,12 @@ def _differences(mine: Recording, base: Recording, accepted: set[str]) -> list[M
 
     if mine.leaks:
         differ("gold", "in no request", ", ".join(mine.leaks))
+    if mine.swallowed and not base.swallowed:
+        # All that differs after the error follows from it.
+        found.append(
+            Mismatch(mine.label, "error of a call", "the error ends the rollout", mine.swallowed)
+        )
+        return found
     roles, base_roles = [call.role for call in mine.calls], [call.role for call in base.calls]
     if roles != base_roles:
         differ("sequence of roles", " > ".join(base_roles), " > ".join(roles) or "no calls")

@@ -27,6 +27,7 @@ from harness import plugins
 from harness.branches import in_order
 from harness.errors import PluginError, last_line
 from harness.gateway.dialects import Written
+from harness.parity.swallowed import swallowed_error
 from harness.programs import CANARY, PLAYS, Program, Scenario
 from harness.records import Attempt, ToolCall, arguments_text
 from harness.rollout.environments import python_for
@@ -63,6 +64,7 @@ class Recording:
         executed: Tool calls, in order.
         prompt_chars: Characters of all messages sent.
         leaks: Places where the gold's canary turned up; must be empty.
+        swallowed: What the agent did after a call that the server failed; empty where it let the error out.
     """
 
     scenario: str
@@ -74,6 +76,7 @@ class Recording:
     detail: str
     prompt_chars: int
     leaks: list[str]
+    swallowed: str = ""
 
     @property
     def label(self) -> str:
@@ -246,6 +249,7 @@ def _recording(
             for message in body.get("messages", [])
         ),
         leaks=[f"call {index}" for index, call in enumerate(calls) if CANARY.encode() in call.raw],
+        swallowed=swallowed_error(attempt),
     )
 
 

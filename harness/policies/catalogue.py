@@ -149,6 +149,10 @@ class Named:
         return read_json(self.folder / MANIFEST, advice) if self.there else {}
 
 
+OWN_QUESTIONS = "qwen2.5-coder-0.5b"
+"""The policy to begin with where questions are one's own: small enough to be measured on a CPU."""
+
+
 @cache
 def known() -> dict[str, Named]:
     """Those that this release names, from the file beside this module, and those that plugins bring, read once.

@@ -84,12 +84,16 @@ def default_preset(task: str | None, device: str) -> str:
 def named_endpoint(
     endpoint: str | None, model: str | None, api_key_env: str
 ) -> tuple[str, str, str | None]:
-    """URL, model and key: as options say, else as `OPENAI_BASE_URL` (or `OPENAI_API_BASE`) and `MODEL` do.
+    """Return URL, model and key of an endpoint that answers.
+
+    Options name them, else `OPENAI_BASE_URL` (or `OPENAI_API_BASE`) and `MODEL` do. Without a model, the first that
+    the endpoint lists.
 
     Raises:
-        UserError: Neither names an endpoint, it is no URL, or it does not list its models and none is named.
+        UserError: Neither names an endpoint, or the endpoint cannot answer; see `checked_endpoint`.
     """
     from harness.gateway.client import checked_url
+    from harness.policies.endpoints import checked_endpoint
 
     url, key = endpoint or environment_endpoint(), os.environ.get(api_key_env)
     if not url:
@@ -98,28 +102,10 @@ def named_endpoint(
         )
     url = checked_url(url)
     model = model or (os.environ.get("MODEL") if endpoint is None else None)
-    return url, model or first_model(url, key), key
+    found = checked_endpoint(url, model, key, api_key_env)
+    return found.base_url, found.model, found.api_key
 
 
 def environment_endpoint() -> str | None:
     """The endpoint that the environment names."""
     return os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE") or None
-
-
-def first_model(endpoint: str, api_key: str | None) -> str:
-    """The model that an endpoint offers first.
-
-    Raises:
-        UserError: It does not answer `GET /models`.
-    """
-    import httpx
-
-    headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
-    try:
-        answer = httpx.get(f"{endpoint.rstrip('/')}/models", headers=headers, timeout=30)
-        answer.raise_for_status()
-        return str(answer.json()["data"][0]["id"])
-    except (httpx.HTTPError, ValueError, LookupError) as error:
-        raise UserError(
-            f"{endpoint} does not list its models ({error}); check the URL, or give --model NAME"
-        ) from error

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness.config import Config, load_config, resolve_device
 from harness.errors import UserError
@@ -55,6 +55,7 @@ def evaluate(
     samples: int | None = None,
     temperature: float | None = None,
     store: str | None = None,
+    without_parity: bool = False,
     preset: str | None = None,
     config: PathLike | None = None,
     settings: Settings = (),
@@ -77,6 +78,7 @@ def evaluate(
         samples: Rollouts of a task, for pass@k and what they agree on.
         temperature: 0, the default, is greedy.
         store: URL of a store in a process of its own (`harness store`).
+        without_parity: Make no parity certificate that a strict agent lacks, and start.
         preset: A preset of `harness config list`.
         config: A YAML file.
         settings: Dotted keys with values, `{"max_turns": 1}`, or texts `key=value`; options count over them.
@@ -99,6 +101,34 @@ def evaluate(
     )
 
 
+def measure_agents(
+    agents: Sequence[str], console: Console, *, without_parity: bool = False, **options: Any
+) -> list[LoadedRun]:
+    """Measure several agents one after the other, with the same questions, sampling and policy.
+
+    Args:
+        agents: At least two, each once.
+        options: As `evaluate` takes them, but for the agent.
+
+    Returns:
+        The evaluations in the order of the agents.
+
+    Raises:
+        UserError: What is asked for cannot be done, or an agent fails parity; nothing was started.
+    """
+    from harness.parity.report import certify
+
+    if len(agents) < 2 or len(set(agents)) < len(agents):
+        named = ",".join(agents) or "none"
+        raise UserError(
+            f"--agents takes two agents or more, each once, for example reference_sql,crewai_sql; got {named}"
+        )
+    # All are checked before the first is measured.
+    asked = [Wanted(agent=agent, without_parity=True, **options).asked() for agent in agents]
+    certify(agents, console.print, leave=without_parity)
+    return [one.carry_out(console) for one in asked]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
     """An evaluation as it is asked for; `evaluate` explains the fields."""
@@ -116,6 +146,7 @@ class Wanted:
     samples: int | None = None
     temperature: float | None = None
     store: str | None = None
+    without_parity: bool = False
     preset: str | None = None
     config: PathLike | None = None
     settings: Settings | None = ()
@@ -129,6 +160,8 @@ class Wanted:
         from harness.run.data import load_tasks
 
         trained = RunFolder.open(Path(self.run)) if self.run is not None else None
+        if trained is not None:
+            trained.read()  # a checkpoint without a whole record is of an unknown run
         resolved = self._resolved(trained)
         check(resolved, trains=False, reads_reserved=self.read_reserved)
         return Evaluation(
@@ -142,6 +175,7 @@ class Wanted:
             endpoint=self.endpoint,
             model=plain(self.model),
             api_key_env=self.api_key_env,
+            without_parity=self.without_parity,
         )
 
     @property
@@ -210,6 +244,7 @@ class Evaluation:
     endpoint: str | None
     model: str | None
     api_key_env: str
+    without_parity: bool = False
 
     def carry_out(self, console: Console) -> LoadedRun:
         """Measure to the end.
@@ -229,13 +264,14 @@ class Evaluation:
         from harness.run.checks import check_device
 
         config, label = self.config, f"eval-{self.config.agent}"
+        if unseen := self._unseen_program():
+            console.print(unseen)
         parent: Parent | None = None
         # The folder comes once all is there that can be asked for wrongly: an error leaves no empty run behind.
         if not self.served:
-            policy, endpoint = (
-                "",
-                Endpoint(*named_endpoint(self.endpoint, self.model, self.api_key_env)),
-            )
+            policy = ""
+            endpoint = Endpoint(*named_endpoint(self.endpoint, self.model, self.api_key_env))
+            self._certify(console)
             folder = RunFolder.create(self.runs_dir, label)
             work.enter_context(folder.dropped_without_record())
         else:
@@ -244,6 +280,7 @@ class Evaluation:
                 policy = str(checkpoint_model(self.trained, self.step))
             else:
                 policy = fetched(PolicyConfig(path=str(self.model)))
+            self._certify(console)
             folder = RunFolder.create(self.runs_dir, label)
             length = config.sampling.max_prompt_tokens + config.sampling.max_response_tokens
             work.enter_context(folder.dropped_without_record())
@@ -266,3 +303,25 @@ class Evaluation:
         ) as show:
             evaluate(config, folder, endpoint, show, policy, parent, self.answers)
         return LoadedRun.read(folder)
+
+    def _unseen_program(self) -> str:
+        """Return a remark where the policy was trained with another program than the one it is measured in."""
+        from harness.plugins import program_of
+
+        if self.trained is None:
+            return ""
+        identity, program = self.trained.read()["identity"], program_of(self.config.agent)
+        before = identity.get("program")
+        if before in (None, program):
+            return ""
+        return (
+            f"{self.config.agent} runs the program {program!r}. The policy was trained in {before!r} and never saw "
+            f"prompts of {program!r}, so a low figure says nothing about the agent. "
+            f"An agent of {before!r}: --agent {self.trained.read()['agent']}"
+        )
+
+    def _certify(self, console: Console) -> None:
+        """Make the certificate that a comparison will ask for, once all else is known to be there."""
+        from harness.parity.report import certify
+
+        certify([self.config.agent], console.print, leave=self.without_parity)

@@ -12,11 +12,11 @@ from harness.results.replies import remarks_on
 from harness.tool_calls import tools_unused
 from harness.wording import (
     answered_by,
+    difficulty_order,
     duration,
     failed_itself,
     mean,
     measured,
-    percent,
     spoilt,
     unparsed,
     unread,
@@ -159,12 +159,16 @@ def _of_training(folder: RunFolder, record: Mapping[str, Any]) -> Iterator[str]:
         yield f"of the last validation: {remark}"
     if result.get("no_signal"):
         yield f"nothing could be learned: {result['no_signal']}"
+        yield f"to try: {ways_out(record)}"
     elif result.get("signal") is not None:
         chosen = record["identity"]["train"]["algorithm"] == "rejection"
-        which = "with a rollout good enough" if chosen else "with different rewards"
-        yield f"groups {which}, which training learns from: {percent(result['signal'])}"
+        which = "had a rollout good enough" if chosen else "had mixed rewards"
+        yield f"{100 * result['signal']:.0f} % of groups {which} (only these teach)"
     if result["rollout_probs_diff_max"] is not None:
-        yield f"rollout against trainer, largest probability difference: {result['rollout_probs_diff_max']:.1e}"
+        yield (
+            "rollout against trainer, largest probability difference: "
+            f"{result['rollout_probs_diff_max']:.1e} (below 0.01 is normal)"
+        )
     if (
         record.get("parity") is None
         and not is_reference(record["agent"])
@@ -175,6 +179,22 @@ def _of_training(folder: RunFolder, record: Mapping[str, Any]) -> Iterator[str]:
             "`harness compare` cannot compare the run with another agent's"
         )
     yield f"{folder.path}   (next: harness report {folder.path}, harness eval {folder.path})"
+
+
+def ways_out(record: Mapping[str, Any]) -> str:
+    """Return what to change where no group of a training had mixed rewards, in one line."""
+    identity = record["identity"]
+    from harness.policies.catalogue import OWN_QUESTIONS
+
+    group = int(identity.get("group_size") or 4)
+    more = f"more rollouts a group (--set rollout.group_size={2 * group})"
+    if ", the highest" in record["result"]["no_signal"]:
+        return f"harder questions, or {more}"
+    larger = (
+        f"a policy that knows more (`harness policy fetch {OWN_QUESTIONS}`, then --model {OWN_QUESTIONS}; "
+        "training it needs a GPU, measuring it does not)"
+    )
+    return f"{larger}, another --preset, easier questions, or {more}"
 
 
 def _of_evaluation(folder: RunFolder, record: Mapping[str, Any]) -> Iterator[str]:
@@ -199,7 +219,8 @@ def _of_evaluation(folder: RunFolder, record: Mapping[str, Any]) -> Iterator[str
         from harness.compare.sampled import lines
 
         yield "\n".join(lines(several, graded))
-    levels = result["by_difficulty"].items()
+    by_difficulty = result["by_difficulty"]
+    levels = sorted(by_difficulty.items(), key=lambda item: difficulty_order(item[0]))
     told = (f"{level} {mean(row['accuracy'], graded)} ({row['tasks']})" for level, row in levels)
     if len(levels) > 1:
         yield f"by difficulty: {', '.join(told)}"

@@ -27,7 +27,7 @@ from harness.python.display import TrainingDisplay
 from harness.python.loaded import LoadedRun
 from harness.python.loops import interruptible, own_loop
 from harness.results.folder import RunFolder, replace_text
-from harness.wording import duration
+from harness.wording import about
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -54,6 +54,7 @@ def train(
     ci_fast: bool = False,
     ci: bool = False,
     resume: PathLike | None = None,
+    without_parity: bool = False,
     runs_dir: PathLike = "runs",
     progress: bool = True,
     on_progress: Callable[[Progress], None] = lambda progress: None,
@@ -76,6 +77,7 @@ def train(
         ci_fast: One step on a few questions.
         ci: Twenty steps.
         resume: A run to go on with.
+        without_parity: Make no parity certificate that a strict agent lacks, and start.
         runs_dir: Where the run's folder is made.
         progress: Whether to show on stderr how far it is.
         on_progress: Called a few times a second.
@@ -117,6 +119,7 @@ class Wanted:
     ci_fast: bool = False
     ci: bool = False
     resume: PathLike | None = None
+    without_parity: bool = False
     runs_dir: PathLike = "runs"
 
     def asked(self) -> Training:
@@ -150,7 +153,9 @@ class Wanted:
             ).device
             preset = default_preset(self.task, resolve_device(device))
         return Training(
-            load_config(preset, path(self.config), overrides, **named), Path(self.runs_dir)
+            load_config(preset, path(self.config), overrides, **named),
+            Path(self.runs_dir),
+            without_parity=self.without_parity,
         )
 
     def _resumed(self, resume: Path, store: str | None) -> Training:
@@ -195,12 +200,14 @@ class Training:
     Attributes:
         before: The run that goes on.
         finished: That there is nothing left to do, in a sentence; empty where there is.
+        without_parity: Whether a certificate that a new run's agent lacks is not made.
     """
 
     config: Config
     runs_dir: Path
     before: RunFolder | None = None
     finished: str = ""
+    without_parity: bool = False
 
     def carry_out(
         self,
@@ -217,6 +224,7 @@ class Training:
             panel: Whether to draw one.
             beside: Entered around all that is written to the run's folder.
         """
+        from harness.parity.report import certify
         from harness.run.checks import check_machine
         from harness.run.data import load_data
 
@@ -225,6 +233,8 @@ class Training:
             return LoadedRun.read(self.before)
         check_machine(self.config)
         data = load_data(self.config, self.before)
+        if self.before is None:
+            certify([self.config.agent], console.print, leave=self.without_parity)
         # Only now, when all that can be asked for wrongly was: an error leaves no empty run behind.
         folder = self.before or RunFolder.create(self.runs_dir, self.config.agent)
         with folder.dropped_without_record(), beside(folder):
@@ -244,7 +254,7 @@ class Training:
         config = self.config
         agent = f"{config.agent} on {config.task.name}, {resolve_device(config.device)}"
         took = _start_s(config)
-        last = "" if took is None else f", which took {duration(took)} the last time"
+        last = "" if took is None else f", {about(took)}"
         console.print(f"{folder.path}: {agent}; {config.train.trainer} is being started{last}")
         say_what_is_awaited(console, config, folder)
         title = f"{config.agent} · train {config.agent_match!r} · seed {config.seed}"

@@ -7,7 +7,7 @@ import re
 from urllib.parse import urlsplit
 
 from harness.config import Config, resolve_device
-from harness.errors import ConfigError, EnvironmentProblem
+from harness.errors import ConfigError, EnvironmentProblem, nearest
 from harness.plugins import (
     agent_spec,
     check_fit,
@@ -44,8 +44,11 @@ def check(config: Config, *, trains: bool = True, reads_reserved: bool = False) 
     asked = {"train_split": config.task.train_split} if trains else {}
     for key, split in (asked | {"val_split": config.task.val_split}).items():
         if split not in task_set.splits:
+            # What only measures has the option --split for it.
+            named = f"task.{key}" if trains else f"--split (task.{key})"
             raise ConfigError(
-                f"task.{key}: {task_set.name!r} has no split {split!r}. Use one of: {', '.join(task_set.splits)}"
+                f"{named}: {task_set.name!r} has no split {split!r}{nearest(split, task_set.splits, '.')} "
+                f"Use one of: {', '.join(task_set.splits)}"
             )
         if split in task_set.reserved and not reads_reserved:
             free = ", ".join(name for name in task_set.splits if name not in task_set.reserved)
@@ -72,7 +75,7 @@ def check(config: Config, *, trains: bool = True, reads_reserved: bool = False) 
     if trains and not matched:
         raise ConfigError(
             f"agent_match {pattern!r} matches none of the roles of {spec.name}: {', '.join(spec.roles)}. "
-            "Name what finds one, for example all: --set agent_match=."
+            "Use part of a role's name, or train all roles: --agent-match '.'"
         )
     check_roles(config, matched if trains else ())
     if trains:

@@ -25,6 +25,7 @@ from typing import Any, Self
 import orjson
 from aiohttp import web
 
+from harness.records import CHECK_HEADER
 from harness.scripted.completion import Reply as Reply
 from harness.scripted.completion import ScriptedCompletion
 
@@ -218,6 +219,8 @@ class ScriptedServer:
             messages = body["messages"]
         except (orjson.JSONDecodeError, KeyError, TypeError) as error:
             return _error(400, f"not a chat completion request: {error!r}")
+        if CHECK_HEADER in request.headers:
+            return self._answer_check(body)
         conversation = conversation_of(messages)
         headers = {name.lower(): value for name, value in request.headers.items()}
         with self._arrived:
@@ -234,6 +237,13 @@ class ScriptedServer:
         except (asyncio.CancelledError, ConnectionError):
             received.aborted.set()
             raise
+
+    def _answer_check(self, body: Mapping[str, Any]) -> web.Response:
+        """Answer the look at an endpoint before a run; a script knows only the calls of agents."""
+        if body.get("model") != self.model:
+            return _error(404, f"The model {body.get('model')!r} does not exist.")
+        completion = ScriptedCompletion(self.model, body, Reply("Hi"), self._token_ids)
+        return _json(completion.whole())
 
     async def _answer(self, request: web.Request, received: ReceivedRequest) -> web.StreamResponse:
         body = received.body

@@ -31,6 +31,7 @@ from harness.gateway.server import GatewayServer
 from harness.hookspecs import AgentSpec
 from harness.parity.comparison import changed_together
 from harness.parity.recorder import SAMPLING, Recording, record
+from harness.parity.swallowed import swallowed_error
 from harness.plugins import agent_spec, load, program, program_of, registry
 from harness.programs import CANARY, Scenario
 from harness.records import Attempt
@@ -220,6 +221,7 @@ class AgentContract(Contract):
         async def play(stage: Stage) -> None:
             attempt = await stage.attempt(loaded, name, stage.request())
             # What a server refuses that took the run's own parameters before is of the agent's making.
+            assert not (fault := swallowed_error(attempt)), fault
             expected = "agent_error" if name == "refused" else "endpoint_error"
             assert attempt.outcome == expected, (attempt.outcome, attempt.detail)
             assert attempt.answer is None

@@ -115,7 +115,7 @@ def test_unscored_is_never_zero_and_failed_runs_are_told(compared: Comparison) -
 
 
 def test_a_named_folder_without_a_run_is_refused(three_arms: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=f"{tmp_path} holds no run: no run.json"):
+    with pytest.raises(UserError, match=f"No run.json in {tmp_path}, nor"):
         select([three_arms, tmp_path])
 
 
@@ -602,10 +602,30 @@ def test_evaluations_compare_with_evaluations_only(write_run: Write) -> None:
         and found["views"] == []
         and found["arms"][0]["accuracy_initial"] is None
     )
-    with pytest.raises(
-        NotComparable, match=r"(?s)task set:\n  data_order differs.*run:\n  kind differs"
-    ):
-        compare(select([one.path, write_run().path]))
+    training = write_run()
+    with pytest.raises(NotComparable) as refused:
+        compare(select([one.path, training.path]))
+    text = str(refused.value)
+    assert f"{one.path} is an evaluation and {training.path} is a training: " in text
+    assert f"`harness eval {training.path}`" in text and "--allow" not in text
+
+
+def test_paths_that_mean_nothing_are_all_named_with_what_is_near(
+    write_run: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = write_run()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "roles.yaml").write_text("name: roles")
+    with pytest.raises(UserError, match="runs/a and runs/b are neither runs, studies nor"):
+        select([Path("runs/a"), Path("runs/b")])
+    with pytest.raises(UserError, match=r"rolse.yaml is neither .*; did you mean 'roles.yaml'\?"):
+        select([Path("rolse.yaml")])
+    mistyped = run.path.with_name(run.path.name[:-2] + "xx")
+    with pytest.raises(UserError, match=f"did you mean '.*{run.path.name}'"):
+        select([mistyped])
+    (tmp_path / "old").mkdir()
+    with pytest.raises(UserError, match="^No run.json in old, nor in a folder below"):
+        select([Path("old")])
 
 
 def test_runs_without_transitions_leave_dashes(write_run: Write) -> None:

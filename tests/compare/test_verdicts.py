@@ -213,13 +213,15 @@ def test_the_end_of_a_training_says_that_nothing_could_be_learned(
     flat, mixed = (
         write_run(steps=2, val_limit=20, accuracy=(level, level)) for level in (0.0, 0.5)
     )
-    assert "nothing could be learned: All 16 training rollouts have reward 0" in summary(
-        flat, flat.read()
-    )
+    told = summary(flat, flat.read())
+    assert "nothing could be learned: All 16 training rollouts have reward 0" in told
+    assert "harness policy fetch qwen2.5-coder-0.5b" in told
+    assert "--set rollout.group_size=" in told and "easier questions" in told
+    solved = write_run(steps=2, val_limit=20, accuracy=(1.0, 1.0))
+    assert "to try: harder questions" in summary(solved, solved.read())
     said = summary(mixed, mixed.read())
-    assert (
-        "nothing could be learned" not in said
-        and "groups with different rewards, which training learns from:" in said
+    assert "nothing could be learned" not in said and re.search(
+        r"\d+ % of groups had mixed rewards \(only these teach\)", said
     )
 
 
@@ -331,7 +333,7 @@ def test_one_arm_explains_no_p_values(write_run: Write) -> None:
     several = ["eval.samples=2", "eval.temperature=1.0"]
     for run in (write_run(seed=0), write_run(kind="eval", val_limit=20, overrides=several)):
         text = render(compare(select([run.path])), "md")
-        assert "One arm alone; two runs: `harness runs diff A B`." in text
+        assert "Only one arm, so nothing is compared. " in text
         assert not re.search(r"\bp values?\b|verdict|corrected", text)
 
 
@@ -398,3 +400,16 @@ def test_power_with_one_cluster_plans_with_no_other_and_keeps_its_promise(
             found = crossed_mean(rows.with_columns(value=values.ravel()))
             hits += found is not None and found.p_difference() < 0.05 / arms
         assert hits / repeats == pytest.approx(0.8, abs=2.6 * (0.8 * 0.2 / repeats) ** 0.5)
+
+
+def test_each_seed_has_its_own_reason_why_nothing_could_be_learned(write_run: Write) -> None:
+    for seed, level in enumerate((0.0, 1.0)):
+        write_run(seed=seed, steps=2, val_limit=20, accuracy=(level, level))
+    runs_dir = write_run(seed=2, steps=2, val_limit=20, accuracy=(1.0, 1.0)).path.parent
+    (told,) = [
+        text
+        for text in sentences(compare(select([runs_dir])))
+        if text.startswith("Nothing could be learned")
+    ]
+    assert "Seed 0: All 16 training rollouts have reward 0, the lowest." in told
+    assert "Seeds 1, 2: All 16 training rollouts have reward 1, the highest." in told

@@ -61,6 +61,16 @@ class Retries(ReferenceSQL):
             return await super().ask(toolbox, prompt)
 
 
+class SwallowsErrors(ReferenceSQL):
+    """Takes the text of a refused call for the model's reply."""
+
+    async def ask(self, toolbox: Toolbox, prompt: Prompt) -> str:
+        try:
+            return await super().ask(toolbox, prompt)
+        except httpx.HTTPStatusError as error:
+            return error.response.text
+
+
 class DropsStop(ReferenceSQL):
     """Leaves the parameter `stop` out of its requests."""
 

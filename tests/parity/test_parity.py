@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 import sysconfig
@@ -24,6 +25,8 @@ from harness.toolbox import LLM, Toolbox
 from harness_sql.self_correcting.prompts import Prompt
 from harness_sql.self_correcting.reference import ReferenceSQL
 from harness_sql.self_correcting.scenarios import SCENARIOS, Scenario
+
+from .bad_agents import Retries, SwallowsErrors
 
 pytest.importorskip("langchain_openai")
 PROGRAM = "self_correcting_sql"
@@ -103,6 +106,24 @@ def test_a_changed_temperature_is_named(
     assert line == f"{shared}expected 0.7, got 0.0"
     (line,) = _differences(rows[:1], verdict.calls_compared, len(CHOSEN))
     assert line == "wrong_then_fixed: call 0 (write_query) temperature: expected 0.7, got 0.0"
+
+
+@pytest.mark.parametrize(
+    ("agent", "reason"),
+    [
+        (SwallowsErrors(), "the agent went on with the error's text: let errors out"),
+        (Retries(), "the agent sent it again"),
+    ],
+)
+def test_an_error_that_an_agent_does_not_let_out_is_named(
+    reference: list[Recording], agent: ReferenceSQL, reason: str
+) -> None:
+    failing = [one for one in CHOSEN if one.name == "server_error"]
+    recordings = asyncio.run(record(agent, PROGRAM, failing, ["alone"]))
+    verdict = compare("bad", recordings, reference)
+    (found,) = verdict.mismatches
+    assert re.match(r"call \d \(\w+\) got HTTP 500 and ", found.got)
+    assert reason in found.got
 
 
 class Skips(ReferenceSQL):

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -190,3 +191,12 @@ def test_an_existing_folder_is_left_alone(tmp_path: Path) -> None:
     write_package("my_sql", tmp_path)
     with pytest.raises(ConfigError, match="exists already"):
         write_package("my_sql", tmp_path)
+
+
+def test_without_any_plugin_the_list_says_how_to_install_some(
+    command: Callable[..., subprocess.CompletedProcess[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.cli.plugins.list_plugins", list)
+    done = command("plugins")
+    assert done.returncode == 0, done.stderr
+    assert "none installed. To install what comes with harness: " in done.stderr

@@ -430,7 +430,7 @@ def test_the_environment_names_an_endpoint_where_no_option_does(
             "Bearer sk-1"
         }
     done = command(*asking, **settings, MODEL="elsewhere")
-    assert done.returncode == 1 and "The model 'elsewhere' does not exist" in done.stderr
+    assert done.returncode == 2 and "The model 'elsewhere' does not exist" in done.stderr
     unused = {"OPENAI_BASE_URL": "http://127.0.0.1:9/v1", "MODEL": "elsewhere"}
     done = command(
         "dev", "--plugin", "reference_sql", "--endpoint", server.base_url, "--tasks", "1", **unused
@@ -454,6 +454,48 @@ def test_run_answers_one_question(command: Command, scripted_server: StartServer
     assert done.returncode == 0, done.stderr
     attempt = json.loads(done.stdout)
     assert attempt["answer"] == task.gold and attempt["transitions"][0]["prompt_ids"] is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [(), ("style=create", "sample_rows=1")])
+def test_run_dev_and_eval_send_the_same_requests_for_one_question(
+    command: Command, tmp_path: Path, scripted_server: StartServer, options: tuple[str, ...]
+) -> None:
+    task = PocketTasks().load("val")[0]
+    row = {"question": task.question, "query": task.gold, "database": database_of(task)}
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text(json.dumps(row) + "\n")
+    own = ["--task", "files", "--plugin", "reference_sql"]
+    for option in options:
+        own += ["--set", f"task.options.{option}"]
+    file = ("--set", f"task.options.path={questions}", "--split", "all")
+    server = scripted_server(golden, token_ids=False)
+    sent = {}
+    for name, arguments in {
+        "run": ("run", "--question", task.question, "--db", database_of(task), "--json"),
+        "dev": ("dev", *file, "--tasks", "1", "--json"),
+        "eval": ("eval", *file, "--runs-dir", tmp_path / "runs"),
+    }.items():
+        before = len(server.requests)
+        done = command(*arguments, *own, "--endpoint", server.base_url)
+        assert done.returncode == 0, done.stderr
+        bodies = [dict(request.body) for request in server.requests[before:]]
+        for body in bodies:
+            body.pop("seed")  # of the task's id, which a question of one's own has not
+        sent[name] = [json.dumps(body) for body in bodies]
+    assert len(sent["run"]) == 2
+    assert sent["run"] == sent["dev"] == sent["eval"]
+
+
+def test_run_refuses_a_task_set_of_another_environment(
+    command: Command, scripted_server: StartServer
+) -> None:
+    task = PocketTasks().load("val")[0]
+    server = scripted_server(golden, token_ids=False)
+    asked = ("run", "--question", "?", "--db", database_of(task), "--task", "reasoning_gym")
+    done = command(*asked, "--endpoint", server.base_url)
+    assert done.returncode == 2
+    assert "task set 'reasoning_gym' is not about one SQLite database" in done.stderr
 
 
 def test_user_errors_are_one_line_and_status_2(command: Command, tmp_path: Path) -> None:
@@ -480,7 +522,7 @@ def test_user_errors_are_one_line_and_status_2(command: Command, tmp_path: Path)
         ),
         (
             ("run", "--question", "?", "--db", __file__, "--endpoint", "http://127.0.0.1:9/v1"),
-            "does not list its models",
+            "no model server answers at http://127.0.0.1:9/v1",
         ),
         (("no-such-command",), "no-such-command"),
     ):

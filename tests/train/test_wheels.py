@@ -18,6 +18,24 @@ import harness
 REPO = Path(__file__).parents[2]
 
 
+def every_command_of_the_core(command: str, folder: Path) -> None:
+    """Call each command; all work, or say in one line what is missing, and none ends in a traceback."""
+    works = ("--help", "plugins", "plugins --json", "tasks", "tasks --json", "config list")
+    works += ("config show cpu", "runs list", "doctor", "plugins new my_agent")
+    lacks = ("parity --all", "match reference_sql", "compare runs/a", "serve pocket-sql", "train")
+    lacks += ("dev --agent a --endpoint http://127.0.0.1:9/v1", "eval --model pocket-sql")
+    lacks += ("tasks show pocket", "plugins sync x")
+    of_plugins = ("run", "data", "reward", "score", "policy", "export", "store", "runner", "study")
+    for words in (*works, *lacks, *of_plugins):
+        done = subprocess.run(
+            [command, *words.split()], capture_output=True, text=True, check=False, cwd=folder
+        )
+        assert "Traceback" not in done.stderr, (words, done.stderr)
+        assert done.returncode == (0 if words in works else 2), (words, done.stderr)
+        if words in of_plugins:
+            assert f"No such command '{words}'. Install it: " in done.stderr, done.stderr
+
+
 def alone(call: Callable[..., str], uv: str, wheel: Path, folder: Path) -> None:
     """The core and its analysis: no SQL, no verl, no torch. It compares and reports, and says what a training needs."""
     python = str(folder / "bin" / "python")
@@ -52,6 +70,7 @@ def alone(call: Callable[..., str], uv: str, wheel: Path, folder: Path) -> None:
         "no agent of it is installed here"
     )
     call(command, "report", row, other, "--out", str(folder / "report.html"))
+    every_command_of_the_core(command, folder)
     refused = subprocess.run(
         [command, "train"], capture_output=True, text=True, check=False, cwd=folder
     )

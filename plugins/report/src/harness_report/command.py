@@ -56,7 +56,10 @@ def report(
         if len(folders) > 1 or (
             len(runs) > 1 and not any((folder / STUDY_FILE).is_file() for folder in folders)
         ):
-            raise UserError("several runs: say where the report goes with --out FILE")
+            raise UserError(
+                f"{len(chosen.runs)} runs have no folder of their own for one report. "
+                "Name its file, for example --out report.html"
+            )
         out = folders.pop() / "report.html"
     written = write_report(
         chosen,

@@ -16,6 +16,7 @@ from harness.wording import duration
 from harness_study.display import Plan, PlannedJob, StudyDisplay, sharing
 
 if TYPE_CHECKING:
+    from harness.compare.costs import Price
     from harness_study.execute import Standing, StudyRun
     from harness_study.plan import Job
     from harness_study.slots import Slot
@@ -62,23 +63,22 @@ def study(
     any_code: Annotated[
         bool, typer.Option("--any-code", help="Keep finished runs that other code has made.")
     ] = False,
-    without_parity: Annotated[
-        bool,
-        typer.Option(
-            "--without-parity", help="Make no parity certificates that agents lack, and start."
-        ),
-    ] = False,
+    price_in: complete.PriceIn = None,
+    price_out: complete.PriceOut = None,
+    without_parity: complete.WithoutParity = False,
     json_: Annotated[
         bool, typer.Option("--json", help="The plan, or what came of it, as JSON on stdout.")
     ] = False,
 ) -> None:
     """Run a matrix of trainings: what is missing runs, what was interrupted goes on, what is finished stays."""
+    from harness.compare.costs import price_of
     from harness.run.checks import check
     from harness_study import launchers
     from harness_study.execute import StudyRun
     from harness_study.plan import jobs_of, read_study, study_path
     from harness_study.state import StudyFolder
 
+    price = price_of(price_in, price_out)
     described = read_study(file)
     if seeds is not None:
         described.matrix["seed"] = _seeds(seeds)
@@ -101,7 +101,8 @@ def study(
     if (least := _out_of_reach(jobs, described.margin)) is not None:
         plan["seeds_for_equivalence"] = least
     if dry_run:
-        emit_json(plan) if json_ else _show_plan(plan)
+        _add_cost(plan, steps, runs_dir)
+        emit_json(plan) if json_ else _show_plan(plan, price)
         return
     for step in steps:
         if step.action != "skip":
@@ -207,6 +208,24 @@ def _plan(name: str, steps: list[Step], runs_dir: Path, slots: list[Slot]) -> Pl
     }
 
 
+def _add_cost(plan: Plan, steps: list[Step], runs_dir: Path) -> None:
+    """Add what the missing trainings will cost, by runs of this machine, else by published records."""
+    from harness.compare.runs import find_all
+    from harness_study.costs import planned_cost, published
+    from harness_study.timing import measured, timing_for
+
+    own = measured(find_all(runs_dir)) if runs_dir.is_dir() else []
+    for known, of_published in ((own, False), (published(), True)):
+        jobs = []
+        for step, row in zip(steps, plan["jobs"], strict=True):
+            timing, count = timing_for(step.job.config, known), row["steps"]
+            if step.action != "skip" and timing is not None and count is not None:
+                jobs.append((step.job.config, timing, count))
+        if (cost := planned_cost(jobs, of_published)) is not None:
+            plan["cost"] = cost
+            return
+
+
 def _out_of_reach(jobs: list[Job], margin: float | None) -> int | None:
     """Return the seeds without which *equivalent* is impossible; None where the study has as many, or no margin."""
     from harness.compare.estimates import seeds_for_equivalence
@@ -224,14 +243,10 @@ def _out_of_reach(jobs: list[Job], margin: float | None) -> int | None:
 
 def _uncertified(jobs: list[Job]) -> list[str]:
     """Strict agents without a valid certificate, where agents are to be compared with each other."""
-    from harness.parity.certificate import certificate_for
-    from harness.plugins import agent_spec, is_reference
+    from harness.parity.report import uncertified
 
     names = dict.fromkeys(job.config.agent for job in jobs)
-    if len(names) < 2:
-        return []
-    strict = [name for name in names if not is_reference(name) and agent_spec(name).strict]
-    return [name for name in strict if certificate_for(name) is None]
+    return uncertified(names) if len(names) > 1 else []
 
 
 def _certify(agents: list[str]) -> None:
@@ -240,25 +255,17 @@ def _certify(agents: list[str]) -> None:
     Raises:
         UserError: An agent does not do what its reference does, or cannot be recorded.
     """
-    from harness.cli.parity import failures, run_parity
+    from harness.parity.report import certify
 
-    progress_console().print(
-        f"no parity certificate for {', '.join(agents)}: made first, from scripted episodes"
-    )
     try:
-        report = run_parity(agents, [])
+        certify(agents, progress_console().print)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"no run was started yet. Go on: {as_called()}") from None
-    if failed := failures(report):
-        (name, why), *others = failed.items()
-        more = f" (and so do {', '.join(other for other, _ in others)})" if others else ""
-        raise UserError(
-            f"{name} fails parity{more}, so a comparison would be refused after all that time: {why[:400]}. "
-            f"`harness parity {' '.join(failed)}` shows all; --without-parity starts anyway"
-        )
 
 
-def _show_plan(plan: Plan) -> None:
+def _show_plan(plan: Plan, price: Price | None = None) -> None:
+    from harness_study.costs import cost_text
+
     out = results()
     shown = table(title=f"Study {plan['study']}, in this order")
     for head in ("", "arm", "seed", "what", "why", "steps", "estimate"):
@@ -296,6 +303,8 @@ def _show_plan(plan: Plan) -> None:
     if plan["without_estimate"]:
         text += f"; for {plan['without_estimate']} no run was measured yet, so no estimate"
     out.print(text + ".")
+    if "cost" in plan:
+        out.print(cost_text(plan["cost"], price))
     if (least := plan.get("seeds_for_equivalence")) is not None:
         planned = max(
             len({row["seed"] for row in plan["jobs"] if row["arm"] == arm})

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from harness_study.costs import PlannedCost
     from harness_study.execute import Standing
 
 
@@ -45,6 +46,8 @@ class Plan(TypedDict):
     differences: dict[str, dict[str, Any]]
     uncertified: NotRequired[list[str]]
     """Strict agents whose parity certificates are made first."""
+    cost: NotRequired[PlannedCost]
+    """Of the trainings that are still to be run, where something alike was measured."""
     seeds_for_equivalence: NotRequired[int]
     """The least with which an arm that is not identical can be *equivalent*, where the study has fewer."""
 

@@ -292,8 +292,10 @@ class StudyRun:
 
     def _arguments(self, step: Step, parent: Path | None) -> list[str]:
         job, folder = step.job, self._folder.path
+        # The study itself has made the certificates that its comparison needs.
+        placed = ["--runs-dir", str(folder), "--without-parity"]
         if job.kind == "eval":
-            return ["eval", str(parent), "--agent", job.config.agent, "--runs-dir", str(folder)]
+            return ["eval", str(parent), "--agent", job.config.agent, *placed]
         if step.action == "resume":
             return ["train", "--resume", str(step.folder)]
         file = folder / "configs" / f"{job.key}.yaml"
@@ -301,7 +303,7 @@ class StudyRun:
         file.write_text(
             yaml.safe_dump(job.config.dump(), sort_keys=False, allow_unicode=True), encoding="utf-8"
         )
-        return ["train", "--config", str(file), "--runs-dir", str(folder)]
+        return ["train", "--config", str(file), *placed]
 
     def _parent(self, job: Job) -> Path | None:
         if job.parent is None:

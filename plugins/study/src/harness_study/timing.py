@@ -6,6 +6,7 @@ import heapq
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import HarnessError
@@ -24,6 +25,8 @@ class Timing:
     start_s: float
     step_s: float
     source: str
+    path: Path
+    """The folder of that run."""
 
     def of(self, steps: int) -> float:
         """Seconds that so many steps take, the start included."""
@@ -40,7 +43,10 @@ def measured(runs: Sequence[Run]) -> list[tuple[Mapping[str, Any], Timing]]:
         steps, step_s, wall_s = result.get("steps"), result.get("step_s_median"), result["wall_s"]
         if steps and step_s:
             found.append(
-                (run.record["config"], Timing(max(0.0, wall_s - steps * step_s), step_s, run.id))
+                (
+                    run.record["config"],
+                    Timing(max(0.0, wall_s - steps * step_s), step_s, run.id, run.folder.path),
+                )
             )
     return found
 
@@ -51,7 +57,8 @@ def timing_for(config: Config, known: Sequence[tuple[Mapping[str, Any], Timing]]
 
     def similarity(other: Mapping[str, Any]) -> int:
         if (
-            other["policy"] != mine["policy"]
+            # Other settings of a policy, such as a later version's, hardly change how long a step takes.
+            other["policy"].get("path") != mine["policy"]["path"]
             or other["train"]["batch_size"] != mine["train"]["batch_size"]
         ):
             return 0
@@ -65,6 +72,7 @@ def timing_for(config: Config, known: Sequence[tuple[Mapping[str, Any], Timing]]
         statistics.median(timing.start_s for timing in alike),
         statistics.median(timing.step_s for timing in alike),
         alike[-1].source,
+        alike[-1].path,
     )
 
 

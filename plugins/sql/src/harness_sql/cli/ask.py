@@ -32,41 +32,58 @@ def run(
     db: Annotated[Path, typer.Option(help="A SQLite database.")],
     endpoint: complete.Endpoint = None,
     model: complete.Model = None,
-    agent: Annotated[str, complete.agent("The agent.")] = "langgraph_sql",
+    agent: Annotated[
+        str | None, complete.agent("The agent; by default the run's, or langgraph_sql.")
+    ] = None,
     api_key_env: complete.KeyVariable = "OPENAI_API_KEY",
+    task: Annotated[
+        str | None,
+        complete.task("The task set that shows schemas this way; by default a run's, or pocket."),
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="A YAML file.")] = None,
     set_: complete.Settings = None,
     json_: Annotated[bool, typer.Option("--json", help="Print the attempt as JSON.")] = False,
 ) -> None:
-    """Ask one question about a database, every turn shown."""
+    """Ask one question about a database, every turn shown.
+
+    The prompt is the one of `harness eval`: the schema in the style and length of the task set.
+    """
     from harness.cli.dev import tree
 
     if not db.is_file():
         raise UserError(f"no database at {db}; --db takes a SQLite file")
     here = to_serve(model, endpoint)
-    resolved = load_config(*preset_of(here, None), set_ or [], agent=agent)
-    from harness.plugins import agent_spec, checked_options, load, task_set_spec
+    preset, file = preset_of(here, task)
+    overrides = [f"task.name={task}"] if task is not None else []
+    overrides += set_ or []
+    resolved = load_config(preset, config or file, overrides, agent=agent)
+    from harness.plugins import agent_spec, environment_of, load
     from harness.policies.roles import check
     from harness.rollout.request import RolloutRequest
     from harness_sql.sqlite.environment import DATABASE
-    from harness_sql.sqlite.schema import schema_text
+    from harness_sql.tasks.schemas import schema_of_database
 
+    if environment_of(resolved.task.name) != "sql":
+        raise UserError(
+            f"task set {resolved.task.name!r} is not about one SQLite database. "
+            "Name one that is: --task pocket"
+        )
     answers = here or named_endpoint(endpoint, model, api_key_env)
-    options = checked_options(
-        task_set_spec(resolved.task.name), resolved.task.options, "task.options"
+    made = load(agent_spec(resolved.agent))()
+    schema = schema_of_database(db, resolved)
+    asked = Task(
+        "question", resolved.task.name, "", question, "", db.stem, data={DATABASE: str(db)}
     )
-    made = load(agent_spec(agent))()
-    schema = schema_text(db, limit_chars=options.get("schema_chars", 8000))
-    task = Task("question", "", "", question, "", db.stem, data={DATABASE: str(db)})
     check(resolved)
     resolved = patient(resolved, here, set_)
-    request = RolloutRequest.build(task, {"schema": schema}, resolved, "val")
+    request = RolloutRequest.build(asked, {"schema": schema}, resolved, "val")
 
     with roles_answered(resolved) as roles, answered(answers, resolved) as served:
         attempt = asyncio.run(_attempt(made, request, served, roles))
     if json_:
         emit_json(asdict(attempt))
     else:
-        results().print(tree(attempt), markup=True)
+        results().print(tree(attempt), markup=True, soft_wrap=False)
     if attempt.outcome != "ok":
         raise RunFailed(f"{attempt.outcome}: {attempt.detail}")
 

@@ -183,9 +183,11 @@ def _print_check(report: checking.Report, skip_bad: bool) -> None:
     if report.gold_empty:
         say(f"gold finds nothing, so a match says little: {places(report.gold_empty)}")
     if report.gold_differs:
+        count = len(report.gold_differs)
+        queries = "1 gold query depends" if count == 1 else f"{count} gold queries depend"
         say(
-            "gold gave another result when it was run again, with rows reversed that it does not order: "
-            f"{len(report.gold_differs)}: {places(report.gold_differs)}"
+            f"{queries} on a row order that is not stated (add ORDER BY): "
+            f"{places(report.gold_differs)}"
         )
     for finding in report.gold_changing:
         say(

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Literal
 
+from harness.config import Config
+from harness.errors import UserError
+from harness.plugins import checked_options, load, task_set_spec
 from harness.records import Task
-from harness_sql.sqlite.environment import database_of
+from harness_sql.sqlite.environment import DATABASE, database_of
 from harness_sql.sqlite.schema import schema_text
+
+DEFAULT_SCHEMA_CHARS = 4000
+"""The longest schema text, in characters, where a task set declares no length."""
 
 
 class WithSchemas:
@@ -48,3 +56,40 @@ class WithSchemas:
     def shown_besides(self, path: str) -> Mapping[str, Any]:
         """Further arguments of `schema_text` for a database."""
         return {}
+
+
+def schema_of_database(path: Path, config: Config) -> str:
+    """Return the schema text of any database as the task set of a configuration shows those of its tasks.
+
+    Args:
+        path: A SQLite database, which need not be one of the task set's.
+
+    Raises:
+        PluginError: The task set is not installed or does not import.
+        ConfigError: An option of the task set is unknown or does not fit.
+        TaskSetError: The database is missing or damaged.
+    """
+    spec = task_set_spec(config.task.name)
+    options = checked_options(spec, config.task.options, "task.options")
+    target = load(spec)
+    try:
+        task_set = target(**options)
+    except UserError:
+        # Its questions are not on this machine. A question of one's own needs none of them.
+        task_set = None
+    if not isinstance(task_set, WithSchemas):
+        task_set = WithSchemas(**_declared(target, options))
+    task = Task("question", spec.name, "", "", "", path.stem, data={DATABASE: str(path)})
+    return task_set.schema(task)
+
+
+def _declared(target: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `WithSchemas` that a task set is given, or has by default."""
+    parameters = inspect.signature(target).parameters
+    shown: dict[str, Any] = {"schema_chars": DEFAULT_SCHEMA_CHARS}
+    for name in ("schema_chars", "style", "sample_rows"):
+        if name in options:
+            shown[name] = options[name]
+        elif name in parameters and parameters[name].default is not inspect.Parameter.empty:
+            shown[name] = parameters[name].default
+    return shown

@@ -1,0 +1,159 @@
+"""A comparison in brief: one sentence that answers the question, one table, one picture."""
+
+from __future__ import annotations
+
+from harness.compare.columns import Table
+from harness.compare.costs import Price, per_right_answer, significant, tokens_per_answer
+from harness.compare.keys import Arm, Comparison, EstimateData, Pair
+from harness.compare.numbers import number, points, with_interval
+from harness.compare.verdicts import verdict_text
+from harness.wording import measured
+
+PICTURE_WIDTH = 40
+"""Columns of a terminal between the ends of the picture's scale."""
+NAME_WIDTH = 28
+"""Columns of a terminal for an arm's name in the picture."""
+
+
+def answer(comparison: Comparison, price: Price | None = None) -> str:
+    """Return what the comparison found, in one sentence; none of it says more than the verdicts do."""
+    parts = [_alone(comparison["arms"][0], comparison)] if not comparison["pairs"] else []
+    same = [pair["arm"] for pair in comparison["pairs"] if pair["identical"]]
+    if same:
+        parts.append(
+            f"{_listed(same)} gave the same answers as {comparison['baseline']} in every step"
+        )
+    parts += [_found(pair, comparison) for pair in comparison["pairs"] if not pair["identical"]]
+    if cheapest := _cheapest(comparison, price):
+        parts.append(cheapest)
+    text = "; ".join(parts)
+    # An arm's name keeps its letters.
+    return f"{text[0].upper()}{text[1:]}." if text.startswith(("no ", "nothing ")) else f"{text}."
+
+
+def _listed(names: list[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _alone(arm: Arm, comparison: Comparison) -> str:
+    """Return what the only arm reached."""
+    reached = arm["accuracy_final"]
+    name = measured(comparison.get("graded", False))
+    return f"{arm['name']} has {name} {points(reached['mean'])} % ({_interval(reached)})"
+
+
+def _found(pair: Pair, comparison: Comparison) -> str:
+    """Return one pair's verdict in words."""
+    arm, baseline, difference = pair["arm"], pair["baseline"], pair["difference"]
+    interval = _interval(difference, signed=True)
+    if pair["verdict"] == "refused":
+        return f"no verdict on {arm} ({pair.get('refused', '')})"
+    if not pair["learned"]:
+        return f"nothing could be learned by {arm} or {baseline}, so they cannot be told apart"
+    if pair["verdict"] == "equivalent":
+        return (
+            f"{arm} and {baseline} are equivalent within ±{points(comparison['margin'])} points "
+            f"({interval} points)"
+        )
+    if pair["verdict"] == "different":
+        direction = "lower" if difference["mean"] < 0 else "higher"
+        size = points(abs(difference["mean"]))
+        return f"{arm} is {size} points {direction} than {baseline} ({interval} points)"
+    return f"no difference found between {baseline} and {arm} ({interval} points)"
+
+
+def _interval(estimate: EstimateData, signed: bool = False) -> str:
+    low, high = points(estimate["low"], signed), points(estimate["high"], signed)
+    return f"95 % interval {low} to {high}"
+
+
+def _cheapest(comparison: Comparison, price: Price | None) -> str:
+    """Return which arm's right answers cost least; empty where there is no choice or nothing was counted."""
+    costs = {arm["name"]: _right_answer(arm, price) for arm in comparison["arms"]}
+    known = {name: cost for name, cost in costs.items() if cost is not None}
+    if not known or (len(comparison["arms"]) > 1 and len(known) < 2):
+        return ""
+    name = min(known, key=lambda one: known[one])
+    unit = "tokens" if price is None else "of the given price"
+    amount = significant(known[name])
+    if len(known) == 1:
+        return f"it takes {amount} {unit} per right answer"
+    if len({significant(cost) for cost in known.values()}) == 1:
+        return f"each takes {amount} {unit} per right answer"
+    return f"cheapest: {name}, {amount} {unit} per right answer"
+
+
+def _right_answer(arm: Arm, price: Price | None) -> float | None:
+    """Return tokens, or money, that a right answer of an arm takes."""
+    tokens = tokens_per_answer(arm)
+    if tokens is None:
+        return None
+    return per_right_answer(arm, sum(tokens) if price is None else price.of(*tokens))
+
+
+def table(comparison: Comparison, price: Price | None = None) -> Table:
+    """Return the one table: what each arm reached, how it differs, and what an answer cost."""
+    by_arm = {pair["arm"]: pair for pair in comparison["pairs"]}
+    graded = comparison.get("graded", False)
+    heads = ["arm", f"{measured(graded)}{'' if graded else ' %'}"]
+    if comparison["pairs"]:
+        heads += ["difference (points)", "verdict"]
+    heads += ["prompt tokens", "response tokens", "tokens/right answer"]
+    if price is not None:
+        heads.append("price/1,000 right answers")
+    has_gpu = any(arm["gpu_hours"] for arm in comparison["arms"])
+    if has_gpu:
+        heads.append("GPU-hours")
+    rows = []
+    for arm in comparison["arms"]:
+        row = [arm["name"], with_interval(arm["accuracy_final"])]
+        if comparison["pairs"]:
+            pair = by_arm.get(arm["name"])
+            row += ["baseline", ""] if pair is None else _differs(pair)
+        prompt, response = tokens_per_answer(arm) or (None, None)
+        row += [number(prompt, 0), number(response, 0), significant(_right_answer(arm, None), 3)]
+        if price is not None:
+            cost = _right_answer(arm, price)
+            row.append(significant(None if cost is None else 1000 * cost, 3))
+        if has_gpu:
+            row.append(number(arm["gpu_hours"], 2))
+        rows.append(row)
+    note = "Intervals: 95 %. Tokens: of one rollout of the last validation that ended well, all its calls."
+    if any(pair["one_seed"] for pair in comparison["pairs"]) and comparison["kind"] == "train":
+        note += " One seed: another training may reach something else."
+    return Table("brief", "", heads, rows, note)
+
+
+def _differs(pair: Pair) -> list[str]:
+    if pair["identical"]:
+        return ["identical", verdict_text(pair)]
+    return [with_interval(pair["difference"], signed=True), verdict_text(pair)]
+
+
+def picture(comparison: Comparison) -> str:
+    """Return every arm's mean and interval on one scale, as lines of text; empty where no arm has any."""
+    found = {arm["name"]: arm["accuracy_final"] for arm in comparison["arms"]}
+    low = min(one["low"] for one in found.values())
+    high = max(one["high"] for one in found.values())
+    room = max((high - low) * 0.05, 0.005)
+    bottom, top = comparison.get("span", (0.0, 1.0))
+    low, high = max(low - room, min(low, bottom)), min(high + room, max(high, top))
+
+    def column(value: float) -> int:
+        return round((value - low) / (high - low) * (PICTURE_WIDTH - 1))
+
+    width = min(NAME_WIDTH, max(map(len, found)))
+    lines = []
+    for name, one in found.items():
+        cells = [" "] * PICTURE_WIDTH
+        for position in range(column(one["low"]), column(one["high"]) + 1):
+            cells[position] = "─"
+        cells[column(one["low"])], cells[column(one["high"])] = "├", "┤"
+        cells[column(one["mean"])] = "●"
+        shown = name if len(name) <= width else f"{name[: width - 1]}…"
+        lines.append(f"{shown:{width}}  {''.join(cells).rstrip()}")
+    left, right = points(low), points(high)
+    gap = PICTURE_WIDTH - len(left) - len(right)
+    lines.append(f"{'':{width}}  {left}{' ' * gap}{right}")
+    return "\n".join(lines)

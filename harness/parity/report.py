@@ -1,0 +1,147 @@
+"""Parity of several agents at once: recorded, compared, certified, and reported as plain data."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from typing import Any
+
+from harness.errors import PluginError, UserError
+from harness.parity.certificate import certificate_for, write_certificate
+from harness.parity.comparison import Deviation, Similarity, compare, measure
+from harness.parity.generated import search_in_process
+from harness.parity.recorder import Recording, record_in_process
+from harness.plugins import agent_spec, is_reference, program, program_of
+
+LEFT_OUT = "HARNESS_WITHOUT_PARITY"
+"""The environment variable that stands for `--without-parity` of every command."""
+
+
+def uncertified(agents: Iterable[str]) -> list[str]:
+    """Return the strict agents without a valid certificate, each once; references need none."""
+    strict = [
+        name for name in dict.fromkeys(agents) if not is_reference(name) and agent_spec(name).strict
+    ]
+    return [name for name in strict if certificate_for(name) is None]
+
+
+def certify(agents: Iterable[str], say: Callable[[str], None], *, leave: bool = False) -> None:
+    """Make the certificates that a comparison will ask for, as `harness parity` does.
+
+    Args:
+        leave: Make none, as `HARNESS_WITHOUT_PARITY=1` asks too.
+
+    Raises:
+        UserError: An agent does not do what its reference does, or cannot be recorded.
+    """
+    if leave or os.environ.get(LEFT_OUT, "").strip().lower() in ("1", "true", "yes"):
+        return
+    missing = uncertified(agents)
+    if not missing:
+        return
+    say(f"no parity certificate for {', '.join(missing)}: made first, from scripted episodes")
+    failed = failures(run_parity(missing, []))
+    if failed:
+        (name, why), *others = failed.items()
+        more = f" (and so do {', '.join(other for other, _ in others)})" if others else ""
+        raise UserError(
+            f"{name} fails parity{more}, so a comparison would be refused after all that time: {why[:400]}. "
+            f"`harness parity {' '.join(failed)}` shows all; --without-parity starts anyway"
+        )
+
+
+def run_parity(
+    names: list[str], scenarios: list[str], say: Any = lambda text: None
+) -> dict[str, Any]:
+    """Record agents and the references of their programs, compare them, keep certificates, and return the report."""
+
+    def recorded(name: str) -> list[Recording] | PluginError:
+        began = time.monotonic()
+        try:
+            recordings = record_in_process(name, scenarios)
+        except PluginError as error:
+            say(f"{name}: {error}")
+            return error
+        say(f"{name}: {len(recordings)} episodes in {time.monotonic() - began:.1f} s")
+        return recordings
+
+    with ThreadPoolExecutor(2) as pool:
+        references = dict.fromkeys(program(program_of(name)).reference for name in names)
+        wanted = [*references, *names]
+        everything = dict(zip(wanted, pool.map(recorded, wanted), strict=True))
+    agents: dict[str, object] = {}
+    for name in names:
+        reference = everything[program(program_of(name)).reference]
+        if isinstance(reference, PluginError):
+            raise reference
+        spec, recordings = agent_spec(name), everything[name]
+        told = {"strict": spec.strict, "program": program_of(name)}
+        if isinstance(recordings, PluginError):
+            agents[name] = {
+                "strict": spec.strict,
+                "program": program_of(name),
+                "passed": False,
+                "error": str(recordings),
+            }
+            continue
+        result: Similarity | Deviation = (
+            compare(name, recordings, reference)
+            if spec.strict
+            else measure(name, recordings, reference)
+        )
+        row: dict[str, object] = {
+            **told,
+            "passed": getattr(result, "passed", None),
+            **asdict(result),
+        }
+        certificate = None if scenarios else write_certificate(name, result)
+        agents[name] = {**row, "certificate": certificate["hash"] if certificate else None}
+    programs = {one: program(one) for one in dict.fromkeys(map(program_of, names))}
+    return {
+        "scenario_set": {name: one.scenarios_hash for name, one in programs.items()},
+        "scenarios": {
+            name: [
+                scene.name for scene in one.scenarios if not scenarios or scene.name in scenarios
+            ]
+            for name, one in programs.items()
+        },
+        "known_scenarios": {name: len(one.scenarios) for name, one in programs.items()},
+        "agents": agents,
+    }
+
+
+def play_generated(report: dict[str, Any], count: int, seed: int, say: Any) -> None:
+    """Play generated scenarios with the report's strict agents and add what was found to their rows."""
+    for name, row in report["agents"].items():
+        if not row["strict"] or "error" in row:
+            continue
+        began = time.monotonic()
+        found = search_in_process(name, count, seed)
+        row["generated"] = asdict(found)
+        if not found.passed:
+            row["passed"] = False
+        say(f"{name}: {found.count} generated scenarios in {time.monotonic() - began:.1f} s")
+
+
+def failures(report: Mapping[str, Any]) -> dict[str, str]:
+    """Why strict agents of a report did not pass, by agent: its error, or the first difference."""
+    return {
+        name: row.get("error") or _first_failure(row)
+        for name, row in report["agents"].items()
+        if row["passed"] is False
+    }
+
+
+def _first_failure(row: Mapping[str, Any]) -> str:
+    if row["mismatches"]:
+        return difference_text(row["mismatches"][0])
+    found: str = row["generated"]["difference"]
+    return found
+
+
+def difference_text(one: Mapping[str, str]) -> str:
+    """Return one difference of a report in one line."""
+    return f"{one['scenario']}: {one['place']}: expected {one['expected']}, got {one['got']}"

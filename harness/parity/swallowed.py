@@ -1,0 +1,51 @@
+"""Errors of the model server that an agent did not let out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.records import Attempt, CallFailure, ToolCall, Transition
+
+LET_OUT = "let errors out"
+
+
+def swallowed_error(attempt: Attempt) -> str:
+    """Return what an agent did after a call that the model server failed; empty where the error ended the attempt.
+
+    An agent may send such a call again, though the host repeats failed attempts, or work on with the error's text as
+    if it were a reply.
+    """
+    failed = [failure for failure in attempt.failures if _of_the_server(failure)]
+    for failure in sorted(failed, key=lambda one: one.index):
+        later = list(_later(attempt, failure))
+        if not later:
+            continue
+        status = "no answer" if failure.status is None else f"HTTP {failure.status}"
+        what = f"call {failure.index} ({failure.role}) got {status}"
+        digests = [one.request_digest for one in later if not isinstance(one, ToolCall)]
+        if failure.request_digest and failure.request_digest in digests:
+            return (
+                f"{what} and the agent sent it again. The host repeats a failed attempt: "
+                "set the client's retries to 0"
+            )
+        return f"{what} and the agent went on with the error's text: {LET_OUT}"
+    return ""
+
+
+def _of_the_server(failure: CallFailure) -> bool:
+    """Return whether the server failed the call; 400 and its like are the agent's doing, and errors all the same."""
+    return failure.cause == "policy_server" or failure.code in (
+        "upstream_status",
+        "prompt_too_long",
+    )
+
+
+def _later(attempt: Attempt, failure: CallFailure) -> Iterator[Transition | CallFailure | ToolCall]:
+    """Yield what the same member of a team did after a failed call, or who waits for it."""
+    for call in (*attempt.transitions, *attempt.failures):
+        if call.index > failure.index and call.branch in ("", failure.branch):
+            yield call
+    ended_s = failure.started_s + failure.latency_s
+    for tool_call in attempt.tool_calls:
+        if tool_call.started_s >= ended_s and tool_call.branch in ("", failure.branch):
+            yield tool_call
