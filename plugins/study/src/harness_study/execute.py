@@ -293,7 +293,10 @@ class StudyRun:
     def _arguments(self, step: Step, parent: Path | None) -> list[str]:
         job, folder = step.job, self._folder.path
         if job.kind == "eval":
-            return ["eval", str(parent), "--agent", job.config.agent, "--runs-dir", str(folder)]
+            asked = ["eval", str(parent), "--agent", job.config.agent]
+            if split := self._folder.study.evaluate_split:
+                asked += ["--split", split]
+            return [*asked, "--runs-dir", str(folder)]
         if step.action == "resume":
             return ["train", "--resume", str(step.folder)]
         file = folder / "configs" / f"{job.key}.yaml"
