@@ -658,6 +658,32 @@ def test_evaluations_report_on_a_split_that_trainings_were_not_validated_on(
     assert {step.action for step in again.next_steps(jobs)} == {"skip"}
 
 
+def test_a_study_reads_a_reserved_split_only_where_its_file_says_so(
+    here: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness_study.execute.START_GAP_S", 0.0)
+    text = (
+        "preset: pocket-probe\nmatrix: {agent: [reference_sql], seed: [0]}\n"
+        "evaluate: [reference_sql]\nevaluate_split: test\n"
+    )
+    file = tmp_path / "reading.yaml"
+    file.write_text(text)
+    done = here("study", str(file), "--dry-run")
+    assert done.returncode == 2 and "is for one reading at the end" in done.stderr
+    file.write_text(f"{text}read_reserved: true\n")
+    assert here("study", str(file), "--dry-run").returncode == 0
+    file.write_text(f"{text}read_reserved: true\nset: {{task.val_split: test}}\n")
+    done = here("study", str(file), "--dry-run")
+    assert done.returncode == 2 and "is for one reading at the end" in done.stderr
+
+    _, (_, evaluation), folder, run = recording(tmp_path, f"{text}read_reserved: true\n", [None])
+    assert [one.state for one in run.execute()] == ["finished"] * 2
+    made = json.loads(
+        (folder.path / folder.entries[evaluation.key]["run"] / "run.json").read_text()
+    )
+    assert made["arguments"][4:7] == ["--split", "test", "--read-reserved"]
+
+
 def test_an_evaluation_waits_for_the_training_of_its_policy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

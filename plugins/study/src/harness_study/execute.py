@@ -296,6 +296,8 @@ class StudyRun:
             asked = ["eval", str(parent), "--agent", job.config.agent]
             if split := self._folder.study.evaluate_split:
                 asked += ["--split", split]
+            if self._folder.study.read_reserved:
+                asked.append("--read-reserved")
             return [*asked, "--runs-dir", str(folder)]
         if step.action == "resume":
             return ["train", "--resume", str(step.folder)]

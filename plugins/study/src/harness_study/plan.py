@@ -56,6 +56,8 @@ class Study(Section):
     evaluate_split: str = ""
     """The split of these evaluations, all of its questions; by default what the trainings are validated on. To choose
     on one split and to report on another."""
+    read_reserved: bool = False
+    """Whether that split may be one that is reserved for one reading at the end; each reading is written down."""
 
 
 @dataclass(frozen=True)
