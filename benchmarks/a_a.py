@@ -5,7 +5,7 @@
 
 `train` makes short trainings of the bundled policy `pocket-sql` on the bundled task set `pocket`, on one processor core. A
 training is GRPO in one process: `STEPS` steps of `BATCH` tasks, `GROUP` sampled first drafts each, rewarded by execution
-accuracy, one AdamW update a step; then every second validation question is answered greedily. The seed draws the tasks and the
+accuracy, one AdamW update a step; then every second validation question is answered greedily. The seed draws tasks and
 samples. Prompts, evaluator and the policy's decoder are those of `harness train`; the trainer is not verl, and no
 framework and no second call take part. A row of FILE is a training: seed, accuracy and the verdict on every question.
 

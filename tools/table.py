@@ -25,6 +25,7 @@ A number in a sentence stands between `<!-- value: KIND FOLDER "ARM" [KEY] [OPTI
     pair FOLDER "ARM"                          the difference to the baseline, with its interval
     view FOLDER "ARM" equal_trained_tokens     the difference at a budget, with its interval
     learning FOLDER "ARM" checkpoint           the difference of a measure on the way, with its interval
+    run FOLDER RUN val_accuracy_final          of one run, as `Result` in docs/records.md has it; shares in percent
     printed FOLDER "ARM" "trained tokens"      a cell of FOLDER.md, which a comparison printed of rows that are not
                                                published; "HEAD after OTHER" is the column right of another
 
@@ -343,6 +344,8 @@ def value(what: str) -> str:
     arm, key, *_ = [word for word in words if not word.startswith(OPTIONS)]
     if not folder or not path.is_dir() or not arm:
         raise SystemExit(f'<!-- value: {what} -->: wanted: KIND FOLDER "ARM" [KEY] [OPTION...]')
+    if kind == "run":
+        return result_figure(path / arm, key, what)
     found = compared_as(path, options)
     arms = {one["name"]: one for one in found["arms"]}
     if arm not in arms:
@@ -371,7 +374,7 @@ def value(what: str) -> str:
         }
     else:
         raise SystemExit(
-            f"<!-- value: {what} -->: no kind {kind!r}; there are arm, seeds, pair, view and learning"
+            f"<!-- value: {what} -->: no kind {kind!r}; there are arm, seeds, pair, view, learning, run and printed"
         )
     difference = differences.get(arm)
     if difference is None:
@@ -400,6 +403,32 @@ def printed(file: Path, arm: str, column: str) -> str:
     raise SystemExit(f"value: {file.name} has no table with {column!r} for {arm!r}")
 
 
+def result_figure(folder: Path, key: str, what: str) -> str:
+    """Return a figure of what came of one run: accuracies in percent, other numbers as `figure_of`.
+
+    Args:
+        what: The marker, for messages.
+    """
+    result = dict(result_of(RunFolder.open(folder).read()))
+    figure = result.get(key)
+    if not isinstance(figure, int | float) or isinstance(figure, bool):
+        numbers = [
+            name
+            for name, one in result.items()
+            if isinstance(one, int | float) and not isinstance(one, bool)
+        ]
+        raise SystemExit(
+            f"<!-- value: {what} -->: {key!r} is no figure of a run; there are {', '.join(numbers)}"
+        )
+    return f"{100 * figure:.1f}" if "accuracy" in key else as_number(figure)
+
+
+def as_number(figure: float) -> str:
+    """Return a number as text: whole from 100 on or where it is, else with a decimal."""
+    whole = figure >= 100 or float(figure).is_integer()
+    return f"{figure:,.0f}" if whole else f"{figure:.1f}"
+
+
 def figure_of(arm: Arm, key: str, what: str) -> str:
     """Return a figure of an arm as text: estimates with their interval, counts whole, other numbers with a decimal.
 
@@ -410,7 +439,7 @@ def figure_of(arm: Arm, key: str, what: str) -> str:
     if isinstance(figure, dict) and "mean" in figure:
         return with_interval(cast("EstimateData", figure))
     if isinstance(figure, int | float) and not isinstance(figure, bool):
-        return f"{figure:,.0f}" if figure >= 100 or float(figure).is_integer() else f"{figure:.1f}"
+        return as_number(figure)
     known_ones = [
         name
         for name, one in arm.items()

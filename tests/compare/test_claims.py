@@ -91,6 +91,8 @@ def test_a_number_in_a_sentence_is_that_of_the_records() -> None:
         f'arm {PROBE} "check only" accuracy_final': "69.2 [56.4, 79.6]",
         f'arm {PROBE} "check only" steps': "20",
         f'learning {PROBE} "check only" checkpoint': "+23.0 [+9.4, +36.6]",
+        "run results/gpu-probe seed0 val_accuracy_final": "91.7",
+        "run results/gpu-probe seed0 steps": "40",
         f'printed {PROBE} "all roles" "trained tokens"': "186,147",
         f'printed {PROBE} "all roles" "difference (points) after at 53,217 trained tokens %"': "-3.6 [-8.4, +1.1]",
     }
@@ -101,6 +103,10 @@ def test_a_number_in_a_sentence_is_that_of_the_records() -> None:
         (f'pair {PROBE} "some roles"', "no arm 'some roles'; there are 'first query only'"),
         (f'arm {PROBE} "all roles" tokens', "'tokens' is no known figure of an arm; there are "),
         (f'mean {PROBE} "all roles"', "no kind 'mean'"),
+        (
+            "run results/gpu-probe seed0 mean",
+            "'mean' is no figure of a run; there are agent_failed",
+        ),
         (f'printed {PROBE} "all roles" nothing', "has no table with 'nothing'"),
         ("pair results/nowhere x", "wanted: KIND FOLDER"),
     ):
