@@ -9,7 +9,7 @@ accuracy, one AdamW update a step; then every second validation question is answ
 samples. Prompts, evaluator and the policy's decoder are those of `harness train`; the trainer is not verl, and no
 framework and no second call take part. A row of FILE is a training: seed, accuracy and the verdict on every question.
 
-`judge` makes pairs of trainings 0 and 1, 2 and 3, and so on: 30 pairs that share no training. It tests them as
+`judge` makes pairs of the trainings there are, in order of seeds: 30 of 60, which share no training. It tests them as
 `harness compare` does: every pair alone, and disjoint studies of several pairs. No two arms differ, so every
 `different` is a false alarm.
 """
