@@ -1,4 +1,4 @@
-"""Keeps tables in Markdown equal to the run records: `python tools/table.py --check|--write [FILE...]`.
+"""Keep tables and numbers in Markdown equal to the run records: `python tools/table.py --check|--write|--numbers [FILE...]`.
 
 A table stands between `<!-- table: KIND FOLDER [KEY...] -->` and `<!-- /table -->`, FOLDER as seen from the root:
 
@@ -16,6 +16,20 @@ A table stands between `<!-- table: KIND FOLDER [KEY...] -->` and `<!-- /table -
 A claim stands between `<!-- claim: FOLDER "ARM"... [OPTION...] -->` and `<!-- /claim -->`: a sentence an arm, whose words
 follow from its verdict (`harness/compare/verdicts.py`), with difference, interval, seeds, policy and held-out set.
 Options: "baseline=ARM" and allow=KEY as above, and "policy=NAME" where a record has no more than a local path.
+
+A number in a sentence stands between `<!-- value: KIND FOLDER "ARM" [KEY] [OPTION...] -->` and `<!-- /value -->`:
+
+    arm FOLDER "ARM" trained_tokens            a figure of an arm, as `Arm` in docs/comparisons.md has it
+    arm FOLDER "ARM" accuracy_final            its mean with the 95 % interval
+    seeds FOLDER "ARM"                         the lowest and the highest seed's final accuracy
+    pair FOLDER "ARM"                          the difference to the baseline, with its interval
+    view FOLDER "ARM" equal_trained_tokens     the difference at a budget, with its interval
+    learning FOLDER "ARM" checkpoint           the difference of a measure on the way, with its interval
+    run FOLDER RUN val_accuracy_final          of one run, as `Result` in docs/records.md has it; shares in percent
+    printed FOLDER "ARM" "trained tokens"      a cell of FOLDER.md, which a comparison printed of rows that are not
+                                               published; "HEAD after OTHER" is the column right of another
+
+`--numbers` lists the lines of prose with numbers that no marker derives, and counts them.
 
 Without files: README.md, results/README.md and docs/*.md.
 """
@@ -37,7 +51,7 @@ import polars as pl
 
 from harness.compare.comparison import compare
 from harness.compare.formats import markdown_tables
-from harness.compare.keys import Comparison, Pair
+from harness.compare.keys import Arm, Comparison, EstimateData, Pair
 from harness.compare.layout import tables
 from harness.compare.numbers import points, with_interval
 from harness.compare.selection import select
@@ -57,6 +71,12 @@ MARKED = re.compile(
 CLAIMED = re.compile(
     r"(?P<head><!-- claim: (?P<what>[^>]*?) -->\n)(?P<body>.*?)(?P<end><!-- /claim -->)", re.DOTALL
 )
+VALUED = re.compile(
+    r"(?P<head><!-- value: (?P<what>[^>]*?) -->)(?P<body>.*?)(?P<end><!-- /value -->)", re.DOTALL
+)
+NUMBER = re.compile(r"(?<![\w.,/-])[-+]?\d[\d,]*\.\d+(?![\w/]|\.\d)|\d+(?= %)|\d{1,3}(?:,\d{3})+")
+"""A number that a record could have: with decimals, thousands, or in percent; no version and no date."""
+CODE = re.compile(r"```.*?```|`[^`]*`|\]\([^)]*\)|^    .*?$", re.DOTALL | re.MULTILINE)
 OPTIONS = ("baseline=", "allow=", "policy=")
 PACKED = "runs.tar.xz"
 PHASES = ("rollout_s", "timing_s/old_log_prob", "timing_s/update_actor", "weights_s")
@@ -310,6 +330,139 @@ def policy_of(folder: Path, options: Sequence[str]) -> str:
     return f"{bundled}policy `{name}` of {listed.parameters / 1e6:.1f} M parameters"
 
 
+def value(what: str) -> str:
+    """Return the text of one number's marker.
+
+    Args:
+        what: Kind, folder, arm, key and options of the marker.
+    """
+    kind, folder, *words = [*shlex.split(what), "", ""]
+    if kind == "printed":
+        return printed(ROOT / f"{folder}.md", *words[:2])
+    path = folder_of(folder)
+    options = [word for word in words if word.startswith(OPTIONS)]
+    arm, key, *_ = [word for word in words if not word.startswith(OPTIONS)]
+    if not folder or not path.is_dir() or not arm:
+        raise SystemExit(f'<!-- value: {what} -->: wanted: KIND FOLDER "ARM" [KEY] [OPTION...]')
+    if kind == "run":
+        return result_figure(path / arm, key, what)
+    found = compared_as(path, options)
+    arms = {one["name"]: one for one in found["arms"]}
+    if arm not in arms:
+        raise SystemExit(f"value: {folder}: no arm {arm!r}; there are {', '.join(map(repr, arms))}")
+    if kind == "arm":
+        return figure_of(arms[arm], key, what)
+    if kind == "seeds":
+        finals = [run["accuracy_final"] for run in arms[arm]["per_seed"]]
+        known_finals = [final for final in finals if final is not None]
+        return f"{points(min(known_finals))} to {points(max(known_finals))}"
+    differences: dict[str, EstimateData | None] = {}
+    if kind == "pair":
+        differences = {pair["arm"]: pair["difference"] for pair in found["pairs"]}
+    elif kind == "view":
+        views = {view["key"]: view for view in found["views"] if view["key"] == key}
+        differences = {
+            name: one["difference"] for view in views.values() for name, one in view["arms"].items()
+        }
+    elif kind == "learning":
+        learned = found["learning"]["arms"].items()
+        differences = {
+            name: measures[measure]["difference"]
+            for name, measures in learned
+            for measure in measures
+            if measure == key
+        }
+    else:
+        raise SystemExit(
+            f"<!-- value: {what} -->: no kind {kind!r}; there are arm, seeds, pair, view, learning, run and printed"
+        )
+    difference = differences.get(arm)
+    if difference is None:
+        raise SystemExit(f"<!-- value: {what} -->: {arm!r} has no such difference")
+    return with_interval(difference, signed=True)
+
+
+def printed(file: Path, arm: str, column: str) -> str:
+    """Return the cell of an arm in the first table of a printed comparison that has such a column.
+
+    Args:
+        column: Its head; `HEAD after OTHER` is the first one with that head right of another.
+    """
+    head, _, other = column.partition(" after ")
+    heads: list[str] = []
+    for line in file.read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split(" | ")]
+        if not line.startswith("|"):
+            heads = []
+        elif not heads:
+            heads = cells
+        elif cells[0] == arm and (not other or other in heads):
+            start = heads.index(other) if other else 0
+            if head in heads[start:]:
+                return cells[heads.index(head, start)]
+    raise SystemExit(f"value: {file.name} has no table with {column!r} for {arm!r}")
+
+
+def result_figure(folder: Path, key: str, what: str) -> str:
+    """Return a figure of what came of one run: accuracies in percent, other numbers as `figure_of`.
+
+    Args:
+        what: The marker, for messages.
+    """
+    result = dict(result_of(RunFolder.open(folder).read()))
+    figure = result.get(key)
+    if not isinstance(figure, int | float) or isinstance(figure, bool):
+        numbers = [
+            name
+            for name, one in result.items()
+            if isinstance(one, int | float) and not isinstance(one, bool)
+        ]
+        raise SystemExit(
+            f"<!-- value: {what} -->: {key!r} is no figure of a run; there are {', '.join(numbers)}"
+        )
+    return f"{100 * figure:.1f}" if "accuracy" in key else as_number(figure)
+
+
+def as_number(figure: float) -> str:
+    """Return a number as text: whole from 100 on or where it is, else with a decimal."""
+    whole = figure >= 100 or float(figure).is_integer()
+    return f"{figure:,.0f}" if whole else f"{figure:.1f}"
+
+
+def figure_of(arm: Arm, key: str, what: str) -> str:
+    """Return a figure of an arm as text: estimates with their interval, counts whole, other numbers with a decimal.
+
+    Args:
+        what: The marker, for messages.
+    """
+    figure = dict(arm).get(key)
+    if isinstance(figure, dict) and "mean" in figure:
+        return with_interval(cast("EstimateData", figure))
+    if isinstance(figure, int | float) and not isinstance(figure, bool):
+        return as_number(figure)
+    known_ones = [
+        name
+        for name, one in arm.items()
+        if isinstance(one, int | float) or (isinstance(one, dict) and "mean" in one)
+    ]
+    raise SystemExit(
+        f"<!-- value: {what} -->: {key!r} is no known figure of an arm; there are {', '.join(known_ones)}"
+    )
+
+
+def underived(text: str) -> list[tuple[int, str]]:
+    """Return the lines of prose that hold numbers which no marker derives: line number and numbers."""
+
+    def blank(found: re.Match[str]) -> str:
+        return "\n" * found.group().count("\n")
+
+    for pattern in (MARKED, CLAIMED, VALUED, CODE):
+        text = pattern.sub(blank, text)
+    lines = enumerate(text.splitlines(), 1)
+    found = [(number, ", ".join(NUMBER.findall(line))) for number, line in lines]
+    return [(number, numbers) for number, numbers in found if numbers]
+
+
 def held_out(folder: Path) -> str:
     """Return task set and split that a study's runs were validated on."""
     tasks = [run.record["config"]["task"] for run in select([folder]).runs]
@@ -383,8 +536,19 @@ def made(what: str) -> str:
     )
 
 
+def list_numbers(files: Sequence[Path]) -> int:
+    """Print the lines of prose with numbers that no marker derives, and how many there are in each file."""
+    for file in files:
+        found = underived(file.read_text(encoding="utf-8"))
+        name = file.relative_to(ROOT) if file.is_relative_to(ROOT) else file
+        for line, numbers in found:
+            print(f"{name}:{line}: {numbers}")
+        print(f"{name}: {len(found)} lines with numbers that no marker derives")
+    return 0
+
+
 def main(arguments: list[str]) -> int:
-    if arguments[:1] not in (["--check"], ["--write"]):
+    if arguments[:1] not in (["--check"], ["--write"], ["--numbers"]):
         print(__doc__)
         return 2
     files = [Path(name) for name in arguments[1:]]
@@ -393,6 +557,8 @@ def main(arguments: list[str]) -> int:
         ROOT / "results" / "README.md",
         *sorted((ROOT / "docs").glob("*.md")),
     ]
+    if arguments[0] == "--numbers":
+        return list_numbers(files)
     drifted = 0
     for file in files:
         text = file.read_text(encoding="utf-8")
@@ -401,6 +567,9 @@ def main(arguments: list[str]) -> int:
         )
         fresh = CLAIMED.sub(
             lambda found: f"{found['head']}{claimed(found['what'])}{found['end']}", fresh
+        )
+        fresh = VALUED.sub(
+            lambda found: f"{found['head']}{value(found['what'])}{found['end']}", fresh
         )
         if fresh == text:
             continue
@@ -411,7 +580,7 @@ def main(arguments: list[str]) -> int:
         drifted += 1
         stale = [
             old["what"]
-            for pattern in (MARKED, CLAIMED)
+            for pattern in (MARKED, CLAIMED, VALUED)
             for old, new in zip(pattern.finditer(text), pattern.finditer(fresh), strict=True)
             if old["body"] != new["body"]
         ]

@@ -31,21 +31,21 @@ def agree(arms: Mapping[str, Sequence[Run]], baseline: str) -> dict[str, Agreeme
         for column in (*DRAW, "answer")
     ):
         return {}
-    by_seed = {run.seed: run for run in arms[baseline]}
+    by_seed = {run.pairing: run for run in arms[baseline]}
     answers = {seed: _answers(run) for seed, run in by_seed.items()}
     found: dict[str, Agreement] = {}
     for name, runs in arms.items():
-        paired = [run for run in runs if run.seed in by_seed]
+        paired = [run for run in runs if run.pairing in by_seed]
         if name == baseline or not paired:
             continue
-        counts = [_same(_answers(run), answers[run.seed]) for run in paired]
+        counts = [_same(_answers(run), answers[run.pairing]) for run in paired]
         steps: list[AgreementStep] = [
             {
                 "seed": run.seed,
                 "step": step,
                 "draws": draws,
                 "same": same / draws,
-                "gradient": _apart(run.gradients, by_seed[run.seed].gradients, step),
+                "gradient": _apart(run.gradients, by_seed[run.pairing].gradients, step),
             }
             for run, count in zip(paired, counts, strict=True)
             for (phase, step), (draws, same) in sorted(count.items())

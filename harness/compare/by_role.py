@@ -156,7 +156,7 @@ def _rows(run: Run) -> pl.DataFrame:
     )
 
 
-def _by_seed(runs: Sequence[Figures], role: str, name: str) -> dict[int, float]:
+def _by_seed(runs: Sequence[Figures], role: str, name: str) -> dict[tuple[int, int], float]:
     """A figure of every run that has it; a rate of a role that a run never called is 0."""
     found = {}
     for run in runs:
@@ -164,7 +164,7 @@ def _by_seed(runs: Sequence[Figures], role: str, name: str) -> dict[int, float]:
         zero = (
             0.0 if name.endswith(RATES) and any(one[name] is not None for one in others) else None
         )
-        found[run["seed"]] = cast(
+        found[run["start"], run["seed"]] = cast(
             "float | None", dict(run["by_role"].get(role, {name: zero}))[name]
         )
     return {seed: value for seed, value in found.items() if value is not None}

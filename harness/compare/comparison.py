@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
-from harness.compare import statistics
+from harness.compare import evidence, statistics
 from harness.compare.agreement import agree
 from harness.compare.arms import arm_of
 from harness.compare.by_role import held_by_role
@@ -29,9 +29,7 @@ from harness.compare.keys import (
     Comparison,
     Decision,
     Failed,
-    McNemarData,
     Pair,
-    Training,
 )
 from harness.compare.learning import learn
 from harness.compare.measures import measure
@@ -39,14 +37,14 @@ from harness.compare.plumbing import UNUSED_TOOLS, heed_unused_tools
 from harness.compare.power import Spread
 from harness.compare.runs import why_left_out
 from harness.compare.sampled import sampled
-from harness.compare.scores import paired_differences, scores, span_of, worst_cases
+from harness.compare.scores import paired_differences, scores, span_of
 from harness.compare.selection import named_arm, other_names
+from harness.compare.sides import correct_sides, sides_of
+from harness.compare.starts import number_starts, over_starts, starts_of
 from harness.compare.views import views
 from harness.errors import UserError
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from harness.compare.runs import Run
     from harness.compare.selection import Selection
 
@@ -93,7 +91,7 @@ def compare(
         for arm in dict.fromkeys(run.arm for run in usable)
     }
     for group in by_arm.values():
-        group.sort(key=lambda run: run.seed)
+        group.sort(key=lambda run: run.pairing)
     base = _baseline(baseline or selection.study.get("baseline"), by_arm, selection)
     agreement = agree(by_arm, base)
     others = {name: runs for name, runs in by_arm.items() if name != base}
@@ -153,29 +151,32 @@ def compare(
         found["graded"] = True
     if span != (0.0, 1.0):
         found["span"] = span
+    if starts := starts_of(by_arm, base, width):
+        found["starts"] = starts
     if several := sampled(by_arm, base, span):
         found["sampled"] = several
     return found
 
 
 def _usable(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
-    """Finished and validated runs, one an arm and seed (the newest), with remarks on what was left out.
+    """Finished and validated runs, one an arm, start and seed (the newest), with remarks on what was left out.
 
     Raises:
         UserError: There is none.
     """
     chosen: dict[tuple[str, int], Run] = {}
     remarks: list[str] = []
+    number_starts(runs)
     for run in runs:
         if not run.finished or run.validation()["reward"].drop_nulls().is_empty():
             continue
-        older = chosen.get((run.arm, run.seed))
+        older = chosen.get((run.arm, run.pairing))
         if older is not None and older.id != run.id:
             older, run = sorted((older, run), key=lambda one: one.id)
             remarks.append(
                 f"{run.arm} seed {run.seed} ran twice; {older.id} is left out for the newer {run.id}."
             )
-        chosen[(run.arm, run.seed)] = run
+        chosen[(run.arm, run.pairing)] = run
     if not chosen:
         states = ", ".join(f"{run.name}: {run.record['status']}" for run in runs[:4])
         raise UserError(f"no run has finished and been validated yet ({states})")
@@ -229,7 +230,8 @@ def _pair(
     rows, paired = paired_differences(mine, theirs)
     span = span_of([*runs, *base_runs])
     width = span[1] - span[0]
-    difference = crossed_mean(rows, width)
+    by_start = over_starts(rows)
+    difference = crossed_mean(by_start, width)
     if difference is None:
         raise UserError(f"{name!r} and {base!r} have no scored validation question in common")
     graded = any(run.graded for run in (*runs, *base_runs))
@@ -242,14 +244,14 @@ def _pair(
         difference.p_difference(),
         None if margin is None else difference.p_equivalence(margin),
     )
-    return {
+    pair: Pair = {
         "arm": name,
         "baseline": base,
         "paired_by": paired,
         "learned": learned,
         "identical": same,
         "difference": shown.data(),
-        "difference_bounds": _bounds(
+        "difference_bounds": evidence.bounds(
             runs, base_runs, set(rows["seed"].unique()) if paired == "seed" else None
         ),
         "p": p,
@@ -263,16 +265,21 @@ def _pair(
             "seeds_needed": _seeds_needed(difference, margin, family, same),
         },
         "item": {
-            "mcnemar": _mcnemar(rows) if binary and paired == "seed" else [],
+            "mcnemar": evidence.mcnemar(rows) if binary and paired == "seed" else [],
             "cluster_bootstrap": statistics.cluster_bootstrap(rows),
             "clusters": difference.clusters,
             "few_clusters": difference.clusters < statistics.FEW_CLUSTERS,
         },
-        "training": _training(runs, base_runs, rows) if difference.seeds > 1 else {},
+        "training": evidence.training(runs, base_runs, rows) if difference.seeds > 1 else {},
         "p_holm": p,
         "p_equivalence_holm": p_equivalence,
         "verdict": "cannot tell",
     }
+    if sides := sides_of(by_start, width):
+        pair["sides"] = sides
+    if by_start is not rows:
+        pair["starts"] = difference.seeds
+    return pair
 
 
 def _seeds_needed(
@@ -287,56 +294,6 @@ def _seeds_needed(
     return spread.seeds_for_equivalence(margin / difference.width, family, POWER, ALPHA)
 
 
-def _mcnemar(rows: pl.DataFrame) -> list[McNemarData]:
-    """The test of each seed's two checkpoints."""
-    found: list[McNemarData] = []
-    for group in rows.partition_by("seed"):
-        test = statistics.mcnemar_exact(
-            group["value_first"].to_list(), group["value_second"].to_list()
-        )
-        found.append(
-            {
-                "seed": group["seed"][0],
-                "only_first": test.only_first,
-                "only_second": test.only_second,
-                "p": test.p,
-            }
-        )
-    return found
-
-
-def _training(runs: Sequence[Run], base_runs: Sequence[Run], rows: pl.DataFrame) -> Training:
-    """Evidence on trainings, of the seeds that both have."""
-    common = set(rows["seed"].unique())
-    firsts, seconds = (
-        [cast(float, run.scores()["value"].mean()) for run in arm if run.seed in common]
-        for arm in (runs, base_runs)
-    )
-    return {
-        "hierarchical_bootstrap": statistics.hierarchical_bootstrap(rows),
-        "probability_of_improvement": statistics.probability_of_improvement(firsts, seconds),
-        "interquartile_mean_difference": statistics.interquartile_mean(firsts)
-        - statistics.interquartile_mean(seconds),
-    }
-
-
-def _bounds(
-    runs: Sequence[Run], base_runs: Sequence[Run], seeds: set[int] | None
-) -> tuple[float, float] | None:
-    """The difference if all that was not scored speaks against the arm, and if all speaks for it; None if all was."""
-    chosen = [
-        [run for run in group if seeds is None or run.seed in seeds] for group in (runs, base_runs)
-    ]
-    cases = [worst_cases(group) for group in chosen]
-    if cases == [None, None]:
-        return None
-    (low, high), (base_low, base_high) = (
-        case or (cast(float, scores(group)["value"].mean()),) * 2
-        for case, group in zip(cases, chosen, strict=True)
-    )
-    return low - base_high, high - base_low
-
-
 def _decide(pairs: Sequence[Pair]) -> None:
     """Correct the p values of every pair and give its verdict; the family is all pairs."""
     for pair, corrected in zip(pairs, statistics.holm([pair["p"] for pair in pairs]), strict=True):
@@ -346,6 +303,7 @@ def _decide(pairs: Sequence[Pair]) -> None:
     ]  # all, or none
     for pair, corrected in zip(pairs, statistics.holm(stated), strict=False):
         pair["p_equivalence_holm"] = corrected
+    correct_sides(pairs)
     for pair in pairs:
         seeds, found = pair["difference"]["seeds"], (pair["p_holm"], pair["p_equivalence_holm"])
         pair["verdict"] = verdict(

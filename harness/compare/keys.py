@@ -167,6 +167,7 @@ class Figures(Shared, Signal):
     ]
     run: Annotated[str, "its id"]
     seed: Annotated[int, "of the order of tasks and of sampling"]
+    start: Annotated[int, "which of several policies it began with, from 0"]
     status: Annotated[str, "`finished`, `failed`, `interrupted` or `running`"]
     reason: Annotated[str, "why it ended early; empty where it did not"]
     launches: Annotated[int, "starts: one, and one a resumption"]
@@ -248,6 +249,32 @@ class Training(TypedDict, total=False):
     interquartile_mean_difference: Annotated[float, "of the middle half of the seeds"]
 
 
+class Side(TypedDict):
+    """A difference tested with one kind of group as independent."""
+
+    low: Annotated[float, "of the 95 % interval"]
+    high: Annotated[float, "of the 95 % interval"]
+    p: Annotated[float, "of the test for a difference"]
+    p_holm: Annotated[float, "corrected over all pairs"]
+
+
+class Sides(TypedDict):
+    """A difference by seeds alone and by clusters alone; no verdict rests on either."""
+
+    seeds: Annotated[Side, "for other trainings on these very questions"]
+    clusters: Annotated[Side, "for other questions answered by these very trainings"]
+
+
+class Start(TypedDict):
+    """A policy that trainings began with."""
+
+    policy: Annotated[str, "its name"]
+    model: Annotated[str, "hash of its files, or its revision"]
+    made_by: Annotated[str, "the recipe that made it; empty where none is known"]
+    trainings: Annotated[int, "of all arms"]
+    differences: Annotated[dict[str, EstimateData], "by arm, to the baseline, over its seeds"]
+
+
 class Pair(TypedDict):
     """An arm against the baseline."""
 
@@ -261,7 +288,10 @@ class Pair(TypedDict):
     identical: Annotated[
         bool, "the same answers in every step of every seed, and something to learn from"
     ]
-    difference: Annotated[EstimateData, "of the final accuracies, arm less baseline"]
+    difference: Annotated[
+        EstimateData,
+        "of the final accuracies, arm less baseline; `seeds` counts starts where they are several",
+    ]
     difference_bounds: Annotated[
         Interval | None, "if all unscored speak against the arm, and for it"
     ]
@@ -275,6 +305,10 @@ class Pair(TypedDict):
     p_holm: Annotated[float, "corrected over all pairs"]
     p_equivalence_holm: Annotated[float | None, "corrected over all pairs; None without a margin"]
     verdict: Annotated[Decision, "what the corrected p values allow to say"]
+    sides: NotRequired[Annotated[Sides, "where there are several seeds and clusters"]]
+    starts: NotRequired[
+        Annotated[int, "policies that the trainings began with, where they are several"]
+    ]
     refused: NotRequired[Annotated[str, "why there is no verdict, where it is refused"]]
 
 
@@ -410,6 +444,9 @@ class Comparison(TypedDict):
     ]
     arms: Annotated[list[Arm], "in order of first appearance"]
     pairs: Annotated[list[Pair], "every arm but the baseline"]
+    starts: NotRequired[
+        Annotated[list[Start], "of trainings, where they are several or made by a recipe"]
+    ]
     learning: Annotated[Learning, "how fast, beside where to"]
     sampled: NotRequired[Annotated[Sampled, "where every task had several rollouts"]]
     agreement: Annotated[dict[str, Agreement], "by arm, with the baseline"]

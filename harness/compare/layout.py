@@ -18,6 +18,7 @@ from harness.compare.keys import Arm, Comparison, View
 from harness.compare.numbers import interval, number, p_value, points, with_interval
 from harness.compare.references import Reference
 from harness.compare.sampled import title
+from harness.compare.sides import disagreeing
 from harness.compare.verdicts import measure_text, verdict_text
 from harness.wording import measured
 
@@ -25,7 +26,8 @@ from harness.wording import measured
 def tables(comparison: Comparison, references: Sequence[Reference] = ()) -> list[Table]:
     """All tables of a comparison, in reading order; empty ones are left out."""
     first = (_accuracy, _sampled, _learning, _agreement, _reward_parts, behaviour, cost, evidence)
-    made = [make(comparison) for make in (*first, _checkpoints, _views, _exceptions, _failed)]
+    later = (_sides, _starts, _checkpoints, _views, _exceptions, _failed)
+    made = [make(comparison) for make in (*first, *later)]
     note = f"{ROLE_NOTE * (comparison['kind'] == 'train')}Means over seeds, intervals: 95 %, for new seeds."
     made[6:6] = role_tables(comparison["by_role"], comparison["baseline"], note)
     made.append(references_of(references))
@@ -208,6 +210,59 @@ def _reward_parts(comparison: Comparison) -> Table:
     )
 
 
+def _sides(comparison: Comparison) -> Table:
+    """Differences that seeds alone would decide and clusters alone would not, or the other way."""
+    rows = []
+    for pair in disagreeing(comparison["pairs"], comparison["alpha"]):
+        cells = [pair["arm"], points(pair["difference"]["mean"], signed=True)]
+        for side in (pair["sides"]["seeds"], pair["sides"]["clusters"]):
+            cells += [interval((side["low"], side["high"])), p_value(side["p_holm"])]
+        rows.append([*cells, p_value(pair["p_holm"])])
+    several = any("starts" in pair for pair in comparison["pairs"])
+    counted = "starts" if several else "seeds"
+    heads = [
+        "arm against baseline",
+        "difference (points)",
+        f"{counted} alone",
+        "p",
+        "clusters alone",
+    ]
+    note = (
+        f"Shown where one side alone would decide and the other would not. {counted.capitalize()} alone: for other "
+        "trainings on these very questions. Clusters alone: for other questions, answered by these very trainings. "
+        "The verdict takes both."
+    )
+    title = f"{counted.capitalize()} alone, clusters alone"
+    return Table("sides", title, [*heads, "p", "p of the verdict"], rows, note)
+
+
+def _starts(comparison: Comparison) -> Table:
+    """The policies that trainings began with, and the differences from each."""
+    found = comparison.get("starts", [])
+    arms = [pair["arm"] for pair in comparison["pairs"]] if len(found) > 1 else []
+    rows = [
+        [
+            f"{one['policy']} ({one['model'][:8]})",
+            one["made_by"] or "-",
+            str(one["trainings"]),
+            *(with_interval(one["differences"].get(arm), signed=True) for arm in arms),
+        ]
+        for one in found
+    ]
+    heads = ["start", "made by", "trainings", *(f"{arm}: difference (points)" for arm in arms)]
+    if arms:
+        note = (
+            "Intervals of a start are for other seeds from it; the verdict is for other starts. A recipe that is run again "
+            "makes another start."
+        )
+    else:
+        note = (
+            "One start: intervals and verdicts hold for other seeds from it, not for another start, which the same recipe "
+            "would make. To learn of others, repeat the study from several and compare all with `--allow model`."
+        )
+    return Table("starts", "Starts", heads, rows, note)
+
+
 def _checkpoints(comparison: Comparison) -> Table:
     """Item-level statistics, shown where one seed is all there is: of several, they would pass seeds for questions."""
     rows = []
@@ -303,6 +358,10 @@ def _failed(comparison: Comparison) -> Table:
 
 def _seeds(arm: Arm) -> str:
     seeds = arm["seeds"]
+    starts = {run["start"] for run in arm["per_seed"]}
+    if len(starts) > 1:
+        different = ", ".join(map(str, sorted({*seeds})))
+        return f"{len(seeds)} of {len(starts)} starts ({different})"
     return "1 (one seed)" if len(seeds) == 1 else f"{len(seeds)} ({', '.join(map(str, seeds))})"
 
 

@@ -39,7 +39,7 @@ def learn(
     if checkpoint is not None and all(checkpoint in run.val_curve() for run in runs):
         taken["checkpoint"] = {name: scores(group, checkpoint) for name, group in arms.items()}
     curves = {name: areas(group) for name, group in arms.items()}
-    if all(run.seed in curves[name]["seed"] for name, group in arms.items() for run in group):
+    if all(run.pairing in curves[name]["seed"] for name, group in arms.items() for run in group):
         taken["area"] = curves
     return {"measures": list(taken), "arms": held_against(taken, baseline, span)}
 

@@ -43,6 +43,7 @@ def _measure(run: Run) -> Figures:
     return {
         "run": run.id,
         "seed": run.seed,
+        "start": run.start,
         "status": run.record["status"],
         "reason": run.record.get("reason", ""),
         "launches": len(run.record["launches"]),

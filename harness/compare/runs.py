@@ -29,6 +29,8 @@ _NEEDED = {
     "steps": {"step"},
 }
 """Columns without which a table says nothing."""
+STARTS_APART = 2**40
+"""How far apart the pairing numbers of two starts lie; seeds are smaller."""
 
 
 def finite(table: pl.DataFrame) -> pl.DataFrame:
@@ -51,12 +53,14 @@ class Run:
     Attributes:
         arm: Name of the arm that it belongs to; all runs of an arm differ in their seed only.
         name: What it is called in messages: the path that was typed, arm and seed in a study, or its folder.
+        start: Which of several starts it began with, from 0 (`harness.compare.starts`).
     """
 
     folder: RunFolder
     record: RunRecord
     arm: str = ""
     name: str = ""
+    start: int = 0
 
     @property
     def id(self) -> str:
@@ -67,6 +71,11 @@ class Run:
     def seed(self) -> int:
         """What sets it apart within its arm."""
         return self.record["seed"]
+
+    @property
+    def pairing(self) -> int:
+        """By which a run is paired with another arm's: the same start and seed."""
+        return self.start * STARTS_APART + self.seed
 
     @property
     def finished(self) -> bool:
@@ -161,7 +170,7 @@ class Run:
 
     @cached_property
     def scored(self) -> pl.DataFrame:
-        """Mean validation rewards: columns seed, step, cluster, task_id, difficulty, value."""
+        """Mean validation rewards: columns seed (the pairing number), step, cluster, task_id, difficulty, value."""
         import polars as pl
 
         keys = ["step", "cluster", "task_id", "difficulty"]
@@ -172,7 +181,9 @@ class Run:
             .group_by(keys)
             .agg(value=pl.mean("reward"))
         )
-        return rows.sort(keys).select(pl.lit(self.seed).alias("seed"), pl.all()).collect()
+        return (
+            rows.sort(keys).select(pl.lit(self.pairing, pl.Int64).alias("seed"), pl.all()).collect()
+        )
 
     @cached_property
     def _validated(self) -> dict[int, pl.DataFrame]:

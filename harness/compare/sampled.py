@@ -200,4 +200,8 @@ def sampled(
 def _episodes(runs: Sequence[Run]) -> pl.DataFrame:
     import polars as pl
 
-    return pl.concat([run.validation().with_columns(seed=run.seed).select(COLUMNS) for run in runs])
+    numbered = [
+        run.validation().with_columns(seed=pl.lit(run.pairing, pl.Int64)).select(COLUMNS)
+        for run in runs
+    ]
+    return pl.concat(numbered)

@@ -88,5 +88,7 @@ def areas(runs: Sequence[Run]) -> pl.DataFrame:
         ]
         table = run.scored.lazy().group_by(keys).agg(each).drop_nulls().sort(keys)
         area = pl.sum_horizontal(parts) / (steps[-1] - steps[0])
-        frames.append(table.select(pl.lit(run.seed).alias("seed"), *keys, value=area).collect())
+        frames.append(
+            table.select(pl.lit(run.pairing, pl.Int64).alias("seed"), *keys, value=area).collect()
+        )
     return pl.concat(frames)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from harness.compare.keys import Comparison
 from harness.compare.numbers import points
-from harness.compare.verdicts import conclusions, few_clusters
+from harness.compare.verdicts import conclusions, counted, few_clusters
 from harness.wording import measured
 
 
@@ -30,14 +30,15 @@ def sentences(comparison: Comparison) -> list[str]:
         f"p values are corrected over all comparisons (Holm); different means p < {comparison['alpha']:g}.",
         *conclusions(comparison),
         *_no_signal(comparison),
-        f"Equivalent means: in {comparison['min_seeds']} seeds or more the difference is shown to lie within "
-        f"±{100 * margin:g} points, the margin stated beforehand (p < {comparison['alpha']:g}), even if a training "
+        f"Equivalent means: in {comparison['min_seeds']} {_counted(comparison)} or more the difference is shown to lie "
+        f"within ±{100 * margin:g} points, the margin stated beforehand (p < {comparison['alpha']:g}), even if a training "
         f"that no seed has shown collapses by {100 * comparison['collapse']:g} points."
         if margin is not None
         else "No margin was stated, so nothing can be called equivalent.",
         *_in_common(comparison),
         *_collapses(comparison),
         *_few_clusters(comparison),
+        *_starts(comparison),
     ]
     if comparison.get("graded"):
         low, high = comparison.get("span", (0.0, 1.0))
@@ -98,7 +99,7 @@ def _in_common(comparison: Comparison) -> list[str]:
     of = {
         pair["arm"]: pair["difference"]["seeds"]
         for pair in comparison["pairs"]
-        if pair["paired_by"] == "seed"
+        if pair["paired_by"] == "seed" and "starts" not in pair
     }
     fewer = [
         f"{arm} {n}" for arm, n in of.items() if n < max(seeds[arm], seeds[comparison["baseline"]])
@@ -127,7 +128,7 @@ def _collapses(comparison: Comparison) -> list[str]:
         far = comparison["margin"] or comparison["collapse"]
         shares = "; ".join(
             f"{pair['arm']} {points(pair['collapses']['share'])} % ({pair['collapses']['seen']} of "
-            f"{pair['difference']['seeds']} seeds seen)"
+            f"{pair['difference']['seeds']} {counted(pair)} seen)"
             for pair in rest
         )
         found.append(
@@ -147,6 +148,23 @@ def _few_clusters(comparison: Comparison) -> list[str]:
         f"The questions lie in {fewest['clusters']} clusters, which tell as much as {fewest['equal_clusters']:.1f} of "
         "equal size. Verdicts are to hold for other clusters, so only large differences can be shown, however many "
         "seeds there are."
+    ]
+
+
+def _counted(comparison: Comparison) -> str:
+    """What verdicts count: starts where any pair has several."""
+    several = any("starts" in pair for pair in comparison["pairs"])
+    return "starts" if several else "seeds"
+
+
+def _starts(comparison: Comparison) -> list[str]:
+    """That verdicts count starts where there are several."""
+    several = [pair["starts"] for pair in comparison["pairs"] if "starts" in pair]
+    if not several:
+        return []
+    return [
+        f"Trainings began with {max(several)} starts, which verdicts and their intervals count as what is independent, "
+        "since all seeds of a start share it. Other intervals are for other seeds from these starts."
     ]
 
 

@@ -50,14 +50,19 @@ def _lacking(pair: Pair) -> list[str]:
         else []
     )
     if needed is not None and found["seeds"] < needed:
-        lacking.append(f"needs {needed} seeds for 80 % power to show equivalence")
+        lacking.append(f"needs {needed} {counted(pair)} for 80 % power to show equivalence")
     elif needed is None and pair["p_equivalence"] is not None and found["seeds"] > 1:
-        lacking.append(f"{MOST_SEEDS} seeds do not give 80 % power to show equivalence")
+        lacking.append(f"{MOST_SEEDS} {counted(pair)} do not give 80 % power to show equivalence")
     if few_clusters(pair):
         lacking.append(
             f"{found['clusters']} clusters tell as much as {found['equal_clusters']:.1f} equal ones"
         )
     return lacking
+
+
+def counted(pair: Pair) -> str:
+    """Return what a verdict counts as independent trainings: seeds, or starts where there are several."""
+    return "starts" if "starts" in pair else "seeds"
 
 
 def few_clusters(pair: Pair) -> bool:

@@ -55,12 +55,10 @@ def course(arguments: argparse.Namespace, tokenizer: Any) -> Iterator[Course]:
         )
     )
     questions = [question for _, question in prepared(tasks.load("train_a"), arguments.workers)]
-    sample = tasks.load("dev_500")
-    known = {task.id for task in sample}
     unseen = {
         "train_b": tasks.load("train_b"),
-        "dev_others": [task for task in tasks.load("dev") if task.id not in known],
-        "dev_500": sample,
+        "dev_others": tasks.load("dev_rest"),
+        "dev_500": tasks.load("dev_500"),
     }
 
     def of(whole: Sequence[Task]) -> Measure:

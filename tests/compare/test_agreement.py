@@ -18,7 +18,9 @@ class Recorded:
     seed: int
     episodes: pl.DataFrame
     steps: pl.DataFrame
+    start: int = 0
 
+    pairing = Run.pairing
     gradients = vars(Run)["gradients"]
     logged = Run.logged
 

@@ -80,6 +80,56 @@ def test_a_claim_that_says_more_than_its_verdict_is_found(tmp_path: Path) -> Non
     assert refused.returncode == 1 and "spider_roles" in refused.stdout
 
 
+PROBE = "results/studies/pocket-probe/probe_roles"
+
+
+def test_a_number_in_a_sentence_is_that_of_the_records() -> None:
+    value = run_path(str(TABLE))["value"]
+    expected = {
+        f'pair {PROBE} "all roles"': "+3.4 [+0.5, +6.4]",
+        f'pair {PROBE} "all roles" "baseline=check only"': "+19.0 [",
+        f'arm {PROBE} "check only" accuracy_final': "69.2 [56.4, 79.6]",
+        f'arm {PROBE} "check only" steps': "20",
+        f'learning {PROBE} "check only" checkpoint': "+23.0 [+9.4, +36.6]",
+        "run results/gpu-probe seed0 val_accuracy_final": "91.7",
+        "run results/gpu-probe seed0 steps": "40",
+        f'printed {PROBE} "all roles" "trained tokens"': "186,147",
+        f'printed {PROBE} "all roles" "difference (points) after at 53,217 trained tokens %"': "-3.6 [-8.4, +1.1]",
+    }
+    assert {what: value(what)[: len(text)] for what, text in expected.items()} == expected
+    low, _, high = value(f'seeds {PROBE} "all roles"').partition(" to ")
+    assert float(low) < 88.2 < float(high)
+    for what, message in (
+        (f'pair {PROBE} "some roles"', "no arm 'some roles'; there are 'first query only'"),
+        (f'arm {PROBE} "all roles" tokens', "'tokens' is no known figure of an arm; there are "),
+        (f'mean {PROBE} "all roles"', "no kind 'mean'"),
+        (
+            "run results/gpu-probe seed0 mean",
+            "'mean' is no figure of a run; there are agent_failed",
+        ),
+        (f'printed {PROBE} "all roles" nothing', "has no table with 'nothing'"),
+        ("pair results/nowhere x", "wanted: KIND FOLDER"),
+    ):
+        with pytest.raises(SystemExit, match=re.escape(message)):
+            value(what)
+
+
+def test_a_number_that_drifted_is_found_and_others_are_listed(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    marker = f'<!-- value: printed {PROBE} "all roles" "trained tokens" -->'
+    page.write_text(
+        f"It took {marker}186,147<!-- /value --> tokens.\n\n```\n12.5 s\n```\nOr 99.5 % in `3.25`.\n"
+    )
+    assert check(page).returncode == 0
+    listed = subprocess.run(
+        [sys.executable, str(TABLE), "--numbers", str(page)], capture_output=True, text=True
+    )
+    assert listed.stdout.splitlines()[0] == f"{page}:6: 99.5" and "1 lines" in listed.stdout
+    page.write_text(page.read_text().replace("186,147<", "186,148<"))
+    refused = check(page)
+    assert refused.returncode == 1 and '"trained tokens"' in refused.stdout
+
+
 @pytest.mark.parametrize(
     ("verdict", "words"),
     [

@@ -663,6 +663,59 @@ def recording(tmp_path: Path, text: str, gpus: list[tuple[str, ...] | None]) -> 
     )
 
 
+def test_evaluations_report_on_a_split_that_trainings_were_not_validated_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from harness_study.state import StudyFolder
+
+    monkeypatch.setattr("harness_study.execute.START_GAP_S", 0.0)
+    text = (
+        "set: {task.name: spider, task.val_split: dev_500, task.val_limit: 40}\n"
+        "matrix: {agent: [reference_sql], seed: [0]}\n"
+        "evaluate: [reference_sql]\nevaluate_split: dev_rest\n"
+    )
+    study, jobs, folder, run = recording(tmp_path, text, [None])
+    training, evaluation = jobs
+    assert (training.config.task.val_split, training.config.task.val_limit) == ("dev_500", 40)
+    assert (evaluation.config.task.val_split, evaluation.config.task.val_limit) == (
+        "dev_rest",
+        None,
+    )
+    assert [one.state for one in run.execute()] == ["finished"] * 2
+    made = json.loads(
+        (folder.path / folder.entries[evaluation.key]["run"] / "run.json").read_text()
+    )
+    assert made["arguments"][2:6] == ["--agent", "reference_sql", "--split", "dev_rest"]
+    again = StudyFolder(tmp_path / "runs", study, jobs)
+    assert {step.action for step in again.next_steps(jobs)} == {"skip"}
+
+
+def test_a_study_reads_a_reserved_split_only_where_its_file_says_so(
+    here: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness_study.execute.START_GAP_S", 0.0)
+    text = (
+        "preset: pocket-probe\nmatrix: {agent: [reference_sql], seed: [0]}\n"
+        "evaluate: [reference_sql]\nevaluate_split: test\n"
+    )
+    file = tmp_path / "reading.yaml"
+    file.write_text(text)
+    done = here("study", str(file), "--dry-run")
+    assert done.returncode == 2 and "is for one reading at the end" in done.stderr
+    file.write_text(f"{text}read_reserved: true\n")
+    assert here("study", str(file), "--dry-run").returncode == 0
+    file.write_text(f"{text}read_reserved: true\nset: {{task.val_split: test}}\n")
+    done = here("study", str(file), "--dry-run")
+    assert done.returncode == 2 and "is for one reading at the end" in done.stderr
+
+    _, (_, evaluation), folder, run = recording(tmp_path, f"{text}read_reserved: true\n", [None])
+    assert [one.state for one in run.execute()] == ["finished"] * 2
+    made = json.loads(
+        (folder.path / folder.entries[evaluation.key]["run"] / "run.json").read_text()
+    )
+    assert made["arguments"][4:7] == ["--split", "test", "--read-reserved"]
+
+
 def test_an_evaluation_waits_for_the_training_of_its_policy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -747,6 +800,9 @@ if arguments[0] == "train":
     config = yaml.safe_load(pathlib.Path(arguments[2]).read_text())
 else:
     config = json.loads((pathlib.Path(arguments[1]) / "run.json").read_text())["config"] | {"agent": arguments[3]}
+    if "--split" in arguments:
+        split = arguments[arguments.index("--split") + 1]
+        config["task"] |= {"val_split": split, "val_limit": None}
 time.sleep(0.3)
 record = json.loads(pathlib.Path(RECORD).read_text()) | {"id": folder.name, "kind": arguments[0], "result": None}
 record |= {"agent": config["agent"], "agent_match": config["agent_match"], "launches": [], "seed": 0, "commit": None}

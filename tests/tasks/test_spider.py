@@ -139,6 +139,36 @@ def test_tasks_leave_out_what_cannot_be_scored(archive: Path, tmp_path: Path) ->
         tasks.load("test")
 
 
+def test_rest_of_dev_is_dev_without_the_sample(archive: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    prepare(archive, folder)
+    dev = pyarrow.parquet.read_table(folder / "test_dev.parquet").to_pylist()
+    repeated = [*dev, dev[0], dev[1]]
+    sampled = [dev[0], dev[3]]
+    for name, rows in (("test_dev", repeated), ("test_dev_500", sampled)):
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), folder / f"{name}.parquet")
+    tasks = SpiderTasks(str(folder))
+    whole, sample, rest = ([t.id for t in tasks.load(s)] for s in ("dev", "dev_500", "dev_rest"))
+    assert len(sample) == 2 and len(rest) == 6
+    assert not {*sample} & {*rest} and {*sample, *rest} == {*whole}
+    assert rest == [task_id for task_id in whole if task_id in rest]
+    assert sum(task_id.endswith("-2") for task_id in rest) == 2
+
+
+def test_rest_of_dev_is_named_where_nothing_is_left(archive: Path, tmp_path: Path) -> None:
+    prepare(archive, tmp_path / "out")
+    with pytest.raises(TaskSetError, match="split 'dev_rest' of spider has no question"):
+        SpiderTasks(str(tmp_path / "out")).load("dev_rest")
+
+
+@pytest.mark.spider
+def test_rest_of_dev_has_the_other_472_questions(spider: Any) -> None:
+    tasks = SpiderTasks(str(spider[0]))
+    sample, rest = ({task.id for task in tasks.load(split)} for split in ("dev_500", "dev_rest"))
+    assert (len(sample), len(rest)) == (500, 472)
+    assert sample | rest == {task.id for task in tasks.load("dev")} and not sample & rest
+
+
 def test_schema_is_from_the_database_unless_the_file_is_asked_for(
     archive: Path, tmp_path: Path
 ) -> None:

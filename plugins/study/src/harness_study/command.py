@@ -84,7 +84,7 @@ def study(
         described.matrix["seed"] = _seeds(seeds)
     jobs = jobs_of(described, set_ or [], only or [])
     for job in jobs:
-        check(job.config)
+        check(job.config, reads_reserved=described.read_reserved and job.kind == "eval")
     for name, given in described.launcher.items():
         launchers.launcher(name, given, f"launcher.{name}")
     made = launchers.launcher(

@@ -295,7 +295,12 @@ class StudyRun:
         # The study itself has made the certificates that its comparison needs.
         placed = ["--runs-dir", str(folder), "--without-parity"]
         if job.kind == "eval":
-            return ["eval", str(parent), "--agent", job.config.agent, *placed]
+            asked = ["eval", str(parent), "--agent", job.config.agent]
+            if split := self._folder.study.evaluate_split:
+                asked += ["--split", split]
+            if self._folder.study.read_reserved:
+                asked.append("--read-reserved")
+            return [*asked, *placed]
         if step.action == "resume":
             return ["train", "--resume", str(step.folder)]
         file = folder / "configs" / f"{job.key}.yaml"

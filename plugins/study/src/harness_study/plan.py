@@ -53,6 +53,11 @@ class Study(Section):
     """Options of launchers, by name, for those that runs go to with `--launcher`."""
     evaluate: list[str] = Field(default_factory=list)
     """Agents in which every trained policy is evaluated afterwards."""
+    evaluate_split: str = ""
+    """The split of these evaluations, all of its questions; by default what the trainings are validated on. To choose
+    on one split and to report on another."""
+    read_reserved: bool = False
+    """Whether that split may be one that is reserved for one reading at the end; each reading is written down."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +172,7 @@ def jobs_of(study: Study, overrides: Sequence[str] = (), only: Sequence[str] = (
             label, settings = _arm(study, combination, seed)
             job = Job(_key(label, seed), label, _resolve(study, settings, overrides))
             jobs.append(job)
-            jobs += [_evaluation(job, agent) for agent in evaluate]
+            jobs += [_evaluation(job, agent, study.evaluate_split) for agent in evaluate]
     if len({job.key for job in jobs}) < len(jobs):
         raise ConfigError(
             f"study {study.name!r} asks for the same run twice; label its values apart"
@@ -246,8 +251,16 @@ def _evaluated(arm: str, agent: str) -> str:
     return f"{arm} -> {agent}"
 
 
-def _evaluation(job: Job, agent: str) -> Job:
+def _evaluation(job: Job, agent: str, split: str = "") -> Job:
+    """Return the evaluation of the policy that a job trains.
+
+    Args:
+        split: Where empty, the questions that the training is validated on.
+    """
     config = job.config.model_copy(update={"agent": agent})
+    if split:
+        questions = config.task.model_copy(update={"val_split": split, "val_limit": None})
+        config = config.model_copy(update={"task": questions})
     arm = _evaluated(job.arm, agent)
     return Job(_key(arm, job.seed), arm, config, "eval", job.key)
 

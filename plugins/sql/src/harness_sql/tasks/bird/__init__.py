@@ -14,14 +14,12 @@ from harness.records import Task
 from harness_sql.tasks.bird.layout import BIRD
 from harness_sql.tasks.prepared import PreparedTasks
 
-_SAMPLE = BIRD.sample[1] if BIRD.sample else BIRD.parts[1]
-
 
 class BirdTasks(PreparedTasks):
     """BIRD's questions, with their evidence.
 
     Splits: `train`, `dev`, `mini_dev` (500 of `dev`, chosen by the authors), `dev_500` (500 of `dev` by a hash; also
-    called `val`). Each is there if its file was in what was prepared.
+    called `val`) and `dev_rest` (`dev` without them). Each is there if its file was in what was prepared.
 
     Args:
         data_dir: The prepared folder; by default `$HARNESS_BIRD_DATA_DIR`, or `harness/bird` in the cache folder.
@@ -34,7 +32,7 @@ class BirdTasks(PreparedTasks):
 
     name = "bird"
     layout = BIRD
-    splits = {part.name: part for part in BIRD.parts} | {"dev_500": _SAMPLE, "val": _SAMPLE}
+    splits = {part.name: part for part in BIRD.parts} | BIRD.sample_splits
     citation = "Li et al. 2023, Can LLM Already Serve as A Database Interface? (NeurIPS)"
 
     def __init__(

@@ -14,7 +14,7 @@ from harness.records import Task
 from harness.tasks import check_split
 from harness_sql.sqlite.databases import content_hash, fingerprint
 from harness_sql.sqlite.environment import DATABASE, database_of
-from harness_sql.tasks.prepared.layout import Layout, Part, database_file
+from harness_sql.tasks.prepared.layout import REST, Layout, Part, database_file
 from harness_sql.tasks.prepared.verify import check_prepared, questions_hash, read_manifest
 from harness_sql.tasks.schemas import WithSchemas
 
@@ -63,6 +63,8 @@ class PreparedTasks(WithSchemas):
         check_split(self.name, split, self.splits)
         seen: Counter[str] = Counter()
         tasks = [task for name in self.parts_of(split) for task in self._tasks(name, split, seen)]
+        if split == REST:
+            tasks = self._without_sample(tasks)
         if not tasks:
             raise TaskSetError(
                 f"split {split!r} of {self.name} has no question whose database is in {self.folder}"
@@ -159,6 +161,16 @@ class PreparedTasks(WithSchemas):
             raise TaskSetError(f"{file} lacks the columns {', '.join(sorted(lacking))}. {again}")
         rows: list[dict[str, object]] = table.to_pylist()
         return rows
+
+    def _without_sample(self, tasks: Sequence[Task]) -> list[Task]:
+        """Return the tasks that are not in the sample of their part.
+
+        A question that is there several times has numbered ids, so its copies in the sample are the first ones here.
+        """
+        assert self.layout.sample is not None, "only a sample has a rest"
+        _, sample = self.layout.sample
+        sampled = {task.id for task in self._tasks(sample.name, sample.name, Counter())}
+        return [task for task in tasks if task.id not in sampled]
 
     def _verify(self, paths: set[str]) -> None:
         """Refuses databases that are not as the manifest says; what a verdict is on besides them counts, too."""

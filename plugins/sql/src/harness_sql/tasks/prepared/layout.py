@@ -13,6 +13,8 @@ from pathlib import Path
 from harness.config import cache_dir
 
 MANIFEST = "manifest.json"
+REST = "dev_rest"
+"""Split of a sampled part without its sample: to report on what no choice was made by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,15 @@ class Layout:
             *(part.parquet for part in self.parts),
             *((self.sample[1].parquet,) if self.sample else ()),
         )
+
+    @property
+    def sample_splits(self) -> dict[str, Part]:
+        """The splits that a sample brings: itself, also as `val`, and the rest of its part; none without a sample."""
+        if self.sample is None:
+            return {}
+        name, sample = self.sample
+        whole = next(part for part in self.parts if part.name == name)
+        return {sample.name: sample, "val": sample, REST: whole}
 
     @property
     def marks(self) -> frozenset[str]:

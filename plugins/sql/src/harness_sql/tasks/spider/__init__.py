@@ -18,11 +18,8 @@ from harness_sql.tasks.spider.layout import DK, REALISTIC, SPIDER, SYN
 
 
 def _parts(layout: Layout) -> dict[str, Part]:
-    """Its parts by name, and the sample by both of its names."""
-    sample = layout.sample[1] if layout.sample else None
-    return {part.name: part for part in layout.parts} | (
-        {"dev_500": sample, "val": sample} if sample else {}
-    )
+    """Return the part of every split: its own parts, and those of the sample."""
+    return {part.name: part for part in layout.parts} | layout.sample_splits
 
 
 _MIT = "MIT; databases: CC BY-SA 4.0"
@@ -32,11 +29,12 @@ _CUTS = ("train_a", "train_b", "train_b_fit", "train_b_held")
 class SpiderTasks(PreparedTasks):
     """Spider's questions.
 
-    Splits: `train` (train_spider), `train_others`, `dev`, `dev_500` (a fixed sample of dev; also called `val`).
+    Splits: `train` (train_spider), `train_others`, `dev`, `dev_500` (a fixed sample of dev; also called `val`) and
+    `dev_rest` (dev without that sample).
     `train_a` and `train_b` are `train` cut in two by database, about seven to three by a hash of its name: the first
     is for pre-training a policy, the second to reinforce it on databases that it has not seen. `train_b_fit` and
     `train_b_held` are `train_b` cut in two by gold query, four to one: other questions on the databases trained on.
-    The variants have those of `train`, `dev` and `dev_500` whose files were published.
+    The variants have those of `train`, `dev`, `dev_500` and `dev_rest` whose files were published.
 
     Args:
         data_dir: The prepared folder; by default `$VERL_SPIDER_DATA_DIR`, or `harness/spider` in the cache folder; of

@@ -1,0 +1,64 @@
+"""What seeds alone and what clusters alone would say of a difference, where the verdict takes both.
+
+A difference that holds for new seeds may be one of these questions only, and one that holds for new questions may be one
+of these trainings only. Where one side decides and the other does not, the comparison shows both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from harness.compare.estimates import Estimate, crossed_mean
+from harness.compare.statistics import holm
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from harness.compare.keys import Pair, Side, Sides
+
+
+def sides_of(rows: pl.DataFrame, width: float = 1.0) -> Sides | None:
+    """Return the test of paired differences with seeds alone, and with clusters alone, as what is independent.
+
+    Args:
+        rows: Columns `seed`, `cluster`, `task_id` and `value`.
+        width: How far apart two scores can lie.
+
+    Returns:
+        None with one seed or one cluster: there is one side only then.
+    """
+    import polars as pl
+
+    if rows["seed"].n_unique() < 2 or rows["cluster"].n_unique() < 2:
+        return None
+    by_seed = crossed_mean(rows.with_columns(cluster=pl.lit("all")), width)
+    by_cluster = crossed_mean(rows.with_columns(seed=pl.lit(0)), width)
+    assert by_seed is not None and by_cluster is not None, "there are rows"
+    return {"seeds": _side(by_seed), "clusters": _side(by_cluster)}
+
+
+def correct_sides(pairs: Sequence[Pair]) -> None:
+    """Correct the p values of every side over all pairs, as those of the verdict are."""
+    known = [pair["sides"] for pair in pairs if "sides" in pair]
+    for name in ("seeds", "clusters"):
+        sides: list[Side] = [one["seeds" if name == "seeds" else "clusters"] for one in known]
+        for side, corrected in zip(sides, holm([side["p"] for side in sides]), strict=True):
+            side["p_holm"] = corrected
+
+
+def disagreeing(pairs: Sequence[Pair], alpha: float) -> list[Pair]:
+    """Return the pairs of which one side alone would call the arms different and the other would not."""
+    found = []
+    for pair in pairs:
+        if "sides" not in pair:
+            continue
+        sides = pair["sides"]
+        if (sides["seeds"]["p_holm"] < alpha) != (sides["clusters"]["p_holm"] < alpha):
+            found.append(pair)
+    return found
+
+
+def _side(found: Estimate) -> Side:
+    p = found.p_difference()
+    return {"low": found.low, "high": found.high, "p": p, "p_holm": p}

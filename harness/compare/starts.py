@@ -1,0 +1,110 @@
+"""Starts: the policies that trainings begin with.
+
+Seeds of one start share it, so they say nothing of another. Where the trainings of an arm begin with several policies,
+which `--allow model` permits, a training is paired with the other arm's by start and seed, and a verdict takes starts as
+what is independent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.compare.estimates import crossed_mean
+from harness.compare.runs import STARTS_APART
+from harness.compare.scores import paired_differences, scores
+from harness.policies.catalogue import known
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from harness.compare.keys import EstimateData, Start
+    from harness.compare.runs import Run
+
+
+def number_starts(runs: Sequence[Run]) -> None:
+    """Number the starts of trainings from 0, in order of first appearance; all are 0 where every arm has one.
+
+    Arms that begin with a policy each differ in it on purpose: then it is no factor within an arm.
+    """
+    trained = [run for run in runs if run.trained]
+    models = dict.fromkeys(_model(run) for run in trained)
+    arms = {run.arm: {_model(one) for one in trained if one.arm == run.arm} for run in trained}
+    several = any(len(found) > 1 for found in arms.values())
+    numbers = {model: place for place, model in enumerate(models)}
+    for run in runs:
+        run.start = numbers[_model(run)] if several and run.trained else 0
+
+
+def over_starts(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return paired differences with the start in place of the seed, where they are of several starts."""
+    import polars as pl
+
+    started = rows.with_columns(seed=pl.col("seed") // STARTS_APART)
+    return started if started["seed"].n_unique() > 1 else rows
+
+
+def starts_of(arms: Mapping[str, Sequence[Run]], baseline: str, width: float) -> list[Start]:
+    """Return every start of trainings with the differences that its seeds show, in order.
+
+    Args:
+        arms: Runs by arm.
+        baseline: The arm that differences are against.
+        width: How far apart two rewards can lie.
+
+    Returns:
+        Nothing of evaluations, or of one start that no recipe is known to have made.
+    """
+    runs = [run for group in arms.values() for run in group]
+    if any(not run.trained for run in runs):
+        return []
+    several = len({run.start for run in runs}) > 1
+    models = {_model(run) for run in runs}
+    if not several and len(models) > 1:
+        return []
+    by_number: dict[int, list[Run]] = {}
+    for run in sorted(runs, key=lambda run: run.start):
+        by_number.setdefault(run.start, []).append(run)
+    found = [_start(number, its, arms, baseline, width) for number, its in by_number.items()]
+    return found if several or found[0]["made_by"] else []
+
+
+def _start(
+    number: int,
+    runs: Sequence[Run],
+    arms: Mapping[str, Sequence[Run]],
+    baseline: str,
+    width: float,
+) -> Start:
+    """One start, and each arm's difference over its seeds alone."""
+    of_start = {name: [run for run in group if run.start == number] for name, group in arms.items()}
+    differences: dict[str, EstimateData] = {}
+    for name, group in of_start.items():
+        if name == baseline or not group or not of_start[baseline]:
+            continue
+        rows, _ = paired_differences(scores(group), scores(of_start[baseline]))
+        if difference := crossed_mean(rows, width):
+            differences[name] = difference.data()
+    name = Path(str(runs[0].record["config"]["policy"]["path"])).name
+    return {
+        "policy": name,
+        "model": _model(runs[0]),
+        "made_by": _made_by(name),
+        "trainings": len(runs),
+        "differences": differences,
+    }
+
+
+def _model(run: Run) -> str:
+    """What identifies the policy that a run began with."""
+    return str(run.record["identity"]["model"])
+
+
+def _made_by(policy: str) -> str:
+    """Return how a policy was made: its recipe's command, or `a recipe` of a bundled one; empty of any other."""
+    listed = known().get(policy)
+    if listed is None:
+        return ""
+    command, _, _ = listed.made_by.partition("`")
+    return command or ("a recipe, bundled" if listed.bundled else "")
