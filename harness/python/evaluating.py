@@ -31,6 +31,7 @@ from harness.python.loops import interruptible, own_loop
 from harness.python.training import say_what_is_awaited
 from harness.results.folder import RunFolder
 from harness.sections import PolicyConfig
+from harness.wording import agent_label
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -228,7 +229,7 @@ class Evaluation:
         from harness.policies.servers import Engine, server
         from harness.run.checks import check_device
 
-        config, label = self.config, f"eval-{self.config.agent}"
+        config, label = self.config, f"eval-{agent_label(self.config.agent)}"
         parent: Parent | None = None
         # The folder comes once all is there that can be asked for wrongly: an error leaves no empty run behind.
         if not self.served:
@@ -262,7 +263,7 @@ class Evaluation:
                 }
         say_what_is_awaited(console, config, folder)
         with counted(
-            console, f"{config.agent} on {config.task.name}/{config.task.val_split}"
+            console, f"{agent_label(config.agent)} on {config.task.name}/{config.task.val_split}"
         ) as show:
             evaluate(config, folder, endpoint, show, policy, parent, self.answers)
         return LoadedRun.read(folder)

@@ -138,7 +138,7 @@ def summary(folder: RunFolder, record: Mapping[str, object]) -> str:
 def _of_training(folder: RunFolder, record: Mapping[str, Any]) -> Iterator[str]:
     from harness.plugins import agent_spec, is_reference
 
-    result = record["result"]
+    result, agent = record["result"], record["config"]["agent"]
     graded = result.get("graded", False)
     curve = "  ".join(
         f"{step}: {mean(value, graded)}" for step, value in result["val_curve"].items()
@@ -162,13 +162,9 @@ def _of_training(folder: RunFolder, record: Mapping[str, Any]) -> Iterator[str]:
         yield f"groups {which}, which training learns from: {percent(result['signal'])}"
     if result["rollout_probs_diff_max"] is not None:
         yield f"rollout against trainer, largest probability difference: {result['rollout_probs_diff_max']:.1e}"
-    if (
-        record.get("parity") is None
-        and not is_reference(record["agent"])
-        and agent_spec(record["agent"]).strict
-    ):
+    if record.get("parity") is None and not is_reference(agent) and agent_spec(agent).strict:
         yield (
-            f"no parity certificate: `harness parity {record['agent']}` makes one, for this run too; without it "
+            f"no parity certificate: `harness parity {agent}` makes one, for this run too; without it "
             "`harness compare` cannot compare the run with another agent's"
         )
     yield f"{folder.path}   (next: harness report {folder.path}, harness eval {folder.path})"

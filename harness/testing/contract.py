@@ -131,7 +131,8 @@ class AgentContract(Contract):
         assert spec.roles and tuple(spec.roles) == tuple(loaded.roles)
 
     def test_loading_leaves_the_environment_alone(self) -> None:
-        assert not _loaded_afresh(registry().owner("agent", self.agent))[self.agent]
+        name = agent_spec(self.agent).name
+        assert not _loaded_afresh(registry().owner("agent", name))[name]
 
     def test_solves_the_scripted_episode(
         self, loaded: Agent, gateway: GatewayServer, tmp_path: Path
