@@ -128,7 +128,7 @@ async def run_attempt(
 
 def _read_answer(request: RolloutRequest, attempt: Attempt) -> str:
     """Return the answer that the last reply of an attempt gives, as its program reads replies."""
-    turns = program(request.program).turns(attempt)
+    turns = program(request.program).turns(replace(attempt, answer=None))
     read = turns[-1].answer if turns else None
     return attempt.transitions[-1].response_text.strip() if read is None else read
 
