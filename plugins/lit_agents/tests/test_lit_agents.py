@@ -33,6 +33,7 @@ def played(name, gateway, folder, *replies, phase="val", times=1):
     """Attempts of an agent, all at once, and the requests that the model got."""
     spec = agent_spec(f"{AGENTS}/{name}")
     agent, of = load(spec)(), spec.program
+    folder.mkdir(exist_ok=True)
     scenario = program(of).scenarios[0]
 
     async def play():
@@ -93,7 +94,7 @@ def test_gold_is_not_in_a_task_and_the_error_says_so(gateway, tmp_path):
 
 def attempt_with(reported):
     return Attempt(
-        "r", "1", "ok", "", "an answer", (transition(),), (), (), 0.0, 1.0, reported=reported
+        "r", "1", "ok", "", "an answer", (transition("assistant"),), (), (), 0.0, 1.0, reported=reported
     )
 
 
