@@ -94,7 +94,17 @@ def test_gold_is_not_in_a_task_and_the_error_says_so(gateway, tmp_path):
 
 def attempt_with(reported):
     return Attempt(
-        "r", "1", "ok", "", "an answer", (transition("assistant"),), (), (), 0.0, 1.0, reported=reported
+        "r",
+        "1",
+        "ok",
+        "",
+        "an answer",
+        (transition("assistant"),),
+        (),
+        (),
+        0.0,
+        1.0,
+        reported=reported,
     )
 
 
