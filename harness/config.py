@@ -43,7 +43,7 @@ class Config(Section):
     """Everything that decides a run."""
 
     agent: str = "langgraph_sql"
-    """Name of the agent."""
+    """Name of the agent, or a class in a file: `./my_agent.py:MyAgent`."""
     agent_match: str | None = None
     """Regular expression, searched in role names: whose transitions are trained. None: as the agent's program says."""
     max_turns: int = Field(3, ge=1)
@@ -73,6 +73,13 @@ class Config(Section):
     verl: dict[str, Any] = Field(default_factory=dict)
     """Any option of verl's own configuration, nested or dotted; wins over what harness sets. One that verl does not
     have is refused, unless a `+` before its dotted name adds it."""
+
+    @field_validator("agent")
+    @classmethod
+    def _placed_anywhere(cls, agent: str) -> str:
+        """Return the name of an agent; the file of one in a file with its absolute path, for all processes of a run."""
+        file, colon, name = agent.rpartition(".py:")
+        return f"{Path(file).expanduser().absolute()}{colon}{name}" if colon else agent
 
     @field_validator("roles")
     @classmethod

@@ -246,3 +246,5 @@ class Attempt:
     elapsed_s: float
     state: Mapping[str, JSON] | None = None
     """What the environment's session says it left behind, for the reward; None where it keeps none. Not recorded."""
+    reported: float | None = None
+    """The reward that the agent itself gave, for the reward `from_agent`; None where it gave none. Not recorded."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from harness.records import JSON, Problem
 
@@ -56,8 +56,42 @@ class LLM:
         return message
 
 
+class LastReply(str):
+    """The type of `LAST_REPLY`."""
+
+
+LAST_REPLY: Final = LastReply("")
+"""What `solve` returns where the agent keeps no answer: the host reads it out of the last recorded reply, as the
+program reads replies."""
+
+
+@dataclass
+class Report:
+    """What an agent knows of its attempt beside the answer.
+
+    Attributes:
+        reward: Its own reward, for the reward `from_agent`.
+        roles: By id of a reply, the role that asked for it: where one URL serves several callers.
+    """
+
+    reward: float | None = None
+    roles: dict[str, str] = field(default_factory=dict)
+
+
 class Toolbox(Protocol):
     """All that an agent gets beside its problem."""
+
+    @property
+    def phase(self) -> Literal["train", "val"]:
+        """Whether the rollout trains the policy or measures it. Most agents do the same in both."""
+
+    @property
+    def payload(self) -> Mapping[str, JSON]:
+        """What the environment was given of the task, without gold: for agents that reach its data by themselves."""
+
+    @property
+    def report(self) -> Report:
+        """What the agent may add to its answer."""
 
     @property
     def prompts(self) -> Any:

@@ -33,6 +33,11 @@ def shown(value: object) -> str:
     return text if len(text) <= 100 else f"{text[:80]}... ({len(text)} characters)"
 
 
+def agent_label(name: str) -> str:
+    """Return the name of an agent as tables show it: of one in a file the file's name, without its folder."""
+    return name.rpartition("/")[2] if ".py:" in name else name
+
+
 def percent(value: float | None) -> str:
     """`62.5 %`, or a dash where there is no value."""
     return "-" if value is None else f"{100 * value:.1f} %"

@@ -18,7 +18,13 @@ from packaging.utils import canonicalize_name
 import harness
 from harness.cli import complete
 from harness.cli.common import emit_json, progress_console, results
-from harness.errors import PluginError, how_to_install, installed_from, with_overrides
+from harness.errors import (
+    ConfigError,
+    PluginError,
+    how_to_install,
+    installed_from,
+    with_overrides,
+)
 from harness.plugins import registry
 
 app = typer.Typer(add_completion=False, invoke_without_command=True)
@@ -77,21 +83,56 @@ def new(
     folder: Annotated[
         Path, typer.Option("--dir", help="Where the package's folder is made.")
     ] = Path("."),
+    one_file: Annotated[
+        bool,
+        typer.Option("--one-file", help="An agent in one Python file, without a package."),
+    ] = False,
 ) -> None:
     """Write a package that passes the contract suite as it stands; put what is yours in its place."""
     from harness.cli.scaffold import USE, write_package
 
+    if one_file:
+        _new_file(name, folder, kind)
+        return
     target = write_package(name, folder, kind)
     use = USE[kind].replace("@NAME@", name)
     python, tests = shlex.quote(sys.executable), shlex.quote(str(target))
     also = "" if importlib.util.find_spec("pytest") else " pytest"
     installing = f"{with_overrides()} -e {shlex.quote(str(target.resolve()))}{also}"
-    beside = Path(sys.executable).with_name("harness")
-    called = "harness" if shutil.which("harness") == str(beside) else f"{python} -m harness"
-    use = use.replace("harness", called, 1)
+    use = use.replace("harness", _called(), 1)
     results().print(
         f"{target}\n  {installing}\n  {python} -m pytest {tests}\n  {use}", soft_wrap=True
     )
+
+
+def _new_file(name: str, folder: Path, kind: str) -> None:
+    """Write an agent in one file and print the commands that use it.
+
+    Raises:
+        ConfigError: The kind is not `agent`, the name does not fit, or the file exists.
+    """
+    from harness.cli.scaffold import USE_FILE, class_of, write_file
+
+    if kind != "agent":
+        raise ConfigError(
+            f"--one-file writes an agent, not --kind {kind}: leave out one of the two"
+        )
+    target = write_file(name, folder)
+    lines = [
+        use.replace("harness", _called(), 1)
+        .replace("@FILE@", shlex.quote(str(target)))
+        .replace("@CLASS@", class_of(name))
+        for use in USE_FILE
+    ]
+    results().print("\n  ".join([str(target), *lines]), soft_wrap=True)
+
+
+def _called() -> str:
+    """Return the command that runs this environment's harness from the user's shell."""
+    beside = Path(sys.executable).with_name("harness")
+    if shutil.which("harness") == str(beside):
+        return "harness"
+    return f"{shlex.quote(sys.executable)} -m harness"
 
 
 @app.command()
@@ -190,8 +231,14 @@ def _plugin(name: str) -> tuple[str, str]:
     from harness.plugins import agent_spec
 
     states = {state.name: state.distribution for state in registry().states}
-    owner = name if name in states else registry().owner("agent", agent_spec(name).name)
-    return owner, states[owner]
+    if name in states:
+        return name, states[name]
+    spec = agent_spec(name)
+    owner = registry().owner("agent", spec.name)
+    if owner in states:
+        return owner, states[owner]
+    # An agent in a file has no distribution: its program's plugin is what it needs.
+    return owner, states[registry().owner("program", spec.program)]
 
 
 def sources(package: str) -> list[str]:

@@ -11,6 +11,7 @@ from harness.compare.states import STUDY_FILE, Asked, Entry, read_state
 from harness.errors import NoSuchArm, UserError, nearest
 from harness.layers import differing, flatten, parse_yaml
 from harness.results.folder import RunFolder
+from harness.wording import agent_label
 
 _OF_THE_DEVICE = (
     "gpus",
@@ -130,7 +131,11 @@ def name_arms(runs: Sequence[Run]) -> None:
         rest = [f"on {device}"] if len(set(devices)) > 1 else []
         rest += [f"{key.rpartition('.')[2]}={config.get(key)}" for key in keys]
         run.arm = run.arm or " ".join(
-            [str(config["agent"]), *rest, *([run.record["kind"]] if len(kinds) > 1 else [])]
+            [
+                agent_label(str(config["agent"])),
+                *rest,
+                *([run.record["kind"]] if len(kinds) > 1 else []),
+            ]
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hmac
 import logging
 import os
@@ -193,8 +194,19 @@ def _authorize(scope: Scope, expected: bytes) -> None:
     headers = dict(scope["headers"])
     # Some clients send their key by itself, in a header of its own.
     given = headers.get(b"authorization") or b"Bearer " + headers.get(b"x-api-key", b"")
+    if given.startswith(b"Basic "):
+        given = _bearer(given)
     if not hmac.compare_digest(given, expected):
         raise Refusal("unauthorized", "the bearer key is missing or wrong")
+
+
+def _bearer(basic: bytes) -> bytes:
+    """Return the password of basic credentials as a bearer key: clients make them of a key in their base URL."""
+    try:
+        credentials = base64.b64decode(basic.removeprefix(b"Basic "), validate=True)
+    except ValueError:
+        return b""
+    return b"Bearer " + credentials.partition(b":")[2]
 
 
 async def _reply(send: Send, status: int, body: bytes) -> None:

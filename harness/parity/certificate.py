@@ -24,11 +24,19 @@ from harness.config import cache_dir
 from harness.errors import PluginError, last_line
 from harness.hookspecs import AgentSpec
 from harness.layers import digest
-from harness.plugins import agent_spec, framework_versions, program, program_of, registry
+from harness.plugins import (
+    agent_spec,
+    framework_versions,
+    one_file,
+    program,
+    program_of,
+    registry,
+)
 from harness.results.checked import fault
 from harness.results.folder import now, replace_text
 from harness.results.schema import Certificate, Fingerprint
 from harness.rollout.environments import python_for
+from harness.wording import agent_label
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -106,7 +114,7 @@ def write_certificate(agent_name: str, result: Similarity | Deviation) -> Certif
         return None
     certificate: Certificate = {
         "schema": 1,
-        "agent": agent_name,
+        "agent": agent_label(agent_name),
         "strict": isinstance(result, Similarity),
         "hash": digest(current),
         "fingerprint": current,
@@ -130,12 +138,12 @@ def _fingerprint(spec: AgentSpec) -> Fingerprint:
     of = program(program_of(spec.name))
     below = _requirements(spec)
     return {
-        "agent": spec.name,
+        "agent": agent_label(spec.name),
         "strict": spec.strict,
         "prompts": of.prompts_hash,
         "scenarios": of.scenarios_hash,
         "reference": _source_hash(agent_spec(of.reference).target.partition(":")[0]),
-        "agent_source": _source_hash(spec.target.partition(":")[0]),
+        "agent_source": _agent_hash(spec),
         "frameworks": framework_versions(spec),
         "clients": {name: below[name] for name in CLIENTS if name in below},
         "requirements": digest(below),
@@ -209,6 +217,16 @@ def _source_hash(module: str) -> str:
     return hashed.hexdigest()[:16]
 
 
+def _agent_hash(spec: AgentSpec) -> str:
+    """Return the hash of an agent's code: of its package, or of its file and what that imports of its folder."""
+    if not one_file.is_file(spec.target):
+        return _source_hash(spec.target.partition(":")[0])
+    hashed = hashlib.sha256()
+    for name, file in one_file.sources(spec.target):
+        hashed.update(name.encode() + b"\0" + file.read_bytes() + b"\0")
+    return hashed.hexdigest()[:16]
+
+
 def _is_source(file: Path) -> bool:
     made = (
         "__pycache__" in file.parts
@@ -219,7 +237,7 @@ def _is_source(file: Path) -> bool:
 
 
 def _path(agent_name: str, fingerprint_digest: str) -> Path:
-    return cache_dir() / "parity" / f"{agent_name}-{fingerprint_digest}.json"
+    return cache_dir() / "parity" / f"{agent_label(agent_name)}-{fingerprint_digest}.json"
 
 
 def main() -> None:

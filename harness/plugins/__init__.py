@@ -22,6 +22,7 @@ from harness.hookspecs import (
     TaskSetSpec,
     TrainerSpec,
 )
+from harness.plugins import one_file
 from harness.plugins.discovery import GROUP, Registry
 from harness.plugins.discovery import KINDS as KINDS
 
@@ -168,6 +169,8 @@ def load(spec: Spec) -> Any:
     """
     module_name, _, attribute = spec.target.partition(":")
     try:
+        if isinstance(spec, AgentSpec) and one_file.is_file(spec.target):
+            return one_file.load(spec if spec.roles else agent_spec(spec.name))
         return getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError) as error:
         missing = getattr(error, "name", None)

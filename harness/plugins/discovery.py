@@ -31,6 +31,7 @@ from harness.hookspecs import (
     TaskSetSpec,
     TrainerSpec,
 )
+from harness.plugins import one_file
 
 GROUP = "harness"
 DEVICES = ("cpu", "cuda", "npu")
@@ -163,8 +164,23 @@ class Registry:
         return [spec for _, spec in sorted(self._kinds[kind].items())]
 
     def owner(self, kind: str, name: str) -> str:
-        """Name of the plugin that offers a part."""
+        """Name of the plugin that offers a part; of an agent in a file, the name of the file's own environment."""
+        if kind == "agent":
+            name = self._name_of(name)
         return self._owners[(kind, name)]
+
+    def _name_of(self, agent: str) -> str:
+        """Return the name of an agent; one in a file is added, under its file's absolute path.
+
+        Raises:
+            PluginError: The agent is in a file that cannot be read or that does not define it.
+        """
+        if agent in self._kinds["agent"] or not one_file.is_file(agent):
+            return agent
+        spec = one_file.spec_of(agent)
+        self._kinds["agent"][spec.name] = spec
+        self._owners[("agent", spec.name)] = one_file.owner_of(spec)
+        return spec.name
 
     def spec(self, kind: str, name: str, of: type[S]) -> S:
         """The part called `name`.
@@ -172,6 +188,8 @@ class Registry:
         Raises:
             PluginError: No plugin offers it; the message names close matches, or the broken plugin.
         """
+        if kind == "agent":
+            name = self._name_of(name)
         found = self._kinds[kind].get(name)
         if isinstance(found, of):
             return found

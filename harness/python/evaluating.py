@@ -31,6 +31,7 @@ from harness.python.loops import interruptible, own_loop
 from harness.python.training import say_what_is_awaited
 from harness.results.folder import RunFolder
 from harness.sections import PolicyConfig
+from harness.wording import agent_label
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -263,7 +264,7 @@ class Evaluation:
         from harness.policies.servers import Engine, server
         from harness.run.checks import check_device
 
-        config, label = self.config, f"eval-{self.config.agent}"
+        config, label = self.config, f"eval-{agent_label(self.config.agent)}"
         if unseen := self._unseen_program():
             console.print(unseen)
         parent: Parent | None = None
@@ -299,7 +300,7 @@ class Evaluation:
                 }
         say_what_is_awaited(console, config, folder)
         with counted(
-            console, f"{config.agent} on {config.task.name}/{config.task.val_split}"
+            console, f"{agent_label(config.agent)} on {config.task.name}/{config.task.val_split}"
         ) as show:
             evaluate(config, folder, endpoint, show, policy, parent, self.answers)
         return LoadedRun.read(folder)

@@ -139,7 +139,7 @@ def summary(folder: RunFolder, record: Mapping[str, object]) -> str:
 def _of_training(folder: RunFolder, record: Mapping[str, Any]) -> Iterator[str]:
     from harness.plugins import agent_spec, is_reference
 
-    result = record["result"]
+    result, agent = record["result"], record["config"]["agent"]
     graded = result.get("graded", False)
     curve = "  ".join(
         f"{step}: {mean(value, graded)}" for step, value in result["val_curve"].items()
@@ -167,15 +167,11 @@ def _of_training(folder: RunFolder, record: Mapping[str, Any]) -> Iterator[str]:
     if result["rollout_probs_diff_max"] is not None:
         yield (
             "rollout against trainer, largest probability difference: "
-            f"{result['rollout_probs_diff_max']:.1e} (below 0.01 is normal)"
+            f"{result['rollout_probs_diff_max']:.1e} (below 0.01 is normal on a CPU, below 0.15 in bf16)"
         )
-    if (
-        record.get("parity") is None
-        and not is_reference(record["agent"])
-        and agent_spec(record["agent"]).strict
-    ):
+    if record.get("parity") is None and not is_reference(agent) and agent_spec(agent).strict:
         yield (
-            f"no parity certificate: `harness parity {record['agent']}` makes one, for this run too; without it "
+            f"no parity certificate: `harness parity {agent}` makes one, for this run too; without it "
             "`harness compare` cannot compare the run with another agent's"
         )
     yield f"{folder.path}   (next: harness report {folder.path}, harness eval {folder.path})"

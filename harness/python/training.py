@@ -27,7 +27,7 @@ from harness.python.display import TrainingDisplay
 from harness.python.loaded import LoadedRun
 from harness.python.loops import interruptible, own_loop
 from harness.results.folder import RunFolder, replace_text
-from harness.wording import about
+from harness.wording import about, agent_label
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -236,7 +236,7 @@ class Training:
         if self.before is None:
             certify([self.config.agent], console.print, leave=self.without_parity)
         # Only now, when all that can be asked for wrongly was: an error leaves no empty run behind.
-        folder = self.before or RunFolder.create(self.runs_dir, self.config.agent)
+        folder = self.before or RunFolder.create(self.runs_dir, agent_label(self.config.agent))
         with folder.dropped_without_record(), beside(folder):
             timeline.born("harness train")
             with interruptible(), own_loop():
@@ -252,12 +252,14 @@ class Training:
         on_progress: Callable[[Progress], None],
     ) -> None:
         config = self.config
-        agent = f"{config.agent} on {config.task.name}, {resolve_device(config.device)}"
+        agent = (
+            f"{agent_label(config.agent)} on {config.task.name}, {resolve_device(config.device)}"
+        )
         took = _start_s(config)
         last = "" if took is None else f", {about(took)}"
         console.print(f"{folder.path}: {agent}; {config.train.trainer} is being started{last}")
         say_what_is_awaited(console, config, folder)
-        title = f"{config.agent} · train {config.agent_match!r} · seed {config.seed}"
+        title = f"{agent_label(config.agent)} · train {config.agent_match!r} · seed {config.seed}"
         from harness.run import launch  # takes a second
 
         view = TrainingDisplay(console, title, last, _advice(config), panel=panel)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from harness import clock
@@ -16,7 +17,7 @@ from harness.records import Attempt, CallFailure, Outcome, ToolCall, Transition
 from harness.rollout.plain import storable
 from harness.rollout.request import RolloutRequest
 from harness.rollout.tools import HostToolbox
-from harness.toolbox import Agent
+from harness.toolbox import Agent, LastReply, Report
 
 if TYPE_CHECKING:
     import httpx
@@ -108,7 +109,8 @@ async def run_attempt(
     # Of a fault while closing: what else the agent did is wrong, whatever it left behind.
     if broken or (toolbox.fault and outcome in ("ok", "timeout")):
         outcome, detail = "environment_error", toolbox.fault
-    return Attempt(
+    ended.name_roles(toolbox.report, agent.roles)
+    attempt = Attempt(
         rollout_id=rollout_id,
         attempt_id=attempt_id,
         outcome=outcome,
@@ -120,7 +122,18 @@ async def run_attempt(
         started_s=started,
         elapsed_s=clock.now() - started,
         state=toolbox.state,
+        reported=toolbox.report.reward,
     )
+    if outcome == "ok" and ended.in_last_reply:
+        return replace(attempt, answer=_read_answer(request, attempt))
+    return attempt
+
+
+def _read_answer(request: RolloutRequest, attempt: Attempt) -> str:
+    """Return the answer that the last reply of an attempt gives, as its program reads replies."""
+    turns = program(request.program).turns(replace(attempt, answer=None))
+    read = turns[-1].answer if turns else None
+    return attempt.transitions[-1].response_text.strip() if read is None else read
 
 
 @dataclass
@@ -129,14 +142,23 @@ class _Ended:
 
     Attributes:
         began_s: Unix time.
+        in_last_reply: Whether the answer is to be read out of the last reply.
         problem: How it ended, if not by an answer.
     """
 
     began_s: float = 0.0
     answer: str | None = None
+    in_last_reply: bool = False
     problem: tuple[Outcome, str] | None = None
     transitions: list[Transition] = field(default_factory=list)
     failures: list[CallFailure] = field(default_factory=list)
+
+    def name_roles(self, report: Report, roles: Sequence[str]) -> None:
+        """Give calls the roles that the agent reported for their replies; names that are no role of it are left out."""
+        for position, call in enumerate(self.transitions):
+            role = report.roles.get(call.response_id, call.role)
+            if role in roles:
+                self.transitions[position] = replace(call, role=role)
 
 
 async def _play(
@@ -156,6 +178,7 @@ async def _play(
         found: Any = await agent.solve(request.problem, toolbox)
         if not issubclass(type(found), str):
             raise TypeError(f"solve returned {type(found).__name__}, not str")
+        ended.in_last_reply = isinstance(found, LastReply)
         return storable(found)
 
     try:

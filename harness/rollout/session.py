@@ -39,6 +39,7 @@ from harness.rollout.request import Phase, RolloutRequest
 from harness.rollout.spool import Spool, chosen
 from harness.scoring import Scorer
 from harness.sections import EvalConfig
+from harness.wording import agent_label
 
 if TYPE_CHECKING:
     from agentlightning.store.base import LightningStore
@@ -198,7 +199,7 @@ class Session:
             attempt,
             reward,
             reward_version=self._scorer.version,
-            agent=self.config.agent,
+            agent=agent_label(self.config.agent),
             phase=phase,
             step=step,
             session=session,

@@ -19,9 +19,9 @@ from harness.errors import EnvironmentFault
 from harness.plugins import environment, program
 from harness.records import JSON, ToolCall, ToolFault
 from harness.rollout.plain import misfit, parsed, plain_state, storable
-from harness.rollout.request import RolloutRequest
+from harness.rollout.request import Phase, RolloutRequest
 from harness.schemas import SchemaFault, check_schema
-from harness.toolbox import LLM, Arguments, Carrier, Toolbox
+from harness.toolbox import LLM, Arguments, Carrier, Report, Toolbox
 
 if TYPE_CHECKING:
     import httpx
@@ -48,6 +48,7 @@ class HostToolbox:
     model: str
     http_client: httpx.AsyncClient
     tool_calls: list[ToolCall] = field(default_factory=list)
+    report: Report = field(default_factory=Report, init=False)
     fault: str = field(default="", init=False)
     state: Mapping[str, JSON] | None = field(default=None, init=False)
     begun: Counter[str] = field(default_factory=Counter, init=False)
@@ -126,6 +127,14 @@ class HostToolbox:
     @property
     def max_turns(self) -> int:
         return self.request.max_turns
+
+    @property
+    def payload(self) -> Mapping[str, JSON]:
+        return self.request.payload
+
+    @property
+    def phase(self) -> Phase:
+        return self.request.phase
 
     def llm(self, role: str) -> LLM:
         # The rest is the gateway's alone: not every framework has a place for it.

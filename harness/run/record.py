@@ -51,7 +51,7 @@ from harness.results.tables import step_rows
 from harness.rollout.request import sampling_of
 from harness.sections import EvalConfig
 from harness.tasks import TaskSet
-from harness.wording import is_graded, most_often
+from harness.wording import agent_label, is_graded, most_often
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ def run_record(
         "id": folder.id,
         "kind": kind,
         "status": "running",
-        "agent": config.agent,
+        "agent": agent_label(config.agent),
         "agent_match": trained_by(config.agent, config.agent_match),
         "seed": config.seed,
         "launches": [*launches, launch],

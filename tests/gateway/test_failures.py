@@ -31,6 +31,24 @@ async def wait_until(true, timeout_s=5.0):
         await asyncio.sleep(0.01)
 
 
+async def test_a_key_in_the_url_opens_the_agents_door_alone(attempt, scripted_server):
+    server = scripted_server(["yes"])
+    await attempt.control.set_upstreams([server.base_url], model="scripted", token_ids=True)
+    await attempt.open()
+    gateway = attempt.gateway
+
+    def url_with(key: str, url: str) -> str:
+        return url.replace("://", f"://:{key}@")
+
+    models, stats = attempt.url() + "/models", gateway.base_url + "/control/stats"
+    assert (await attempt.http.get(url_with(gateway.key, models))).status_code == 200
+    for url in (url_with(gateway.control_key, models), url_with(gateway.key, stats)):
+        response = await attempt.http.get(url)
+        assert (response.status_code, error_code(response)) == (401, "unauthorized")
+    refused = await attempt.http.get(models, headers={"authorization": "Basic not base64"})
+    assert (refused.status_code, error_code(refused)) == (401, "unauthorized")
+
+
 async def test_neither_key_opens_the_other_door(attempt, scripted_server):
     server = scripted_server(["yes"])
     await attempt.control.set_upstreams([server.base_url], model="scripted", token_ids=True)

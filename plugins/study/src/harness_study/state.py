@@ -240,7 +240,7 @@ def same_code(record: RunRecord) -> bool:
     What is not known counts as the same: the commit of an installed wheel, and an older run's uncommitted changes.
     """
     recorded, current, source = record["commit"], commit(), record.get("agent_source")
-    if source and _source_of(record["agent"]) not in (source, None):
+    if source and _source_of(record["config"]["agent"]) not in (source, None):
         return False
     if recorded is None or current is None:
         return True

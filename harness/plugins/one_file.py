@@ -1,0 +1,249 @@
+"""Agents in one file: `./my_agent.py:MyAgent` names a class that needs no package and no entry point.
+
+What a specification states is read from the file's syntax. Nothing is imported before a runner loads the agent, so
+that a command and a trainer stay free of the agent's framework.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+import re
+import sys
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib.metadata import entry_points, packages_distributions
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from harness.errors import PluginError
+from harness.hookspecs import AgentSpec
+from harness.wording import agent_label
+
+ADAPTERS = "harness.adapters"
+"""Group of entry points: functions that take the class or object of a file and return an agent's class, or None."""
+_REFERENCE = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_]\w*)(?:@(?P<program>[A-Za-z_]\w*))?")
+_STATED = ("roles", "program", "strict", "frameworks")
+"""Attributes of the class that its specification takes; each is a literal."""
+_Class = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef | ast.Assign
+
+
+def is_file(agent: str) -> bool:
+    """Return whether a name of an agent, or a specification's target, names a class in a file."""
+    return _REFERENCE.fullmatch(agent) is not None
+
+
+def spec_of(reference: str) -> AgentSpec:
+    """Return the specification of `FILE.py:NAME` or `FILE.py:NAME@PROGRAM`, with the absolute path as its name.
+
+    The class states `program`, and may state `roles`, `strict` and `frameworks`. A class without `solve` is another
+    library's agent: it is not strict, and `@PROGRAM` states its program where the file is to stay as it is.
+
+    Raises:
+        PluginError: There is no such file or name in it, the file is no Python, or an attribute does not fit.
+    """
+    file, name, program = _parts(reference)
+    tree = _syntax(file)
+    stated = _stated(tree, name, reference)
+    program = program or str(stated.get("program", ""))
+    if not program:
+        raise PluginError(
+            f'agent {reference!r} states no program. Write `program = "tool_loop"` in the class, or name it: '
+            f"--agent {reference}@tool_loop"
+        )
+    roles = stated.get("roles", ())
+    frameworks = stated.get("frameworks")
+    if frameworks is None:
+        frameworks = _frameworks(file, tree)
+    for attribute, value in {"roles": roles, "frameworks": frameworks}.items():
+        texts = isinstance(value, tuple | list) and all(isinstance(one, str) for one in value)
+        if not texts:
+            raise PluginError(
+                f'agent {reference!r}: {attribute} is {value!r}. Write a tuple of texts, as in ("assistant",)'
+            )
+    return AgentSpec(
+        name=f"{file}:{name}@{program}" if "@" in reference else f"{file}:{name}",
+        target=f"{file}:{name}",
+        summary=f"{name} of {file.name}",
+        roles=tuple(roles),
+        frameworks=tuple(frameworks),
+        strict=bool(stated.get("strict", stated["solve"])),
+        program=program,
+    )
+
+
+def owner_of(spec: AgentSpec) -> str:
+    """Return the name of the environment that `harness plugins sync` makes for a file: its stem and its place."""
+    file, _, _ = _parts(spec.target)
+    place = hashlib.sha256(str(file).encode()).hexdigest()[:8]
+    return f"{file.stem}-{place}"
+
+
+def load(spec: AgentSpec) -> Callable[[], Any]:
+    """Import the file of a specification, its folder importable as Python does for scripts, and return the agent's class.
+
+    Raises:
+        PluginError: The name is no class with `solve`, and no installed plugin adapts what it is.
+        ImportError: The file needs what is not installed.
+    """
+    file, name, _ = _parts(spec.target)
+    found = getattr(_module(file), name)
+    if not hasattr(found, "solve"):
+        return _adapted(found, spec)
+    if hasattr(found, "roles"):
+        return found  # type: ignore[no-any-return]
+    return type(name, (found,), {"roles": spec.roles})
+
+
+def sources(target: str) -> list[tuple[str, Path]]:
+    """Return the files that decide what an agent does: its own, and what it imports of its folder, by relative name."""
+    file, _, _ = _parts(target)
+    folder = file.parent
+    found: dict[str, Path] = {}
+    open_ = [file]
+    while open_:
+        one = open_.pop()
+        relative = str(one.relative_to(folder))
+        if relative in found:
+            continue
+        found[relative] = one
+        for module in _imports(_syntax(one)):
+            package = folder / module
+            if package.is_dir():
+                open_ += sorted(package.rglob("*.py"))
+            elif package.with_suffix(".py").is_file():
+                open_.append(package.with_suffix(".py"))
+    return sorted(found.items())
+
+
+def _parts(reference: str) -> tuple[Path, str, str]:
+    parts = _REFERENCE.fullmatch(reference)
+    if parts is None:
+        raise PluginError(f"agent {reference!r} is not FILE.py:NAME, as in ./my_agent.py:MyAgent")
+    return Path(parts["file"]).expanduser().absolute(), parts["name"], parts["program"] or ""
+
+
+def _syntax(file: Path) -> ast.Module:
+    try:
+        return ast.parse(file.read_bytes(), str(file))
+    except OSError as error:
+        raise PluginError(f"cannot read the agent's file {file}: {error.strerror}") from error
+    except (SyntaxError, ValueError, RecursionError) as error:
+        raise PluginError(f"the agent's file {file} is not Python: {error}") from error
+
+
+def _stated(tree: ast.Module, name: str, reference: str) -> dict[str, Any]:
+    """Return the literal attributes of a class and of its bases in the file, and under `solve` whether it has one."""
+    definitions = _definitions(tree)
+    if name not in definitions:
+        classes = [one for one, node in definitions.items() if isinstance(node, ast.ClassDef)]
+        there = ", ".join(classes) or "none"
+        raise PluginError(
+            f"agent {reference!r}: the file defines no {name!r}. Classes there: {there}"
+        )
+    stated: dict[str, Any] = {"solve": False}
+    open_, seen = [name], set[str]()
+    while open_:
+        one = open_.pop(0)
+        node = definitions.get(one)
+        if one in seen or not isinstance(node, ast.ClassDef):
+            continue
+        seen.add(one)
+        for attribute, value in _literals(node).items():
+            stated.setdefault(attribute, value)
+        methods = [inner for inner in node.body if isinstance(inner, ast.AsyncFunctionDef)]
+        if any(method.name == "solve" for method in methods):
+            stated["solve"] = True
+        open_ += [base.id for base in node.bases if isinstance(base, ast.Name)]
+    return stated
+
+
+def _definitions(tree: ast.Module) -> Mapping[str, _Class]:
+    found: dict[str, _Class] = {}
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            found[node.name] = node
+        elif isinstance(node, ast.Assign):
+            found |= {one.id: node for one in node.targets if isinstance(one, ast.Name)}
+    return found
+
+
+def _literals(node: ast.ClassDef) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for inner in node.body:
+        if isinstance(inner, ast.Assign):
+            names, value = inner.targets, inner.value
+        elif isinstance(inner, ast.AnnAssign) and inner.value is not None:
+            names, value = [inner.target], inner.value
+        else:
+            continue
+        for one in names:
+            if isinstance(one, ast.Name) and one.id in _STATED:
+                try:
+                    found[one.id] = ast.literal_eval(value)
+                except (
+                    ValueError
+                ):  # computed: the program's roles hold, and a contract compares them
+                    continue
+    return found
+
+
+def _imports(tree: ast.Module) -> set[str]:
+    """Return the top names of all modules that a file imports, those inside functions too."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {one.name.partition(".")[0] for one in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module.partition(".")[0])
+    return found
+
+
+def _frameworks(file: Path, tree: ast.Module) -> tuple[str, ...]:
+    """Return the distributions that a file imports, harness and its plugins left out."""
+    known = _distributions()
+    names = {
+        known[module][0]
+        for module in _imports(tree)
+        if module in known
+        and module not in sys.stdlib_module_names
+        and not (file.parent / f"{module}.py").exists()
+    }
+    ours = ("agent-rl-harness", "harness-")
+    return tuple(sorted(name for name in names if not name.startswith(ours)))
+
+
+@cache
+def _distributions() -> Mapping[str, list[str]]:
+    return packages_distributions()
+
+
+@cache
+def _module(file: Path) -> ModuleType:
+    place = hashlib.sha256(str(file).encode()).hexdigest()[:8]
+    name = f"harness_file_{file.stem}_{place}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    if str(file.parent) not in sys.path:
+        sys.path.insert(0, str(file.parent))
+    sys.modules[name] = module  # dataclasses and pickles look their module up
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _adapted(found: object, spec: AgentSpec) -> Callable[[], Any]:
+    for point in sorted(entry_points(group=ADAPTERS), key=lambda point: point.name):
+        adapted: Callable[[], Any] | None = point.load()(found, spec)
+        if adapted is not None:
+            return adapted
+    raise PluginError(
+        f"agent {agent_label(spec.name)!r} has no `async def solve(self, problem, toolbox)`, and no installed plugin "
+        f"runs a {type(found).__name__} without one. Write it, or install the plugin (harness-lit-agents for a LitAgent)"
+    )

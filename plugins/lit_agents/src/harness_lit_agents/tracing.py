@@ -1,0 +1,57 @@
+"""What stands in for Agent Lightning's tracer: rewards that agents emit, and roles that LangChain names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextvars import ContextVar
+from typing import Any
+
+from agentlightning.emitter import get_reward_value
+from agentlightning.tracer.base import get_active_tracer, set_active_tracer
+from agentlightning.tracer.dummy import DummyTracer
+from agentlightning.types import Attributes, SpanCoreFields, TraceStatus
+
+from harness.toolbox import Report
+
+REPORT: ContextVar[tuple[Report, Sequence[str]]] = ContextVar("harness_lit_report")
+"""The report and the role names of the rollout that this task, or thread, works for."""
+
+
+class ReportingTracer(DummyTracer):
+    """Keeps no spans: the gateway sees every call. Takes emitted rewards into the rollout's report."""
+
+    def create_span(
+        self,
+        name: str,
+        attributes: Attributes | None = None,
+        timestamp: float | None = None,
+        status: TraceStatus | None = None,
+    ) -> SpanCoreFields:
+        span = super().create_span(name, attributes, timestamp, status)
+        reward = get_reward_value(span)
+        found = REPORT.get(None)
+        if reward is not None and found is not None:
+            found[0].reward = float(reward)
+        return span
+
+    def get_last_trace(self) -> list[Any]:
+        return []
+
+    def get_langchain_handler(self, tags: list[str] | None = None) -> Any:
+        """Return a callback handler that names the role of each call of the current rollout.
+
+        Outside of a rollout there is nothing to name: None.
+        """
+        from harness_lit_agents.langchain import RoleHandler
+
+        found = REPORT.get(None)
+        return None if found is None else RoleHandler(*found)
+
+
+TRACER = ReportingTracer()
+
+
+def activate() -> None:
+    """Make the tracer the process's active one, so that `agl.emit_reward` finds it."""
+    if get_active_tracer() is None:
+        set_active_tracer(TRACER)
