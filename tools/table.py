@@ -16,7 +16,8 @@ A table stands between `<!-- table: KIND FOLDER [KEY...] -->` and `<!-- /table -
 
 A claim stands between `<!-- claim: FOLDER "ARM"... [OPTION...] -->` and `<!-- /claim -->`: a sentence an arm, whose words
 follow from its verdict (`harness/compare/verdicts.py`), with difference, interval, seeds, policy and held-out set.
-Options: "baseline=ARM" and allow=KEY as above, and "policy=NAME" where a record has no more than a local path.
+Options: "baseline=ARM" and allow=KEY as above, "policy=NAME" where a record has no more than a local path, and
+"gain=ARM" for a sentence on an arm's own accuracy before and after training.
 
 Without files: README.md, the pages below results/ and docs/*.md.
 """
@@ -59,7 +60,7 @@ MARKED = re.compile(
 CLAIMED = re.compile(
     r"(?P<head><!-- claim: (?P<what>[^>]*?) -->\n)(?P<body>.*?)(?P<end><!-- /claim -->)", re.DOTALL
 )
-OPTIONS = ("baseline=", "allow=", "policy=")
+OPTIONS = ("baseline=", "allow=", "policy=", "gain=")
 PACKED = "runs.tar.xz"
 PHASES = ("rollout_s", "timing_s/old_log_prob", "timing_s/update_actor", "weights_s")
 
@@ -281,7 +282,9 @@ def claim(folder: Path, words: Sequence[str]) -> str:
     if len(tasks) != 1:
         raise SystemExit(f"claim: {folder.name}: arms were compared on several sets of questions")
     head = f"{policy_of(folder, options)}, {tasks.pop()} questions of {held_out(folder)}:"
-    lines = [f"- {verdict_sentence(pairs[arm], found)}." for arm in arms]
+    gains = [word.removeprefix("gain=") for word in words if word.startswith("gain=")]
+    lines = [f"- {gain_sentence(arm, found)}." for arm in gains]
+    lines += [f"- {verdict_sentence(pairs[arm], found)}." for arm in arms]
     return "\n".join([f"{head[0].upper()}{head[1:]}", "", *lines]) + "\n"
 
 
@@ -296,6 +299,15 @@ def verdict_sentence(pair: Pair, comparison: Comparison) -> str:
         return f"{text}, and the same training in {seeds} of {seeds} seeds"
     counted = f"{seeds} seed{'s' * (seeds > 1)}"
     return f"{text}: {with_interval(pair['difference'], signed=True)} points ({counted})"
+
+
+def gain_sentence(name: str, comparison: Comparison) -> str:
+    """Return an arm's accuracy before and after training in percent, with 95 % intervals."""
+    arm = next((arm for arm in comparison["arms"] if arm["name"] == name), None)
+    if arm is None or arm["accuracy_initial"] is None:
+        raise SystemExit(f"claim: no arm {name!r} with a validation before training")
+    before, after = with_interval(arm["accuracy_initial"]), with_interval(arm["accuracy_final"])
+    return f"*{name}*: from {before} to {after} % ({len(arm['seeds'])} seeds)"
 
 
 def verdicts_table(file: Path) -> str:
