@@ -1,4 +1,4 @@
-"""Measures of the code itself: `python tools/structure.py`. `tests/core/test_structure.py` holds them.
+"""Measures of the code and of its pages: `python tools/structure.py`. `tests/core/test_structure.py` holds them.
 
 Totals of lines have no bound: readable code comes before short code. Arrows are imports between the rooms (modules and
 packages right below `harness/`), wherever they are, also those for types alone.
@@ -7,6 +7,7 @@ packages right below `harness/`), wherever they are, also those for types alone.
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -27,6 +28,14 @@ COMMANDS = (
     "harness_study/command",
 )
 """Where a function's parameters are a command's options."""
+REFERENCE_READMES = {"tox": 137, "Inspect": 404, "httpx": 548}
+"""Words of other projects' README files, counted in the same way."""
+GENERATED_PAGES = frozenset({"docs/comparisons.md", "docs/records.md"})
+"""Pages that `tools/fields.py` makes of the code."""
+_GENERATED_TABLE = re.compile(r"<!-- table:.*?<!-- /table -->", re.DOTALL)
+_COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+_FENCED_CODE = re.compile(r"^( *)```.*?^\1```", re.DOTALL | re.MULTILINE)
+_INDENTED_CODE = re.compile(r"(?:(?<=\n\n)|\A)(?: {4}[^\n]*\n|\n(?= {4}))+")
 
 
 @cache
@@ -137,6 +146,33 @@ def functions(file: Path) -> Iterator[tuple[str, int, int]]:
             )
 
 
+def words(page: Path, tables: bool = True) -> int:
+    """Count the words of a page's prose and tables, without code blocks and HTML comments.
+
+    Args:
+        page: A Markdown file.
+        tables: Count tables that `tools/table.py` generates from records, too.
+    """
+    text = page.read_text(encoding="utf-8")
+    if not tables:
+        text = _GENERATED_TABLE.sub("", text)
+    for ignored in (_COMMENT, _FENCED_CODE, _INDENTED_CODE):
+        text = ignored.sub("", text)
+    return sum(any(character.isalnum() for character in word) for word in text.split())
+
+
+def study_pages() -> list[Path]:
+    """Return the pages of single studies below results/."""
+    results = ROOT / "results"
+    return [page for page in sorted(results.rglob("README.md")) if page.parent != results]
+
+
+def written_pages() -> list[Path]:
+    """Return the pages of docs/ that are written by hand."""
+    pages = sorted((ROOT / "docs").glob("*.md"))
+    return [page for page in pages if page.relative_to(ROOT).as_posix() not in GENERATED_PAGES]
+
+
 def measures() -> dict[str, int]:
     """Every measure by its name."""
     rooms, whole = arrows(by_room=True), circles(arrows(by_room=False))
@@ -146,6 +182,13 @@ def measures() -> dict[str, int]:
         "circles of modules": len(whole),
         "modules over 400 lines": len(long_modules()),
         "functions over 80 lines or 8 parameters": len(long_functions()),
+        "words of README": words(ROOT / "README.md"),
+        "words of the index of results": words(ROOT / "results" / "README.md"),
+        "words of the longest page of a study": max(
+            words(page, tables=False) for page in study_pages()
+        ),
+        "words of the changelog": words(ROOT / "CHANGELOG.md"),
+        "words of docs": sum(words(page) for page in written_pages()),
     }
 
 
@@ -173,6 +216,8 @@ def main() -> None:
     """Print the measures, and what is behind those that should be none."""
     for name, value in measures().items():
         print(f"{value:7,}  {name}")
+    references = ", ".join(f"{name} {count}" for name, count in REFERENCE_READMES.items())
+    print(f"         (README files of other projects: {references} words)")
     for title, found in (
         ("circles of rooms", [" ".join(group) for group in circles(arrows(by_room=True))]),
         ("circles of modules", [" ".join(group) for group in circles(arrows(by_room=False))]),

@@ -12,10 +12,12 @@ A table stands between `<!-- table: KIND FOLDER [KEY...] -->` and `<!-- /table -
     compare FOLDER "baseline=ARM" ...              the same against another arm than the first
     compare FOLDER allow=KEY ...                   the same of runs that differ in a key of their identity
     compare results/studies/pocket-probe/STUDY     the same of a study in an archive, `runs.tar.xz`
+    verdicts results/verdicts.yaml                 one row a question, one column a model size, verdicts in the cells
 
 A claim stands between `<!-- claim: FOLDER "ARM"... [OPTION...] -->` and `<!-- /claim -->`: a sentence an arm, whose words
 follow from its verdict (`harness/compare/verdicts.py`), with difference, interval, seeds, policy and held-out set.
-Options: "baseline=ARM" and allow=KEY as above, and "policy=NAME" where a record has no more than a local path.
+Options: "baseline=ARM" and allow=KEY as above, "policy=NAME" where a record has no more than a local path, and
+"gain=ARM" for a sentence on an arm's own accuracy before and after training.
 
 A number in a sentence stands between `<!-- value: KIND FOLDER "ARM" [KEY] [OPTION...] -->` and `<!-- /value -->`:
 
@@ -31,7 +33,7 @@ A number in a sentence stands between `<!-- value: KIND FOLDER "ARM" [KEY] [OPTI
 
 `--numbers` lists the lines of prose with numbers that no marker derives, and counts them.
 
-Without files: README.md, results/README.md and docs/*.md.
+Without files: README.md, the pages below results/ and docs/*.md.
 """
 
 from __future__ import annotations
@@ -45,9 +47,10 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from statistics import fmean
-from typing import cast
+from typing import Any, cast
 
 import polars as pl
+import yaml
 
 from harness.compare.comparison import compare
 from harness.compare.formats import markdown_tables
@@ -77,7 +80,7 @@ VALUED = re.compile(
 NUMBER = re.compile(r"(?<![\w.,/-])[-+]?\d[\d,]*\.\d+(?![\w/]|\.\d)|\d+(?= %)|\d{1,3}(?:,\d{3})+")
 """A number that a record could have: with decimals, thousands, or in percent; no version and no date."""
 CODE = re.compile(r"```.*?```|`[^`]*`|\]\([^)]*\)|^    .*?$", re.DOTALL | re.MULTILINE)
-OPTIONS = ("baseline=", "allow=", "policy=")
+OPTIONS = ("baseline=", "allow=", "policy=", "gain=")
 PACKED = "runs.tar.xz"
 PHASES = ("rollout_s", "timing_s/old_log_prob", "timing_s/update_actor", "weights_s")
 
@@ -299,7 +302,9 @@ def claim(folder: Path, words: Sequence[str]) -> str:
     if len(tasks) != 1:
         raise SystemExit(f"claim: {folder.name}: arms were compared on several sets of questions")
     head = f"{policy_of(folder, options)}, {tasks.pop()} questions of {held_out(folder)}:"
-    lines = [f"- {verdict_sentence(pairs[arm], found)}." for arm in arms]
+    gains = [word.removeprefix("gain=") for word in words if word.startswith("gain=")]
+    lines = [f"- {gain_sentence(arm, found)}." for arm in gains]
+    lines += [f"- {verdict_sentence(pairs[arm], found)}." for arm in arms]
     return "\n".join([f"{head[0].upper()}{head[1:]}", "", *lines]) + "\n"
 
 
@@ -314,6 +319,50 @@ def verdict_sentence(pair: Pair, comparison: Comparison) -> str:
         return f"{text}, and the same training in {seeds} of {seeds} seeds"
     counted = f"{seeds} seed{'s' * (seeds > 1)}"
     return f"{text}: {with_interval(pair['difference'], signed=True)} points ({counted})"
+
+
+def gain_sentence(name: str, comparison: Comparison) -> str:
+    """Return an arm's accuracy before and after training in percent, with 95 % intervals."""
+    arm = next((arm for arm in comparison["arms"] if arm["name"] == name), None)
+    if arm is None or arm["accuracy_initial"] is None:
+        raise SystemExit(f"claim: no arm {name!r} with a validation before training")
+    before, after = with_interval(arm["accuracy_initial"]), with_interval(arm["accuracy_final"])
+    return f"*{name}*: from {before} to {after} % ({len(arm['seeds'])} seeds)"
+
+
+def verdicts_table(file: Path) -> str:
+    """Return a table with a row per question and a column per model size, its cells made from verdicts.
+
+    Args:
+        file: YAML with `columns` and `rows`; a row has a `question`, a `page` and `cells`, which name comparisons.
+    """
+    described = yaml.safe_load(file.read_text(encoding="utf-8"))
+    columns: list[str] = described["columns"]
+    lines = [f"| study | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
+    for row in described["rows"]:
+        unknown = sorted(row["cells"].keys() - set(columns))
+        if unknown:
+            raise SystemExit(f"{file.name}: {row['question']}: no column {unknown[0]!r}")
+        cells = [f"[{row['question']}]({row['page']})"]
+        for column in columns:
+            entries = row["cells"].get(column, [])
+            cells.append("<br>".join(verdict_cell(entry) for entry in entries))
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def verdict_cell(entry: dict[str, Any]) -> str:
+    """Return verdict, difference in points with its 95 % interval, and seeds of one comparison."""
+    allowed = tuple(entry.get("allow", ()))
+    comparison = compared(folder_of(entry["study"]), entry.get("baseline"), allowed)
+    pair = next((pair for pair in comparison["pairs"] if pair["arm"] == entry["arm"]), None)
+    if pair is None:
+        raise SystemExit(f"{entry['study']}: no arm {entry['arm']!r} is compared")
+    seeds = pair["difference"]["seeds"]
+    if pair["identical"]:
+        return f"**{pair['verdict']}**, identical ({seeds} seeds)"
+    difference = with_interval(pair["difference"], signed=True)
+    return f"**{pair['verdict']}** {difference} ({seeds} seeds)"
 
 
 def policy_of(folder: Path, options: Sequence[str]) -> str:
@@ -515,6 +564,8 @@ def claimed(what: str) -> str:
 def made(what: str) -> str:
     """The content of one marker."""
     kind, _, rest = what.partition(" ")
+    if kind == "verdicts" and (ROOT / rest).is_file():
+        return verdicts_table(ROOT / rest)
     folder, *words = shlex.split(rest) or [""]
     path = folder_of(folder)
     if not folder or not path.is_dir():
@@ -532,7 +583,7 @@ def made(what: str) -> str:
     if kind == "compare":
         return comparison_tables(path, words)
     raise SystemExit(
-        f"<!-- table: {what} -->: no kind {kind!r}; there are runs, passes, phases, checks and compare"
+        f"<!-- table: {what} -->: no kind {kind!r}; there are runs, passes, phases, checks, compare and verdicts"
     )
 
 
@@ -547,16 +598,23 @@ def list_numbers(files: Sequence[Path]) -> int:
     return 0
 
 
+def pages() -> list[Path]:
+    """Return README and every page of results/ and docs/ that is written by hand."""
+    results = ROOT / "results"
+    return [
+        ROOT / "README.md",
+        results / "negative.md",
+        *sorted(results.rglob("README.md")),
+        *sorted((ROOT / "docs").glob("*.md")),
+    ]
+
+
 def main(arguments: list[str]) -> int:
     if arguments[:1] not in (["--check"], ["--write"], ["--numbers"]):
         print(__doc__)
         return 2
     files = [Path(name) for name in arguments[1:]]
-    files = files or [
-        ROOT / "README.md",
-        ROOT / "results" / "README.md",
-        *sorted((ROOT / "docs").glob("*.md")),
-    ]
+    files = files or pages()
     if arguments[0] == "--numbers":
         return list_numbers(files)
     drifted = 0

@@ -145,3 +145,32 @@ def test_the_words_follow_from_the_verdict(verdict: str, words: str) -> None:
     assert sentence({**pair, "difference": difference}, {"margin": 0.05}).startswith(words)
     same = sentence({**pair, "identical": True, "difference": difference}, {"margin": 0.05})
     assert same.endswith("the same training in 8 of 8 seeds")
+
+
+def test_the_front_table_has_verdicts_of_the_records(tmp_path: Path) -> None:
+    file = tmp_path / "verdicts.yaml"
+    file.write_text(
+        "columns: [small, large]\n"
+        "rows:\n"
+        "  - question: Frameworks\n"
+        "    page: page.md\n"
+        "    cells: {small: [{study: results/studies/frameworks, arm: langgraph_sql}]}\n"
+    )
+    table = run_path(str(TABLE))["verdicts_table"](file)
+    row = "| [Frameworks](page.md) | **equivalent**, identical (8 seeds) |  |"
+    assert table.splitlines()[-1] == row
+
+
+def test_the_front_table_refuses_an_unknown_column(tmp_path: Path) -> None:
+    file = tmp_path / "verdicts.yaml"
+    file.write_text("columns: [small]\nrows: [{question: Q, page: p.md, cells: {huge: []}}]\n")
+    with pytest.raises(SystemExit, match="no column 'huge'"):
+        run_path(str(TABLE))["verdicts_table"](file)
+
+
+def test_a_gain_is_stated_with_intervals_and_seeds() -> None:
+    estimates = [{"mean": mean, "low": mean - 0.1, "high": mean + 0.1} for mean in (0.6, 0.7)]
+    arm: dict[str, Any] = {"name": "a", "seeds": [0, 1, 2]}
+    arm |= {"accuracy_initial": estimates[0], "accuracy_final": estimates[1]}
+    sentence = run_path(str(TABLE))["gain_sentence"]("a", {"arms": [arm]})
+    assert sentence == "*a*: from 60.0 [50.0, 70.0] to 70.0 [60.0, 80.0] % (3 seeds)"

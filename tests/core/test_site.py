@@ -41,8 +41,12 @@ def site(mkdocs: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_document_is_a_page(site: Path) -> None:
-    for document in (*REPO.glob("docs/*.md"), REPO / "CONTRIBUTING.md", REPO / "CHANGELOG.md"):
+    negative = REPO / "results" / "negative.md"
+    root_pages = (REPO / "CONTRIBUTING.md", REPO / "CHANGELOG.md")
+    for document in (*REPO.glob("docs/*.md"), *root_pages, negative):
         assert (site / document.relative_to(REPO)).with_suffix(".html").is_file(), document
+    for study in (REPO / "results").rglob("README.md"):
+        assert (site / study.relative_to(REPO)).with_name("index.html").is_file(), study
     for folder in ("", "results", "recipes", "examples/arithmetic"):
         assert (site / folder / "index.html").is_file(), folder
 

@@ -92,6 +92,11 @@ BOUNDS = {
     "circles of modules": 0,
     "modules over 400 lines": 7,
     "functions over 80 lines or 8 parameters": 9,
+    "words of README": 700,
+    "words of the index of results": 800,
+    "words of the longest page of a study": 600,
+    "words of the changelog": 300,
+    "words of docs": 42_800,
 }
 
 
