@@ -1,4 +1,4 @@
-"""The command `harness`, also as `python -m harness`."""
+"""Run the command line. Ctrl-C during its import ends in one line as well."""
 
 import sys
 
