@@ -4,7 +4,7 @@ import sys
 
 
 def main() -> None:
-    """Import the command line and run it; Ctrl-C while Python still imports it ends in one line as well."""
+    """Import the command line and run it. Ctrl-C during the import ends in one line as well."""
     try:
         from harness.cli import main as command
     except KeyboardInterrupt:

@@ -205,7 +205,7 @@ def presets_dir() -> Path:
 
 
 def cache_dir() -> Path:
-    """Return the folder of cached files: `HARNESS_CACHE_DIR`, else `harness` in the user's cache."""
+    """Return the folder of cached files: `HARNESS_CACHE_DIR`, else `harness` in the user cache."""
     named = os.environ.get("HARNESS_CACHE_DIR")
     if named:
         return Path(named).expanduser()

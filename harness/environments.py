@@ -79,7 +79,9 @@ class Environment(ABC):
 
     @abstractmethod
     def payload(self, task: Task, limits: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return what a runner, possibly on another machine, needs for a task: plain JSON without gold.
+        """Return what a runner needs for a task: plain JSON without gold.
+
+        The runner may be on another machine.
 
         Args:
             limits: `timeout_s`, `max_rows`, `max_chars` of one call, as configured.

@@ -112,7 +112,7 @@ class PluginError(UserError):
 
 
 class TaskSetError(UserError):
-    """A task set whose files are missing, damaged or laid out wrongly."""
+    """A task set with missing or damaged files, or with files in the wrong layout."""
 
 
 class EnvironmentProblem(UserError):

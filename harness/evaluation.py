@@ -45,7 +45,9 @@ def evaluate(
     parent: Parent | None = None,
     answers: Mapping[str, Answerer] | None = None,
 ) -> RunRecord:
-    """Run every task of the validation split against an endpoint and score it, according to `config.eval`.
+    """Run every task of the validation split against an endpoint and score it.
+
+    `config.eval` sets samples and temperature.
 
     Args:
         on_progress: Called with the finished and the total number of rollouts, whenever one ends

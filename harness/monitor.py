@@ -277,7 +277,7 @@ def so_far(progress: Progress) -> str:
 
 
 def cells(progress: Progress) -> dict[str, str]:
-    """Return progress as table cells by column: step, reward, accuracy or mean reward, time left."""
+    """Return progress as table cells: step, reward, accuracy or mean reward, and time left."""
     last = max(progress.val_curve, default=None)
     return {
         "step": steps_of(progress),

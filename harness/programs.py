@@ -1,4 +1,4 @@
-"""The contract of programs: behaviour of agents without any framework, and scenarios that test it."""
+"""The contract of programs: agents' behaviour without any framework, and scenarios that test it."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Program(Protocol):
         return 2 * max_turns
 
     def turns(self, attempt: Attempt) -> Sequence[Turn]:
-        """Return the turn of every call of the attempt, in order; empty for a program without drafts."""
+        """Return the turn of every call of the attempt, in order; empty if there are no drafts."""
 
     def stage(self, scenario: Scenario, folder: Path) -> tuple[Task, Problem]:
         """Return a scenario's task, with `CANARY` in its gold, and its problem.
@@ -117,7 +117,7 @@ class Program(Protocol):
         """
 
     def generate(self, random: Random, name: str) -> Scenario | None:
-        """Return a random scenario determined by the state of `random`, or None without a generator."""
+        """Return a random scenario, determined by the state of `random`, or None."""
         return None
 
     def script(self, scenario: Scenario) -> Callable[[Any], Reply]:

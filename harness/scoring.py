@@ -54,7 +54,7 @@ class Scorer:
         self.version = reward_version(self._spec)
 
     def of_a_check(self, worth: float, approved: bool) -> float:
-        """Return the value of a check: the approved answer's value, or what a rejected one lacked."""
+        """Return the value of a check: the approved answer's, or what a rejected one lacked."""
         return worth if approved else self._spec.low + self._spec.high - worth
 
     async def score(self, task: Task, attempt: Attempt) -> Verdict:

@@ -71,7 +71,7 @@ def rate(per_s: float) -> str:
 
 
 def unread(rollouts: int, of: int) -> str:
-    """Return a warning about rollouts with unparsed tool calls; empty if they are a tenth or fewer."""
+    """Return a warning about rollouts with unparsed tool calls; empty for a tenth or less."""
     if rollouts <= 0.1 * of:
         return ""
     return (
