@@ -1,4 +1,4 @@
-"""Evaluations: asked for, checked before anything is written, and carried out."""
+"""Evaluations: checked before anything is written, then carried out."""
 
 from __future__ import annotations
 
@@ -61,34 +61,35 @@ def evaluate(
     runs_dir: PathLike = "runs",
     progress: bool = True,
 ) -> LoadedRun:
-    """Measure accuracy, as `harness eval` does: of a run's checkpoint, of a policy served here, or of any endpoint.
+    """Measure accuracy, as `harness eval` does: of a run's checkpoint, a policy served here, or any endpoint.
 
     Args:
-        run: A run, whose newest checkpoint is measured.
+        run: A run, to measure its newest checkpoint.
         agent: By default the run's.
-        endpoint: An OpenAI-compatible URL ending in /v1; `OPENAI_BASE_URL` if nothing is named.
+        endpoint: An OpenAI-compatible URL ending in /v1; by default `OPENAI_BASE_URL`.
         model: The endpoint's model name, or a policy to serve here.
         api_key_env: Variable that holds the endpoint's key.
-        step: A checkpoint other than the newest.
+        step: Measure this checkpoint instead of the newest.
         task: The task set.
-        split: By default that of validation, or what the task set names.
-        read_reserved: Read a split that is reserved for the end; it is written down beside the runs.
-        limit: Only so many tasks, a fixed sample.
-        samples: Rollouts of a task, for pass@k and what they agree on.
+        split: By default the validation split, or the task set's own default.
+        read_reserved: Consent to read a reserved split; the reading is recorded in the runs folder.
+        limit: Measure only so many tasks, a fixed sample.
+        samples: Rollouts per task, for pass@k and majority answers.
         temperature: 0, the default, is greedy.
-        store: URL of a store in a process of its own (`harness store`).
+        store: URL of a separate store (`harness store`).
         preset: A preset of `harness config list`.
         config: A YAML file.
-        settings: Dotted keys with values, `{"max_turns": 1}`, or texts `key=value`; options count over them.
-        runs_dir: Where the evaluation's folder is made.
-        progress: Whether to show on stderr how far it is.
+        settings: Dotted keys with values, `{"max_turns": 1}`, or texts `key=value`; options
+            override them.
+        runs_dir: Parent of the evaluation's folder.
+        progress: Whether to show progress on stderr.
 
     Returns:
-        The evaluation, a run too; its `result` has accuracy, interval and counts.
+        The evaluation as a run; its `result` has accuracy, interval and counts.
 
     Raises:
-        UserError: What is asked for cannot be done; nothing was started.
-        RunFailed: Too large a share of the rollouts brought no result, or the workers keep dying.
+        UserError: The request cannot be fulfilled; nothing was started.
+        RunFailed: Too many rollouts brought no result, or the workers keep dying.
         KeyboardInterrupt: It was interrupted.
     """
     given = without(locals(), "progress")
@@ -101,7 +102,7 @@ def evaluate(
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """An evaluation as it is asked for; `evaluate` explains the fields."""
+    """A requested evaluation; `evaluate` explains the fields."""
 
     run: PathLike | None = None
     agent: str | None = None
@@ -122,7 +123,7 @@ class Wanted:
     runs_dir: PathLike = "runs"
 
     def asked(self) -> Evaluation:
-        """The evaluation, refused here where it cannot be carried out."""
+        """Return the checked evaluation, or refuse one that cannot be carried out."""
         from harness.plugins import make_task_set
         from harness.policies.roles import answerers
         from harness.run.checks import check
@@ -146,7 +147,7 @@ class Wanted:
 
     @property
     def _served(self) -> bool:
-        """Whether a policy is served here."""
+        """Return whether a policy is served here."""
         return self.model is not None and self.endpoint is None
 
     def _resolved(self, trained: RunFolder | None) -> Config:
@@ -183,7 +184,10 @@ class Wanted:
 
 
 def of_a_run(trained: RunFolder, overrides: list[Setting], agent: str | None) -> Config:
-    """A training's configuration as its evaluation has it: its limit is of its own validation, not of a named split."""
+    """Return a training's configuration for its evaluation.
+
+    Its task limit applies to its own validation only.
+    """
     if "task.val_split" in (named := {*map(key_of, overrides)}) and "task.val_limit" not in named:
         overrides = [*overrides, "task.val_limit=null"]
     return load_config(None, trained.path / "config.yaml", overrides, agent=agent)
@@ -191,13 +195,13 @@ def of_a_run(trained: RunFolder, overrides: list[Setting], agent: str | None) ->
 
 @dataclass
 class Evaluation:
-    """What was asked for, checked.
+    """A checked evaluation.
 
     Attributes:
         known: Tasks of the split.
-        answers: What answers the calls of roles that have a model of their own.
-        trained: The run whose checkpoint is measured.
-        served: Whether a checkpoint or a policy is served here; else an endpoint is measured.
+        answers: Endpoints of roles with their own models.
+        trained: The run that provides the checkpoint.
+        served: Whether a checkpoint or a policy is served here; otherwise an endpoint is measured.
     """
 
     config: Config
@@ -212,10 +216,10 @@ class Evaluation:
     api_key_env: str
 
     def carry_out(self, console: Console) -> LoadedRun:
-        """Measure to the end.
+        """Run the evaluation.
 
         Args:
-            console: Where is shown how far it is.
+            console: Console for the progress.
         """
         with interruptible(), own_loop(), ExitStack() as work:
             return self._measure(console, work)
@@ -230,7 +234,7 @@ class Evaluation:
 
         config, label = self.config, f"eval-{self.config.agent}"
         parent: Parent | None = None
-        # The folder comes once all is there that can be asked for wrongly: an error leaves no empty run behind.
+        # Create the folder after all checks, so that an invalid request leaves no empty run.
         if not self.served:
             policy, endpoint = (
                 "",

@@ -1,4 +1,4 @@
-"""Trainings: asked for, checked before anything is written, and carried out."""
+"""Trainings: checked before anything is written, then carried out."""
 
 from __future__ import annotations
 
@@ -58,35 +58,35 @@ def train(
     progress: bool = True,
     on_progress: Callable[[Progress], None] = lambda progress: None,
 ) -> LoadedRun:
-    """Train an agent with GRPO, as `harness train` does; returns when it has ended.
+    """Train an agent with GRPO, as `harness train` does; return at its end.
 
     Args:
         agent: The agent to train, for example `langgraph_sql`.
         preset: A preset of `harness config list`.
         config: A YAML file, for example a run's `config.yaml`.
-        settings: Dotted keys with values, `{"train.steps": 20}`, or texts `key=value`; they count over all options
-            but `agent`, `agent_match`, `seed` and `steps`.
+        settings: Dotted keys with values, `{"train.steps": 20}`, or texts `key=value`; they
+            override all options but `agent`, `agent_match`, `seed` and `steps`.
         task: The task set.
         model: The policy: bundled, a folder, or a Hugging Face id.
         n_runners: Runner processes.
-        store: URL of a store in a process of its own (`harness store`).
+        store: URL of a separate store (`harness store`).
         agent_match: Regular expression: the roles to train.
-        seed: Of data order, sampling and optimizer.
-        steps: Training steps in all.
+        seed: Seed of data order, sampling and optimizer.
+        steps: Total number of training steps.
         ci_fast: One step on a few questions.
         ci: Twenty steps.
-        resume: A run to go on with.
-        runs_dir: Where the run's folder is made.
-        progress: Whether to show on stderr how far it is.
+        resume: A run to continue.
+        runs_dir: Parent of the run's folder.
+        progress: Whether to show progress on stderr.
         on_progress: Called a few times a second.
 
     Returns:
         The run.
 
     Raises:
-        UserError: What is asked for cannot be done; nothing was started.
+        UserError: The request cannot be fulfilled; nothing was started.
         RunFailed: The run ended early for a reason that the message names; it can be resumed.
-        KeyboardInterrupt: It was interrupted; the message names how it goes on.
+        KeyboardInterrupt: It was interrupted; the message states how to resume it.
     """
     given = without(locals(), "progress", "on_progress")
     return (
@@ -101,7 +101,7 @@ def train(
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """A training as it is asked for; `train` explains the fields."""
+    """A requested training; `train` explains the fields."""
 
     agent: str | None = None
     preset: str | None = None
@@ -120,7 +120,7 @@ class Wanted:
     runs_dir: PathLike = "runs"
 
     def asked(self) -> Training:
-        """The training, refused here where it cannot be carried out."""
+        """Return the checked training, or refuse one that cannot be carried out."""
         from harness.plugins import trained_by
         from harness.run.checks import check
 
@@ -136,7 +136,7 @@ class Wanted:
             raise UserError("--ci is twenty steps and --ci-fast is one: give one of them")
         overrides = (
             _ci(fast=self.ci_fast) if self.ci or self.ci_fast else []
-        )  # first: what is asked for by name counts
+        )  # first, because explicit names take precedence
         placed = {"rollout__runners": self.n_runners, "rollout__store": store}
         overrides += told(self.settings, task__name=self.task, policy__path=self.model, **placed)
         overrides += told({}, train__steps=self.steps)
@@ -190,11 +190,11 @@ class Wanted:
 
 @dataclass
 class Training:
-    """What was asked for, checked.
+    """A checked training.
 
     Attributes:
-        before: The run that goes on.
-        finished: That there is nothing left to do, in a sentence; empty where there is.
+        before: The run to continue.
+        finished: A sentence if nothing is left to do; otherwise empty.
     """
 
     config: Config
@@ -210,12 +210,12 @@ class Training:
         beside: Beside = lambda folder: nullcontext(),
         on_progress: Callable[[Progress], None] = lambda progress: None,
     ) -> LoadedRun:
-        """Train to the end.
+        """Run the training.
 
         Args:
-            console: Where a live display goes: a panel on a terminal, or lines.
-            panel: Whether to draw one.
-            beside: Entered around all that is written to the run's folder.
+            console: Console for the live display: a panel on a terminal, or lines.
+            panel: Whether to draw a panel.
+            beside: Context manager around everything that is written to the run's folder.
         """
         from harness.run.checks import check_machine
         from harness.run.data import load_data
@@ -225,7 +225,7 @@ class Training:
             return LoadedRun.read(self.before)
         check_machine(self.config)
         data = load_data(self.config, self.before)
-        # Only now, when all that can be asked for wrongly was: an error leaves no empty run behind.
+        # Create the folder after all checks, so that an invalid request leaves no empty run.
         folder = self.before or RunFolder.create(self.runs_dir, self.config.agent)
         with folder.dropped_without_record(), beside(folder):
             timeline.born("harness train")
@@ -269,10 +269,10 @@ class Training:
 
 
 def say_what_is_awaited(console: Console, config: Config, folder: RunFolder) -> None:
-    """Wait for a store in a process of its own, and say how others join where no runners are started here.
+    """Wait for a separate store, and show how runners join if none is started here.
 
     Raises:
-        UserError: The store does not come, or refuses.
+        UserError: The store does not answer, or refuses.
     """
     if store := config.rollout.store:
         from harness.rollout.stores import elsewhere
@@ -286,14 +286,14 @@ def say_what_is_awaited(console: Console, config: Config, folder: RunFolder) -> 
 
 
 def _advice(config: Config) -> str:
-    """What to try besides where nothing is learned."""
+    """Return advice for a training that learns nothing."""
     if config.policy.path == "pocket-sql" and config.task.name != "pocket":
         return f", or another policy.path: pocket-sql speaks only the task set pocket, not {config.task.name}"
     return ""
 
 
 def _starts() -> tuple[Path, dict[str, float]]:
-    """Seconds that starts took on this machine, by what was started, and the file they are kept in."""
+    """Return this machine's measured start times in seconds, and the file that holds them."""
     file = cache_dir() / "starts.json"
     try:
         return file, {
@@ -316,13 +316,13 @@ def _start_s(config: Config) -> float | None:
 
 def _keep_start_s(config: Config, seconds: float) -> None:
     file, known = _starts()
-    with suppress(OSError):  # it is a remark for the next time, no part of the run
+    with suppress(OSError):  # only a hint for the next start, no part of the run
         file.parent.mkdir(parents=True, exist_ok=True)
         replace_text(file, json.dumps(known | {_started(config): round(seconds, 1)}, indent=2))
 
 
 def _kept(config: Config, folder: RunFolder) -> str:
-    """What a training that ended early leaves, and how it goes on."""
+    """Return what a training that ended early leaves, and how to resume it."""
     from harness.plugins import make_trainer
 
     if not (folder.path / "run.json").is_file():
