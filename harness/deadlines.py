@@ -1,4 +1,4 @@
-"""Run untrusted coroutines, such as an agent's, under a hard deadline and contain their exceptions."""
+"""Run untrusted coroutines, such as an agent's, under a hard deadline and contain exceptions."""
 
 from __future__ import annotations
 

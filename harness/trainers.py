@@ -24,7 +24,7 @@ MEASURES: dict[str, str] = {
     "checkpoint_s": "of them, saving a checkpoint",
     "gradient_norm": "norm of the step's gradient",
     "entropy": "of the policy, mean over trained tokens",
-    "clipped": "share of trained tokens whose update the bound on the ratio of probabilities clips",
+    "clipped": "share of trained tokens with an update clipped by the bound on the ratio of probabilities",
     "cut": "share of trained replies cut at the token limit",
     "rollout_probs_diff": "largest difference of a token's probability between rollout and trainer",
     "calls": "calls that were trained, where calls of a dialogue can share a row",

@@ -1,6 +1,7 @@
-"""Comparison of runs: whether they are comparable, their differences with uncertainty, and their cost.
+"""Comparison of runs: comparability, differences with uncertainty, and cost.
 
-The package is also callable as the function `harness.compare`, because Python gives both that name.
+The package is also callable as the function `harness.compare`, because Python gives both that
+name.
 """
 
 from __future__ import annotations

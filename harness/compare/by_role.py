@@ -69,10 +69,7 @@ def roles_table(run: Run, *keys: str) -> pl.DataFrame:
 
 
 def role_figures(run: Run) -> dict[str, RoleFigures]:
-    """Return every role's figures in the last validation, or in training without one.
-
-    `credit` is of training.
-    """
+    """Return every role's figures in the last validation, or in training without one."""
     trained = roles_table(run, "phase").filter(phase="train")
     last = roles_table(run, "step", "phase").filter(
         phase="val", step=run.validation()["step"].max()
@@ -85,7 +82,7 @@ def role_figures(run: Run) -> dict[str, RoleFigures]:
 
 
 def held_by_role(arms: Mapping[str, Sequence[Figures]], baseline: str = "") -> ByRole:
-    """Return every role's figures per arm over seeds, with differences to the baseline paired by seed.
+    """Return every role's figures per arm over seeds, with differences paired by seed.
 
     Args:
         arms: The figures of every run, by arm.

@@ -80,10 +80,7 @@ def behaviour(comparison: Comparison) -> Table:
 
 
 def parsed_of(figures: ToolUse) -> str:
-    """Return the parsed tool calls, with the replies that look like one.
-
-    Empty if no tools were offered.
-    """
+    """Return the parsed tool calls and the replies that look like one, if tools were offered."""
     parsed, unread_calls = figures["parsed_calls"], figures["unread_calls"]
     if not figures["calls_with_tools"] or parsed is None or unread_calls is None:
         return ""
@@ -91,10 +88,7 @@ def parsed_of(figures: ToolUse) -> str:
 
 
 def role_tables(found: ByRole, baseline: str = "", note: str = ROLE_NOTE) -> list[Table]:
-    """Return tables of figures by role with differences to the baseline.
-
-    Empty unless an arm has several roles.
-    """
+    """Return tables of figures by role with differences, empty unless an arm has several roles."""
     heads = ("arm", "role", *(head for head, _ in ROLE_FIGURES.values()))
     several = any(len(roles) > 1 for roles in found.values())
 

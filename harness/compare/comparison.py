@@ -65,14 +65,13 @@ def compare(
 
     Args:
         baseline: Name of an arm, or of its agent; by default the study's, else the first arm.
-        allow: Identity keys that may differ; `parity`; `unused_tools` for verdicts on agents that
-            never used theirs.
+        allow: Identity keys that may differ; `parity`; `unused_tools` for agents without tool
+            calls.
         margin: Differences below it count as none, in units of the reward; by default the study's.
             Without one, nothing can be called equivalent.
 
     Raises:
-        NotComparable: Runs differ in something that must be identical, or the files of a task set
-            changed during a run.
+        NotComparable: Runs differ in something that must be identical, or their task set changed.
         UserError: No run has finished, or the baseline does not exist or has no finished run.
     """
     allow = list(allow)
@@ -279,7 +278,7 @@ def _pair(
 def _seeds_needed(
     difference: Estimate, margin: float | None, family: int, identical: bool
 ) -> int | None:
-    """Return the seeds for `POWER` of equivalence at no true difference, by the measured variances."""
+    """Return the seeds for `POWER` of equivalence at no true difference, by measured variances."""
     if margin is None or (difference.seeds < 2 and not identical):
         return None
     if identical:
@@ -324,10 +323,7 @@ def _training(runs: Sequence[Run], base_runs: Sequence[Run], rows: pl.DataFrame)
 def _bounds(
     runs: Sequence[Run], base_runs: Sequence[Run], seeds: set[int] | None
 ) -> tuple[float, float] | None:
-    """Return the differences if all unscored rollouts count against the arm, and for it.
-
-    None without any.
-    """
+    """Return the differences with all unscored rollouts against the arm, and for it, or None."""
     chosen = [
         [run for run in group if seeds is None or run.seed in seeds] for group in (runs, base_runs)
     ]
@@ -373,8 +369,7 @@ def verdict(
         identical: Whether both trainings of every seed gave the same answers in every step. Then no
             test is needed: they are equivalent for these seeds, and the verdict states how many
             other seeds may differ. With too few seeds or without a margin, they are `identical`.
-        learned: Whether there was anything to learn from. Trainings that learned nothing are not
-            called alike.
+        learned: Whether there was anything to learn. Trainings that learned nothing are not alike.
     """
     enough = seeds >= MIN_SEEDS and p_equivalence is not None
     if learned and enough and (identical or (p_equivalence or 0.0) < ALPHA):

@@ -90,7 +90,7 @@ class Estimate:
         return math.sqrt(max(squares))
 
     def error(self, distance: float) -> float:
-        """Return the one-sided error at which the mean lies this far off: the inverse of `doubt`."""
+        """Return the one-sided error at which the mean lies this far off: `doubt` inverted."""
         ends = [t_above(distance / self.se, df) for way in self.ways for _, df in way]
         return root(lambda error: distance - self.doubt(error), min(ends), max(ends))
 
@@ -113,11 +113,12 @@ class Estimate:
         return 2 * self.error(abs(self.mean))
 
     def p_equivalence(self, margin: float) -> float:
-        """Return the p value of "the mean lies outside (-margin, margin)": the larger of two, each one-sided on both sides.
+        """Return the p value of "the mean lies outside (-margin, margin)".
 
-        The t tests hold for seeds with regular scatter. A collapsed training is rare and far off:
-        without one among the seeds, the t test cannot account for it. Seeds are therefore also
-        compared with the worst case: `tail_p`.
+        It is the larger of two p values, each one-sided on both sides. The t tests hold for seeds
+        with regular scatter. A collapsed training is rare and far off: without one among the seeds,
+        the t test cannot account for it. Seeds are therefore also compared with the worst case:
+        `tail_p`.
 
         Source: Schuirmann 1987, J. Pharmacokinet. Biopharm. 15, 657-680, for the t tests.
         """
@@ -141,17 +142,14 @@ class Estimate:
         return max(COLLAPSE * self.width, *map(abs, self.by_seed))
 
     def with_collapses(self) -> tuple[float, float]:
-        """Return the 95 % interval if unobserved trainings may deviate by `worst`.
-
-        It contains `low` and `high`.
-        """
+        """Return the 95 % interval, around `low` and `high`, if unobserved trainings deviate by `worst`."""
         ends = [
             _tail_end(tuple(side * one for one in self.by_seed), self.worst) for side in (1, -1)
         ]
         return min(self.low, -ends[0]), max(self.high, ends[1])
 
     def detectable(self, power: float = 0.8, alpha: float = 0.05) -> float | None:
-        """Return the smallest true difference that a repetition would detect with this power, or None if unknown."""
+        """Return the smallest true difference that a repetition would detect, or None if unknown."""
         if self.se == 0:
             return None
         return detectable_effect(self.se, self.df_at(alpha / 2), power, alpha)
@@ -224,7 +222,7 @@ def crossed_mean(rows: pl.DataFrame, width: float = 1.0) -> Estimate | None:
 
 
 def accuracy(rows: pl.DataFrame, span: tuple[float, float] = (0.0, 1.0)) -> Estimate | None:
-    """Return `crossed_mean` of scores with Wilson's interval, for right-or-wrong and for graded ones.
+    """Return `crossed_mean` of scores with Wilson's interval, for any scores in the span.
 
     Wilson's interval uses the number of independent questions with the same standard error, and the
     t quantile. It therefore accounts for clusters, contains the mean and stays in the span. If all
@@ -259,12 +257,13 @@ def accuracy(rows: pl.DataFrame, span: tuple[float, float] = (0.0, 1.0)) -> Esti
 
 
 def tail_p(values: Sequence[float], worst: float, margin: float) -> float:
-    """Return the p value of "the mean of trainings is at most -margin" if an unobserved one may lie at -`worst`.
+    """Return the p value of "the mean of trainings is at most -margin", given the worst case.
 
-    It is the probability that a randomly weighted mean of the observed values and one value at
-    -`worst` is so low, with weights uniform over all that sum to 1. With k of n values at -worst
-    and the others at 0 this is the exact binomial test of "the share of collapses is margin /
-    worst"; with none, (1 - margin / worst) ** n. It assumes no distribution.
+    An unobserved training may lie at -`worst`. The p value is the probability that a randomly
+    weighted mean of the observed values and one value at -`worst` is so low, with weights uniform
+    over all that sum to 1. With k of n values at -worst and the others at 0 this is the exact
+    binomial test of "the share of collapses is margin / worst"; with none, (1 - margin / worst) **
+    n. It assumes no distribution.
 
     Source: Gaffke 2005, Math. Methods Stat. 14, 451-467. The density of such a mean is a B-spline
     with the values as knots, so the probability follows from the recurrence of de Boor 1972, J.
@@ -296,7 +295,7 @@ def _tail_end(values: tuple[float, ...], worst: float) -> float:
 
 
 def root(rising: Callable[[float], float], low: float, high: float) -> float:
-    """Return the root of a rising function between `low` and `high`, by bisection to the 13th digit."""
+    """Return the root of a rising function between `low` and `high`, by bisection to 13 digits."""
     for _ in range(45):
         middle = (low + high) / 2
         low, high = (low, middle) if rising(middle) > 0 else (middle, high)
@@ -304,7 +303,7 @@ def root(rising: Callable[[float], float], low: float, high: float) -> float:
 
 
 def unseen_share(seen: int, trainings: int) -> float:
-    """Return the largest share of trainings of a kind that was seen so many times (95 %, one-sided).
+    """Return the largest share of a kind of trainings seen so many times (95 %, one-sided).
 
     Source: Clopper and Pearson 1934, Biometrika 26, 404-413; with none seen it is 1 - 0.05 ** (1 /
     trainings).
@@ -315,10 +314,10 @@ def unseen_share(seen: int, trainings: int) -> float:
 
 
 def seeds_for_equivalence(margin: float, family: int = 1, alpha: float = 0.05) -> int:
-    """Return the fewest seeds with which `family` arms can be shown equivalent at all: a bound, not a power.
+    """Return the fewest seeds with which `family` arms can be shown equivalent at all.
 
-    With fewer, *equivalent* is impossible even if every difference is 0
-    (`Spread.seeds_for_equivalence` returns the number for a given power).
+    This is a bound, not a power. With fewer, *equivalent* is impossible even if every difference is
+    0 (`Spread.seeds_for_equivalence` returns the number for a given power).
 
     Args:
         margin: As a share of the range of rewards.
@@ -345,12 +344,16 @@ def t_above(value: float, df: float) -> float:
 
 
 def no_exception_p(share: float, count: int) -> float:
-    """Return the probability that none of `count` questions is an exception, if a share of them are."""
+    """Return the probability that none of `count` questions is an exception.
+
+    Args:
+        share: Share of exceptions among all questions.
+    """
     return float((1 - min(share, 1.0)) ** count)
 
 
 def detectable_effect(se: float, df: float, power: float = 0.8, alpha: float = 0.05) -> float:
-    """Return the true difference that a t test with this standard error detects with the given power.
+    """Return the true difference that a t test with this standard error detects with this power.
 
     It is 0 if `alpha` is more than the power.
 

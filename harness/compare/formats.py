@@ -144,10 +144,7 @@ def _numeric(table: Table, index: int) -> bool:
 
 
 def markdown_tables(found: list[Table], heading: str = "##") -> str:
-    """Return the tables in Markdown, each with its title as a heading.
-
-    Without titles if `heading` is empty.
-    """
+    """Return the tables in Markdown, each with its title as a heading unless `heading` is empty."""
     parts = []
     for table in found:
         lines = [f"{heading} {table.title}", ""] if heading else []
@@ -211,7 +208,7 @@ def _estimate(name: str, estimate: EstimateData | None) -> dict[str, float | Non
 
 
 def _label(comparison: Comparison) -> str:
-    """Return the start of the tables' labels, made from runs and baseline, so that several comparisons fit one document."""
+    """Return the start of the tables' labels, which identifies runs and baseline in a document."""
     parts, runs = [comparison["name"]], comparison["identity"]
     if comparison["name"] == f"{len(runs)} runs":  # without a name of its own
         parts.append(digest({"runs": sorted(runs)})[:6])

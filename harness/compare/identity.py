@@ -1,4 +1,4 @@
-"""Check whether runs may be compared: keys that must be identical, may follow the seed, or may differ by permission."""
+"""Check whether runs may be compared: identical keys, keys that follow the seed, permitted keys."""
 
 from __future__ import annotations
 
@@ -26,9 +26,7 @@ _PHASES = {
     "val_tasks": ("val", ": as many, but others"),
     "data_order": ("train", ": as many, but others or in another order"),
 }
-"""Keys with a hash of questions: their phase, and what differs if the number of questions does
-not.
-"""
+"""Keys with a hash of questions: their phase, and what differs if not the number of questions."""
 _ARM = ("agent", "agent_match")
 """Keys that may differ between arms without permission, but not between runs of one arm."""
 
@@ -78,9 +76,7 @@ def identity_keys(config_key: str) -> list[str]:
 
 
 def differences(runs: Sequence[Run], more: Sequence[str] = ()) -> list[Difference]:
-    """Return all forbidden differences between runs.
-
-    Keys that may follow the seed count between runs of one seed only.
+    """Return all forbidden differences between runs, including those between runs of one seed.
 
     Args:
         more: Further configuration keys that must be equal.
@@ -111,9 +107,7 @@ def differences(runs: Sequence[Run], more: Sequence[str] = ()) -> list[Differenc
 def check_identity(
     runs: Sequence[Run], allow: Iterable[str] = (), varied: Iterable[str] = ()
 ) -> list[Exempt]:
-    """Refuse runs with forbidden differences.
-
-    Trainings of one arm must agree in varied keys as well.
+    """Refuse runs with forbidden differences; trainings of one arm must agree in varied keys, too.
 
     Args:
         allow: Identity keys (or their prefixes) that may differ.
@@ -282,7 +276,7 @@ def _sources(runs: Iterable[Run]) -> dict[str, dict[str, bool]]:
 
 
 def circumstances(runs: Sequence[Run]) -> list[str]:
-    """Return remarks on conditions that do not decide but may matter: code, library versions, machines."""
+    """Return remarks on conditions that may matter: code, library versions, machines."""
     remarks: list[str] = []
     codes = [run.record["commit"] for run in runs]
     commits = {code["hash"] if code else "unknown" for code in codes}
@@ -355,10 +349,7 @@ def _covers(permission: str, key: str) -> bool:
 
 
 def _words(run: Run, key: str, value: Any) -> str:
-    """Return a value as text.
-
-    A hash of questions becomes their number, task set and split; a long hash is shortened.
-    """
+    """Return a value as text: a hash of questions with number and split, a long hash shortened."""
     if key in _PHASES and value is not _MISSING:
         phase, task = _PHASES[key][0], run.record["config"].get("task", {})
         count = run.record["tasks"]["train" if phase == "train" else "val"]
@@ -386,10 +377,7 @@ def _machine(run: Run) -> str:
 
 
 def _excused(name: str, runs: Sequence[Run]) -> bool:
-    """Return whether an agent needs no certificate.
-
-    If it is not installed: whether it is the reference.
-    """
+    """Return whether an agent needs no certificate, or is the reference if it is not installed."""
     from harness.plugins import is_reference, registry
 
     if any(spec.name == name for spec in registry().specs("agent")) or is_idiomatic(name):

@@ -47,7 +47,7 @@ class Behaviour(TypedDict):
     transitions_per_rollout: Annotated[float | None, "calls of the model"]
     prompt_tokens_per_rollout: Annotated[float | None, "of all its calls"]
     response_tokens_per_rollout: Annotated[float | None, "sampled in all its calls"]
-    rewritten: Annotated[float | None, "questions whose answer was revised"]
+    rewritten: Annotated[float | None, "questions with a revised answer"]
     helped: Annotated[float | None, "of them, better after it"]
     hurt: Annotated[float | None, "of them, worse after it"]
 
@@ -55,10 +55,10 @@ class Behaviour(TypedDict):
 class ToolUse(TypedDict):
     """Use of an agent's tools in one validation, in all its rollouts; None if not counted."""
 
-    calls_with_tools: Annotated[float | None, "calls of the model whose request offered tools"]
+    calls_with_tools: Annotated[float | None, "model calls that offered tools"]
     parsed_calls: Annotated[float | None, "tool calls that the server read out of replies"]
     unread_calls: Annotated[
-        float | None, "calls of the model whose reply looks like a tool call that was not read"
+        float | None, "model calls with a reply that resembles an unparsed tool call"
     ]
 
 
@@ -272,7 +272,7 @@ class Pair(TypedDict):
     p_equivalence: Annotated[float | None, "of the test for equivalence; None without a margin"]
     detectable: Annotated[float | None, "the smallest difference that would have been found"]
     one_seed: Annotated[bool, "whether nothing is known of other trainings"]
-    collapses: Annotated[Collapses, "what trainings that nobody has seen could change"]
+    collapses: Annotated[Collapses, "possible effect of unobserved trainings"]
     item: Annotated[Item, "evidence on these checkpoints"]
     training: Annotated[Training, "evidence on trainings"]
     p_holm: Annotated[float, "corrected over all pairs"]
@@ -386,7 +386,7 @@ class Comparison(TypedDict):
     """The whole comparison."""
 
     schema_version: Annotated[int, "of this document"]
-    name: Annotated[str, "the study's, or of what was compared"]
+    name: Annotated[str, "name of the study or of the compared runs"]
     question: Annotated[str, "that the study asks; may be empty"]
     task_set: Annotated[str, "that all runs are on"]
     kind: Annotated[Kind, "trainings or evaluations"]
@@ -409,13 +409,13 @@ class Comparison(TypedDict):
     ]
     arms: Annotated[list[Arm], "in order of first appearance"]
     pairs: Annotated[list[Pair], "every arm but the baseline"]
-    learning: Annotated[Learning, "how fast, beside where to"]
+    learning: Annotated[Learning, "secondary measures of the course of training"]
     sampled: NotRequired[Annotated[Sampled, "where every task had several rollouts"]]
     agreement: Annotated[dict[str, Agreement], "by arm, with the baseline"]
     by_role: Annotated[ByRole, "by arm, role and key of `RoleFigures`"]
     views: Annotated[list[View], "the same runs under equal budgets"]
     exceptions: Annotated[list[Exempt], "what differs although it must not, or on purpose"]
     remarks: Annotated[list[str], "what a reader must know, a sentence each"]
-    missing: Annotated[list[str], "what a study asked for and no run stands for"]
+    missing: Annotated[list[str], "planned jobs of a study without a run"]
     failed: Annotated[list[Failed], "runs that ended early"]
     identity: Annotated[dict[str, Identified], "by run"]

@@ -209,7 +209,7 @@ def _reward_parts(comparison: Comparison) -> Table:
 
 
 def _checkpoints(comparison: Comparison) -> Table:
-    """Return item-level statistics, for one seed only: with several, they would mistake seeds for questions."""
+    """Return item-level statistics for one seed; with several, seeds would count as questions."""
     rows = []
     for pair in comparison["pairs"]:
         if pair["one_seed"]:

@@ -1,7 +1,7 @@
-"""Secondary measures of the course of training: accuracy at a predefined checkpoint, area under the curve.
+"""Secondary measures of the course of training: accuracy at a checkpoint, area under the curve.
 
-On a saturated task set, arms with the same end may still have learned differently. No verdict rests
-on these.
+On a saturated task set, arms with the same end may still have learned differently. No verdict
+rests on these.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def learn(
     checkpoint: int | None,
     span: tuple[float, float] = (0.0, 1.0),
 ) -> Learning:
-    """Return every measure of every arm, and its difference to the baseline, with the main comparison's test.
+    """Return every measure of every arm, and its difference, with the main comparison's test.
 
     Args:
         checkpoint: A training step with a validation of every run, declared by the study; None
@@ -51,7 +51,7 @@ Key = TypeVar("Key", bound=str)
 def held_against(
     taken: Mapping[Key, Mapping[str, pl.DataFrame]], baseline: str, span: tuple[float, float]
 ) -> dict[str, dict[Key, Learned]]:
-    """Return every measure of every arm with interval and difference to the baseline, as one family (Holm).
+    """Return every measure of every arm with interval and difference, as one family (Holm).
 
     Args:
         taken: Rows with `value` of every arm, by measure.

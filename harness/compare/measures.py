@@ -135,7 +135,7 @@ def counts_tools(rows: pl.DataFrame) -> bool:
 
 
 def never_used_tools(run: Run) -> bool:
-    """Return whether a run offered tools that were almost never called in any of its validations."""
+    """Return whether a run offered tools that were almost never called in a validation."""
     rows = run.episodes
     if not counts_tools(rows):
         return False
@@ -163,7 +163,7 @@ def reward_parts(rows: pl.DataFrame) -> dict[str, float]:
 
 
 def failures(rows: pl.DataFrame) -> dict[str, int]:
-    """Count failed episodes by outcome, unscored ones, and those with a final answer that did not run."""
+    """Count failed episodes by outcome, unscored ones, and those with an invalid final answer."""
     if not len(rows):
         return {}
     ended, reasons = rows["outcome"], rows["reward_reason"]
@@ -196,7 +196,7 @@ def cost(run: Run) -> Cost:
 
 
 def dialogues(run: Run) -> tuple[float, float] | None:
-    """Return the share of trained calls that share an earlier call's row, and of saved tokens, else None."""
+    """Return the shares of trained calls merged into an earlier row, and of saved tokens, or None."""
     names = ("calls", "merged_calls", "tokens", "saved_tokens")
     if not {*names} <= {*run.steps.columns}:
         return None

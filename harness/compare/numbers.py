@@ -23,10 +23,7 @@ def with_interval(estimate: EstimateData | None, signed: bool = False) -> str:
 
 
 def formed(value: float | None, ends: Interval | None, form: str, signed: bool = False) -> str:
-    """Return `with_interval` for any unit and format, without %.
-
-    A single number if both ends are equal.
-    """
+    """Return `with_interval` for any unit and format, without % and without an empty interval."""
     if value is None:
         return "-"
     mean, *limits = (

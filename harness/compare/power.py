@@ -1,4 +1,4 @@
-"""Variance components of paired differences, and the power of a comparison that follows from them."""
+"""Variance components of paired differences, and the resulting power of a comparison."""
 
 from __future__ import annotations
 
@@ -57,12 +57,10 @@ class Variances:
         return sum(self.sizes)
 
     def detectable(self, seeds: int, sizes: Sequence[int], power: float, alpha: float) -> float:
-        """Return the smallest true difference that the verdict's own test detects with this power.
-
-        Needs two seeds.
+        """Return the smallest true difference that the verdict's test detects with this power.
 
         The test estimates its variance, so trainings are drawn from these components (normal) and
-        tested alike.
+        tested alike. At least two seeds are needed.
 
         Args:
             sizes: Questions of every cluster.
@@ -145,7 +143,7 @@ class Spread:
         return cls(without_cell * times, cell * times, common / estimate.width**2, cluster_df)
 
     def equivalence_power(self, seeds: int, margin: float, alpha: float = 0.05) -> float:
-        """Return the probability that the verdict's own test shows equivalence at no true difference.
+        """Return the probability that the verdict's test shows equivalence at no true difference.
 
         Both one-sided t tests and both tests against unobserved collapses have to reject
         (`Estimate.p_equivalence`). The second has no closed form, so trainings are drawn (normal,

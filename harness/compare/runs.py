@@ -110,20 +110,14 @@ class Run:
         return self.logged("gradient_norm")
 
     def logged(self, measure: str) -> dict[int, float]:
-        """Return one of `harness.trainers.MEASURES` or another column of `steps` by step.
-
-        Empty if not logged.
-        """
+        """Return one of `harness.trainers.MEASURES` or another column of `steps` by step, if logged."""
         if measure not in self.steps.columns:
             return {}
         return dict(self.steps.drop_nulls(measure).select("step", measure).rows())
 
     @cached_property
     def transitions(self) -> pl.DataFrame | None:
-        """One row per call, with the number of its `response_tokens` instead of their ids.
-
-        None if the run kept none.
-        """
+        """One row per call, with the number of its `response_tokens` instead of their ids, or None."""
         import polars as pl
 
         table = self._table("transitions", drop=("prompt_ids", "logprobs"))
@@ -194,7 +188,7 @@ class Run:
 
     @cached_property
     def graded(self) -> bool:
-        """Whether its mean reward is no accuracy, by its record or, in an older run, by its values."""
+        """Whether its mean reward is no accuracy, by its record or, if older, by its values."""
         return self.record.get("graded", False) or is_graded(
             self.episodes["reward"].unique().drop_nulls()
         )

@@ -26,9 +26,7 @@ COLUMNS = ("seed", "cluster", "task_id", "session", "reward", "meaning")
 
 
 def best_of(values: Sequence[float], k: int) -> float:
-    """Return the expected maximum of k of the values, drawn without replacement.
-
-    Of fewer than k, the maximum.
+    """Return the expected maximum of k values, drawn without replacement, or of all if fewer.
 
     Source: Chen et al. 2021, arXiv:2107.03374, section 2.1: unbiased for k new samples.
     """
@@ -39,10 +37,7 @@ def best_of(values: Sequence[float], k: int) -> float:
 
 
 def worst_of(values: Sequence[float], k: int) -> float:
-    """Return the expected minimum of k of the values, drawn without replacement.
-
-    Of fewer than k, the minimum.
-    """
+    """Return the expected minimum of k values, drawn without replacement, or of all if fewer."""
     return -best_of([-value for value in values], k)
 
 
@@ -103,7 +98,7 @@ def lines(found: Samples, graded: bool) -> list[str]:
 
 
 def by_task(rows: pl.DataFrame, samples: int) -> pl.DataFrame:
-    """Return one row per seed and task with a scored sample: `scored`, the number of samples, and every measure.
+    """Return one row per seed and task with a scored sample: their number and every measure.
 
     Args:
         rows: Episodes with `COLUMNS`; those without a reward are ignored.
@@ -156,7 +151,7 @@ def summary(rows: pl.DataFrame, samples: int, span: tuple[float, float]) -> Samp
 def sampled(
     arms: Mapping[str, Sequence[Run]], baseline: str, span: tuple[float, float]
 ) -> Sampled | None:
-    """Return every measure per arm and its difference to the baseline by task.
+    """Return every measure per arm and its difference to the baseline, by task.
 
     None unless all were sampled.
     """

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def scores(runs: Sequence[Run], step: int | None = None) -> pl.DataFrame:
-    """Return scored validation questions of several runs: columns seed, step, cluster, task_id, difficulty, value."""
+    """Return scored validation questions: columns seed, step, cluster, task_id, difficulty, value."""
     import polars as pl
 
     return pl.concat([run.scores(step) for run in runs])
@@ -26,7 +26,7 @@ def span_of(runs: Sequence[Run]) -> tuple[float, float]:
 
 
 def worst_cases(runs: Sequence[Run]) -> tuple[float, float] | None:
-    """Return the last validation's mean score if all unscored rollouts had the lowest reward, and the highest.
+    """Return the last validation's mean score with the lowest reward for unscored rollouts, and the highest.
 
     Returns:
         None if everything was scored.
@@ -62,10 +62,11 @@ def paired_differences(first: pl.DataFrame, second: pl.DataFrame) -> tuple[pl.Da
 
 
 def areas(runs: Sequence[Run]) -> pl.DataFrame:
-    """Return the area under every question's curve over the validated steps, by the trapezoid, divided by their range.
+    """Return the area under every question's curve over the validated steps.
 
-    It is linear in the answers, so its mean over questions is the area under the curve of accuracy.
-    Questions without a score at some step are left out for that seed.
+    It follows the trapezoid rule, divided by the range of steps. It is linear in the answers, so
+    its mean over questions is the area under the curve of accuracy. Questions without a score at
+    some step are left out for that seed.
 
     Returns:
         Columns seed, cluster, task_id, value (0 to 1); no rows if a run was validated less than

@@ -46,9 +46,10 @@ class Selection:
 
 
 def select(paths: Iterable[Path], runs_dir: Path = Path("runs")) -> Selection:
-    """Return the runs at these paths: run folders, run ids, folders of runs, a study's folder or its YAML file.
+    """Return the runs at these paths: runs, run ids, folders of runs, or studies.
 
-    In a folder of runs, unreadable records are left out, with a remark on stderr.
+    A study is given by its folder or its YAML file. In a folder of runs, unreadable records are
+    left out, with a remark on stderr.
 
     Raises:
         UserError: A path is none of these, a study has no run yet, or the record of a named run or
@@ -84,7 +85,7 @@ def select(paths: Iterable[Path], runs_dir: Path = Path("runs")) -> Selection:
 
 
 def name_arms(runs: Sequence[Run]) -> None:
-    """Name arms by their differences: always the agent, and every other configuration key that differs.
+    """Name arms by their differences: the agent, and every other configuration key that differs.
 
     Settings that only follow the preset of another device are summarized by the device.
     """

@@ -55,10 +55,7 @@ def check_shadow(runs: Sequence[Run], permitted: bool = False) -> list[str]:
 
 
 def shadow_fault(record: RunRecord) -> str:
-    """Return why a shadow check does not prove that the agent is the reference.
-
-    Empty if it does.
-    """
+    """Return why a shadow check does not prove that the agent is the reference, if so."""
     shadow = record.get("shadow")
     if record["status"] == "running":
         return ""

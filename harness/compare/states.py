@@ -56,7 +56,7 @@ class Asked(TypedDict):
     baseline: NotRequired[Annotated[str | None, "an arm, or its agent"]]
     margin: NotRequired[Annotated[float | None, "differences smaller than this do not matter"]]
     checkpoint: NotRequired[
-        Annotated[int | None, "step whose validation is compared; None: the last"]
+        Annotated[int | None, "step of the compared validation; None: the last"]
     ]
     varied: NotRequired[Annotated[list[str], "configuration keys that differ on purpose"]]
     evaluate: NotRequired[Annotated[list[str], "agents in which trained policies are evaluated"]]
@@ -72,7 +72,7 @@ class StudyState(Asked):
 
 
 def config_hash(config: Mapping[str, object]) -> str:
-    """Return 16 hex digits over a resolved configuration, without settings that cannot change a run's outcome.
+    """Return 16 hex digits over a configuration, without settings that cannot change the outcome.
 
     A setting that did not exist in a run's version counts as its default.
     """

@@ -1,4 +1,4 @@
-"""Secondary statistics: item level, training level, and corrections over a family of comparisons."""
+"""Secondary statistics: item level, training level, and corrections over a family."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def cluster_bootstrap(
 def hierarchical_bootstrap(
     rows: pl.DataFrame, seed: int = 0, resamples: int = RESAMPLES
 ) -> tuple[float, float] | None:
-    """Return the 95 % percentile interval of the mean of `value`, with seeds and clusters both resampled.
+    """Return the 95 % percentile interval of the mean of `value`, resampling seeds and clusters.
 
     Every seed has every cluster, so both are drawn, and the cells of the drawn rows and columns
     averaged (the pigeonhole bootstrap, with a variance that is never too small in the long run).

@@ -11,9 +11,7 @@ if TYPE_CHECKING:
 
 
 def ways_of(by_seed: Any, by_cluster: Any, both: Any, seed_df: float, cluster_df: float) -> Any:
-    """Return the ways to split a variance between seeds and clusters, as in `Estimate`.
-
-    Of numbers or arrays.
+    """Return the ways to split a variance between seeds and clusters; of numbers or arrays.
 
     Args:
         by_seed, by_cluster, both: Variances clustered by seed, by cluster, and by both together.
@@ -76,9 +74,10 @@ def square_weights(share: np.ndarray, times: int = 1) -> np.ndarray:
 
 
 def share_df(share: np.ndarray) -> float:
-    """Return the degrees of freedom of the variance over two or more groups with these shares, [groups].
+    """Return the degrees of freedom of the variance over groups with these shares, [groups].
 
-    They hold if all values of a group are equal, and are the fewest.
+    There are two or more groups. The figure holds if all values of a group are equal, and is the
+    smallest.
 
     Source: Satterthwaite 1946, Biometrics Bull. 2, 110-114, as in Bell and McCaffrey 2002.
     """
@@ -92,7 +91,7 @@ def share_df(share: np.ndarray) -> float:
 
 
 def least_variance(value: object, tasks: object) -> float:
-    """Return the variance of a mean if only questions, or only single scores, varied: the larger of both."""
+    """Return the variance of a mean if only questions or only scores varied, whichever is larger."""
     import numpy as np
 
     scores = np.asarray(value, float)

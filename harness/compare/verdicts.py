@@ -1,4 +1,4 @@
-"""The wording of verdicts, shared by tables, sentences and reports, so that none of them claims more than the verdict."""
+"""The wording of verdicts in tables, sentences and reports; none claims more than the verdict."""
 
 from __future__ import annotations
 

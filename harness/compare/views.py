@@ -1,4 +1,4 @@
-"""Fair views on the amount of training: as configured, at equal optimizer steps, and at equal trained tokens.
+"""Fair views on the amount of training: as configured, at equal optimizer steps or trained tokens.
 
 More trained roles mean more transitions, so more optimizer steps and more tokens from the same
 rollouts.
@@ -81,7 +81,7 @@ def _scores(
 def _within(
     run: Run, counted: Sequence[tuple[int, int, int]], index: int, budget: int | None
 ) -> tuple[int, float | None, int]:
-    """Return the last validated step with a count within the budget, its accuracy, and the count there."""
+    """Return the last validated step within the budget, its accuracy, and its count."""
     spent = {entry[0]: entry[index] for entry in counted} | {0: 0}
     curve = run.val_curve()
     fitting = [step for step in curve if budget is None or spent.get(step, 0) <= budget]

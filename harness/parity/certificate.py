@@ -76,7 +76,10 @@ def fingerprint(agent_name: str) -> Fingerprint:
 
 
 def certificate_for(agent_name: str, current: Fingerprint | None = None) -> Certificate | None:
-    """Return the valid certificate of an agent, or None if it was never tested, failed, or has changed."""
+    """Return the valid certificate of an agent, or None.
+
+    None means that it was never tested, failed, or has changed.
+    """
     found = certificate_of(agent_name, digest(current or fingerprint(agent_name)))
     return found if found and found["scenarios"] == _scenarios(agent_name) else None
 

@@ -1,4 +1,4 @@
-"""Compare an agent's recordings with the reference's: list each difference by place, or measure the deviation."""
+"""Compare an agent's recordings with the reference's: list differences, or measure the deviation."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Similarity:
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """Differences of an idiomatic agent from the reference, summed over the scenarios, each played alone.
+    """Differences of an idiomatic agent from the reference, summed over scenarios played alone.
 
     Attributes:
         calls: Calls made, and the reference's.
@@ -200,7 +200,7 @@ def first_difference(call: RecordedCall, base: RecordedCall) -> tuple[str, objec
 def _otherwise(
     call: RecordedCall, base: RecordedCall, accepted: set[str]
 ) -> Iterator[tuple[str, object, object]]:
-    """Yield the differences between two calls' requests: the place, the expected and the sent value."""
+    """Yield differences between two calls' requests: the place, the expected and the sent value."""
     messages, params = _canonical(call, accepted)
     base_messages, base_params = _canonical(base, set())
     if len(messages) != len(base_messages):

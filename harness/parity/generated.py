@@ -1,7 +1,7 @@
-"""Generated scenarios: random model replies by a program's grammar, played by an agent and its reference.
+"""Generated scenarios: random model replies by a program's grammar, played by two agents.
 
-The same seed gives the same scenarios. A scenario with a difference is reduced for as long as the
-difference remains.
+One is the program's reference. The same seed gives the same scenarios. A scenario with a difference
+is reduced for as long as the difference remains.
 
 As a process: `python -m harness.parity.generated AGENT --count N --seed S --out FILE`.
 """

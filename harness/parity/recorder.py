@@ -48,7 +48,7 @@ used up most of the first: a slow agent needs the time again, an agent on a busy
 
 @dataclass(frozen=True, slots=True)
 class RecordedCall:
-    """One request as the framework sent it: role of its URL with branch, messages, and all other parameters."""
+    """One request as sent: role of its URL with branch, messages, and all other parameters."""
 
     role: str
     messages: list[dict[str, Any]]
@@ -166,7 +166,7 @@ async def _together(
 
 
 class _Cast:
-    """Answer every rollout by the script of its own scenario, in any order of the rollouts' calls."""
+    """Answer every rollout by its own scenario's script, in any order of the calls."""
 
     def __init__(self, program: Program, written: Written) -> None:
         self._written = written

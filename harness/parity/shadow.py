@@ -1,4 +1,4 @@
-"""The shadow check: recorded rollouts of a strict agent, replayed with the program's reference agent.
+"""The shadow check: recorded rollouts of a strict agent, replayed with the reference agent.
 
 The reference gets the same problem and, for each request and tool call, the recorded reply or
 result. Its requests must be byte-identical to the recorded ones in canonical form, in order, and so

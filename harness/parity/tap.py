@@ -1,4 +1,4 @@
-"""A relay between an agent and the gateway that records every request exactly as the framework sent it."""
+"""A relay between agent and gateway that records every request exactly as it was sent."""
 
 from __future__ import annotations
 

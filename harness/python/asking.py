@@ -84,11 +84,12 @@ def default_preset(task: str | None, device: str) -> str:
 def named_endpoint(
     endpoint: str | None, model: str | None, api_key_env: str
 ) -> tuple[str, str, str | None]:
-    """Return URL, model and key from options, else from `OPENAI_BASE_URL` (or `OPENAI_API_BASE`) and `MODEL`.
+    """Return URL, model and key from options, else from `OPENAI_BASE_URL` and `MODEL`.
+
+    `OPENAI_API_BASE` is an alternative name.
 
     Raises:
-        UserError: No endpoint is named, it is no URL, or no model is named and the endpoint lists
-            none.
+        UserError: No endpoint is named, it is no URL, or no model is named and it lists none.
     """
     from harness.gateway.client import checked_url
 

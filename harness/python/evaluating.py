@@ -61,7 +61,7 @@ def evaluate(
     runs_dir: PathLike = "runs",
     progress: bool = True,
 ) -> LoadedRun:
-    """Measure accuracy, as `harness eval` does: of a run's checkpoint, a policy served here, or any endpoint.
+    """Measure the accuracy of a checkpoint, a policy served here, or an endpoint, as `harness eval` does.
 
     Args:
         run: A run, to measure its newest checkpoint.

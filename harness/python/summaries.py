@@ -1,4 +1,4 @@
-"""Summaries of a run: the facts of `harness runs show`, the row of `harness runs list`, the final lines."""
+"""Summaries of a run, for `harness runs show`, `harness runs list` and the end of a command."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ class RunFolder:
     @overload
     def rows(self, kind: Literal["steps"]) -> Iterator[LoggedStep]: ...
     def rows(self, kind: Kind) -> Iterator[Any]:
-        """Yield the rows of `episodes`, `transitions` or `steps` that are not compacted yet, in order.
+        """Yield rows of `episodes`, `transitions` or `steps` that are not compacted yet, in order.
 
         Raises:
             UserError: A complete line is no row.

@@ -36,7 +36,7 @@ class Episode(TypedDict):
     reward_by_role: Annotated[str | None, "JSON: values by role; null where there are none"]
     meaning: Annotated[
         str | None,
-        "hash of what the answer comes to, for a vote; null where a task has one rollout, or it has no vote",
+        "hash of the normalized answer, for a vote; null with one rollout per task, or without a vote",
     ]
     first_answer: Annotated[
         str | None,
@@ -45,22 +45,20 @@ class Episode(TypedDict):
     first_reward: Annotated[float | None, "the verdict on it"]
     calls: Annotated[int, "calls of the model, failed ones included"]
     failed_calls: Annotated[int, "of them, without an answer"]
-    calls_with_tools: Annotated[
-        int | None, "calls of the model whose request offered tools; null in older runs"
-    ]
+    calls_with_tools: Annotated[int | None, "model calls that offered tools; null in older runs"]
     parsed_calls: Annotated[
         int | None, "tool calls that the server read out of replies; null in older runs"
     ]
     unread_calls: Annotated[
-        int, "calls whose reply holds what looks like a tool call that the server did not read"
+        int, "calls with a reply that resembles a tool call which the server did not parse"
     ]
-    rewrites: Annotated[int, "calls whose reply replaced an earlier answer"]
+    rewrites: Annotated[int, "calls with a reply that replaced an earlier answer"]
     transitions: Annotated[int, "calls with an answer"]
     trained_transitions: Annotated[int, "of them, given to the trainer"]
     trained_tokens: Annotated[int, "tokens of their replies"]
     prompt_tokens: Annotated[int, "of all calls"]
     response_tokens: Annotated[int, "of all calls"]
-    overridden_calls: Annotated[int, "calls that asked for sampling which the run did not grant"]
+    overridden_calls: Annotated[int, "calls with sampling parameters that the run overrode"]
     call_roles: Annotated[list[str], "roles in order of the calls"]
     by_role: Annotated[
         str | None,

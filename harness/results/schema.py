@@ -28,9 +28,7 @@ class Commit(TypedDict):
 
     hash: Annotated[str, "of the commit, 40 hex digits"]
     dirty: Annotated[bool, "whether files had changes that the commit does not have"]
-    changes: NotRequired[
-        Annotated[str, "of those, a hash of what decides a run; empty where nothing does"]
-    ]
+    changes: NotRequired[Annotated[str, "hash of the changes that affect a run; empty if none do"]]
 
 
 class Launch(TypedDict):
@@ -89,7 +87,7 @@ class Sampling(TypedDict):
     top_p: Annotated[float, "share of the probability that is sampled from"]
     max_tokens: Annotated[int, "tokens of one reply at most"]
     chat_template_kwargs: NotRequired[
-        Annotated[dict[str, Any], "what the chat template was told, where it was"]
+        Annotated[dict[str, Any], "arguments of the chat template, if any"]
     ]
 
 
@@ -177,9 +175,7 @@ class Identity(TypedDict):
         ]
     ]
     max_prompt_tokens: Annotated[int, "tokens of one prompt at most", _SAMPLING]
-    tools: NotRequired[
-        Annotated[str, "hash of the tools that the policy is told of, where it calls any", _AGENT]
-    ]
+    tools: NotRequired[Annotated[str, "hash of the tools offered to the policy, if any", _AGENT]]
     max_turns: Annotated[
         int,
         "answers that an agent may write, or rounds of tool calls",
@@ -228,10 +224,10 @@ class Measured(TypedDict):
 class Samples(TypedDict):
     """Figures from several samples per task; `harness/compare/sampled.py` explains them."""
 
-    samples: Annotated[int, "asked for of every task"]
+    samples: Annotated[int, "requested samples per task"]
     tasks: Annotated[int, "with a scored sample: all others are in no mean"]
     short: Annotated[
-        int, "of them, with fewer scored samples than asked for: those that there are, are used"
+        int, "tasks with fewer scored samples than requested; all scored ones are used"
     ]
     measures: Annotated[
         dict[str, Measured],
@@ -381,10 +377,7 @@ class Parent(TypedDict):
 
 
 class Reading(TypedDict):
-    """A reading of a split that is reserved for the final measurement.
-
-    A line of `readings.jsonl`.
-    """
+    """A reading of a reserved split; also a line of `readings.jsonl`."""
 
     at: Annotated[str, "UTC, ISO 8601"]
     by: Annotated[str, "user and machine"]
@@ -450,8 +443,8 @@ class RunRecord(TypedDict):
         Annotated[str, "hash of all that a certificate depends on: one made later is found"]
     ]
     agent_source: NotRequired[
-        Annotated[str, "hash of the source of the agent's package; no run goes on with another"]
+        Annotated[str, "hash of the source of the agent's package; a resumed run needs the same"]
     ]
     agent_distribution: Annotated[Distribution | None, "where the agent comes from"]
-    config: Annotated[dict[str, Any], "the resolved configuration, which runs again as it stands"]
+    config: Annotated[dict[str, Any], "the resolved configuration, which can be run again"]
     result: Annotated[Result | None, "None until the run ends"]

@@ -94,7 +94,7 @@ def _table(rows: Sequence[Mapping[str, object]], kinds: Mapping[str, str]) -> pa
 
 
 def step_rows(logged: Sequence[LoggedStep], episodes: Sequence[Episode]) -> list[dict[str, float]]:
-    """Return one row per step: the trainer's figures, and those of rollouts under `rollout/` and `val/`."""
+    """Return one row per step: the trainer's figures, and `rollout/` and `val/` of its rollouts."""
     rows: dict[int, dict[str, float]] = {}
     for entry in logged:
         row = rows.setdefault(entry["step"], {"step": entry["step"]})

@@ -341,7 +341,7 @@ class RewardContract(Contract):
 
 
 def check_payloads(where: Environment, tasks: Sequence[Task]) -> None:
-    """Check that every task's payload is plain JSON without gold, and usable by the environment here."""
+    """Check that every payload is plain JSON without gold, and usable by the environment here."""
     for task in tasks:
         payload = where.payload(task, LIMITS)
         sent = json.dumps(payload)

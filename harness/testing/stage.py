@@ -1,4 +1,4 @@
-"""The stage of the agents' contract: a scripted model behind a real gateway, and checks for leftovers."""
+"""The stage of the agents' contract: a scripted model behind a real gateway, and leftover checks."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def no_other_sockets(stage: Stage) -> Iterator[None]:
 
 
 async def until_idle() -> None:
-    """Wait for an agent's remaining threads: until the process has used almost no processor time for a moment."""
+    """Wait for an agent's remaining threads, until the process is idle."""
     ends = time.monotonic() + WATCHED_S
     while time.monotonic() < ends:
         used = time.process_time()
