@@ -1,4 +1,4 @@
-"""harness plugin mcp_tools. This module is read to list plugins, so it imports nothing else."""
+"""The plugin's hooks. Listing plugins imports this module, so it imports nothing else."""
 
 from __future__ import annotations
 

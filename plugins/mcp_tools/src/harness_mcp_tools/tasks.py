@@ -1,4 +1,4 @@
-"""The task set `mcp`: questions for agents with the tools of MCP servers, whose lists are frozen when it loads."""
+"""The task set `mcp`: questions for agents with tools of MCP servers, frozen at load time."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ SPLITS = ("train", "val", "test")
 
 
 class McpTasks:
-    """Questions of a file, of a file for each split, or of another task set; one of the three.
+    """Questions of one file, of one file per split, or of another task set.
 
     Args:
-        servers: Servers by name: `command`, `args`, `env`, or `url`, `headers`; and `per_attempt`, `tools`, `state`.
+        servers: Servers by name: `command`, `args`, `env`, or `url`, `headers`; and `per_attempt`,
+            `tools`, `state`.
         path: One file of questions, with a column `split`.
         train: The file of the split `train`.
         val: The file of the split `val`.
         test: The file of the split `test`.
-        tasks: A task set whose questions are asked, with these tools instead of its own.
-        options: That task set's.
+        tasks: A task set that provides the questions, with these tools instead of its own.
+        options: Options of that task set.
     """
 
     def __init__(
@@ -68,10 +69,11 @@ class McpTasks:
             self._inner = make(task_set_spec(tasks), options or {}, "task.options.options")
 
     def load(self, split: str) -> Sequence[Task]:
-        """All tasks of a split, each with its servers and what they offered when this was first called.
+        """Return all tasks of a split, each with its servers and their tools at the first call.
 
         Raises:
-            TaskSetError: The split does not exist or is empty, or a server does not start or says nothing of use.
+            TaskSetError: The split does not exist or is empty, or a server does not start or gives
+                no valid answer.
         """
         check_split("mcp", split, SPLITS)
         if self._inner is not None:
@@ -92,7 +94,7 @@ class McpTasks:
         return [task for split, file in self._files.items() for task in tasks_of(file, split)]
 
     def _equipped(self, task: Task, wanted: str) -> Task:
-        """A task with its servers, those that it names or all, and their tools."""
+        """Return a task with its tools: of the servers that it names, or of all."""
         names = [name.strip() for name in wanted.split(",") if name.strip()] or list(self.servers)
         if unknown := [name for name in names if name not in self.servers]:
             raise TaskSetError(
@@ -102,7 +104,7 @@ class McpTasks:
 
     @cached_property
     def _offers(self) -> dict[str, tuple[str, Sequence[Tool]]]:
-        """By server, what it calls itself and its tools, asked once for all tasks."""
+        """Return each server's own name and tools, requested once for all tasks."""
         found = {}
         for name, server in self.servers.items():
             try:
@@ -144,7 +146,10 @@ class McpTasks:
         return {"context": told} if (told := task.data["context"]) else {}
 
     def describe(self) -> Mapping[str, object]:
-        """What the servers are and offer, and hashes of the questions; no command, path or address of this machine."""
+        """Return servers and tools with hashes of the questions.
+
+        No command, path or address of this machine.
+        """
         about = {
             name: {
                 "server": title,
@@ -166,19 +171,19 @@ class McpTasks:
         }
 
     def check(self) -> list[str]:
-        """Servers that now offer something else, and files that the other task set says have changed."""
+        """Return servers with changed tools, and files that changed according to the other task set."""
         changed = []
         for name, server in self.servers.items():
             try:
                 now = _offer(name, server)
             except EnvironmentFault:
-                continue  # whether it is there says nothing of what it offered
+                continue  # an unreachable server does not mean that its tools changed
             changed += [] if now == self._offers[name] else [f"what server {name!r} offers"]
         return changed + (self._inner.check() if self._inner is not None else [])
 
 
 def _offer(name: str, server: Server) -> tuple[str, Sequence[Tool]]:
-    """As `listed`, in a thread of its own: whoever loads tasks may be in an event loop."""
+    """Call `listed` in a separate thread, because the caller may be in an event loop."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(lambda: asyncio.run(listed(name, server))).result()
 

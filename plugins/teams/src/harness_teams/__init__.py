@@ -1,4 +1,4 @@
-"""A planner, workers with tools of their own and a critic; and questions whose data are split between databases."""
+"""Teams: a planner, workers with tools of their own and a critic; questions over two databases."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from harness.cli.common import emit_json, progress_console, results
 COMMANDS: dict[str, tuple[str, str]] = {
     "contribution": ("harness_teams.cli", "Measure what training each role is worth.")
 }
-"""Command by name: module and summary, as in `harness.cli`."""
+"""Map commands to module and summary, as in `harness.cli`."""
 app = typer.Typer(add_completion=False)
 _SECTION = re.compile(r"roles\.\w+(\.\w+)?:? ")
 
@@ -57,7 +57,7 @@ def contribution(
     ] = Path("runs"),
     json_: complete.Json = False,
 ) -> None:
-    """Evaluate a checkpoint with each role in turn as the training began, and say what training it is worth."""
+    """Measure what training each role is worth: evaluate a checkpoint with each role in turn reset."""
     if start is not None and endpoint is not None:
         raise UserError("give either --start or --endpoint, not both")
     if (endpoint is None) != (model is None):
@@ -102,7 +102,7 @@ def contribution(
 
 @contextmanager
 def _as_typed(option: str) -> Iterator[None]:
-    """Refusals of the sections `roles.NAME` that are made of an option name the option."""
+    """Name the option in refusals of the `roles.NAME` sections that it creates."""
     try:
         yield
     except UserError as error:

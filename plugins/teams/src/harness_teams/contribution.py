@@ -1,4 +1,4 @@
-"""What training is worth role by role: a trained policy, with some roles answered by the policy that it began with."""
+"""The worth of training, role by role: evaluate a trained policy with some roles reset to the start."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ TRAINED, STARTED = "all trained", "all at their start"
 
 
 class Worth(TypedDict):
-    """What training some roles is worth, by the same questions; points are hundredths of accuracy or mean reward.
+    """The worth of training some roles, on the same questions, in hundredths of accuracy or mean reward.
 
     Attributes:
-        roles: Those meant.
-        without: All trained, less all but these trained.
-        alone: Only these trained, less none.
+        roles: These roles.
+        without: All roles trained, minus all but these trained.
+        alone: Only these roles trained, minus none trained.
     """
 
     roles: list[str]
@@ -48,13 +48,13 @@ class Worth(TypedDict):
 
 @dataclass(frozen=True)
 class Found:
-    """What came of it.
+    """The result of the evaluations.
 
     Attributes:
-        folder: Of the evaluations, a study that `harness compare` and `harness report` take.
-        start: What answered for the policy that the training began with, in words.
-        against_trained: All arms against all trained.
-        worth: Of each role or group, and of all together.
+        folder: Folder of the evaluations, a study for `harness compare` and `harness report`.
+        start: Description of the policy that replaced the trained one.
+        against_trained: Comparison of all arms with the fully trained one.
+        worth: Worth of each role or group, and of all together.
     """
 
     run: str
@@ -65,13 +65,13 @@ class Found:
     worth: Mapping[str, Worth]
 
     def data(self) -> dict[str, object]:
-        """All of it, as plain data."""
+        """Return the result as plain data."""
         arms = {arm["name"]: arm["accuracy_final"] for arm in self.against_trained["arms"]}
         own = {"run": self.run, "step": self.step, "start": self.start, "folder": str(self.folder)}
         return {**own, "accuracy": arms, "worth": dict(self.worth)}
 
     def table(self) -> Table:
-        """A row a role or group."""
+        """Return a table with one row per role or group."""
         name = measured(self.against_trained.get("graded", False))
         rows = [
             [
@@ -97,13 +97,15 @@ class Found:
 
 
 def groups_of(run: RunFolder, patterns: Sequence[str] = ()) -> dict[str, list[str]]:
-    """The roles that the trained policy answered, by what they are called together.
+    """Return the roles that the trained policy answered, by group name.
 
     Args:
-        patterns: Expressions, searched in names of roles as `agent_match` is; a role that none finds is by itself.
+        patterns: Regular expressions, searched in role names like `agent_match`. A role that none
+            matches is a group of its own.
 
     Raises:
-        UserError: A pattern is none, finds no role, or one that another finds too; or there is no role.
+        UserError: A pattern is invalid, matches no role or a role of another pattern; or there is
+            no role.
     """
     config = run.config()
     called = {role for row in run.rows("episodes") for role in row["call_roles"]}
@@ -138,7 +140,7 @@ def groups_of(run: RunFolder, patterns: Sequence[str] = ()) -> dict[str, list[st
 
 
 def arms_of(groups: Mapping[str, Sequence[str]]) -> dict[str, frozenset[str]]:
-    """Roles at their start by arm. Arms with the same ones are one, whose name says both."""
+    """Return the reset roles by arm. Arms with the same roles are combined under a joint name."""
     everyone = frozenset(role for roles in groups.values() for role in roles)
     wanted = [(TRAINED, frozenset[str]())]
     wanted += [
@@ -159,10 +161,10 @@ def arms_of(groups: Mapping[str, Sequence[str]]) -> dict[str, frozenset[str]]:
 
 @dataclass(frozen=True)
 class Questions:
-    """What every evaluation asks, as `harness.evaluate` has it.
+    """Options of every evaluation, as in `harness.evaluate`.
 
     Attributes:
-        settings: Texts `key=value`, as `--set` takes them.
+        settings: Texts `key=value`, as for `--set`.
     """
 
     split: str | None = None
@@ -181,20 +183,20 @@ def contribution(
     step: int | None = None,
     questions: Questions = Questions(),
 ) -> Found:
-    """Evaluate a run's checkpoint greedily with its roles in turn at their start, each on the same questions.
+    """Evaluate a run's checkpoint greedily with its roles reset in turn, each on the same questions.
 
-    Evaluations of the same configuration that are there already are not made again.
+    Existing evaluations of the same configuration are not repeated.
 
     Args:
-        console: Where is shown how far it is.
-        runs_dir: Where the folder of the evaluations is made.
-        patterns: As of `groups_of`.
-        start: What stands for the policy that the training began with, as a section `roles.NAME`.
-        step: A checkpoint other than the newest.
+        console: Console for the progress.
+        runs_dir: Parent of the folder of the evaluations.
+        patterns: As in `groups_of`.
+        start: Replacement for the policy at the start of the training, as a section `roles.NAME`.
+        step: Use this checkpoint instead of the newest.
 
     Raises:
-        UserError: What is asked for cannot be done; nothing was started.
-        RunFailed: Too large a share of the rollouts of an evaluation brought no result; asked again, it goes on there.
+        UserError: The request cannot be fulfilled; nothing was started.
+        RunFailed: Too many rollouts of an evaluation brought no result. Another call resumes there.
     """
     trained = RunFolder.open(run)
     step, _ = checkpoint_dir(trained, step)
@@ -222,7 +224,7 @@ def contribution(
 def _asked(
     trained: RunFolder, step: int, questions: Questions, roles: Mapping[str, object]
 ) -> Evaluation:
-    """A greedy evaluation of a checkpoint with some roles answered by others."""
+    """Return a greedy evaluation of a checkpoint with some roles answered by other policies."""
     own = [f"roles.{role}={json.dumps(answer)}" for role, answer in roles.items()]
     return Wanted(
         run=trained.path,
@@ -239,7 +241,7 @@ def _asked(
 def _arm(
     arms: Mapping[str, frozenset[str]], groups: Mapping[str, Sequence[str]], *trained: str
 ) -> str:
-    """The arm in which nothing but these groups is trained."""
+    """Return the arm in which only these groups are trained."""
     frozen = frozenset(
         role for name, roles in groups.items() if name not in trained for role in roles
     )
@@ -308,7 +310,7 @@ def _write(folder: Path, name: str, asked: Mapping[str, Evaluation], jobs: list[
 def _compared(
     folder: Path, groups: Mapping[str, list[str]], arms: Mapping[str, frozenset[str]]
 ) -> tuple[Comparison, dict[str, Worth]]:
-    """All arms against all trained, and what training is worth, of the evaluations in a folder."""
+    """Compare all arms in a folder with the fully trained one, and return the worth of training."""
     trained, begun = _arm(arms, groups, *groups), _arm(arms, groups)
     to_trained, to_begun = compare(select([folder]), trained), compare(select([folder]), begun)
 
@@ -333,7 +335,7 @@ def _compared(
 
 
 def _turned(one: EstimateData) -> EstimateData:
-    """The difference the other way round."""
+    """Return the difference with the opposite sign."""
     means = tuple(0.0 - mean for mean in one["by_seed"])
     return {
         **one,

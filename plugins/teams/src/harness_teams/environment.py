@@ -1,4 +1,4 @@
-"""The environment `split_sql`: several read-only SQLite databases, of which each tool opens one."""
+"""The environment `split_sql`: several read-only SQLite databases, each behind a tool of its own."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from harness_sql.sqlite.environment import DATABASE, SQLEnvironment
 from harness_sql.sqlite.schema import schema_text
 
 Plain = Mapping[str, Any]
-"""JSON."""
+"""Plain JSON data."""
 DATABASES = "databases"
-"""Where a task's data name its SQLite files, by what each is called."""
+"""Key in a task's data with its SQLite files by database name."""
 SCHEMA_CHARS = 1_000
 _PREFIX = "query_"
 
 
 class SplitEnvironment(Environment):
-    """`query_NAME` reads database NAME alone, in the sandbox of the environment `sql`."""
+    """`query_NAME` reads only database NAME, in the sandbox of the environment `sql`."""
 
     tools = (
         Tool(
@@ -42,7 +42,7 @@ class SplitEnvironment(Environment):
         return {DATABASES: databases, "limits": dict(limits)}
 
     def tools_for(self, payload: Plain) -> tuple[Tool, ...]:
-        """A tool for each database, whose description has the tables."""
+        """Return a tool for each database, with the tables in its description."""
         return tuple(
             Tool(
                 f"{_PREFIX}{name}",

@@ -10,7 +10,7 @@ from harness_teams.prompts import TeamPrompts
 
 
 class TeamProgram(Played):
-    """plan -> (hand over -> work ...) -> answer -> check -> maybe once more."""
+    """plan -> (hand over -> work ...) -> answer -> check -> possibly a second pass."""
 
     reference = "reference_team"
     environment = ""
@@ -26,11 +26,11 @@ class TeamProgram(Played):
         return TeamPrompts(tools)
 
     def most_calls(self, max_turns: int) -> int:
-        """Of the planner and the critic in each pass, and of one worker each time that something is handed over."""
+        """Count planner and critic in each pass, and one worker for each handoff."""
         return PASSES * (max_turns + 2 + max_turns * (max_turns + 1))
 
     def turns(self, attempt: Attempt) -> list[Turn]:
-        """Every call goes with the answer that its pass came to; a critic's says what it thought of it."""
+        """Return the turn of every call: its pass's answer, and for a critic's call its verdict."""
         calls = attempt.transitions
         passes: list[list[int]] = [[]]
         for at, call in enumerate(calls):

@@ -1,8 +1,10 @@
-"""Perfect members of a team for `pocket_split`, and a perfect single agent: each sees its own conversation alone.
+"""Perfect team members for `pocket_split`, and a perfect single agent.
 
-What to ask follows from the words of question or task, what to say from what was found. For transcripts to learn from,
-and to see that every question can be answered by what an agent is shown. `python -m harness.scripted.server --script
-harness_teams.teacher:script` serves them.
+Each sees only its own conversation.
+
+Tasks follow from the wording of a question or task, replies from earlier results. They produce
+transcripts for training, and prove that an agent can answer every question from what it is shown.
+`python -m harness.scripted.server --script harness_teams.teacher:script` serves them.
 """
 
 from __future__ import annotations
@@ -20,19 +22,19 @@ from harness_teams.questions import Question, Step
 from harness_teams.tasks import SIZES, drawn
 
 UNKNOWN = "I do not know."
-"""The reply to what nobody planned."""
+"""The reply to an unplanned request."""
 
 
 class Asked(Protocol):
-    """A request of a model."""
+    """A request to a model."""
 
     @property
     def messages(self) -> Sequence[Mapping[str, Any]]:
-        """Its conversation."""
+        """The conversation."""
 
 
 def questions() -> Iterator[tuple[str, Question]]:
-    """Every question of every split, by the id of its task."""
+    """Yield every question of every split with its task id."""
     for split in SIZES:
         for pair, asked in drawn(split):
             for number, one in enumerate(asked):
@@ -40,7 +42,7 @@ def questions() -> Iterator[tuple[str, Question]]:
 
 
 def _pattern(template: str) -> re.Pattern[str]:
-    """A template as a pattern, in which `{0}` finds the group `f0`."""
+    """Return a template as a pattern; `{0}` becomes the group `f0`."""
     return re.compile(re.sub(r"\\{(\d)\\}", r"(?P<f\1>.+)", re.escape(template)))
 
 
@@ -49,10 +51,11 @@ def _filled(template: str, found: Mapping[int, str]) -> str:
 
 
 class Teacher:
-    """Replies to requests about some questions, by their words.
+    """Reply to requests about some questions, identified by their wording.
 
     Args:
-        asked: The questions; of those with one text, any, since their plans are the same.
+        asked: The questions. Questions with the same text have the same plan, so any of them
+            counts.
     """
 
     def __init__(self, asked: Iterable[Question]) -> None:
@@ -64,7 +67,7 @@ class Teacher:
         }
 
     def __call__(self, request: Asked) -> Reply:
-        """The reply to a request of whichever member; words alone where it was asked what nobody planned."""
+        """Return the reply to a request of any member; plain text for an unplanned request."""
         said = request.messages
         system, user = (str(said[at]["content"]) for at in (0, 1))
         if system == CRITIC:
@@ -108,7 +111,7 @@ def _of_all() -> Teacher:
 
 
 def script(request: Asked) -> Reply:
-    """The reply about any question of the task set."""
+    """Return the reply about any question of the task set."""
     return _of_all()(request)
 
 
@@ -117,7 +120,7 @@ def _query(step: Step, found: Mapping[int, str]) -> tuple[str, str]:
 
 
 def _read(report: str, at: int, text: str) -> str:
-    """What a step found: in a worker's report, or in the rows of a result."""
+    """Return the result of a step, from a worker's report or from the rows of a result."""
     if not report:
         return ", ".join(text.splitlines()[1:])
     told = _pattern(report).fullmatch(text)

@@ -14,7 +14,7 @@ from harness.cli.common import results
 from harness.errors import UserError, nearest
 
 GROUP = "harness.trackers"
-"""Entry points of what runs are given to: functions of a run and a place, which return where it is."""
+"""Entry points of trackers: functions that export a run to a place, and return where it is."""
 
 
 def export(
@@ -38,7 +38,10 @@ def export(
         Path, typer.Option(help="The folder of runs; studies inside it are searched too.")
     ] = Path("runs"),
 ) -> None:
-    """Give a run to a tracker: curves, configuration, final figures, a sample of episodes; or make a data set of it."""
+    """Export a run to a tracker: curves, configuration, final figures, sample episodes.
+
+    Or as a data set.
+    """
     from harness.python.loaded import one_run
 
     known = {point.name: point for point in entry_points(group=GROUP)}

@@ -1,4 +1,4 @@
-"""What every tracker is given of a run."""
+"""The parts of a run that every tracker gets."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from harness.compare.runs import Run
 from harness.layers import flatten
 
 EPISODES = 64
-"""Rollouts of the sample: of the last validation, by task."""
+"""Rollouts in the sample, from the last validation, ordered by task."""
 SHOWN = ("task_id", "question", "answer", "outcome", "reward", "reward_reason", "detail")
 CUT = 2_000
-"""Characters of a text in the sample."""
+"""Most characters of a text in the sample."""
 Scalar = str | int | float | bool
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """A run as trackers know it.
+    """The exported parts of a run.
 
     Attributes:
-        curves: By name, values by step; only what is a number.
+        curves: Numeric values by step, by name.
         config: Dotted keys.
-        figures: What came of it.
+        figures: Results.
         episodes: Rows of the sample, by column.
     """
 
@@ -37,7 +37,7 @@ class Contents:
     episodes: dict[str, list[str]]
 
     def by_step(self) -> dict[int, dict[str, float]]:
-        """The curves the other way round, steps in order."""
+        """Return the curves by step, then by name, in order."""
         found: dict[int, dict[str, float]] = defaultdict(dict)
         for name, values in self.curves.items():
             for step, value in values.items():
@@ -45,12 +45,12 @@ class Contents:
         return dict(sorted(found.items()))
 
     def rows(self) -> list[list[str]]:
-        """The sample, a list a row."""
+        """Return the sample as one list per row."""
         return [list(row) for row in zip(*self.episodes.values(), strict=True)]
 
 
 def contents(run: Run) -> Contents:
-    """Read a run. Token ids, gold and prompts are not among it."""
+    """Read a run, without token ids, gold and prompts."""
     steps = run.steps
     curves = {
         name: {

@@ -1,4 +1,4 @@
-"""A data set of Hugging Face: rollouts, steps and calls in Parquet, and a card."""
+"""A data set for Hugging Face: rollouts, steps and calls in Parquet, and a card."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 SPLITS = {"train": "train", "val": "validation"}
-"""Split by phase."""
+"""Split of each phase."""
 RECORD = (
     *(
         "id",
@@ -43,14 +43,14 @@ RECORD = (
     ),
     *("agent_distribution", "parent", "result"),
 )
-"""Of `run.json`: what the run is. Its configuration is not of it, which may name folders and addresses."""
+"""Exported keys of `run.json`. The configuration may name folders and addresses and is left out."""
 TABLES = {
     "episodes": "a row a rollout: question, answer, tool calls with their results, outcome, reward and why",
     "steps": "a row a step: what the trainer logged, and means over its rollouts",
     "calls": "a row a call: role, prompt, reply, lengths and times, and whether it was trained",
 }
 LICENCE = re.compile(r"[a-z0-9][a-z0-9.+-]*")
-"""As the Hub writes them: apache-2.0, cc-by-sa-4.0, other."""
+"""Licence names in the Hub's format: apache-2.0, cc-by-sa-4.0, other."""
 PATH = "(a local path)"
 LOCAL = re.compile(r"(?<![^\s'\"(=:])[~/][^\s'\"):,;]*/[^\s'\"):,;]*")
 ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://[^\s'\")]+")
@@ -60,12 +60,12 @@ def export(run: Run, where: str, *, push: str | None = None, licence: str | None
     """Write a run as a folder that `datasets.load_dataset` reads.
 
     Args:
-        where: The folder, which is made; by default `hf/RUN`.
-        push: `USER/NAME` of a data set on the Hub; it is made, private, where there is none.
-        licence: As the Hub names it; else whoever publishes it puts it into the card.
+        where: The folder to create; by default `hf/RUN`.
+        push: `USER/NAME` of a data set on the Hub; it is created as private if missing.
+        licence: Licence in the Hub's format; without one, the publisher adds it to the card.
 
     Raises:
-        UserError: The folder has files, or an option's value cannot be.
+        UserError: The folder has files, or an option's value is invalid.
         RunFailed: The Hub refused it, or did not answer. The folder stays.
     """
     if licence is not None and not LICENCE.fullmatch(licence):
@@ -99,7 +99,7 @@ def export(run: Run, where: str, *, push: str | None = None, licence: str | None
 
 
 def _tables(run: Run) -> Iterator[tuple[str, pl.DataFrame]]:
-    """What there is; gold is in no row, token ids and log-probabilities are left out."""
+    """Yield the existing tables, without gold, token ids and log-probabilities."""
     tables = {"episodes": run.episodes, "steps": run.steps, "calls": run.transitions}
     yield from ((name, table) for name, table in tables.items() if table is not None and len(table))
 
@@ -114,7 +114,7 @@ def _splits(table: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
 
 
 def _portable(value: object) -> object:
-    """The same without names of folders of this machine and addresses of servers."""
+    """Return a value without folder names of this machine and addresses of servers."""
     if isinstance(value, dict):
         return {key: _portable(one) for key, one in value.items()}
     if isinstance(value, list):
@@ -224,7 +224,7 @@ def _check_name(push: str) -> None:
 
 
 def _pushed(folder: Path, name: str) -> str:
-    """Upload a folder. The token is huggingface_hub's own: `HF_TOKEN`, or what `hf auth login` left."""
+    """Upload a folder with huggingface_hub's own token: `HF_TOKEN`, or that of `hf auth login`."""
     import httpx
     from huggingface_hub import HfApi, constants, get_token
 
@@ -246,7 +246,7 @@ def _pushed(folder: Path, name: str) -> str:
         OSError,
         ValueError,
         httpx.HTTPError,
-    ) as error:  # also of the Hub's own, which are among them
+    ) as error:  # includes the Hub's own errors
         raise RunFailed(f"--push {name}: {constants.ENDPOINT}: {_line(error)}. {kept}") from error
     return f"{constants.ENDPOINT}/datasets/{name}"
 

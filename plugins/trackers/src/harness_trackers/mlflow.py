@@ -11,16 +11,18 @@ from harness_trackers.contents import Contents, contents
 from harness_trackers.reach import be_quick, one_line, silent, without_keys
 
 BATCH = 1_000
-"""Measurements of one request, as many as MLflow takes."""
+"""Measurements per request, MLflow's maximum."""
 
 
 def export(run: Run, where: str) -> str:
-    """Log a run to the tracking server at `where` or `MLFLOW_TRACKING_URI`, or to a folder, by default `mlruns`.
+    """Log a run to the server at `where` or `MLFLOW_TRACKING_URI`, or to a folder, by default `mlruns`.
 
     Raises:
         RunFailed: MLflow refused it, or did not answer.
     """
-    os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # a folder has to be asked for, and is
+    os.environ.setdefault(
+        "MLFLOW_ALLOW_FILE_STORE", "true"
+    )  # MLflow requires consent for a folder; the user named one
     be_quick()
     from mlflow.exceptions import MlflowException
 
@@ -67,5 +69,5 @@ def _logged(told: Contents, uri: str) -> str:
 
 
 def _named(name: str) -> str:
-    """A name as MLflow takes it."""
+    """Return a name that MLflow accepts."""
     return "".join(sign if sign.isalnum() or sign in "_-./ " else "-" for sign in name)

@@ -12,13 +12,15 @@ from harness_trackers.reach import lost, one_line
 
 
 def export(run: Run, where: str) -> str:
-    """Send a run to SwanLab where `SWANLAB_API_KEY` is set (`SWANLAB_API_HOST`: to your own), else write it offline.
+    """Send a run to SwanLab if `SWANLAB_API_KEY` is set, otherwise write it offline.
+
+    `SWANLAB_API_HOST` names a server of your own.
 
     Args:
         where: Folder of SwanLab's own files; by default `swanlog`.
 
     Returns:
-        How to go on.
+        How to view it.
 
     Raises:
         RunFailed: The server refused it, or did not answer.
@@ -31,14 +33,14 @@ def export(run: Run, where: str) -> str:
         )
     except ImportError:
         raise
-    except Exception as error:  # its own errors have no class in common
+    except Exception as error:  # its errors have no common class
         raise RunFailed(f"SwanLab: {one_line(error)}") from error
 
 
 def _logged(told: Contents, where: Path, online: bool) -> str:
     os.environ.setdefault(
         "SWANLAB_LOG_LEVEL", "error"
-    )  # of its own lines; how to go on is said here
+    )  # suppresses SwanLab's own lines; this function returns what to do next
     import swanlab
 
     where.mkdir(parents=True, exist_ok=True)

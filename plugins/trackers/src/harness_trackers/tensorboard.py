@@ -10,7 +10,10 @@ from harness_trackers.contents import contents
 
 
 def export(run: Run, where: str) -> str:
-    """Write event files to a folder below `where`, by default `tensorboard`; returns how to look at them."""
+    """Write event files to a folder below `where`, by default `tensorboard`.
+
+    Return how to view them.
+    """
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.plugins.text.summary_v2 import text_pb
