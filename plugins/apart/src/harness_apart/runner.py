@@ -39,9 +39,11 @@ def runner(
         typer.Option(help="Where their logs go; by default beside the join file, or runner-logs."),
     ] = None,
 ) -> None:
-    """Run agents for a run that goes on elsewhere, until it ends; with --store for one run after another.
+    """Run agents for a run on another machine or in another process, until it ends.
 
-    Ctrl-C and SIGTERM end it; rollouts under way are handed on to other runners.
+    With --store for one run after another.
+
+    Ctrl-C and SIGTERM end it; unfinished rollouts are handed on to other runners.
     """
     from harness.rollout.joining import Invitation
 
@@ -79,10 +81,10 @@ def work(invitation: Invitation, runners: int, logs: Path, say: Callable[[str], 
 
 
 def until_told(work: Coroutine[object, object, None]) -> None:
-    """Run something to its end; Ctrl-C, SIGTERM and SIGHUP cancel it, and it may tidy up.
+    """Run a coroutine to its end; Ctrl-C, SIGTERM and SIGHUP cancel it, and it may clean up.
 
     Raises:
-        KeyboardInterrupt: It was told to end.
+        KeyboardInterrupt: A signal ended it.
     """
 
     async def told() -> None:
@@ -98,17 +100,18 @@ def until_told(work: Coroutine[object, object, None]) -> None:
     except asyncio.CancelledError:
         raise KeyboardInterrupt("rollouts that were under way are handed on") from None
     finally:
-        interruptible()  # the loop's end took its handlers away
+        interruptible()  # the loop removed its handlers at its end
 
 
 def awaited(
     store: str, run: str | None, wait_s: float, say: Callable[[str], None], *, say_so: bool
 ) -> Invitation | None:
-    """The run to work for: of those that go on the one with fewest runners; None where none comes in time.
+    """Return the active run with the fewest runners, or None if none starts in time.
 
     Raises:
-        ConfigError: It is no store of ours, has another key, or its run is of another version of harness.
-        EnvironmentProblem: The store does not come in time.
+        ConfigError: It is no store of harness, has another key, or its run has another version of
+            harness.
+        EnvironmentProblem: The store does not answer in time.
     """
     from harness.rollout.joining import Invitation
     from harness_apart.elsewhere import ASK_S, runs_at, store_key

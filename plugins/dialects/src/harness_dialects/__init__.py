@@ -1,1 +1,1 @@
-"""OpenAI's Responses API and Anthropic's Messages API, exactly as far as chat completions can say the same."""
+"""OpenAI's Responses API and Anthropic's Messages API, limited to what chat completions can express."""

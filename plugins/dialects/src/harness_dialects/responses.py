@@ -19,7 +19,7 @@ MAPPED = (
 )
 STATEFUL = ("previous_response_id", "conversation", "prompt", "background")
 DEFAULTS = {"truncation": "disabled", "store": True}
-"""What holds anyway is no wish."""
+"""Values that hold anyway, and need no record."""
 TEXT = ("input_text", "output_text", "text")
 CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
@@ -101,7 +101,7 @@ def _messages(body: Given) -> list[Json]:
     if isinstance(asked, str):
         return [*messages, {"role": "user", "content": asked}]
     spoken = False
-    """Whether the last message is one of the policy that calls may still belong to."""
+    """Whether the last message is one of the policy to which further calls may belong."""
     for item in asked:
         kind = item.get("type") or "message"
         if kind == "function_call":

@@ -1,4 +1,4 @@
-"""The agent of dialogues in plain Python: what every framework's version must do, call for call."""
+"""The reference agent of dialogues in plain Python: every framework's version must match it, call for call."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness_sql.tool_loop.reference import follow
 
 
 class ReferenceDialogue:
-    """Hear the user; ask, carry out what tools are called, ask again until a reply calls none; tell the user."""
+    """Read the user's message, call the model and its tools until a reply has no call, and answer the user."""
 
     roles = ROLES
 

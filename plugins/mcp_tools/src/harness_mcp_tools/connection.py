@@ -226,7 +226,7 @@ class Connection:
     def _request_call(
         self, tool: str, arguments: Mapping[str, JSON]
     ) -> Coroutine[None, None, CallToolResult]:
-        """Send the request directly: the SDK's `call_tool` applies output schemas without any bound."""
+        """Send the request directly, since the SDK's `call_tool` applies output schemas without bounds."""
         params = CallToolRequestParams(name=tool, arguments=dict(arguments))
         request = ClientRequest(CallToolRequest(params=params))
         return self._live.send_request(request, CallToolResult)

@@ -18,7 +18,7 @@ MCP = "mcp"
 
 
 class Pool:
-    """Connections that attempts share, one per server, for the lifetime of its process and of this one."""
+    """Shared connections, one per server, for the lifetime of its process and of this one."""
 
     def __init__(self) -> None:
         self._kept: dict[str, Connection] = {}

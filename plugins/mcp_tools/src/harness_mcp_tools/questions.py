@@ -18,7 +18,9 @@ COLUMNS = ("question", "answer", "id", "split", "cluster", "difficulty", "contex
 
 
 def tasks_of(file: Path, split: str) -> list[Task]:
-    """Return the questions of a file, which belong to `split` or, if that is empty, to the split in their column.
+    """Return the questions of a file.
+
+    They belong to `split` or, if that is empty, to the split in their column.
 
     Raises:
         TaskSetError: The file cannot be read, lacks a column, or a line is invalid; the message has

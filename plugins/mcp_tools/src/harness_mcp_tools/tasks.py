@@ -171,7 +171,7 @@ class McpTasks:
         }
 
     def check(self) -> list[str]:
-        """Return servers with changed tools, and files that changed according to the other task set."""
+        """Return servers with changed tools, and changed files of the other task set."""
         changed = []
         for name, server in self.servers.items():
             try:

@@ -1,4 +1,4 @@
-"""`harness power`: how many seeds and questions find an effect, from the variances of runs that exist."""
+"""`harness power`: the seeds and questions that detect an effect, from the variances of existing runs."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ HARNESS_API = 1
 COMMANDS: dict[str, tuple[str, str]] = {
     "power": ("harness_power.command", "Seeds and items needed for an effect.")
 }
-"""Command by name: module and summary, as in `harness.cli`."""
+"""Map commands to module and summary, as in `harness.cli`."""

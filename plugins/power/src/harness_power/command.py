@@ -46,7 +46,7 @@ def power(
     runs_dir: Annotated[Path, typer.Option(help="Where runs are looked for.")] = Path("runs"),
     json_: complete.Json = False,
 ) -> None:
-    """How many seeds and questions find an effect of so many points, and what that takes in measured time."""
+    """Compute how many seeds and questions detect an effect of so many points, and their measured cost."""
     if not 0 < power < 1 or not 0 < alpha < 1:
         raise UserError("--power and --alpha lie between 0 and 1")
     if not runs and not runs_dir.is_dir():

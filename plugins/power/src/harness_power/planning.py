@@ -1,4 +1,4 @@
-"""How many seeds and questions an effect of a given size needs, from the variances of runs that exist."""
+"""Seeds and questions that detect an effect of a given size, from the variances of existing runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MOST_SEEDS = 1000
 
 
 class Plan(TypedDict):
-    """What an effect takes with one validation set, as `harness power` says."""
+    """The cost of detecting an effect with one validation set, for `harness power`."""
 
     clusters: Annotated[int, "groups of alike questions in it"]
     questions: Annotated[int, "of the validation set"]
@@ -37,18 +37,18 @@ class Plan(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What an effect takes.
+    """The cost of detecting an effect.
 
     Attributes:
         family: Arms that are compared with the baseline.
-        rows: Seeds needed, by validation set.
-        now: The smallest difference that is found with the runs that there are.
-        run_s: The median time of a run; None where none was measured.
-        equivalence: Seeds that show it with the power stated, at no true difference; None without a margin, or
-            where 200 are not enough.
-        lowest: The mean reward of the run that ends lowest.
-        ceiling: Whether what is left to gain is less than the effect, or the task set is saturated.
-        span: Between which values rewards lie.
+        rows: Required seeds, by validation set.
+        now: The smallest difference that the existing runs detect.
+        run_s: The median time of a run; None if none was measured.
+        equivalence: Seeds that show equivalence with the given power, at no true difference; None
+            without a margin, or if 200 are not enough.
+        lowest: The mean reward of the run with the lowest final one.
+        ceiling: Whether the possible gain is less than the effect, or the task set is saturated.
+        span: Lowest and highest reward.
     """
 
     variances: Variances
@@ -73,11 +73,13 @@ def planned(
     margin: float | None = None,
     baseline: str | None = None,
 ) -> Planned:
-    """What it takes to find an effect, by the finished runs of a selection; `margin` and `baseline` as a study's own.
+    """Return the cost of detecting an effect, from the finished runs of a selection.
+
+    `margin` and `baseline` default to the study's own.
 
     Args:
         effect: In units of the reward.
-        arms: Those compared with the baseline, by default all that were selected.
+        arms: Number of arms to compare with the baseline, by default all selected ones.
 
     Raises:
         UserError: No run has finished, a number is out of its range, or no variance is known.
@@ -108,7 +110,7 @@ def planned(
         if result and result.get("wall_s")
     ]
     run_s = statistics.median(walls) if walls else None
-    strictest = alpha / family  # Holm's first step, which every arm passes in the worst case
+    strictest = alpha / family  # Holm's first step, which every arm must pass in the worst case
     lowest = min(cast(float, scores([run])["value"].mean()) for run in pilots)
     return Planned(
         variances=found,
@@ -130,13 +132,13 @@ def planned(
 
 
 def variances(arms: dict[str, list[Run]], baseline: str | None = None) -> Variances:
-    """Variance components of clusters of any size, averaged over all arms against the baseline.
+    """Return variance components for clusters of any size, averaged over all arms against the baseline.
 
-    With one arm of several seeds, differences between its own seeds stand in: what two arms differ by when
-    nothing but chance separates them.
+    With one arm of several seeds, differences between its own seeds are used instead: they show by
+    how much two equal arms differ by chance.
 
     Raises:
-        UserError: There are too few runs to see any variance, or there is no such baseline.
+        UserError: There are too few runs to estimate a variance, or the baseline does not exist.
     """
     names = list(arms)
     base = (
@@ -172,7 +174,7 @@ def variances(arms: dict[str, list[Run]], baseline: str | None = None) -> Varian
 def needed(
     found: Variances, effect: float, power: float, alpha: float, sizes: Sequence[int]
 ) -> int | None:
-    """The fewest seeds that find an effect; None where no number of seeds does."""
+    """Return the fewest seeds that detect an effect, or None if no number of seeds does."""
     low, high = 1, 2
     while found.detectable(high, sizes, power, alpha) > effect:
         if high == MOST_SEEDS:
@@ -190,10 +192,10 @@ def needed(
 def plan(
     found: Variances, effect: float, power: float, alpha: float, run_s: float | None
 ) -> list[Plan]:
-    """Seeds needed for several validation sets, with measured machine time of two arms.
+    """Return the required seeds for several validation sets, with measured machine time of two arms.
 
-    Sets grow by as many more questions of the same clusters, or by as many more clusters of the same sizes, if there
-    are several to know by what clusters vary.
+    Sets grow by more questions of the same clusters or, with several clusters to estimate their
+    variance, by more clusters of the same sizes.
     """
     rows: list[Plan] = []
     for factor in (1, 2, 4):
@@ -220,20 +222,21 @@ def plan(
 
 
 def _components(table: pl.DataFrame, around: bool = False) -> np.ndarray:
-    """Variances between seeds, clusters, questions, cells (seed and cluster) and scores of one table of differences.
+    """Return variances between seeds, clusters, questions, cells (seed and cluster) and scores.
 
-    Sums of squares of every grouping are set to what they are expected to be, and the equations solved. It holds for
-    clusters of any size, and where scores are missing. A component that comes out negative is left out, the most
-    negative first, and the others are fitted anew: cut at 0 it would make their sum too large. With one cluster
-    neither clusters nor questions are told apart from the mean.
+    Sums of squares of every grouping are set to their expected values, and the equations solved.
+    The method holds for clusters of any size and with missing scores. Negative components are left
+    out, the most negative first, and the others fitted again: setting them to 0 would make the sum
+    too large. With one cluster, clusters and questions cannot be distinguished from the mean.
 
-    Source: Henderson 1953, Biometrics 9, 226-252, method 1; Searle, Casella and McCulloch 1992, Variance Components,
-    chapter 5; Thompson 1962, Ann. Math. Stat. 33, 273-289, for leaving out.
+    Source: Henderson 1953, Biometrics 9, 226-252, method 1; Searle, Casella and McCulloch 1992,
+    Variance Components, chapter 5; Thompson 1962, Ann. Math. Stat. 33, 273-289, for leaving out.
 
     Args:
-        table: Columns `seed`, `cluster`, `task_id`, `value`.
-        around: The differences are those of `_neighbours`. They sum to 0, so their mean is known and costs no degree
-            of freedom: what n seeds differ by comes out n / (n - 1) times too large, and is brought back.
+        table: Columns `seed`, `cluster`, `task_id`, `value`; one table of differences.
+        around: The differences are those of `_neighbours`. They sum to 0, so their mean is known
+            and costs no degree of freedom: the variance of n seeds comes out n / (n - 1) times too
+            large, and is corrected.
     """
     values = table["value"].to_numpy()
     seed, cluster, question = (codes(table[name]) for name in ("seed", "cluster", "task_id"))
@@ -255,7 +258,7 @@ def _components(table: pl.DataFrame, around: bool = False) -> np.ndarray:
     counts = {name: np.bincount(group[name]) for name in names}
 
     def expected(by: str, component: str) -> float:
-        """How often a component's variance is in the sum over groups of (sum of values)^2 / size."""
+        """Return the coefficient of a component's variance in the sum over groups of (sum of values)^2 / size."""
         width = len(counts[component])
         pairs, sizes = np.unique(group[by] * width + group[component], return_counts=True)
         return float((sizes**2 / counts[by][pairs // width]).sum())
@@ -289,7 +292,7 @@ def _components(table: pl.DataFrame, around: bool = False) -> np.ndarray:
 
 
 def _within(arms: dict[str, list[Run]]) -> list[pl.DataFrame]:
-    """Differences of neighbouring seeds within the arms that have three or more."""
+    """Return differences of neighbouring seeds within the arms that have three or more."""
     found = []
     for runs in arms.values():
         if len(runs) < 3:
@@ -303,5 +306,5 @@ def _within(arms: dict[str, list[Run]]) -> list[pl.DataFrame]:
 
 
 def _neighbours(runs: Sequence[Run]) -> list[tuple[Run, Run]]:
-    """Every run with the next one, around: every run counts alike, and the differences sum to 0."""
+    """Return cyclic pairs of neighbouring runs: every run counts equally, and the differences sum to 0."""
     return [(run, runs[(index + 1) % len(runs)]) for index, run in enumerate(runs)]

@@ -11,7 +11,7 @@ from harness import Task, TaskSetError
 from harness.tasks import check_split
 
 VAL_SEED = 1 << 24
-"""Puzzle n of a data set is made from its seed plus n, so this keeps those of the two splits apart."""
+"""Puzzle n of a data set uses its seed plus n, so this offset separates the two splits."""
 FORM = "Give the final answer, and nothing else, between <answer> and </answer>."
 
 
@@ -20,9 +20,9 @@ class ReasoningGymTasks:
 
     Args:
         dataset: A data set of reasoning_gym.
-        level: Difficulty, as its curriculum counts.
-        seed: Of the questions, whatever the run's.
-        parameters: Of its configuration, for example `{max_terms: 3}`.
+        level: Difficulty in its curriculum.
+        seed: Seed of the questions, independent of the run's.
+        parameters: Parameters of its configuration, for example `{max_terms: 3}`.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class ReasoningGymTasks:
             )
 
     def load(self, split: str) -> Sequence[Task]:
-        """Questions of a split; no question of `val` is one of `train`, and none comes twice."""
+        """Return the questions of a split, without duplicates and without a question of the other split."""
         check_split("reasoning_gym", split, self.sizes)
         seen = {task.question for task in self.load("val")} if split == "train" else set()
         tasks = []
@@ -82,7 +82,7 @@ class ReasoningGymTasks:
                 question=entry["question"],
                 gold=str(
                     entry["answer"] or ""
-                ),  # of some puzzles many answers are right, and none is given
+                ),  # some puzzles have many right answers and no single gold
                 difficulty=str(self.level),
                 data={"puzzles": list(of), "number": number},
             )

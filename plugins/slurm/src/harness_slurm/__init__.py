@@ -1,8 +1,8 @@
-"""`harness study --launcher slurm`: the runs of a study as Slurm jobs, through `sbatch` and `squeue`.
+"""`harness study --launcher slurm`: the runs of a study as Slurm jobs.
 
-submitit is unsuitable: it submits pickled functions, while a run is a command that resumes by
-itself. It also asks `sacct` only: without Slurm accounting, a cancelled job stays `UNKNOWN` and
-unfinished forever.
+The launcher uses `sbatch` and `squeue`. submitit is unsuitable: it submits pickled functions, while
+a run is a command that resumes by itself. It also asks `sacct` only: without Slurm accounting, a
+cancelled job stays `UNKNOWN` and unfinished forever.
 """
 
 from __future__ import annotations
@@ -172,7 +172,10 @@ class Slurm(Launcher):
         return SlurmJob(self, done.stdout.strip().partition(";")[0], log)
 
     def find(self, entry: Entry, log: Path) -> SlurmJob | None:
-        """Find a job by its name, which contains the study's folder, even if it was submitted right before a kill."""
+        """Find a job by its name, which contains the study's folder.
+
+        This also finds a job that was submitted right before a kill.
+        """
         for number, job in self.listed().items():
             if job.name == _name(log) and job.state not in OVER:
                 found = SlurmJob(self, number, log)
@@ -181,7 +184,7 @@ class Slurm(Launcher):
         return None
 
     def listed(self) -> dict[str, Listed]:
-        """Return this user's jobs by number from the last query, including those that ended a few minutes ago.
+        """Return this user's jobs by number from the last query, including recently ended ones.
 
         Raises:
             EnvironmentProblem: Slurm has not answered yet.

@@ -72,7 +72,7 @@ def study(
         bool, typer.Option("--json", help="The plan, or what came of it, as JSON on stdout.")
     ] = False,
 ) -> None:
-    """Run a matrix of trainings: what is missing runs, what was interrupted goes on, what is finished stays."""
+    """Run a matrix of trainings: start missing runs, resume interrupted ones, keep finished ones."""
     from harness.run.checks import check
     from harness_study import launchers
     from harness_study.execute import StudyRun
@@ -126,7 +126,7 @@ def study(
 
 
 def _execute(run: StudyRun) -> list[Standing]:
-    """Carry a launch out; where it is interrupted, say what is done and how it goes on."""
+    """Carry out a launch. After an interruption, show what is finished and how to resume."""
     try:
         return run.execute()
     except KeyboardInterrupt:
@@ -136,10 +136,10 @@ def _execute(run: StudyRun) -> list[Standing]:
 
 
 def _refuse_shared_measuring(jobs: list[Job], slots: list[Slot]) -> None:
-    """vLLM measures what memory is free before it takes its cache, and gives up where a neighbour changes that.
+    """Refuse shared GPUs for vLLM without a memory share: it measures free memory, which neighbours change.
 
     Raises:
-        UserError: Runs would share a GPU without having been told how much to take.
+        UserError: Runs would share a GPU without a configured share of its memory.
     """
     from harness.config import resolve_device
 
@@ -208,7 +208,7 @@ def _plan(name: str, steps: list[Step], runs_dir: Path, slots: list[Slot]) -> Pl
 
 
 def _out_of_reach(jobs: list[Job], margin: float | None) -> int | None:
-    """Return the seeds without which *equivalent* is impossible; None where the study has as many, or no margin."""
+    """Return the seeds without which *equivalent* is impossible, or None if the study has enough, or no margin."""
     from harness.compare.estimates import seeds_for_equivalence
     from harness.plugins import reward_of
 
@@ -223,7 +223,7 @@ def _out_of_reach(jobs: list[Job], margin: float | None) -> int | None:
 
 
 def _uncertified(jobs: list[Job]) -> list[str]:
-    """Strict agents without a valid certificate, where agents are to be compared with each other."""
+    """Return strict agents without a valid certificate, if agents are to be compared."""
     from harness.parity.certificate import certificate_for
     from harness.plugins import agent_spec, is_reference
 
@@ -235,10 +235,10 @@ def _uncertified(jobs: list[Job]) -> list[str]:
 
 
 def _certify(agents: list[str]) -> None:
-    """Make the certificates that a comparison will ask for, as `harness parity` does.
+    """Create the certificates that a comparison requires, as `harness parity` does.
 
     Raises:
-        UserError: An agent does not do what its reference does, or cannot be recorded.
+        UserError: An agent differs from its reference, or cannot be recorded.
     """
     from harness.cli.parity import failures, run_parity
 

@@ -1,4 +1,4 @@
-"""How a study that runs is shown: its matrix live on a terminal, lines elsewhere."""
+"""The display of a running study: its matrix live on a terminal, otherwise lines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class PlannedJob(TypedDict):
-    """One run, as `--dry-run` shows it."""
+    """One run in `--dry-run`."""
 
     key: str
     arm: str
@@ -32,7 +32,7 @@ class PlannedJob(TypedDict):
 
 
 class Plan(TypedDict):
-    """The whole of `--dry-run --json`."""
+    """The content of `--dry-run --json`."""
 
     study: str
     jobs: list[PlannedJob]
@@ -44,24 +44,27 @@ class Plan(TypedDict):
     without_estimate: int
     differences: dict[str, dict[str, Any]]
     uncertified: NotRequired[list[str]]
-    """Strict agents whose parity certificates are made first."""
+    """Strict agents that need a parity certificate first."""
     seeds_for_equivalence: NotRequired[int]
-    """The least with which an arm that is not identical can be *equivalent*, where the study has fewer."""
+    """Fewest seeds with which a non-identical arm can be *equivalent*, if the study has fewer."""
 
 
 EVERY_S = 30.0
-"""Between lines on what goes on, where there is no terminal."""
+"""Seconds between progress lines without a terminal."""
 COLUMNS = ("arm", "seed", "state", "step", "reward", "accuracy", "mean reward", "left", "time", "")
-"""Of the live table; the last is what a run said last."""
+"""Columns of the live table; the last is a run's latest output line."""
 LEFT_OUT = {"time": 24, "reward": 16, "left": 12}
-"""What it does without where arms would have less room than this, first to last."""
+"""Columns to drop, in this order, while arms have less width than this."""
 LINE_CHARS = 24
-"""A line that has less room says little."""
+"""Narrowest useful width for a run's output line."""
 STYLES = {"running": "bold cyan", "finished": "green", "skipped": "dim", "failed": "red"}
 
 
 class StudyDisplay:
-    """The whole matrix live on a terminal; elsewhere a line where a run begins, ends or was validated, and in time."""
+    """The matrix live on a terminal.
+
+    Otherwise lines for starts, ends, validations, and at intervals.
+    """
 
     def __init__(self, plan: Plan, console: Console) -> None:
         self._whole = plan
@@ -93,7 +96,7 @@ class StudyDisplay:
             self._live.stop()
 
     def show(self, standings: list[Standing]) -> None:
-        """Bring the display up to date."""
+        """Update the display."""
         if self._live is not None:
             self._live.update(self._table(standings))
             return
@@ -128,7 +131,7 @@ class StudyDisplay:
 
     @staticmethod
     def _standing(one: Standing) -> str:
-        """How far a run is; what it says and for how long where it is still being started."""
+        """Return a run's progress or, during its start, its last output and the elapsed time."""
         if one.progress is not None and one.progress.rollouts:
             return standing(one.progress)
         return f"{one.line[:120] or 'starting'}, since {duration(_spent_s(one))}"
@@ -169,7 +172,7 @@ def _spent_s(one: Standing) -> float | None:
 
 
 def _cells(one: Standing) -> dict[str, str]:
-    """A row of the live table, by column."""
+    """Return a row of the live table, by column."""
     state = one.progress
     spent_s = _spent_s(one)
     shown = {"arm": one.job.arm, "seed": str(one.job.seed), "state": one.state}
@@ -183,7 +186,7 @@ def _cells(one: Standing) -> dict[str, str]:
 
 
 def fitted(rows: Sequence[Mapping[str, str]], title: str, width: int) -> Table:
-    """A table no wider than a terminal: what matters least is left out, and arms are shortened in the middle."""
+    """Return a table that fits a terminal: drop less important columns, and shorten arms in the middle."""
     from rich.cells import cell_len
     from rich.text import Text
 
@@ -193,7 +196,7 @@ def fitted(rows: Sequence[Mapping[str, str]], title: str, width: int) -> Table:
         return max(cell_len(head), *(cell_len(row.get(head, "")) for row in rows))
 
     def room() -> int:
-        """What is left for the arm, whose column is any width, with borders of 3 a column and 1 more."""
+        """Return the width left for the arm; borders take 3 per column and 1 more."""
         return (
             width
             - 1
@@ -221,7 +224,7 @@ def _style(head: str, row: Mapping[str, str]) -> str:
 
 
 def _shortened(text: str, chars: int) -> str:
-    """A text without its middle: ends of names tell more arms apart."""
+    """Remove a text's middle, because the ends of names distinguish arms better."""
     if len(text) <= chars:
         return text
     kept = chars - 2
@@ -229,7 +232,7 @@ def _shortened(text: str, chars: int) -> str:
 
 
 def sharing(plan: Plan) -> str:
-    """`4 at a time with 16 cores each`."""
+    """Return `4 at a time with 16 cores each`."""
     text = f"{plan['runs_at_once']} at a time{with_cores(plan['cores_per_run'])}"
     if plan["gpus"]:
         text += f" on GPU {', '.join('+'.join(gpus) for gpus in dict.fromkeys(plan['gpus']))}"

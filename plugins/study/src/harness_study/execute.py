@@ -1,4 +1,4 @@
-"""Runs the jobs of a study, several at a time where asked, each in a process of its own."""
+"""Run the jobs of a study, possibly several at a time, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -29,22 +29,26 @@ from harness_study.told import job_of, last_line_of, outcome_of
 
 POLL_S = 0.5
 STOP_S = 45.0
-"""How long interrupted trainings may take to write down what they have."""
+"""Seconds that interrupted trainings may take to save their state."""
 TRIES = 3
 RAY_WAS_SLOW = "node timed out during startup"
-"""Ray gives its own agent 15 s to start, however busy the machine; a run that ends so is started again."""
+"""Ray gives its own agent 15 s to start, even on a busy machine; a run that fails so is started
+again.
+"""
 START_GAP_S = 2.0
-"""Between two starts: reading the same libraries from a cold disk at once, Ray's agents miss their 15 s."""
+"""Seconds between two starts. Ray's agents miss their 15 s if they read libraries from a cold disk
+concurrently.
+"""
 
 
 @dataclass
 class Standing:
-    """Where one job of the matrix stands, for a display.
+    """The state of one job of the matrix, for a display.
 
     Attributes:
         state: `waiting`, `running`, `finished`, `failed`, `interrupted` or `skipped`.
-        line: The newest line that its process printed, or what came of it.
-        progress: How far its run is by the rows on disk; None before there is a record.
+        line: The latest output line of its process, or its result.
+        progress: Progress by the rows on disk; None before there is a record.
     """
 
     job: Job
@@ -58,14 +62,14 @@ class Standing:
 
 @dataclass(eq=False)
 class _Active:
-    """A job that is being carried out; where its step is to wait, since an earlier launch.
+    """A running job. If its step is `wait`, an earlier launch started it.
 
     Attributes:
-        slot: None for such a left one beyond the number of slots.
-        since: Where in the log its lines begin, in bytes.
+        slot: None for a job of an earlier launch beyond the number of slots.
+        since: Offset of its first line in the log, in bytes.
         run: Its folder, once the run has a record.
-        launches: How many the run had before this one.
-        follower: Reads the rows of the run, from this launch's record on.
+        launches: The run's earlier launches.
+        follower: Reads the rows of the run from this launch on.
     """
 
     step: Step
@@ -84,9 +88,9 @@ class StudyRun:
 
     Args:
         on_change: Called with all standings about twice a second.
-        slots: Where runs go, one at a time in each; by default one with everything that there is.
-        any_code: Keep finished runs of other code, as of `next_steps`.
-        command: How `harness` is started.
+        slots: Places for runs, one at a time in each; by default one with all resources.
+        any_code: Keep finished runs of other code, as in `next_steps`.
+        command: The command that starts `harness`.
     """
 
     def __init__(
@@ -111,7 +115,7 @@ class StudyRun:
         self.standings = [Standing(step.job) for step in steps]
 
     def execute(self) -> list[Standing]:
-        """Do what is missing, in order; a failed job does not stop the others.
+        """Run the missing jobs in order; a failed job does not stop the others.
 
         Raises:
             KeyboardInterrupt: After all running jobs were ended and their states written.
@@ -146,7 +150,7 @@ class StudyRun:
         return self.standings
 
     def _to_do(self) -> list[tuple[Step, Standing]]:
-        """Jobs to start, in order; those that run already are taken over, those that are done are passed."""
+        """Return the jobs to start, in order. Adopt running jobs and skip finished ones."""
         waiting: list[tuple[Step, Standing]] = []
         for step, standing in zip(self._steps, self.standings, strict=True):
             if step.left is not None:
@@ -171,7 +175,7 @@ class StudyRun:
         return waiting
 
     def _fill(self, waiting: list[tuple[Step, Standing]]) -> None:
-        """Start jobs that can start, in order, while there is room."""
+        """Start jobs in order while there is room."""
         busy = {one.step.job.key for one in self._active} | {step.job.key for step, _ in waiting}
         for step, standing in list(waiting):
             job = step.job
@@ -180,7 +184,7 @@ class StudyRun:
             if self._active and time.monotonic() - self._started < START_GAP_S:
                 return
             if job.parent in busy:
-                continue  # what it evaluates is still to be trained
+                continue  # its policy is not trained yet
             waiting.remove((step, standing))
             parent = self._parent(job)
             if job.kind == "eval" and parent is None:
@@ -213,7 +217,7 @@ class StudyRun:
         self._folder.set(job, "running", step.folder, launched)
 
     def _held(self, job: Job, slot: Slot, environment: Mapping[str, str]) -> dict[str, str]:
-        """What a run finds in its environment of a slot's standby, where runs of it come one after the other, here."""
+        """Return environment variables for a slot's preloaded modules, if local runs follow each other there."""
         trainings = sum(step.job.kind == "train" and step.action != "skip" for step in self._steps)
         if job.kind != "train" or trainings <= len(self._slots) or not slot.cores:
             return {}
@@ -229,7 +233,10 @@ class StudyRun:
         return dict(standby.variables)
 
     def _end(self, one: _Active) -> tuple[Step, Standing] | None:
-        """Note what came of a job; given back where it is to go on: left by an earlier launch, or Ray did not start."""
+        """Record the result of a job.
+
+        Return it if it must continue: an earlier launch left it, or Ray did not start.
+        """
         self._active.remove(one)
         if one.slot is not None:
             self._free.append(one.slot)
@@ -265,7 +272,7 @@ class StudyRun:
         return None
 
     def _find_run(self, one: _Active) -> Path | None:
-        """The run that this job has made, once it has a record and while that is there; the record names its job."""
+        """Return this job's run, once it has a record that names the job, or None."""
         if one.run is not None and not (one.run / "run.json").is_file():
             one.run = None
         if one.run is None:
@@ -311,8 +318,8 @@ class StudyRun:
         return self._folder.path / done if done else None
 
     def _stop_all(self) -> None:
-        """End all jobs of this machine as Ctrl-C would, so that they can be resumed; then by force."""
-        with undisturbed():  # a second one must not orphan them
+        """End all local jobs as Ctrl-C would, so that they can be resumed; then by force."""
+        with undisturbed():  # a second signal must not orphan them
             ours = [one for one in self._active if not one.launched.cancel]
             for one in ours:
                 one.launched.stop()
@@ -330,7 +337,10 @@ class StudyRun:
             self._folder.write()
 
     def left(self) -> str:
-        """What of an interrupted study goes on, and how it is ended; empty where nothing does."""
+        """Return which jobs continue after an interruption, and how to end them.
+
+        Empty if none does.
+        """
         left = [one.launched for one in self._active if one.launched.cancel]
         told, how = " and ".join(one.told for one in left), "; ".join(one.cancel for one in left)
         return (
@@ -342,7 +352,7 @@ class StudyRun:
 
 @contextmanager
 def _bound_to(cores: frozenset[int]) -> Iterator[None]:
-    """What this thread starts meanwhile is bound to these cores, where there are any."""
+    """Bind children of this thread to these cores, if there are any."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores or before)
     try:
@@ -352,14 +362,14 @@ def _bound_to(cores: frozenset[int]) -> Iterator[None]:
 
 
 def _follow(one: _Active) -> None:
-    """Take in how far a job's run is. Where that cannot be read it is not shown; what is wrong, the run's end says."""
+    """Read a job's progress. Errors are ignored here; the run's end reports them."""
     try:
         if one.follower is None and one.run is not None:
             folder = RunFolder(one.run)
             record = folder.read()
             if (
                 len(record["launches"]) > one.launches
-            ):  # by then the run has set aside what it does again
+            ):  # the run has discarded the rows that it repeats
                 one.follower = Follower.of(folder, record)
         if one.follower is not None:
             one.standing.progress = one.follower.look()

@@ -1,4 +1,4 @@
-"""A study file and the jobs that it asks for, in the order in which they run."""
+"""A study file and its jobs, in the order in which they run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from harness.wording import shown
 
 Values = list[Any] | dict[str, Any]
 Choice = tuple[str, str, dict[str, Any]]
-"""Axis, label, and what it sets."""
+"""Axis, label and settings."""
 _DIRECT = ("agent", "agent_match", "seed")
 
 
@@ -31,26 +31,31 @@ class Study(Section):
     """A study file."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
-    """Names the folder of its runs."""
+    """Name of the folder of its runs."""
     question: str = ""
-    """What it is to answer, in one line."""
+    """The question that it answers, in one line."""
     baseline: str | None = None
-    """The arm, or the agent of one arm alone, that others are compared with."""
+    """The arm, or the agent of a single arm, that others are compared with."""
     margin: float | None = Field(None, gt=0)
-    """Differences below it count as none, in units of the reward. Stated here, before there is a result."""
+    """Differences below it count as none, in units of the reward. Declared before there is a
+    result.
+    """
     checkpoint: int | None = Field(None, ge=1)
-    """A training step at which accuracy is compared too, as a secondary measure; stated before there is a result."""
+    """A training step at which accuracy is compared too, as a secondary measure; declared before
+    there is a result.
+    """
     preset: str | None = "cpu"
     """The preset of all runs, unless the matrix varies it."""
     set: dict[str, Any] = Field(default_factory=dict)
-    """Configuration of all runs: dotted key and value."""
+    """Configuration of all runs: dotted keys and values."""
     matrix: dict[str, Values] = Field(default_factory=dict)
-    """Axes that are crossed: `agent`, `agent_match`, `seed`, `preset` or any dotted configuration key, with a
-    list of values, or a mapping from label to value."""
+    """Axes that are crossed: `agent`, `agent_match`, `seed`, `preset` or any dotted configuration
+    key, with a list of values, or a mapping from label to value.
+    """
     arms: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Named settings of several keys at once, crossed with the matrix."""
     launcher: dict[str, dict[str, object]] = Field(default_factory=dict)
-    """Options of launchers, by name, for those that runs go to with `--launcher`."""
+    """Options of launchers by name, for `--launcher`."""
     evaluate: list[str] = Field(default_factory=list)
     """Agents in which every trained policy is evaluated afterwards."""
 
@@ -61,8 +66,8 @@ class Job:
 
     Attributes:
         key: Unique within the study, a valid file name.
-        arm: All jobs of an arm differ in their seed only.
-        config: Resolved.
+        arm: Name of its arm; all jobs of an arm differ in their seed only.
+        config: The resolved configuration.
         kind: `train`, or `eval` of the policy that job `parent` trains.
     """
 
@@ -74,12 +79,12 @@ class Job:
 
     @property
     def seed(self) -> int:
-        """What sets it apart within its arm."""
+        """The seed, which identifies it within its arm."""
         return self.config.seed
 
     @property
     def config_hash(self) -> str:
-        """By which finished runs of the same configuration are found again."""
+        """Hash that identifies finished runs of the same configuration."""
         return config_hash(self.config.dump())
 
 
@@ -87,7 +92,7 @@ def read_study(path: Path) -> Study:
     """Read and check a study file; a bare name means one of `configs/studies`.
 
     Raises:
-        ConfigError: It cannot be read, or says something unknown.
+        ConfigError: The file cannot be read, or has an unknown key.
     """
     file = study_path(path)
     try:
@@ -112,7 +117,7 @@ def read_study(path: Path) -> Study:
 
 
 def study_path(path: Path) -> Path:
-    """The file that a path or a bare name means."""
+    """Return the file of a path or a bare name."""
     shipped = presets_dir() / "studies"
     if path.is_file():
         return path
@@ -129,17 +134,18 @@ def study_path(path: Path) -> Path:
 
 
 def jobs_of(study: Study, overrides: Sequence[str] = (), only: Sequence[str] = ()) -> list[Job]:
-    """The jobs of a study in running order: seed by seed, and within a seed every arm once.
+    """Return the jobs of a study in running order: seed by seed, and within a seed every arm once.
 
-    The first arm moves on by one from seed to seed, so that a machine that slows down, or a cache that warms up,
+    The first arm changes from seed to seed, so that a slowing machine or a warming cache
     favours no arm.
 
     Args:
-        overrides: `key=value` on top of everything, as of `--set`.
-        only: `axis=label`; leaves out all other arms. Several labels of one axis: each of them stays.
+        overrides: `key=value` on top of everything, as for `--set`.
+        only: `axis=label`; leaves out all other arms. With several labels of one axis, each of them
+            stays.
 
     Raises:
-        ConfigError: A configuration is not valid, or the baseline names no arm, or several.
+        ConfigError: A configuration is invalid, or the baseline matches no arm or several arms.
     """
     axes = dict(study.matrix)
     seeds = list(axes.pop("seed", [study.set.get("seed", 0)]))
@@ -183,7 +189,7 @@ def jobs_of(study: Study, overrides: Sequence[str] = (), only: Sequence[str] = (
 
 
 def varied_keys(study: Study) -> list[str]:
-    """Configuration keys that differ between arms on purpose."""
+    """Return configuration keys that differ between arms on purpose."""
     keys = [*study.matrix, *(key for settings in study.arms.values() for key in settings)]
     if study.evaluate:
         keys.append("policy")
@@ -196,7 +202,7 @@ def varied_keys(study: Study) -> list[str]:
 
 
 def differences(jobs: Iterable[Job]) -> dict[str, dict[str, Any]]:
-    """The configuration keys that differ between arms, with the value of every arm."""
+    """Return the configuration keys that differ between arms, with the value of every arm."""
     configs = {job.arm: flatten(job.config.dump()) for job in jobs if job.kind == "train"}
     keys = (key for key in differing(configs.values()) if key != "seed")
     return {key: {arm: config.get(key) for arm, config in configs.items()} for key in keys}
@@ -219,7 +225,7 @@ def _resolve(study: Study, settings: Mapping[str, Any], overrides: Sequence[str]
 
 
 def _arm(study: Study, combination: Sequence[Choice], seed: int) -> tuple[str, dict[str, Any]]:
-    """Name and settings of an arm."""
+    """Return name and settings of an arm."""
     settings = dict(study.set) | {"seed": seed}
     for _, _, more in combination:
         settings |= more
@@ -260,7 +266,7 @@ def _label(axis: str, value: object) -> str:
 
 
 def _chosen(combination: Sequence[tuple[str, str, dict[str, Any]]], only: Sequence[str]) -> bool:
-    """Whether an arm fits: of every axis that `only` names, one of the labels that it gives."""
+    """Return whether an arm has one of the given labels on every axis that `only` names."""
     fits: dict[str, bool] = {}
     for item in only:
         axis, separator, label = item.partition("=")

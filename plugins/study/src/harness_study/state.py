@@ -1,10 +1,10 @@
-"""A study on disk: `study.json` beside its runs, and what each of them needs next.
+"""A study on disk: `study.json` with its runs, and the next step of each.
 
 runs/<study>/
-    study.json      jobs, their runs and states; what the study varies and its margin
+    study.json      jobs, their runs and states; the study's varied keys and its margin
     study.yaml      the file that it was started from
     configs/        the resolved configuration of every job
-    logs/           what every job printed
+    logs/           the output of every job
     <run id>/       the runs
 """
 
@@ -42,11 +42,11 @@ Action = Literal["run", "resume", "skip", "wait"]
 
 @dataclass
 class Step:
-    """What a job needs: `run` it, `resume` or `wait` for the run in `folder`, or `skip` it as finished.
+    """The next step of a job: `run` it, `resume` or `wait` for the run in `folder`, or `skip` it as finished.
 
     Attributes:
-        left: What carries the run out that is waited for.
-        earlier: Names of the runs that were there when this was found out, and none of which it is.
+        left: The launched process or job to wait for.
+        earlier: Names of existing runs that do not belong to the job.
     """
 
     job: Job
@@ -88,13 +88,14 @@ class StudyFolder:
                 entry |= {"pid": old.get("pid"), "pid_started": old.get("pid_started")}
                 entry["launcher"] = old.get("launcher")
             self.entries[job.key] = entry
-        self.entries |= known  # of an earlier, larger launch: its runs stay part of the study
+        self.entries |= known  # jobs of an earlier, larger launch remain part of the study
 
     def next_steps(self, jobs: Sequence[Job], *, any_code: bool = False) -> list[Step]:
-        """What is to be done for every job, in order.
+        """Return the next step of every job, in order.
 
         Raises:
-            UserError: The record of a run that is known to be a job's cannot be read: it is not done again unasked.
+            UserError: The record of a job's run cannot be read; the run is not repeated without
+                consent.
         """
         paths = [path.parent for path in sorted(self.path.glob("*/run.json"))]
         mine = {self.entries[job.key]["run"] for job in jobs}
@@ -115,7 +116,7 @@ class StudyFolder:
     def set(
         self, job: Job, state: str, run: Path | None = None, launched: Launched | None = None
     ) -> None:
-        """Note where a job stands."""
+        """Record the state of a job."""
         entry = self.entries[job.key]
         entry["state"] = state
         if run is not None:
@@ -125,7 +126,7 @@ class StudyFolder:
         self.write()
 
     def write(self) -> None:
-        """Write `study.json` in one step."""
+        """Write `study.json` atomically."""
         study = self.study
         data: StudyState = {
             "schema_version": 1,
@@ -144,10 +145,10 @@ class StudyFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the study: two processes never run it at once.
+        """Lock the study, so that two processes never run it at once.
 
         Raises:
-            UserError: Another process does, or the folder cannot be written.
+            UserError: Another process holds the lock, or the folder cannot be written.
         """
         with held(self.path, f"study {self.study.name!r} is already running in {self.path}"):
             yield
@@ -194,7 +195,10 @@ class StudyFolder:
         return Step(job, "run", None, by_others if mine else self._set_otherwise(job, runs))
 
     def _set_otherwise(self, job: Job, runs: Sequence[tuple[Run, str]]) -> str:
-        """Why none of the runs is the job's. Named is one that is, but for settings that the study does not vary."""
+        """Return why none of the runs is the job's.
+
+        Names one that differs only in settings that the study does not vary.
+        """
         own, varied = (
             flatten(job.config.dump()),
             {"agent", "agent_match", "seed", *varied_keys(self.study)},
@@ -211,23 +215,23 @@ class StudyFolder:
         return "not yet run"
 
     def _trained(self, job: Job, before: Mapping[str, Step]) -> str | None:
-        """The run whose policy an evaluation is of; None where that is still to be trained."""
+        """Return the run with the policy of an evaluation, or None if it is not trained yet."""
         if step := before.get(job.parent or ""):
             return step.folder.name if step.action == "skip" and step.folder is not None else None
         entry = self.entries.get(job.parent or "")
         return entry["run"] if entry and entry["state"] == "finished" else None
 
     def _left(self, job: Job, entry: Entry) -> Launched | None:
-        """What carries out a job that an earlier launch has started; it may have been another launcher's."""
+        """Return the launched process or job of an earlier launch, possibly of another launcher."""
         log, by = self.log(job), entry.get("launcher")
         if (found := self.launcher.find(entry, log)) or not by:
             return found
-        if by not in self._others:  # one for all jobs, which asks its queue once
+        if by not in self._others:  # one for all jobs, which queries its queue once
             self._others[by] = launcher(by, {})
         return self._others[by].find(entry, log)
 
     def log(self, job: Job) -> Path:
-        """What a job prints."""
+        """Return the log file of a job."""
         return self.path / "logs" / f"{job.key}.log"
 
     def _folder(self, entry: Entry) -> Path | None:
@@ -235,9 +239,10 @@ class StudyFolder:
 
 
 def same_code(record: RunRecord) -> bool:
-    """Whether the code that decides a run is as it was: its agent's, and that of this checkout, uncommitted or not.
+    """Return whether the code that decides a run is unchanged: its agent's, and this checkout's, committed or not.
 
-    What is not known counts as the same: the commit of an installed wheel, and an older run's uncommitted changes.
+    Unknown code counts as the same: the commit of an installed wheel, and an older run's
+    uncommitted changes.
     """
     recorded, current, source = record["commit"], commit(), record.get("agent_source")
     if source and _source_of(record["agent"]) not in (source, None):
@@ -249,7 +254,7 @@ def same_code(record: RunRecord) -> bool:
         return unknown or recorded.get("changes", "") == current.get("changes", "")
     try:
         return not recorded.get("changes") and not changes(recorded["hash"])
-    except (OSError, SubprocessError):  # its commit is not here
+    except (OSError, SubprocessError):  # its commit is not in this repository
         return False
 
 
@@ -257,12 +262,15 @@ def same_code(record: RunRecord) -> bool:
 def _source_of(agent: str) -> str | None:
     try:
         return fingerprint(agent).get("agent_source")
-    except PluginError:  # not installed any more: what it did is done
+    except PluginError:  # no longer installed: its result stays valid
         return None
 
 
 def _made_by(run: Run, job: Job, entry: Entry, alike: bool) -> bool:
-    """Whether an evaluation is this job's; those of several policies may have one configuration."""
+    """Return whether an evaluation belongs to this job.
+
+    Evaluations of several policies may share a configuration.
+    """
     study = run.record.get("study")
     return run.folder.id == entry.get("run") or (
         study is not None and study["job"] == job.key and alike

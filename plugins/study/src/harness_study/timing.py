@@ -1,4 +1,4 @@
-"""How long a job will take, from runs that were measured."""
+"""Estimate the duration of a job from measured runs."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _ALIKE = ("policy", "task", "rollout", "agent", "max_turns", "sampling", "agent_
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds of a run: `start_s` once and `step_s` each step; measured on run `source`."""
+    """Seconds of a run: `start_s` once and `step_s` per step; measured on run `source`."""
 
     start_s: float
     step_s: float
     source: str
 
     def of(self, steps: int) -> float:
-        """Seconds that so many steps take, the start included."""
+        """Return the seconds of so many steps, including the start."""
         return self.start_s + steps * self.step_s
 
 
 def measured(runs: Sequence[Run]) -> list[tuple[Mapping[str, Any], Timing]]:
-    """Configuration and timing of every finished training."""
+    """Return configuration and timing of every finished training."""
     found: list[tuple[Mapping[str, object], Timing]] = []
     for run in runs:
         result = run.record["result"]
@@ -46,7 +46,7 @@ def measured(runs: Sequence[Run]) -> list[tuple[Mapping[str, Any], Timing]]:
 
 
 def timing_for(config: Config, known: Sequence[tuple[Mapping[str, Any], Timing]]) -> Timing | None:
-    """The timing of the most alike runs (their median); None where no run is of the same policy and batch."""
+    """Return the median timing of the most similar runs, or None if none has the same policy and batch."""
     mine = config.dump()
 
     def similarity(other: Mapping[str, Any]) -> int:
@@ -69,7 +69,7 @@ def timing_for(config: Config, known: Sequence[tuple[Mapping[str, Any], Timing]]
 
 
 def makespan_s(durations_s: Sequence[float], at_once: int) -> float:
-    """How long jobs take together when each starts, in order, as soon as one of `at_once` places is free."""
+    """Return the total time of jobs that start, in order, as soon as one of `at_once` places is free."""
     ends = [0.0] * at_once
     for duration_s in durations_s:
         heapq.heapreplace(ends, ends[0] + duration_s)
@@ -77,7 +77,7 @@ def makespan_s(durations_s: Sequence[float], at_once: int) -> float:
 
 
 def steps_of(config: Config) -> int | None:
-    """Training steps of a configuration; None where its task set cannot be read here."""
+    """Return the training steps of a configuration, or None if its task set cannot be read here."""
     if config.train.steps:
         return config.train.steps
     from harness.order import trained_on, training_order

@@ -1,4 +1,4 @@
-"""tau2-bench's retail and airline: an agent talks to a customer and acts on a database, whose end state is judged."""
+"""tau2-bench's retail and airline: an agent serves a customer; the final database is judged."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def tau2(
 
 
 def lines(made: Mapping[str, Prepared]) -> Iterator[str]:
-    """What is said of each domain, and of each task that is left out."""
+    """Yield a line for each domain, and one for each excluded task."""
     for name, one in made.items():
         row = _counted(one)
         yield (

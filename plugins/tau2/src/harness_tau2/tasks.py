@@ -20,14 +20,17 @@ CITATION = (
 
 
 class Tau2Tasks:
-    """Customers of tau2-bench's domains. The question is what the customer is told; the context, the domain's policy.
+    """Customers of tau2-bench's domains.
 
-    Splits: tau2-bench's `train`; its `test`, here `val`; both together, `base`, of which it publishes numbers.
+    The question is the customer's instructions; the context, the domain's policy.
+
+    Splits: tau2-bench's `train`; its `test`, here `val`; both together, `base`, the split of its
+    published results.
 
     Args:
-        domain: One of them, `retail` or `airline`; by default all.
-        data_dir: The folder that was fetched; by default `$HARNESS_TAU2_DATA_DIR`, or `harness/tau2` in the cache
-            folder.
+        domain: `retail` or `airline`; by default both.
+        data_dir: The folder with the fetched data; by default `$HARNESS_TAU2_DATA_DIR`, or
+            `harness/tau2` in the cache folder.
     """
 
     def __init__(self, domain: str = "", data_dir: Path | None = None) -> None:

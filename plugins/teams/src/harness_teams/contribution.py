@@ -1,4 +1,4 @@
-"""The worth of training, role by role: evaluate a trained policy with some roles reset to the start."""
+"""The worth of training, role by role: evaluate a trained policy with some roles untrained."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ TRAINED, STARTED = "all trained", "all at their start"
 
 
 class Worth(TypedDict):
-    """The worth of training some roles, on the same questions, in hundredths of accuracy or mean reward.
+    """The worth of training some roles, in hundredths of accuracy or mean reward.
+
+    All figures are over the same questions.
 
     Attributes:
         roles: These roles.
@@ -140,7 +142,10 @@ def groups_of(run: RunFolder, patterns: Sequence[str] = ()) -> dict[str, list[st
 
 
 def arms_of(groups: Mapping[str, Sequence[str]]) -> dict[str, frozenset[str]]:
-    """Return the reset roles by arm. Arms with the same roles are combined under a joint name."""
+    """Return the untrained roles by arm.
+
+    Arms with the same roles are combined under a joint name.
+    """
     everyone = frozenset(role for roles in groups.values() for role in roles)
     wanted = [(TRAINED, frozenset[str]())]
     wanted += [
@@ -183,7 +188,7 @@ def contribution(
     step: int | None = None,
     questions: Questions = Questions(),
 ) -> Found:
-    """Evaluate a run's checkpoint greedily with its roles reset in turn, each on the same questions.
+    """Evaluate a run's checkpoint greedily with its roles untrained in turn, on the same questions.
 
     Existing evaluations of the same configuration are not repeated.
 
@@ -191,7 +196,8 @@ def contribution(
         console: Console for the progress.
         runs_dir: Parent of the folder of the evaluations.
         patterns: As in `groups_of`.
-        start: Replacement for the policy at the start of the training, as a section `roles.NAME`.
+        start: Policy of untrained roles, as a section `roles.NAME`; by default the training's
+            first.
         step: Use this checkpoint instead of the newest.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The environment `split_sql`: several read-only SQLite databases, each behind a tool of its own."""
+"""The environment `split_sql`: several read-only SQLite databases, each with its own tool."""
 
 from __future__ import annotations
 

@@ -15,14 +15,14 @@ BATCH = 1_000
 
 
 def export(run: Run, where: str) -> str:
-    """Log a run to the server at `where` or `MLFLOW_TRACKING_URI`, or to a folder, by default `mlruns`.
+    """Log a run to the server at `where` or `MLFLOW_TRACKING_URI`, or to a folder.
+
+    The folder is `mlruns` by default.
 
     Raises:
         RunFailed: MLflow refused it, or did not answer.
     """
-    os.environ.setdefault(
-        "MLFLOW_ALLOW_FILE_STORE", "true"
-    )  # MLflow requires consent for a folder; the user named one
+    os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # MLflow requires explicit consent
     be_quick()
     from mlflow.exceptions import MlflowException
 

@@ -11,7 +11,7 @@ from harness_trackers.reach import be_quick, lost, one_line
 
 
 def export(run: Run, where: str) -> str:
-    """Send a run to a server if `WANDB_BASE_URL` or `WANDB_API_KEY` is set, otherwise write it offline.
+    """Send a run to the server of `WANDB_BASE_URL` or `WANDB_API_KEY`, otherwise write it offline.
 
     Args:
         where: Folder of wandb's own files; by default the current one.

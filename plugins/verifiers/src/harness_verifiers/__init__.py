@@ -1,4 +1,4 @@
-"""Tasksets of verifiers: loaded, their tools carried out and their attempts scored where verifiers is installed."""
+"""Tasksets of verifiers: loaded, run and scored in the environment where verifiers is installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The environment `verifiers`: a taskset's tools, carried out in side processes."""
+"""The environment `verifiers`: a taskset's tools, in side processes."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from harness_verifiers.process import LOAD_S, Source, checked, kept
 from harness_verifiers.tasks import DATA
 
 START_S, OPEN_S = 25.0, 4.0
-"""How long an attempt waits for a side process that ended and is loaded anew; and for a session."""
+"""Seconds that an attempt waits for a side process that restarts, and for a session."""
 
 
 class VerifiersEnvironment(SideEnvironment):
-    """The tools of the task's taskset, as they were when tasks were loaded; it may have none.
+    """The tools of the task's taskset, frozen when tasks were loaded; possibly none.
 
-    An attempt leaves the taskset's state behind, which its tools share with its rewards.
+    The final state of an attempt is the taskset's state, which its tools share with its rewards.
     """
 
     data = DATA

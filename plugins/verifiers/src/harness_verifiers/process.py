@@ -1,4 +1,4 @@
-"""The side process of a taskset: which interpreter runs it, and what it answers."""
+"""The side process of a taskset: its interpreter and its answers."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from harness.records import JSON
 from harness_side import SideProcess
 
 VERIFIERS = "verifiers==0.4.0"
-"""What the tests run with."""
+"""The tested version."""
 VARIABLE = "HARNESS_VERIFIERS_PYTHON"
 SCRIPT = Path(__file__).with_name("side") / "__main__.py"
 LOAD_S = 300.0
-"""For loading a taskset, the first import of verifiers included."""
+"""Seconds to load a taskset, including the first import of verifiers."""
 
 
 class Definition(TypedDict):
-    """A tool as a model is told of it."""
+    """A tool as described to a model."""
 
     name: str
     description: str
@@ -34,7 +34,7 @@ class Definition(TypedDict):
 
 
 class Told(TypedDict):
-    """A task; `system` is empty where it has none, `hash` is verifiers' own of all its data."""
+    """A task; `system` is empty if it has none, `hash` is verifiers' own over all its data."""
 
     name: str
     system: str
@@ -44,10 +44,10 @@ class Told(TypedDict):
 
 
 class Answer(TypedDict):
-    """What is answered: `tasks` to `count` for a page, `tools`, `text`, `ok` and `state` for sessions, else a score.
+    """An answer: `tasks` to `count` for a page, `tools`, `text`, `ok` and `state` for sessions, else a score.
 
-    `files` has the SHA-256 of the taskset's own files, `rewards` score and weight by name, `stopped` what ended the
-    trace.
+    `files` has the SHA-256 of the taskset's own files, `rewards` score and weight by name,
+    `stopped` the reason for the end of the trace.
     """
 
     id: int
@@ -67,7 +67,10 @@ class Answer(TypedDict):
 
 
 class Process(SideProcess[Answer]):
-    """One side process, which is asked for its first tasks at once, and is ready when it has answered."""
+    """One side process.
+
+    It receives a request for its first tasks at once, and is ready after its answer.
+    """
 
     def __init__(self, command: Sequence[str], name: str) -> None:
         super().__init__(command, name)
@@ -75,7 +78,7 @@ class Process(SideProcess[Answer]):
         self._first = self.asked({"do": "tasks", "start": 0})
 
     def first(self) -> Answer:
-        """Its first tasks, once it has loaded them.
+        """Return its first tasks, after it has loaded them.
 
         Raises:
             EnvironmentFault: It does not load within `LOAD_S`, which ends it.
@@ -83,14 +86,14 @@ class Process(SideProcess[Answer]):
         return self.told(self._first, LOAD_S)
 
     async def ready(self, limit_s: float) -> None:
-        """Wait until it has loaded; one that loads still goes on to.
+        """Wait until it has loaded. After the limit it continues to load.
 
         Raises:
-            EnvironmentFault: It has not within the limit.
+            EnvironmentFault: It has not loaded within the limit.
         """
         loaded, loading = await asyncio.wait({asyncio.wrap_future(self._first)}, timeout=limit_s)
         for one in loaded:
-            one.exception()  # raised below, as a fault
+            one.exception()  # raised below as a fault
         if loading and monotonic() - self._began < LOAD_S:
             raise EnvironmentFault(f"{self.name} is not loaded after {limit_s:g} s, and goes on")
         await asyncio.to_thread(self.told, self._first, 0.0 if loading else LOAD_S)
@@ -98,12 +101,12 @@ class Process(SideProcess[Answer]):
 
 @dataclass(frozen=True)
 class Source:
-    """A taskset as it is loaded.
+    """A taskset and the way to load it.
 
     Attributes:
-        python: The interpreter where it is installed.
-        config: Of the taskset, a JSON object.
-        limit: At most so many tasks; None: all.
+        python: The interpreter with the taskset.
+        config: Configuration of the taskset, a JSON object.
+        limit: Most tasks; None: all.
     """
 
     python: str
@@ -113,7 +116,7 @@ class Source:
 
     @classmethod
     def of(cls, told: Mapping[str, JSON]) -> Source:
-        """From what a task's data or a payload has of it."""
+        """Return the source in a task's data or in a payload."""
         limit = told["limit"]
         return cls(
             str(told["python"]),
@@ -127,10 +130,10 @@ class Source:
         return f"the side process of taskset {self.taskset!r}"
 
     def start(self) -> Process:
-        """A process that has it.
+        """Start a process that loads it.
 
         Raises:
-            OSError: There is no such interpreter.
+            OSError: The interpreter does not exist.
         """
         words = (self.python, "-P", str(SCRIPT), self.taskset, self.config, json.dumps(self.limit))
         return Process(words, self.name)
@@ -141,10 +144,10 @@ _lock = threading.Lock()
 
 
 def kept(source: Source) -> Process:
-    """The process in which this one loads, carries out and scores a taskset, made anew where it has ended.
+    """Return this process's shared side process for a taskset, restarted if it has ended.
 
     Raises:
-        EnvironmentFault: There is no such interpreter.
+        EnvironmentFault: The interpreter does not exist.
     """
     with _lock:
         process = _kept.get(source)
@@ -157,16 +160,16 @@ def kept(source: Source) -> Process:
 
 
 def default_python() -> Path:
-    """What HARNESS_VERIFIERS_PYTHON names, or the interpreter of an environment in the user's cache."""
+    """Return the interpreter in HARNESS_VERIFIERS_PYTHON, or that of an environment in the user's cache."""
     named = os.environ.get(VARIABLE)
     return Path(named).expanduser() if named else cache_dir() / "verifiers" / "bin" / "python"
 
 
 def checked(python: Path) -> str:
-    """The interpreter's path, not resolved: a link is what makes it an environment's.
+    """Return the interpreter's path without resolving links, which identify its environment.
 
     Raises:
-        TaskSetError: There is none; the message says how to make one.
+        TaskSetError: There is none; the message states how to create one.
     """
     if not os.access(python, os.X_OK) or python.is_dir():
         folder = python.parent.parent

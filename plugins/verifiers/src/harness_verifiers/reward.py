@@ -13,15 +13,16 @@ from harness_verifiers.process import LOAD_S, Answer, Source, kept
 from harness_verifiers.tasks import DATA
 
 SCORE_S = 60.0
-"""For one score, once the taskset is loaded."""
+"""Seconds for one score, once the taskset is loaded."""
 TRIES = 2
 
 
 class Verifiers:
-    """The sum of the taskset's rewards, each times its weight, for the trace that its own harness would have recorded.
+    """The weighted sum of the taskset's rewards, for the trace that its own harness would have recorded.
 
-    The trace is rebuilt call by call from the attempt, begins with the taskset's own prompt, and ends where a stop of
-    the taskset would have ended it. What raises, hangs or dies there leaves the attempt unscored.
+    The trace is rebuilt call by call from the attempt, begins with the taskset's own prompt, and
+    ends where a stop condition of the taskset would have ended it. An exception, hang or crash
+    there leaves the attempt unscored.
     """
 
     version = "verifiers/1"
@@ -50,7 +51,7 @@ class Verifiers:
         return verdict_of(said)
 
     def refuses(self, task: Task) -> str:
-        """Tasks of another task set."""
+        """Refuse tasks of another task set."""
         return (
             ""
             if DATA in task.data
@@ -59,7 +60,7 @@ class Verifiers:
 
 
 def verdict_of(said: Answer) -> Verdict:
-    """The weighted sum as it is, however large: `reward.range` says what it may be."""
+    """Return the weighted sum unchanged; `reward.range` bounds it."""
     value, rewards = said["value"], said["rewards"]
     parts = {name: score * weight for name, (score, weight) in rewards.items()}
     terms = " + ".join(
@@ -72,7 +73,7 @@ def verdict_of(said: Answer) -> Verdict:
 
 
 def calls_of(attempt: Attempt) -> Iterator[Mapping[str, JSON]]:
-    """What a trace is rebuilt of: each call's messages since the one before it, and its reply."""
+    """Yield the parts of a trace: each call's messages since the previous one, and its reply."""
     transitions = attempt.transitions
     if not transitions:
         yield _call(

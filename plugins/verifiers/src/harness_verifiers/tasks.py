@@ -24,13 +24,13 @@ from harness_verifiers.process import (
 )
 
 DATA = "verifiers"
-"""Where a task's data has what its tools and its reward need."""
+"""Key in a task's data for its tools and its reward."""
 SPLITS = ("train", "val", "all")
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a taskset has: all tasks, the tools of each, the version of verifiers, its files by path with SHA-256."""
+    """A loaded taskset: all tasks, the tools of each, the version of verifiers, its files with SHA-256."""
 
     tasks: Sequence[Told]
     tools: Sequence[Definition]
@@ -40,10 +40,10 @@ class Loaded:
 
 @lru_cache(maxsize=8)
 def loaded(source: Source) -> Loaded:
-    """Ask what a taskset has, once a process: the import of verifiers takes seconds.
+    """Load a taskset once per process, since the import of verifiers takes seconds.
 
     Raises:
-        TaskSetError: It cannot be loaded or run; the message says why.
+        TaskSetError: It cannot be loaded or run; the message states why.
     """
     try:
         process = kept(source)
@@ -62,12 +62,12 @@ class VerifiersTasks:
     """The tasks of a taskset, in its order: the last ones are `val`, those before them `train`, both together `all`.
 
     Args:
-        taskset: Its name, as verifiers' `eval` takes it.
-        config: Of its configuration, for example `{dataset_split: test}`.
-        limit: At most so many tasks; a taskset without end needs it.
-        val_size: How many of them are `val`; by default a fifth, rounded up.
-        python: The interpreter where verifiers and the taskset are installed; by default `$HARNESS_VERIFIERS_PYTHON`,
-            or that of `harness/verifiers` in the cache folder.
+        taskset: Its name, as for verifiers' `eval`.
+        config: Its configuration, for example `{dataset_split: test}`.
+        limit: Most tasks; required for an infinite taskset.
+        val_size: Number of tasks in `val`; by default a fifth, rounded up.
+        python: The interpreter with verifiers and the taskset; by default
+            `$HARNESS_VERIFIERS_PYTHON`, or that of `harness/verifiers` in the cache folder.
     """
 
     def __init__(
@@ -87,10 +87,11 @@ class VerifiersTasks:
         self.python = (python or default_python()).expanduser()
 
     def load(self, split: str) -> Sequence[Task]:
-        """All tasks of a split, with the tools that were offered when this was first called.
+        """Return all tasks of a split, with their tools at the first call.
 
         Raises:
-            TaskSetError: The split is none, or the taskset cannot be loaded or run; the message says why.
+            TaskSetError: The split does not exist, or the taskset cannot be loaded or run; the
+                message states why.
         """
         check_split("verifiers", split, SPLITS)
         found = self._loaded.tasks
@@ -141,12 +142,15 @@ class VerifiersTasks:
         )
 
     def context(self, task: Task) -> Mapping[str, str]:
-        """The taskset's own system prompt, where it has one."""
+        """Return the taskset's own system prompt, if it has one."""
         system = self._loaded.tasks[task.data[DATA]["number"]]["system"]
         return {"instructions": system} if system.strip() else {}
 
     def describe(self) -> Mapping[str, object]:
-        """What was loaded, with verifiers' own hashes of the tasks; no path of this machine."""
+        """Return the loaded taskset with verifiers' own hashes of the tasks.
+
+        No path of this machine.
+        """
         found = self._loaded
         return {
             "name": "verifiers",
@@ -161,6 +165,6 @@ class VerifiersTasks:
         }
 
     def check(self) -> list[str]:
-        """Files of the taskset's package that are not what they were."""
+        """Return changed files of the taskset's package."""
         there = self._loaded.files
         return [name for name, known in there.items() if not has_hash(Path(name), known)]

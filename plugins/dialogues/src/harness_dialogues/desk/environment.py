@@ -1,4 +1,4 @@
-"""The environment `order_desk`: look orders up and change them, in a world of the attempt's own."""
+"""The environment `order_desk`: look up and change orders, in a world of the attempt's own."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ORDER: JSON = {"type": "string", "description": "Number of the order."}
 
 
 class OrderDesk(Environment):
-    """Customers, orders and stock of a small shop. What the rules forbid the tools do not always refuse."""
+    """Customers, orders and stock of a small shop. The tools do not enforce all rules."""
 
     tools = (
         _tool(
@@ -59,7 +59,10 @@ class OrderDesk(Environment):
 
 
 class Desk:
-    """The desk of one attempt. It leaves behind what became of orders, by number, and nothing of the others."""
+    """The desk of one attempt.
+
+    Its final state has the changes of orders by number, without unchanged ones.
+    """
 
     def __init__(self, world: World, max_chars: int) -> None:
         self._world, self._max_chars = world, max_chars

@@ -1,8 +1,8 @@
-"""A customer and a clerk of the desk without a model: each answers a request by rules, from its messages alone.
+"""A customer and a clerk of the desk without a model: rules that use only a request's messages.
 
     python -m harness.scripted.server --script harness_dialogues.desk.scripted:script
 
-serves both, so that `harness eval` and `harness doctor` have somebody to ask.
+serves both, as an endpoint for `harness eval` and `harness doctor`.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ REFUSED = "I am sorry, that cannot be done."
 
 
 def script(request: ReceivedRequest) -> Reply:
-    """What the customer says, or where tools are offered the clerk."""
+    """Return the customer's reply or, if tools are offered, the clerk's."""
     return (clerk if "tools" in request.body else customer)(request.messages)
 
 
 def customer(messages: Messages) -> Reply:
-    """Says who it is and its first wish, then the next one, and then ends the conversation."""
+    """Identify the customer and state its first wish, then the next one, and then end the conversation."""
     told = str(messages[0]["content"])
     wishes = re.findall(r"^- (.*)$", told.partition("Instructions:")[2], re.MULTILINE)
     name, postcode = re.findall(r"You are (.+), and your postcode is (\d+)\.", told)[0]
@@ -40,7 +40,7 @@ def customer(messages: Messages) -> Reply:
 
 
 def clerk(messages: Messages) -> Reply:
-    """Finds the customer and the order, looks at the rules, and does what was asked for."""
+    """Find customer and order, read the rules, and fulfil the request."""
     texts = [str(message["content"]) for message in messages if message["role"] == "user"]
     turn = len(messages) - next(
         n for n, message in enumerate(reversed(messages)) if message["role"] == "user"
@@ -59,7 +59,7 @@ def clerk(messages: Messages) -> Reply:
     order = next((one for one in seen_now if one.get("order") == number), None)
     if order is None:
         return _call("show_order", order=number)
-    if "" in seen_now[-1]:  # what a tool said that is no JSON: done, or refused
+    if "" in seen_now[-1]:  # a tool's output that is no JSON: done or refused
         return Reply("It is done." if seen_now[-1][""].startswith("Done.") else REFUSED)
     return _act(texts[-1], number, order)
 

@@ -12,14 +12,16 @@ from harness_dialogues.desk.world import RULES, visit
 
 SPLITS = ("train", "val")
 VERSION = 1
-"""Of what a seed gives."""
+"""Version of the tasks that a seed generates."""
 
 
 class OrderDeskTasks:
-    """Customers, one a task. The question is what the customer is told; the gold, what becomes of the orders.
+    """Customers, one per task.
+
+    The question is the customer's instructions; the gold, the changes of orders.
 
     Args:
-        seed: Of the tasks, whatever the run's.
+        seed: Seed of the tasks, independent of the run's.
     """
 
     def __init__(self, seed: int = 0, train_size: int = 400, val_size: int = 100) -> None:

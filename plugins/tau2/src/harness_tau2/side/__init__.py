@@ -1,4 +1,4 @@
-"""What runs in the side process: the wheel's tools, with stand-ins for the packages that they import names from.
+"""The side process: the wheel's tools, with replacements for the few names of other packages that they import.
 
 Nothing here imports harness.
 """

@@ -1,8 +1,11 @@
-"""Carries out calls of a domain's tools: one JSON object a line in, one out. Ends with the process that asks.
+"""Carry out calls of a domain's tools: one JSON object per line in, one out.
+
+Ends with the parent process.
 
     python -m harness_tau2.side FOLDER DOMAIN
 
-`do` is `describe` or `tasks`, or of a session `open`, `call` or `close`; `messages` has the rest.
+`do` is `describe` or `tasks`, or of a session `open`, `call` or `close`; `messages` has the other
+keys.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from harness_tau2.side.standins import StoreModel, install
 
 
 class Desk:
-    """The sessions of a domain, by the name that the asking side gives them."""
+    """The sessions of a domain, by the names that the parent gives them."""
 
     def __init__(self, domain: Domain) -> None:
         self._domain = domain
@@ -28,7 +31,7 @@ class Desk:
         self._sessions: dict[str, StoreModel] = {}
 
     def answer(self, asked: Asked) -> Answer:
-        """What is said to one line."""
+        """Return the answer to one line."""
         match asked["do"]:
             case "describe":
                 return {"tools": self._tools}
@@ -49,13 +52,13 @@ class Desk:
 
 
 def main(folder: str, domain: str) -> None:
-    """Answer until the input ends."""
+    """Answer requests until the input ends."""
     out = sys.stdout
     with contextlib.redirect_stdout(sys.stderr):  # tools may print
         install(Path(folder))
         desk = Desk(Domain(Path(folder), domain))
         gc.freeze()
-        gc.disable()  # it would walk every database again and again; sessions go when nobody names them
+        gc.disable()  # it would scan all databases repeatedly; sessions are freed by reference counting
         for line in sys.stdin:
             asked: Asked = json.loads(line)
             try:

@@ -1,4 +1,4 @@
-"""The tasks of a domain as they are asked and judged: what the customer is told, and what the gold comes to."""
+"""The tasks of a domain: the customer's instructions and the result of the gold actions."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from harness_tau2.side.messages import Told
 from harness_tau2.side.standins import PACKAGE
 
 JUDGED = {"DB", "COMMUNICATE"}
-"""Of the bases of tau2-bench's rewards, those that are judged here."""
+"""Bases of tau2-bench's rewards that are judged here."""
 
 
 def tasks(domain: Domain) -> list[Told]:
-    """All tasks, in the order of their file."""
+    """Return all tasks, in the order of their file."""
     model: Any = importlib.import_module(f"{PACKAGE}.data_model.tasks").Task
     rows = json.loads((domain.files / "tasks.json").read_text(encoding="utf-8"))
     splits = json.loads((domain.files / "split_tasks.json").read_text(encoding="utf-8"))

@@ -1,9 +1,9 @@
-"""Loads a taskset of verifiers, carries its tools out, scores attempts: one JSON object a line in, one out.
+"""Load a taskset of verifiers, run its tools, score attempts: one JSON object per line in, one out.
 
     python -P __main__.py TASKSET CONFIG LIMIT
 
-`do` is `tasks`, `score`, or of a session `open`, `call` or `close`. Runs where `verifiers` is and harness is not, so it
-imports nothing of ours. Ends with the process that asks.
+`do` is `tasks`, `score`, or of a session `open`, `call` or `close`. Runs in an environment with
+`verifiers` and without harness, so it imports nothing of harness. Ends with the parent process.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ JSONObject = Mapping[str, Any]
 MESSAGE: TypeAdapter[Any] = TypeAdapter(Message)
 PAGE = 50
 _slot: contextvars.ContextVar[SimpleNamespace] = contextvars.ContextVar("slot")
-"""Its `value` is the state of one attempt, which its tools change and its rewards see."""
+"""Its `value` is the state of one attempt, which its tools change and its rewards read."""
 
 
 class Refused(Exception):
-    """A taskset that cannot be run here, and why."""
+    """A taskset that cannot run here, with the reason."""
 
 
 class Server:
-    """A toolset in this process, asked as an MCP server is; the state that its tools see is the attempt's.
+    """A toolset in this process, called like an MCP server; its tools see the attempt's state.
 
-    verifiers sends the state over HTTP to a server of its own. Here both ends are in one process: as there, a call sees
-    a copy, and what it leaves becomes the state of the attempt.
+    verifiers sends the state over HTTP to a separate server. Here both ends are in one process: as
+    there, a call receives a copy, and its result becomes the state of the attempt.
     """
 
     def __init__(self, toolset: Any) -> None:
@@ -87,7 +87,7 @@ class Server:
     async def connected(
         self, stack: contextlib.AsyncExitStack
     ) -> tuple[Any, list[tuple[str, JSONObject]]]:
-        """A client, whose calls see the state of who connects, and its tools: own name, and what a model is told."""
+        """Return a client with calls that see the caller's state, and the tools: own name and definition for a model."""
         client = await stack.enter_async_context(Client(self._server))
         prefix = f"{name}_" if (name := self._toolset.server_name) else ""
         return client, [
@@ -104,7 +104,10 @@ class Server:
 
 
 class Session:
-    """The tools of one attempt, and its state. Opened and closed in one asyncio task, as MCP's client asks for."""
+    """The tools and the state of one attempt.
+
+    Opened and closed in one asyncio task, as MCP's client requires.
+    """
 
     def __init__(self, task: Any, shared: list[Server]) -> None:
         self.definitions: list[JSONObject] = []
@@ -136,7 +139,7 @@ class Session:
             await self._over.wait()
 
     async def call(self, shown: str, arguments: Mapping[str, Any]) -> tuple[str, bool]:
-        """What a tool says, and whether it did what was asked."""
+        """Return a tool's output and whether it succeeded."""
         _slot.set(self._slot)
         client, name = self._where[shown]
         said = await client.call_tool(name, dict(arguments))
@@ -148,14 +151,14 @@ class Session:
         return content, not said.is_error
 
     async def close(self) -> JSONObject:
-        """The state that is left."""
+        """Return the final state."""
         self._over.set()
         await self._lives
         return dict(json.loads(self._slot.value.model_dump_json()))
 
 
 class Desk:
-    """A taskset, and the sessions of its tasks by the names that the asking side gives them."""
+    """A taskset, and the sessions of its tasks by the names that the parent gives them."""
 
     def __init__(self, name: str, config: Mapping[str, Any], limit: int | None) -> None:
         config_type = taskset_config_type(name)
@@ -175,7 +178,7 @@ class Desk:
         self._sessions: dict[str, Session] = {}
 
     async def start(self) -> None:
-        """Start the tools that all attempts share, and see what an attempt is offered."""
+        """Start the tools that all attempts share, and list the tools of an attempt."""
         stack = contextlib.AsyncExitStack()  # they end with this process
         for toolset in self._taskset.toolsets(self._taskset.config):
             self._shared.append(await Server(toolset).start(stack))
@@ -185,7 +188,7 @@ class Desk:
         await session.close()
 
     async def answer(self, asked: JSONObject) -> JSONObject:
-        """What is said to one line."""
+        """Return the answer to one line."""
         match asked["do"]:
             case "tasks":
                 start = asked["start"]
@@ -211,7 +214,7 @@ class Desk:
         raise ValueError(f"{asked['do']!r} is nothing that can be asked")
 
     def _task(self, asked: JSONObject) -> Any:
-        """The task that is meant, if it is what it was when tasks were loaded."""
+        """Return the requested task, if it is unchanged since tasks were loaded."""
         number = asked["number"]
         if number >= len(self._tasks) or self._tasks[number].hash != asked["hash"]:
             raise Refused(f"task {number} is another one than when the tasks were loaded")
@@ -219,7 +222,7 @@ class Desk:
 
 
 def _files(kind: type) -> dict[str, str]:
-    """SHA-256 of the files that a taskset's class stands among, by path."""
+    """Return the SHA-256 of files in the folder of a taskset's class, by path."""
     file = Path(inspect.getfile(kind))
     package = (file.parent / "__init__.py").is_file()
     found = sorted(file.parent.rglob("*")) if package else [file]
@@ -231,7 +234,7 @@ def _files(kind: type) -> dict[str, str]:
 
 
 def _check(task: Any) -> None:
-    """Refuse tasks that need what is not here: a runtime, a model that judges, a say in every request."""
+    """Refuse tasks with unsupported needs: a runtime, a judging model, control of every request."""
     kind = type(task)
     needs = [
         fn.__name__
@@ -260,7 +263,7 @@ def _check(task: Any) -> None:
 
 
 def _told(task: Any) -> JSONObject:
-    """What the host makes a task of; `prompt` has the texts of system and user."""
+    """Return a task for the host; `prompt` has the texts of system and user."""
     data = task.data
     system = [data.system_prompt] if data.system_prompt else []
     asked: list[str] = []
@@ -290,7 +293,7 @@ def _told(task: Any) -> JSONObject:
 
 
 async def _score(task: Any, asked: JSONObject) -> JSONObject:
-    """The taskset's own score of a trace that is rebuilt call by call, as its harness would have recorded it."""
+    """Return the taskset's own score of a trace rebuilt call by call, as its harness would have recorded it."""
     trace: Any = Trace(
         task=TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash),
         state=state_cls(type(task)).model_validate(asked["state"] or {}),
@@ -335,7 +338,7 @@ async def _score(task: Any, asked: JSONObject) -> JSONObject:
 
 
 def _opening(data: Any) -> list[Any]:
-    """The first messages, as verifiers' own harness sends them."""
+    """Return the first messages, as verifiers' own harness sends them."""
     system: list[object] = (
         [vf.SystemMessage(content=data.system_prompt)] if data.system_prompt else []
     )
@@ -367,7 +370,7 @@ async def _serve(desk: Desk, say: Any) -> None:
 
 
 def main(name: str, config: str, limit: str) -> None:
-    """Answer until the input ends."""
+    """Answer requests until the input ends."""
     out = sys.stdout
 
     def say(what: JSONObject) -> None:
