@@ -155,8 +155,8 @@ def score(task: Task, *given: object, **more: str) -> tuple[float | None, dict[s
 def test_what_cannot_be_judged_is_left_out_and_says_why(library: Path) -> None:
     told = json.loads((library / data.TASKS).read_text())["library"]
     assert {task["id"]: task["left_out"] for task in told["tasks"] if "left_out" in task} == {
-        "judged": "its reward takes NL_ASSERTION",
-        "begun": "it begins with another database",
+        "judged": "its reward needs NL_ASSERTION",
+        "begun": "it starts with another database",
         "user": "its user calls tools",
         "goldless": "it has no gold actions",
         "broken": "its gold cannot be replayed: KeyError: '9'",
@@ -364,10 +364,10 @@ def test_no_key_of_ours_reaches_the_side_process(
 @pytest.mark.parametrize(
     ("how", "fault"),
     [
-        ("die", "it ended (it said: out of paper)"),
-        ("garble", "it said b'no JSON"),
-        ("flood", "it said b'xxx"),
-        ("hang", "it gave no answer within 2 s"),
+        ("die", "it ended (last stderr line: out of paper)"),
+        ("garble", "it wrote b'no JSON"),
+        ("flood", "it wrote b'xxx"),
+        ("hang", "it did not answer within 2 s"),
     ],
 )
 def test_a_side_process_that_fails_is_no_failure_of_the_agent_and_is_started_anew(

@@ -114,7 +114,7 @@ def test_roles_are_those_that_called_and_count_together_as_asked(run: RunFolder)
         ),
         (
             ["--role", "write", "--role", "rewrite"],
-            "both find rewrite_query: let each role be in one",
+            "both find rewrite_query: each role may be in one group only",
         ),
         (["--role", "("], "is no regular expression"),
         (["--step", "7"], "has no checkpoint of step 7; it has 1"),

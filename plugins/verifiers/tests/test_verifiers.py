@@ -104,7 +104,9 @@ async def test_what_still_loads_is_waited_for_before_an_attempt_and_not_in_it(
         **made.payload(task, {"timeout_s": 20.0, "max_chars": 100}),
         "limit": 3,
     }  # which nobody has loaded
-    with pytest.raises(EnvironmentFault, match=r"is not loaded after 0\.05 s, and goes on"):
+    with pytest.raises(
+        EnvironmentFault, match=r"is not loaded after 0\.05 s, and continues to load"
+    ):
         await made.open(payload, "early/0")
     (pid,) = stopped
     os.kill(pid, signal.SIGCONT)

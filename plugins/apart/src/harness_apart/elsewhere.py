@@ -121,7 +121,7 @@ def runs_at(
         except (httpx.HTTPError, httpx.InvalidURL, ValueError, LookupError, TypeError) as error:
             raise ConfigError(f"{url} is no store that `harness store` started: {error}") from error
         if not said:
-            say(f"waits for the store at {url}, for {limit_s:g} s at most")
+            say(f"waiting for the store at {url}, for {limit_s:g} s at most")
         said = True
         time.sleep(ASK_S)
 
@@ -180,7 +180,7 @@ class Elsewhere(StoreElsewhere):
                     raise gone(self.endpoint) from error
                 if not away:
                     logger.error(
-                        "the store at %s does not answer: waits for it, %g s at most",
+                        "the store at %s does not answer: waiting for it, %g s at most",
                         self.endpoint,
                         AWAY_S,
                     )

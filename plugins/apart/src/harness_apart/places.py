@@ -121,7 +121,7 @@ class Places:
             )
             if not hmac.compare_digest(shown, self._key):
                 refused = PlainTextResponse(
-                    "the store wants its key: Authorization: Bearer KEY\n", 401
+                    "the store requires its key: Authorization: Bearer KEY\n", 401
                 )
                 await refused(scope, receive, send)
                 return
@@ -168,7 +168,7 @@ class Places:
             told = Told.model_validate_json(await request.body())
             run = str(told.invitation["run"])
         except (ValueError, LookupError) as error:
-            return PlainTextResponse(f"that is no run: {error}", 400)
+            return PlainTextResponse(f"invalid description of a run: {error}", 400)
         async with self._making:
             for other in [
                 name for name, one in self._places.items() if one.run == run and name != launch

@@ -28,7 +28,7 @@ def runner(
     ] = None,
     store: complete.Store = None,
     run: Annotated[
-        str | None, typer.Option(help="With --store: for this run alone, by its folder's name.")
+        str | None, typer.Option(help="With --store: work for this run only, named by its folder.")
     ] = None,
     wait: Annotated[
         float, typer.Option(min=0, help="With --store: seconds to wait for a run.")
@@ -36,7 +36,9 @@ def runner(
     runners: Annotated[int, typer.Option(min=1, help="Runner processes.")] = 1,
     logs: Annotated[
         Path | None,
-        typer.Option(help="Where their logs go; by default beside the join file, or runner-logs."),
+        typer.Option(
+            help="Folder of their logs; by default the join file's folder, or runner-logs."
+        ),
     ] = None,
 ) -> None:
     """Run agents for a run on another machine or in another process, until it ends.
@@ -50,7 +52,7 @@ def runner(
     say = progress_console().print
     interruptible()
     if (join is None) == (store is None) or (run is not None and store is None):
-        raise UserError("give --join RUN, or --store URL and perhaps --run NAME")
+        raise UserError("give --join RUN, or --store URL and optionally --run NAME")
     if join is not None:
         work(
             Invitation.read(join),
@@ -98,7 +100,7 @@ def until_told(work: Coroutine[object, object, None]) -> None:
     try:
         asyncio.run(told())
     except asyncio.CancelledError:
-        raise KeyboardInterrupt("rollouts that were under way are handed on") from None
+        raise KeyboardInterrupt("unfinished rollouts are handed on") from None
     finally:
         interruptible()  # the loop removed its handlers at its end
 

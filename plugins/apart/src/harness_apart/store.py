@@ -23,14 +23,14 @@ PORT = 4747
 
 @app.command()
 def store(
-    host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port to listen at; 0 takes a free one.")
+        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")
     ] = PORT,
     key_file: Annotated[
         Path | None,
         typer.Option(
-            help="Its key; made where it is not there. By default HARNESS_STORE_KEY, or a file."
+            help="File with its key, created if missing; by default HARNESS_STORE_KEY, or a file."
         ),
     ] = None,
 ) -> None:

@@ -139,7 +139,7 @@ def _messages(role: str, content: str | Sequence[Given], written: Written) -> It
 def _tool(tool: Given) -> Json:
     if tool.get("type", "custom") != "custom":
         raise ValueError(
-            f"a tool of type {tool['type']!r} runs at its provider's; offer one with an input_schema"
+            f"a tool of type {tool['type']!r} runs on the provider's servers; offer one with an input_schema"
         )
     return function(tool["name"], tool.get("description"), tool["input_schema"])
 

@@ -31,7 +31,7 @@ class Responses:
         """See `harness.gateway.dialects.Dialect`."""
         if kept := [name for name in STATEFUL if body.get(name)]:
             raise ValueError(
-                f"{kept[0]} asks for state on the server; send the whole conversation as `input`"
+                f"{kept[0]} needs state on the server; send the whole conversation as `input`"
             )
         chat: Json = {"messages": _messages(body)}
         if body.get("tools"):
@@ -130,7 +130,9 @@ def _messages(body: Given) -> list[Json]:
 
 def _tool(tool: Given) -> Json:
     if tool["type"] != "function":
-        raise ValueError(f"a tool of type {tool['type']!r} runs at its provider's; offer functions")
+        raise ValueError(
+            f"a tool of type {tool['type']!r} runs on the provider's servers; offer functions"
+        )
     made = function(tool["name"], tool.get("description"), tool.get("parameters"))
     if tool.get("strict"):
         made["function"]["strict"] = True

@@ -61,6 +61,6 @@ def harness_rewards() -> list[RewardSpec]:
         RewardSpec(
             "end_state",
             "harness_dialogues.reward:EndState",
-            "1 where the environment's end state is the gold's, else 0",
+            "1 if the environment's final state equals the gold, else 0",
         )
     ]

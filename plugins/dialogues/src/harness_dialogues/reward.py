@@ -39,7 +39,7 @@ class EndState:
         return (
             ""
             if isinstance(state, dict)
-            else f"the gold of {task.id} is no JSON object; take another reward"
+            else f"the gold of {task.id} is no JSON object; use another reward"
         )
 
 

@@ -210,7 +210,7 @@ class Connection:
         except McpError as error:
             if error.error.code == TOO_LONG:
                 return Observation(
-                    f"{tool} gave more than {MAX_BYTES >> 20} MiB. Ask for less.", ok=False
+                    f"{tool} returned more than {MAX_BYTES >> 20} MiB. Ask for less.", ok=False
                 )
             if error.error.code == INVALID_PARAMS:
                 return Observation(self._server.hide(error.error.message)[:max_chars], ok=False)
@@ -242,7 +242,7 @@ class Connection:
             return
         if result.structuredContent is None:
             raise self._odd(
-                ValueError(f"{tool} has an output schema and gave no structured content")
+                ValueError(f"{tool} has an output schema and returned no structured content")
             )
         try:
             found = find_mismatch(result.structuredContent, schema)
@@ -347,12 +347,12 @@ class Connection:
         if self.gone:
             return self._fault()
         return EnvironmentFault(
-            self._server.hide(f"server {self._name!r} answered what is no result: {_reason(error)}")
+            self._server.hide(f"server {self._name!r} returned an invalid result: {_reason(error)}")
         )
 
     def _fault(self) -> EnvironmentFault:
         said = (
-            f" (it said: {self._streams.said})"
+            f" (last stderr line: {self._streams.said})"
             if self._streams is not None and self._streams.said
             else ""
         )

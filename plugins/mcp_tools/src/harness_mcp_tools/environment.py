@@ -64,7 +64,7 @@ class McpEnvironment(Environment):
             server = Server.model_validate(one["server"])
             if missing := server.missing():
                 raise RolloutError(
-                    f"server {one['name']!r}: {missing[0]} names no variable that is set on this machine"
+                    f"server {one['name']!r}: {missing[0]} names a variable that is not set on this machine"
                 )
 
     async def open(self, payload: Mapping[str, Any], attempt: str) -> McpSession:

@@ -30,7 +30,7 @@ def tasks_of(file: Path, split: str) -> list[Task]:
     wanted = ("question", "answer") if split else ("question", "answer", "split")
     if lacking := [name for name in wanted if name not in table.columns]:
         raise TaskSetError(
-            f"{file} has no column {lacking[0]!r}. Columns: {', '.join(wanted)}, and, if you like, "
+            f"{file} has no column {lacking[0]!r}. Columns: {', '.join(wanted)}, and optionally "
             f"{', '.join(name for name in COLUMNS if name not in wanted)}"
         )
     tasks = [_task(table, row, split) for row in table.rows]

@@ -61,12 +61,10 @@ class Server(BaseModel):
             )
         if not all(_VARIABLE.fullmatch(name) for name in self.variables):
             raise ValueError(
-                "`env` and `headers` have names of environment variables, never the values"
+                "`env` and `headers` contain names of environment variables, never values"
             )
         if self.state and self.command and not self.per_attempt:
-            raise ValueError(
-                "`state` needs `per_attempt: true`: else it is that of all attempts together"
-            )
+            raise ValueError("`state` needs `per_attempt: true`: otherwise all attempts share it")
         return self
 
     @property
@@ -128,7 +126,7 @@ def servers_of(given: Mapping[str, object], where: str) -> dict[str, Server]:
             ) from None
         if missing := found[name].missing():
             raise ConfigError(
-                f"{where}.{name}.{missing[0]} names no environment variable that is set. Set it, or correct the name; "
-                "the key itself never stands in a configuration"
+                f"{where}.{name}.{missing[0]} names an environment variable that is not set. Set it, or correct the name; "
+                "a configuration never contains the key itself"
             )
     return found

@@ -60,7 +60,7 @@ class McpTasks:
         }
         if sum((path is not None, bool(splits), tasks is not None)) != 1:
             raise ConfigError(
-                "task set 'mcp' takes questions from one place: task.options.path, files of splits "
+                "task set 'mcp' takes questions from exactly one source: task.options.path, files of splits "
                 "(task.options.train, val, test), or another task set (task.options.tasks)"
             )
         self._files = splits if path is None else {"": path.expanduser()}
@@ -123,8 +123,8 @@ class McpTasks:
             for tool in tools:
                 if tool.name in taken:
                     raise TaskSetError(
-                        f"servers {taken[tool.name]!r} and {name!r} both have a tool {tool.name!r}. Choose those that "
-                        f"are offered: task.options.servers.{name}.tools"
+                        f"servers {taken[tool.name]!r} and {name!r} both have a tool {tool.name!r}. Choose the tools "
+                        f"to offer: task.options.servers.{name}.tools"
                     )
                 taken[tool.name] = name
         return found

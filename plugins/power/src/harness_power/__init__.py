@@ -4,6 +4,6 @@ from __future__ import annotations
 
 HARNESS_API = 1
 COMMANDS: dict[str, tuple[str, str]] = {
-    "power": ("harness_power.command", "Seeds and items needed for an effect.")
+    "power": ("harness_power.command", "Compute the seeds and questions that detect an effect.")
 }
 """Map commands to module and summary, as in `harness.cli`."""

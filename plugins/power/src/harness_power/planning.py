@@ -28,9 +28,9 @@ MOST_SEEDS = 1000
 class Plan(TypedDict):
     """The cost of detecting an effect with one validation set, for `harness power`."""
 
-    clusters: Annotated[int, "groups of alike questions in it"]
+    clusters: Annotated[int, "groups of dependent questions in it"]
     questions: Annotated[int, "of the validation set"]
-    seeds: Annotated[int | None, "None where no number is enough"]
+    seeds: Annotated[int | None, "None if no number is enough"]
     runs: Annotated[int | None, "of two arms"]
     machine_s: Annotated[float | None, "by the measured time of a run"]
 
@@ -89,7 +89,9 @@ def planned(
         if run.finished and len(run.validation()):
             found_arms.setdefault(run.arm, []).append(run)
     if not found_arms:
-        raise UserError("no finished run to learn from. `harness runs list` shows what there is")
+        raise UserError(
+            "no finished run to estimate variances from. `harness runs list` shows all runs"
+        )
     family = max(len(found_arms) - 1, 1) if arms is None else arms
     margin = selection.study.get("margin") if margin is None else margin
     pilots = [run for group in found_arms.values() for run in group]

@@ -13,7 +13,7 @@ def harness_environments() -> list[EnvironmentSpec]:
         EnvironmentSpec(
             "no_tools",
             "harness_reasoning_gym.environment:NoTools",
-            "no tool: questions to think about",
+            "no tools: questions that need reasoning only",
         )
     ]
 
@@ -37,7 +37,7 @@ def harness_rewards() -> list[RewardSpec]:
         RewardSpec(
             "reasoning_gym",
             "harness_reasoning_gym.reward:ReasoningGym",
-            "what the data set's own rule gives for the text between <answer> and </answer>",
+            "the data set's own grade of the text between <answer> and </answer>",
             graded=True,
         )
     ]

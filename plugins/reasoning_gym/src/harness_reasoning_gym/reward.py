@@ -32,9 +32,9 @@ class ReasoningGym:
         asked = json.dumps({**task.data, "answer": attempt.answer}).encode() + b"\n"
         said, late = await asyncio.to_thread(self._ask, asked)
         if late:
-            return Verdict(None, f"the grade was not there within {LIMIT_S:g} s")
+            return Verdict(None, f"there was no grade within {LIMIT_S:g} s")
         if not said:
-            return Verdict(None, "the grader ended with this answer")
+            return Verdict(None, "the grader crashed on this answer")
         grade = json.loads(said)
         if "error" in grade:
             return Verdict(None, f"the grader failed: {grade['error']}")

@@ -58,7 +58,7 @@ class ReasoningGymTasks:
                 tasks.append(task)
         if not tasks:
             raise TaskSetError(
-                f"all {split} questions are in val, too: {self.dataset!r} has too few at this difficulty"
+                f"all {split} questions are also in val: {self.dataset!r} has too few at this difficulty"
             )
         return tasks
 

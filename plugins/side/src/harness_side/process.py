@@ -97,7 +97,7 @@ class SideProcess(Generic[Answer]):
                 self._process.stdin.write(line)
                 self._process.stdin.flush()
         except (OSError, ValueError):
-            self.end("it does not take what it is asked")
+            self.end("it does not read its input")
         return answer
 
     async def ask(self, limit_s: float, what: Mapping[str, object]) -> Answer:
@@ -111,7 +111,7 @@ class SideProcess(Generic[Answer]):
             async with asyncio.timeout(limit_s):
                 return _told(await asyncio.wrap_future(answer), self.name)
         except TimeoutError:
-            self.end(f"it gave no answer within {limit_s:g} s")
+            self.end(f"it did not answer within {limit_s:g} s")
             raise self._fault() from None
 
     def wait(self, limit_s: float, what: Mapping[str, object]) -> Answer:
@@ -128,7 +128,7 @@ class SideProcess(Generic[Answer]):
         try:
             return _told(answer.result(limit_s), self.name)
         except TimeoutError:
-            self.end(f"it gave no answer within {limit_s:g} s")
+            self.end(f"it did not answer within {limit_s:g} s")
             raise self._fault() from None
 
     def end(self, why: str) -> None:
@@ -149,7 +149,7 @@ class SideProcess(Generic[Answer]):
             said = cast(Answer, json.loads(line))
             number = said["id"]
         except (ValueError, KeyError, TypeError, RecursionError):
-            self.end(f"it said {line[:80]!r}" if line else "it ended")
+            self.end(f"it wrote {line[:80]!r}" if line else "it ended")
             return False
         with self._lock:
             answer = self._waiting.pop(number, None)
@@ -158,7 +158,7 @@ class SideProcess(Generic[Answer]):
         return True
 
     def _fault(self) -> EnvironmentFault:
-        said = f" (it said: {self._last[0]})" if self._last[0] else ""
+        said = f" (last stderr line: {self._last[0]})" if self._last[0] else ""
         return EnvironmentFault(f"{self.name}: {self.why}{said}")
 
 

@@ -26,11 +26,11 @@ ENDED_BY = {
     "CANCELLED": "was cancelled",
     "TIMEOUT": "reached its time limit",
     "NODE_FAIL": "lost its node",
-    "OUT_OF_MEMORY": "took more memory than it had asked for",
+    "OUT_OF_MEMORY": "used more memory than requested",
     "PREEMPTED": "was preempted",
     "BOOT_FAIL": "got a node that did not start",
     "DEADLINE": "reached its deadline",
-    "REVOKED": "was taken by another cluster",
+    "REVOKED": "was revoked for another cluster",
 }
 """States of a job that was ended by something other than its run."""
 OVER = {"COMPLETED", "FAILED", *ENDED_BY}
@@ -118,7 +118,7 @@ class Slurm(Launcher):
     ) -> None:
         if isinstance(time, int):
             raise ConfigError(
-                f"launcher.slurm.time is the number {time}; YAML reads 12:00:00 without quotes as one, too. Write it "
+                f"launcher.slurm.time is the number {time}; YAML also parses 12:00:00 without quotes as a number. Write it "
                 'in quotes: time: "12:00:00" (or "60", minutes)'
             )
         self._asked = {"partition": partition, "time": time, "cpus-per-task": cpus, "mem": mem}
@@ -136,8 +136,8 @@ class Slurm(Launcher):
         done = _asked(["sbatch", "--test-only", *options], "#!/bin/sh\n")
         if done.returncode:  # submitted anyway, such a job could wait forever
             raise UserError(
-                f"sbatch finds no place for {job.key} ({_said(done)}): nothing can have it, or all that could is down. "
-                f"Asked for: {shlex.join(options)}. Change it by --launch"
+                f"sbatch finds no place for {job.key} ({_said(done)}): no node fits, or all that fit are down. "
+                f"Requested: {shlex.join(options)}. Change it by --launch"
             )
 
     def slots(self, jobs: int, gpus_per_run: int) -> list[Slot]:
@@ -166,7 +166,7 @@ class Slurm(Launcher):
         )
         if done.returncode:
             raise RunFailed(
-                f"sbatch refused {job.key}: {_said(done)}. Jobs that it took go on; the study finds them started again"
+                f"sbatch refused {job.key}: {_said(done)}. Submitted jobs continue; a restarted study finds them"
             )
         self._list = None
         return SlurmJob(self, done.stdout.strip().partition(";")[0], log)
@@ -198,7 +198,7 @@ class Slurm(Launcher):
             self._list = {number.strip(): Listed(name, *of) for number, *of, name in rows}
         elif self._list is None:
             raise EnvironmentProblem(
-                f"squeue does not answer, so what runs is not known: {_said(done)}"
+                f"squeue does not answer, so the running jobs are unknown: {_said(done)}"
             )
         return self._list
 

@@ -31,10 +31,10 @@ def study(
     ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and stop.")] = False,
     only: Annotated[
-        list[str] | None, typer.Option(help="axis=label: leave out other arms; repeatable.")
+        list[str] | None, typer.Option(help="axis=label: run only matching arms; repeatable.")
     ] = None,
     seeds: Annotated[
-        str | None, typer.Option(help="Other seeds than the file's, for example 0,1,2.")
+        str | None, typer.Option(help="Seeds instead of the file's, for example 0,1,2.")
     ] = None,
     set_: Annotated[
         list[str] | None,
@@ -47,29 +47,27 @@ def study(
         typer.Option(
             "--jobs",
             min=1,
-            help="Runs at a time, each on an equal share of cores and GPUs of its own.",
+            help="Concurrent runs, each on an equal share of cores and GPUs.",
         ),
     ] = 1,
     launcher: Annotated[
-        str, typer.Option(help="What runs go to: this machine, or what a plugin brings.")
+        str, typer.Option(help="Launcher of the runs: this machine, or a plugin's.")
     ] = "local",
     launch: Annotated[
         list[str] | None, typer.Option(help="key=value, an option of the launcher; repeatable.")
     ] = None,
-    runs_dir: Annotated[Path, typer.Option(help="Where the study's folder is made.")] = Path(
-        "runs"
-    ),
+    runs_dir: Annotated[Path, typer.Option(help="Parent of the study's folder.")] = Path("runs"),
     any_code: Annotated[
-        bool, typer.Option("--any-code", help="Keep finished runs that other code has made.")
+        bool, typer.Option("--any-code", help="Keep finished runs of other code versions.")
     ] = False,
     without_parity: Annotated[
         bool,
         typer.Option(
-            "--without-parity", help="Make no parity certificates that agents lack, and start."
+            "--without-parity", help="Start without creating missing parity certificates."
         ),
     ] = False,
     json_: Annotated[
-        bool, typer.Option("--json", help="The plan, or what came of it, as JSON on stdout.")
+        bool, typer.Option("--json", help="Print the plan or the results as JSON.")
     ] = False,
 ) -> None:
     """Run a matrix of trainings: start missing runs, resume interrupted ones, keep finished ones."""
@@ -243,12 +241,12 @@ def _certify(agents: list[str]) -> None:
     from harness.cli.parity import failures, run_parity
 
     progress_console().print(
-        f"no parity certificate for {', '.join(agents)}: made first, from scripted episodes"
+        f"no parity certificate for {', '.join(agents)}: creating it first, from scripted episodes"
     )
     try:
         report = run_parity(agents, [])
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"no run was started yet. Go on: {as_called()}") from None
+        raise KeyboardInterrupt(f"no run was started yet. Resume: {as_called()}") from None
     if failed := failures(report):
         (name, why), *others = failed.items()
         more = f" (and so do {', '.join(other for other, _ in others)})" if others else ""
@@ -280,7 +278,7 @@ def _show_plan(plan: Plan) -> None:
     different = plan["differences"]
     if different:
         arms = list(dict.fromkeys(arm for values in different.values() for arm in values))
-        shown = table("key", *arms, title="What differs between arms")
+        shown = table("key", *arms, title="Differences between arms")
         for key, values in different.items():
             shown.add_row(key, *(str(values.get(arm)) for arm in arms))
         out.print(shown)
@@ -302,13 +300,13 @@ def _show_plan(plan: Plan) -> None:
             for arm in {row["arm"] for row in plan["jobs"]}
         )
         out.print(
-            f"Equivalent is out of reach with {planned} seed{'s' * (planned > 1)} at this margin, but for arms that "
-            f"are identical: it takes {least} seeds at least, and more where trainings scatter (`harness power` tells)."
+            f"Equivalence is impossible with {planned} seed{'s' * (planned > 1)} at this margin, except for "
+            f"identical arms: it takes at least {least} seeds, and more if trainings vary (see `harness power`)."
         )
     if plan.get("uncertified"):
         names = ", ".join(plan["uncertified"])
         out.print(
-            f"No parity certificate: {names}. Made first, where a run is to be made (not with --without-parity)."
+            f"No parity certificate: {names}. Created before the first run (not with --without-parity)."
         )
 
 
@@ -325,7 +323,7 @@ def _seeds(text: str) -> list[int]:
         found = [int(part) for part in text.split(",") if part.strip()]
     except ValueError as error:
         raise UserError(
-            f"--seeds wants numbers with commas, for example 0,1,2; got {text!r}"
+            f"--seeds takes numbers separated by commas, for example 0,1,2; got {text!r}"
         ) from error
     if not found:
         raise UserError("--seeds names no seed")

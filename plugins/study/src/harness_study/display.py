@@ -82,7 +82,7 @@ class StudyDisplay:
             self._console.print(f"{self._name}: {sharing(self._whole)}")
             if self._whole["cores_per_run"] == 1:
                 self._console.print(
-                    "With one core a run, Ray may not start in the 15 s that it gives itself."
+                    "With one core per run, Ray may exceed its own start limit of 15 s."
                 )
         if self._console.is_terminal:
             from rich.live import Live

@@ -263,7 +263,7 @@ class StudyRun:
         if not done and status == "running":  # it was killed
             status = "interrupted"
         standing.state = "finished" if done else "failed"
-        reason = why or record.get("reason") or line or f"ended with status {code} and said nothing"
+        reason = why or record.get("reason") or line or f"ended with status {code} without output"
         standing.line = outcome_of(record) if done else reason
         self._folder.set(job, status if status != "finished" or done else "failed", run)
         if not done and RAY_WAS_SLOW in reason and standing.tries < TRIES:
@@ -344,7 +344,7 @@ class StudyRun:
         left = [one.launched for one in self._active if one.launched.cancel]
         told, how = " and ".join(one.told for one in left), "; ".join(one.cancel for one in left)
         return (
-            f"; {told} {'goes on (end it' if len(left) == 1 else 'go on (end them'}: {how})"
+            f"; {told} {'continues (end it' if len(left) == 1 else 'continue (end them'}: {how})"
             if left
             else ""
         )

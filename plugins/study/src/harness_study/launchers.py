@@ -202,6 +202,6 @@ def options(items: Sequence[str]) -> dict[str, object]:
     """
     if wrong := [item for item in items if "=" not in item]:
         raise ConfigError(
-            f"--launch wants key=value, got {wrong[0]!r}. Example: --launch partition=gpu"
+            f"--launch takes key=value, got {wrong[0]!r}. Example: --launch partition=gpu"
         )
     return {key: value for key, _, value in (item.partition("=") for item in items)}

@@ -165,7 +165,7 @@ def jobs_of(study: Study, overrides: Sequence[str] = (), only: Sequence[str] = (
     arms = [combination for combination in every if _chosen(combination, before)]
     evaluate = [agent for agent in study.evaluate if _chosen([("evaluate", agent, {})], after)]
     if not arms or (after and not evaluate):
-        raise ConfigError(f"no arm of study {study.name!r} fits --only {' '.join(only)}")
+        raise ConfigError(f"no arm of study {study.name!r} matches --only {' '.join(only)}")
     jobs: list[Job] = []
     for place, seed in enumerate(seeds):
         shift = place % len(arms)
@@ -176,7 +176,7 @@ def jobs_of(study: Study, overrides: Sequence[str] = (), only: Sequence[str] = (
             jobs += [_evaluation(job, agent) for agent in evaluate]
     if len({job.key for job in jobs}) < len(jobs):
         raise ConfigError(
-            f"study {study.name!r} asks for the same run twice; label its values apart"
+            f"study {study.name!r} has the same run twice; give its values different labels"
         )
     _check_baseline(study, every)
     for spec in {reward_of(job.config): None for job in jobs}:
@@ -271,7 +271,7 @@ def _chosen(combination: Sequence[tuple[str, str, dict[str, Any]]], only: Sequen
     for item in only:
         axis, separator, label = item.partition("=")
         if not separator:
-            raise ConfigError(f"--only wants axis=label, got {item!r}. Example: --only agent=NAME")
+            raise ConfigError(f"--only takes axis=label, got {item!r}. Example: --only agent=NAME")
         found = [(one, name, values.get(one)) for one, name, values in combination]
         if axis not in [one for one, _, _ in found]:
             raise ConfigError(

@@ -182,7 +182,7 @@ class StudyFolder:
                 job,
                 "run",
                 None,
-                "its earlier run is of another training or code" if mine else "not yet run",
+                "its earlier run has another training or code" if mine else "not yet run",
             )
         if usable:
             return Step(
@@ -191,7 +191,7 @@ class StudyFolder:
                 usable[-1].folder.path,
                 f"{usable[-1].record['status']} before its end",
             )
-        by_others = "its earlier run was made by other code (--any-code would keep it)"
+        by_others = "its earlier run has other code (--any-code keeps it)"
         return Step(job, "run", None, by_others if mine else self._set_otherwise(job, runs))
 
     def _set_otherwise(self, job: Job, runs: Sequence[tuple[Run, str]]) -> str:

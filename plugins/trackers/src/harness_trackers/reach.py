@@ -65,8 +65,12 @@ def silent(address: str) -> str:
 
 def left_off(tracker: str, fault: str) -> str:
     """Return the message about a tracker that a training continues without."""
-    later = f"; afterwards: harness runs export RUN --to {tracker}" if tracker in ADDRESSES else ""
-    return f"{tracker}: {fault}. The training goes on without it{later}"
+    later = (
+        f"; export it afterwards: harness runs export RUN --to {tracker}"
+        if tracker in ADDRESSES
+        else ""
+    )
+    return f"{tracker}: {fault}. The training continues without it{later}"
 
 
 def without_keys(address: str) -> str:

@@ -95,7 +95,9 @@ class Process(SideProcess[Answer]):
         for one in loaded:
             one.exception()  # raised below as a fault
         if loading and monotonic() - self._began < LOAD_S:
-            raise EnvironmentFault(f"{self.name} is not loaded after {limit_s:g} s, and goes on")
+            raise EnvironmentFault(
+                f"{self.name} is not loaded after {limit_s:g} s, and continues to load"
+            )
         await asyncio.to_thread(self.told, self._first, 0.0 if loading else LOAD_S)
 
 

@@ -55,7 +55,7 @@ class Verifiers:
         return (
             ""
             if DATA in task.data
-            else f"{task.id} is no task of a taskset of verifiers; take another reward"
+            else f"{task.id} is no task of a taskset of verifiers; use another reward"
         )
 
 
@@ -66,7 +66,7 @@ def verdict_of(said: Answer) -> Verdict:
     terms = " + ".join(
         f"{weight:g} * {name} {score:g}" for name, (score, weight) in rewards.items()
     )
-    ended = "" if said["stopped"] == "agent_completed" else f"; it ended by {said['stopped']}"
+    ended = "" if said["stopped"] == "agent_completed" else f"; ended by {said['stopped']}"
     if not math.isfinite(value):
         return Verdict(None, f"{terms} = {value}, which is not finite{ended}")
     return Verdict(value, f"{terms}{ended}", parts)

@@ -48,7 +48,7 @@ class Desk:
                 if len(text) > (most := asked["max_chars"]):
                     text = f"{text[:most]}\n... ({len(text):,} characters in all)"
                 return {"text": text, "ok": ok}
-        raise ValueError(f"{asked['do']!r} is nothing that can be asked")
+        raise ValueError(f"{asked['do']!r} is no known request")
 
 
 def main(folder: str, domain: str) -> None:

@@ -37,9 +37,9 @@ def _task(domain: Domain, task: Any, split: str) -> Told:
     asked["assertions"] = len(criteria.nl_assertions or ())
     basis = {kind.value for kind in criteria.reward_basis}
     if unjudged := sorted(basis - JUDGED):
-        return {**asked, "left_out": f"its reward takes {', '.join(unjudged)}"}
+        return {**asked, "left_out": f"its reward needs {', '.join(unjudged)}"}
     if task.initial_state is not None:
-        return {**asked, "left_out": "it begins with another database"}
+        return {**asked, "left_out": "it starts with another database"}
     if any(action.requestor != "assistant" for action in criteria.actions):
         return {**asked, "left_out": "its user calls tools"}
     try:

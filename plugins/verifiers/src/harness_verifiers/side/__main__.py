@@ -74,7 +74,7 @@ class Server:
         toolset = self._toolset
         if toolset.config.url:
             raise Refused(
-                f"its tools {toolset.server_name!r} are elsewhere; the task set `mcp` asks such servers"
+                f"its tools {toolset.server_name!r} are on another server; the task set `mcp` supports such servers"
             )
         await stack.enter_async_context(toolset._exit_stack)
         await toolset.setup()
@@ -165,10 +165,10 @@ class Desk:
         self._taskset = taskset_class(name)(config_type.model_validate({**config, "id": name}))
         if environment_class(name) is not SingleAgentEnv:
             raise Refused(
-                "it brings an environment of its own (more than one agent, or a user), which is not run here"
+                "it has an environment of its own (several agents, or a user), which is not supported"
             )
         if not self._taskset.bounded and limit is None:
-            raise Refused("it has no end; say how many: task.options.limit=N")
+            raise Refused("it is infinite; set a limit: task.options.limit=N")
         view = self._taskset if limit is None else self._taskset.take(limit)
         self._tasks = list(view)
         if not self._tasks:
@@ -211,13 +211,13 @@ class Desk:
                 return {"state": await self._sessions.pop(asked["session"]).close()}
             case "score":
                 return await _score(self._task(asked), asked)
-        raise ValueError(f"{asked['do']!r} is nothing that can be asked")
+        raise ValueError(f"{asked['do']!r} is no known request")
 
     def _task(self, asked: JSONObject) -> Any:
         """Return the requested task, if it is unchanged since tasks were loaded."""
         number = asked["number"]
         if number >= len(self._tasks) or self._tasks[number].hash != asked["hash"]:
-            raise Refused(f"task {number} is another one than when the tasks were loaded")
+            raise Refused(f"task {number} has changed since the tasks were loaded")
         return self._tasks[number]
 
 
@@ -243,11 +243,9 @@ def _check(task: Any) -> None:
         and one.default is inspect.Parameter.empty
     ]
     if needs or kind.NEEDS_CONTAINER:
-        raise Refused(
-            f"it needs a runtime in which the agent acted ({needs[0] if needs else 'a container'})"
-        )
+        raise Refused(f"it needs a runtime for the agent ({needs[0] if needs else 'a container'})")
     if any(getattr(kind, name) is not getattr(vf.Task, name) for name in ("setup", "finalize")):
-        raise Refused("its tasks prepare a runtime (setup or finalize), and none is kept here")
+        raise Refused("its tasks prepare a runtime (setup or finalize), which is not supported")
     if task.config.judges or discover_decorated(task, "intercept"):
         raise Refused(
             "a model judges it (config.task.judges)"
@@ -256,7 +254,7 @@ def _check(task: Any) -> None:
         )
     if any(hook_boundary(fn, allow_trace=True) is not Trace for fn in task.hooks("stop")):
         raise Refused(
-            "it stops at single requests or replies; only stops that look at the trace are known here"
+            "it stops at single requests or replies; only stops that read the trace are supported"
         )
     if not task.hooks("reward"):
         raise Refused("its tasks have no reward")
@@ -271,11 +269,11 @@ def _told(task: Any) -> JSONObject:
         [vf.UserMessage(content=data.prompt)] if isinstance(data.prompt, str) else data.prompt or []
     ):
         if not isinstance(message.content, str) or message.role not in ("system", "user"):
-            raise Refused(f"the prompt of task {data.idx} is more than texts of system and user")
+            raise Refused(f"the prompt of task {data.idx} has more than texts of system and user")
         (system if message.role == "system" else asked).append(message.content)
     if not any(text.strip() for text in asked):
         raise Refused(
-            f"task {data.idx} has no prompt: a user opens the conversation, and none is here"
+            f"task {data.idx} has no prompt: a user opens the conversation, which is not supported"
         )
     own = data.model_dump(
         mode="json", include=set(type(data).model_fields) - set(vf.TaskData.model_fields)
@@ -328,7 +326,7 @@ async def _score(task: Any, asked: JSONObject) -> JSONObject:
     trace.stop("agent_completed")
     await task.score(trace)
     if unscored := [name for name, one in trace.rewards.items() if one is None]:
-        raise ValueError(f"reward {unscored[0]!r} gave nothing")
+        raise ValueError(f"reward {unscored[0]!r} returned nothing")
     return {
         "value": trace.reward,
         "rewards": {name: [one.score, one.weight] for name, one in trace.rewards.items()},
