@@ -326,7 +326,7 @@ async def test_other_tools_than_the_task_was_loaded_with_are_refused_by_name(
         assert fewer.fault == (
             "environment 'mcp': server 'odd': tool 'recall' is not offered any more. Load the tasks anew"
         )
-        assert await asyncio.to_thread(tasks.check) == ["what server 'odd' offers"]
+        assert await asyncio.to_thread(tasks.check) == ["the tools of server 'odd'"]
 
 
 class TestContract(EnvironmentContract):

@@ -57,14 +57,14 @@ class McpEnvironment(Environment):
 
     def tools_for(self, payload: Mapping[str, Any]) -> tuple[Tool, ...]:
         """Return the tools of all servers of a task, in the order of the servers."""
-        return tuple(Tool(**one) for server in payload[MCP] for one in server["tools"])
+        return tuple(Tool(**tool) for server in payload[MCP] for tool in server["tools"])
 
     def check(self, payload: Mapping[str, Any]) -> None:
-        for one in payload[MCP]:
-            server = Server.model_validate(one["server"])
+        for entry in payload[MCP]:
+            server = Server.model_validate(entry["server"])
             if missing := server.missing():
                 raise RolloutError(
-                    f"server {one['name']!r}: {missing[0]} names a variable that is not set on this machine"
+                    f"server {entry['name']!r}: {missing[0]} names a variable that is not set on this machine"
                 )
 
     async def open(self, payload: Mapping[str, Any], attempt: str) -> McpSession:
@@ -85,8 +85,12 @@ class McpSession:
     def __init__(self, pool: Pool, payload: Mapping[str, Any]) -> None:
         self._pool = pool
         self._limits = payload["limits"]
-        self._servers = {one["name"]: Server.model_validate(one["server"]) for one in payload[MCP]}
-        self._tools = {one["name"]: [Tool(**tool) for tool in one["tools"]] for one in payload[MCP]}
+        self._servers: dict[str, Server] = {}
+        self._tools: dict[str, list[Tool]] = {}
+        for entry in payload[MCP]:
+            self._servers[entry["name"]] = Server.model_validate(entry["server"])
+            self._tools[entry["name"]] = [Tool(**tool) for tool in entry["tools"]]
+        self._server_of = {tool.name: name for name, tools in self._tools.items() for tool in tools}
         self._own: dict[str, Connection] = {}
         self._checked: dict[str, Connection] = {}
         self._cut_off: set[str] = set()
@@ -112,13 +116,10 @@ class McpSession:
         return connection
 
     async def call(self, tool: str, arguments: Mapping[str, JSON]) -> Observation:
-        name = next(
-            name for name, tools in self._tools.items() if any(one.name == tool for one in tools)
-        )
+        name = self._server_of[tool]
         connection = self._checked[name]
-        if (
-            connection.gone and not self._servers[name].own
-        ):  # ended by another attempt's call, and without state
+        if connection.gone and not self._servers[name].own:
+            # Another attempt's call ended it. It has no state, so that a new one can replace it.
             connection = self._fit(name, await self._pool.get(name, self._servers[name]))
         try:
             return await connection.call(
@@ -143,9 +144,10 @@ class McpSession:
                 await self._checked[name].check()
             return await self._state() if read else None
         finally:
-            for one in self._own.values():
-                one.stop()  # at once, even if the caller is cancelled then
-            await asyncio.gather(*(one.close() for one in self._own.values()))
+            connections = list(self._own.values())
+            for connection in connections:
+                connection.stop()  # at once, even if the caller is cancelled then
+            await asyncio.gather(*(connection.close() for connection in connections))
 
     async def _state(self) -> Mapping[str, JSON] | None:
         """Return the text of each server's resource, by server, or None without resources."""

@@ -80,22 +80,20 @@ class McpTasks:
             return [
                 self._equipped(replace(task, task_set=MCP), "") for task in self._inner.load(split)
             ]
-        found = [
-            self._equipped(task, task.data[MCP]) for task in self._questions if task.split == split
-        ]
-        if not found:
-            raise TaskSetError(
-                f"{', '.join(map(str, self._files.values()))}: split {split!r} is empty. Add questions"
-            )
-        return found
+        questions = [task for task in self._questions if task.split == split]
+        if not questions:
+            files = ", ".join(map(str, self._files.values()))
+            raise TaskSetError(f"{files}: split {split!r} is empty. Add questions")
+        return [self._equipped(task, task.data[MCP]) for task in questions]
 
     @cached_property
     def _questions(self) -> list[Task]:
         return [task for split, file in self._files.items() for task in tasks_of(file, split)]
 
-    def _equipped(self, task: Task, wanted: str) -> Task:
+    def _equipped(self, task: Task, server_names: str) -> Task:
         """Return a task with its tools: of the servers that it names, or of all."""
-        names = [name.strip() for name in wanted.split(",") if name.strip()] or list(self.servers)
+        named = [name.strip() for name in server_names.split(",") if name.strip()]
+        names = named or list(self.servers)
         if unknown := [name for name in names if name not in self.servers]:
             raise TaskSetError(
                 f"question {task.id!r} names server {unknown[0]!r}. There are: {', '.join(self.servers)}"
@@ -105,20 +103,20 @@ class McpTasks:
     @cached_property
     def _offers(self) -> dict[str, tuple[str, Sequence[Tool]]]:
         """Return each server's own name and tools, requested once for all tasks."""
-        found = {}
+        offers = {}
         for name, server in self.servers.items():
             try:
-                found[name] = _offer(name, server)
+                offers[name] = _offer(name, server)
             except EnvironmentFault as error:
                 raise TaskSetError(
                     f"{error} (task.options.servers.{name}). Start it by hand to see more"
                 ) from error
         taken: dict[str, str] = {}
-        for name, (_, tools) in found.items():
-            wanted = self.servers[name].tools
-            if lacking := set(wanted) - {tool.name for tool in tools}:
+        for name, (_, tools) in offers.items():
+            missing = set(self.servers[name].tools) - {tool.name for tool in tools}
+            if missing:
                 raise TaskSetError(
-                    f"task.options.servers.{name}.tools: it has no tool {min(lacking)!r}"
+                    f"task.options.servers.{name}.tools: it has no tool {min(missing)!r}"
                 )
             for tool in tools:
                 if tool.name in taken:
@@ -127,48 +125,49 @@ class McpTasks:
                         f"to offer: task.options.servers.{name}.tools"
                     )
                 taken[tool.name] = name
-        return found
+        return offers
 
     @cached_property
     def _frozen(self) -> dict[str, dict[str, object]]:
-        return {
-            name: {
+        frozen: dict[str, dict[str, object]] = {}
+        for name, server in self.servers.items():
+            _, tools = self._offers[name]
+            frozen[name] = {
                 "name": name,
                 "server": server.model_dump(mode="json", exclude_defaults=True),
-                "tools": [asdict(tool) for tool in self._offers[name][1]],
+                "tools": [asdict(tool) for tool in tools],
             }
-            for name, server in self.servers.items()
-        }
+        return frozen
 
     def context(self, task: Task) -> Mapping[str, str]:
         if self._inner is not None:
             return self._inner.context(task)
-        return {"context": told} if (told := task.data["context"]) else {}
+        context = task.data["context"]
+        return {"context": context} if context else {}
 
     def describe(self) -> Mapping[str, object]:
         """Return servers and tools with hashes of the questions.
 
         No command, path or address of this machine.
         """
-        about = {
-            name: {
+        servers = {}
+        for name, (title, tools) in self._offers.items():
+            definitions = [tool.definition for tool in tools]
+            servers[name] = {
                 "server": title,
-                "tools_sha256": digest({"tools": [tool.definition for tool in tools]}),
+                "tools_sha256": digest({"tools": definitions}),
                 "per_attempt": self.servers[name].own,
             }
-            for name, (title, tools) in self._offers.items()
-        }
         if self._inner is not None:
-            return {"name": MCP, "servers": about, "tasks": dict(self._inner.describe())}
-        asked = {
-            split: [task for task in self._questions if task.split == split] for split in SPLITS
-        }
-        return {
-            "name": MCP,
-            "servers": about,
-            "counts": {split: len(tasks) for split, tasks in asked.items() if tasks},
-            "questions_sha256": {split: _hash(tasks) for split, tasks in asked.items() if tasks},
-        }
+            return {"name": MCP, "servers": servers, "tasks": dict(self._inner.describe())}
+        counts = {}
+        hashes = {}
+        for split in SPLITS:
+            tasks = [task for task in self._questions if task.split == split]
+            if tasks:
+                counts[split] = len(tasks)
+                hashes[split] = _hash(tasks)
+        return {"name": MCP, "servers": servers, "counts": counts, "questions_sha256": hashes}
 
     def check(self) -> list[str]:
         """Return servers with changed tools, and changed files of the other task set."""
@@ -178,7 +177,8 @@ class McpTasks:
                 now = _offer(name, server)
             except EnvironmentFault:
                 continue  # an unreachable server does not mean that its tools changed
-            changed += [] if now == self._offers[name] else [f"what server {name!r} offers"]
+            if now != self._offers[name]:
+                changed.append(f"the tools of server {name!r}")
         return changed + (self._inner.check() if self._inner is not None else [])
 
 
@@ -189,8 +189,8 @@ def _offer(name: str, server: Server) -> tuple[str, Sequence[Tool]]:
 
 
 def _hash(tasks: Sequence[Task]) -> str:
-    asked = [
+    contents = [
         [task.id, task.question, task.gold, task.cluster, task.data["context"], task.data[MCP]]
         for task in tasks
     ]
-    return hashlib.sha256(json.dumps(asked).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(contents).encode()).hexdigest()

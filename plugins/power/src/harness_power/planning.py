@@ -106,11 +106,8 @@ def planned(
             f"--arms is 1 or more; a margin lies between 0 and {width:g} (0.05 is 5 points)"
         )
     found = variances(found_arms, baseline or selection.study.get("baseline"))
-    walls = [
-        result["wall_s"]
-        for result in (run.record["result"] for run in pilots)
-        if result and result.get("wall_s")
-    ]
+    results = [run.record["result"] for run in pilots]
+    walls = [result["wall_s"] for result in results if result and result.get("wall_s")]
     run_s = statistics.median(walls) if walls else None
     strictest = alpha / family  # Holm's first step, which every arm must pass in the worst case
     lowest = min(cast(float, scores([run])["value"].mean()) for run in pilots)
@@ -267,23 +264,18 @@ def _components(table: pl.DataFrame, around: bool = False) -> np.ndarray:
 
     solved: dict[str, float] = {}
     while not solved or min(solved[name] for name in names[1:]) < 0:
-        names = [
-            name
-            for name in names
-            if not solved or name != min(names[1:], key=lambda one: solved[one])
-        ]
+        if solved:
+            most_negative = min(names[1:], key=lambda name: solved[name])
+            names = [name for name in names if name != most_negative]
         squares = [
             (np.bincount(group[name], values) ** 2 / np.maximum(counts[name], 1)).sum()
             for name in names
         ]
-        matrix = np.array([[expected(by, component) for component in names] for by in names])
-        solved = dict(
-            zip(
-                names,
-                np.linalg.lstsq(matrix, np.array(squares), rcond=None)[0].tolist(),
-                strict=True,
-            )
-        )
+        rows = []
+        for by in names:
+            rows.append([expected(by, component) for component in names])
+        solution = np.linalg.lstsq(np.array(rows), np.array(squares), rcond=None)[0]
+        solved = dict(zip(names, solution.tolist(), strict=True))
         if len(names) == 2:
             break
     if not several:
@@ -295,16 +287,18 @@ def _components(table: pl.DataFrame, around: bool = False) -> np.ndarray:
 
 def _within(arms: dict[str, list[Run]]) -> list[pl.DataFrame]:
     """Return differences of neighbouring seeds within the arms that have three or more."""
-    found = []
+    tables = []
     for runs in arms.values():
         if len(runs) < 3:
             continue
         pairs = []
-        for place, (one, other) in enumerate(_neighbours(runs)):
-            mine, theirs = (scores([run]).with_columns(seed=place) for run in (one, other))
-            pairs.append(paired_differences(mine, theirs)[0])
-        found.append(pl.concat(pairs))
-    return found
+        for place, (first, second) in enumerate(_neighbours(runs)):
+            # Both runs get the same seed, so that their scores are paired.
+            first_scores = scores([first]).with_columns(seed=place)
+            second_scores = scores([second]).with_columns(seed=place)
+            pairs.append(paired_differences(first_scores, second_scores)[0])
+        tables.append(pl.concat(pairs))
+    return tables
 
 
 def _neighbours(runs: Sequence[Run]) -> list[tuple[Run, Run]]:

@@ -52,7 +52,7 @@ class ReasoningGymTasks:
         check_split("reasoning_gym", split, self.sizes)
         seen = {task.question for task in self.load("val")} if split == "train" else set()
         tasks = []
-        for task in self._made(split):
+        for task in self._generate(split):
             if task.question not in seen:
                 seen.add(task.question)
                 tasks.append(task)
@@ -62,32 +62,28 @@ class ReasoningGymTasks:
             )
         return tasks
 
-    def _made(self, split: str) -> list[Task]:
+    def _generate(self, split: str) -> list[Task]:
         from harness_reasoning_gym.puzzles import puzzles
 
         size = self.sizes[split]
-        of = (
-            self.dataset,
-            self.level,
-            self.parameters,
-            self.seed + (VAL_SEED if split == "val" else 0),
-            size,
-        )
-        made = puzzles(*of)
-        return [
-            Task(
+        seed = self.seed + (VAL_SEED if split == "val" else 0)
+        parameters = (self.dataset, self.level, self.parameters, seed, size)
+        generated = puzzles(*parameters)
+        tasks = []
+        for number in range(size):
+            entry = generated[number]
+            task = Task(
                 id=f"{self.dataset}/{split}/{number}",
                 task_set="reasoning_gym",
                 split=split,
                 question=entry["question"],
-                gold=str(
-                    entry["answer"] or ""
-                ),  # some puzzles have many right answers and no single gold
+                # Some puzzles have many right answers and no single gold.
+                gold=str(entry["answer"] or ""),
                 difficulty=str(self.level),
-                data={"puzzles": list(of), "number": number},
+                data={"puzzles": list(parameters), "number": number},
             )
-            for number, entry in enumerate(made[number] for number in range(size))
-        ]
+            tasks.append(task)
+        return tasks
 
     def context(self, task: Task) -> Mapping[str, str]:
         return {"form": FORM}

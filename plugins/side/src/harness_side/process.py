@@ -54,7 +54,7 @@ class SideProcess(Generic[Answer]):
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={one: os.environ[one] for one in inherited if one in os.environ},
+            env={key: os.environ[key] for key in inherited if key in os.environ},
         )
         self.why = ""
         self._numbers = itertools.count()
@@ -79,7 +79,7 @@ class SideProcess(Generic[Answer]):
         """Return whether it has ended for any reason."""
         return bool(self.why) or self._process.poll() is not None
 
-    def asked(self, what: Mapping[str, object]) -> Future[Answer]:
+    def send(self, request: Mapping[str, object]) -> Future[Answer]:
         """Send a request and return the future answer.
 
         Raises:
@@ -90,7 +90,7 @@ class SideProcess(Generic[Answer]):
             if self.why:
                 raise self._fault()
             self._waiting[number] = answer
-        line = json.dumps({**what, "id": number}).encode() + b"\n"
+        line = json.dumps({**request, "id": number}).encode() + b"\n"
         assert self._process.stdin is not None
         try:
             with self._writing:
@@ -100,25 +100,25 @@ class SideProcess(Generic[Answer]):
             self.end("it does not read its input")
         return answer
 
-    async def ask(self, limit_s: float, what: Mapping[str, object]) -> Answer:
+    async def ask(self, limit_s: float, request: Mapping[str, object]) -> Answer:
         """Return the answer to a request. After a cancellation the answer is ignored.
 
         Raises:
             EnvironmentFault: There is no answer within the limit, which ends the process.
         """
-        answer = await asyncio.to_thread(self.asked, what)
+        answer = await asyncio.to_thread(self.send, request)
         try:
             async with asyncio.timeout(limit_s):
-                return _told(await asyncio.wrap_future(answer), self.name)
+                return _checked(await asyncio.wrap_future(answer), self.name)
         except TimeoutError:
             self.end(f"it did not answer within {limit_s:g} s")
             raise self._fault() from None
 
-    def wait(self, limit_s: float, what: Mapping[str, object]) -> Answer:
+    def wait(self, limit_s: float, request: Mapping[str, object]) -> Answer:
         """Return the answer like `ask`, without an event loop."""
-        return self.told(self.asked(what), limit_s)
+        return self.receive(self.send(request), limit_s)
 
-    def told(self, answer: Future[Answer], limit_s: float) -> Answer:
+    def receive(self, answer: Future[Answer], limit_s: float) -> Answer:
         """Return the answer to an earlier request.
 
         Raises:
@@ -126,7 +126,7 @@ class SideProcess(Generic[Answer]):
                 states a fault.
         """
         try:
-            return _told(answer.result(limit_s), self.name)
+            return _checked(answer.result(limit_s), self.name)
         except TimeoutError:
             self.end(f"it did not answer within {limit_s:g} s")
             raise self._fault() from None
@@ -146,20 +146,20 @@ class SideProcess(Generic[Answer]):
     def take(self, line: bytes) -> bool:
         """Pass an answer to its request; return whether another one may follow."""
         try:
-            said = cast(Answer, json.loads(line))
-            number = said["id"]
+            answer = cast(Answer, json.loads(line))
+            number = answer["id"]
         except (ValueError, KeyError, TypeError, RecursionError):
             self.end(f"it wrote {line[:80]!r}" if line else "it ended")
             return False
         with self._lock:
-            answer = self._waiting.pop(number, None)
-        if answer is not None and answer.set_running_or_notify_cancel():
-            answer.set_result(said)
+            pending = self._waiting.pop(number, None)
+        if pending is not None and pending.set_running_or_notify_cancel():
+            pending.set_result(answer)
         return True
 
     def _fault(self) -> EnvironmentFault:
-        said = f" (last stderr line: {self._last[0]})" if self._last[0] else ""
-        return EnvironmentFault(f"{self.name}: {self.why}{said}")
+        output = f" (last stderr line: {self._last[0]})" if self._last[0] else ""
+        return EnvironmentFault(f"{self.name}: {self.why}{output}")
 
 
 class Pool(Generic[Process]):
@@ -184,9 +184,11 @@ class Pool(Generic[Process]):
             EnvironmentFault: No process can be started.
         """
         with self._lock:
-            self._sessions = {one: count for one, count in self._sessions.items() if not one.gone}
+            self._sessions = {
+                process: count for process, count in self._sessions.items() if not process.gone
+            }
             process = next(
-                (one for one, count in self._sessions.items() if count < self._most), None
+                (running for running, count in self._sessions.items() if count < self._most), None
             )
             if process is None:
                 try:
@@ -203,7 +205,12 @@ class Pool(Generic[Process]):
                 self._sessions[process] -= 1
 
 
-def _told(answer: Answer, name: str) -> Answer:
+def _checked(answer: Answer, name: str) -> Answer:
+    """Return an answer without a fault.
+
+    Raises:
+        EnvironmentFault: The answer states a fault.
+    """
     if "fault" in answer:
         raise EnvironmentFault(f"{name}: {answer['fault']}")
     return answer

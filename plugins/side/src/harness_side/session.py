@@ -30,25 +30,25 @@ class SideEnvironment(Environment):
 
     def tools_for(self, payload: Payload) -> tuple[Tool, ...]:
         """Return the tools of the payload."""
-        return tuple(Tool(**one) for one in payload["tools"])
+        return tuple(Tool(**tool) for tool in payload["tools"])
 
 
 class SideSession(Generic[Answer]):
     """One attempt's tools. Its process answers `open`, `call` and `close` for the session's name.
 
     Args:
-        kept: Key of the final state in the last answer.
+        state_key: Key of the final state in the last answer.
     """
 
     def __init__(
-        self, process: SideProcess[Answer], attempt: str, payload: Payload, kept: str
+        self, process: SideProcess[Answer], attempt: str, payload: Payload, state_key: str
     ) -> None:
-        self._process, self._attempt, self._kept = process, attempt, kept
+        self._process, self._attempt, self._state_key = process, attempt, state_key
         self._limit_s: float = payload["limits"]["timeout_s"]
         self._max_chars: int = payload["limits"]["max_chars"]
-        self._promised = [Tool(**one) for one in payload["tools"]]
+        self._promised = [Tool(**tool) for tool in payload["tools"]]
 
-    async def open(self, limit_s: float, more: Mapping[str, object] | None = None) -> None:
+    async def open(self, limit_s: float, options: Mapping[str, object] | None = None) -> None:
         """Open the session, and check that it offers the tools of the payload.
 
         Raises:
@@ -56,23 +56,28 @@ class SideSession(Generic[Answer]):
         """
         try:
             offered = await self._process.ask(
-                limit_s, {"do": "open", "session": self._attempt, **(more or {})}
+                limit_s, {"do": "open", "session": self._attempt, **(options or {})}
             )
-            check_offered(self._promised, [Tool(**one) for one in offered["tools"]])
+            check_offered(self._promised, [Tool(**tool) for tool in offered["tools"]])
         except BaseException:
             with contextlib.suppress(EnvironmentFault):
-                self._process.asked(
-                    {"do": "close", "session": self._attempt}
-                )  # even if the caller is cancelled
+                # Not awaited, so that it is sent even if the caller is cancelled.
+                self._process.send({"do": "close", "session": self._attempt})
             raise
 
     async def call(self, tool: str, arguments: Mapping[str, JSON]) -> Observation:
         """Return the result of a tool call."""
-        asked = {"do": "call", "session": self._attempt, "tool": tool, "arguments": dict(arguments)}
-        said = await self._process.ask(self._limit_s, {**asked, "max_chars": self._max_chars})
-        return Observation(said["text"], said["ok"])
+        request = {
+            "do": "call",
+            "session": self._attempt,
+            "tool": tool,
+            "arguments": dict(arguments),
+            "max_chars": self._max_chars,
+        }
+        answer = await self._process.ask(self._limit_s, request)
+        return Observation(answer["text"], answer["ok"])
 
     async def close(self) -> Mapping[str, JSON]:
         """End the session and return its final state."""
-        left = await self._process.ask(CLOSE_S, {"do": "close", "session": self._attempt})
-        return {self._kept: left[self._kept]}
+        answer = await self._process.ask(CLOSE_S, {"do": "close", "session": self._attempt})
+        return {self._state_key: answer[self._state_key]}

@@ -84,9 +84,9 @@ class SlurmJob(Launched):
             return 0, ""
         if state == "FAILED" and reason == "NonZeroExitCode":
             return 1, ""
-        told = ENDED_BY.get(state, "failed")
-        more = "" if reason in ("None", "") else f", {reason}"
-        return None, f"Slurm job {self._number} {told} ({state}{more}); log: {_near(self._log)}"
+        end = ENDED_BY.get(state, "failed")
+        details = "" if reason in ("None", "") else f", {reason}"
+        return None, f"Slurm job {self._number} {end} ({state}{details}); log: {_near(self._log)}"
 
 
 class Slurm(Launcher):
@@ -121,8 +121,8 @@ class Slurm(Launcher):
                 f"launcher.slurm.time is the number {time}; YAML also parses 12:00:00 without quotes as a number. Write it "
                 'in quotes: time: "12:00:00" (or "60", minutes)'
             )
-        self._asked = {"partition": partition, "time": time, "cpus-per-task": cpus, "mem": mem}
-        self._gpus, self._more, self._poll_s = gpus, shlex.split(sbatch), poll_s
+        self._resources = {"partition": partition, "time": time, "cpus-per-task": cpus, "mem": mem}
+        self._gpus, self._further_options, self._poll_s = gpus, shlex.split(sbatch), poll_s
         self._tested: set[tuple[str, ...]] = set()
         self._list: dict[str, Listed] | None = None
         self._looked = 0.0
@@ -133,10 +133,10 @@ class Slurm(Launcher):
         if tuple(options) in self._tested:
             return
         self._tested.add(tuple(options))
-        done = _asked(["sbatch", "--test-only", *options], "#!/bin/sh\n")
+        done = _run(["sbatch", "--test-only", *options], "#!/bin/sh\n")
         if done.returncode:  # submitted anyway, such a job could wait forever
             raise UserError(
-                f"sbatch finds no place for {job.key} ({_said(done)}): no node fits, or all that fit are down. "
+                f"sbatch finds no place for {job.key} ({_error(done)}): no node fits, or all that fit are down. "
                 f"Requested: {shlex.join(options)}. Change it by --launch"
             )
 
@@ -159,14 +159,14 @@ class Slurm(Launcher):
             "--open-mode=append",
             *self._options(job),
         ]
-        done = _asked(
+        done = _run(
             ["sbatch", "--parsable", *options],
             f"#!/bin/sh\nexec {shlex.join(command)}\n",
             environment,
         )
         if done.returncode:
             raise RunFailed(
-                f"sbatch refused {job.key}: {_said(done)}. Submitted jobs continue; a restarted study finds them"
+                f"sbatch refused {job.key}: {_error(done)}. Submitted jobs continue; a restarted study finds them"
             )
         self._list = None
         return SlurmJob(self, done.stdout.strip().partition(";")[0], log)
@@ -178,9 +178,9 @@ class Slurm(Launcher):
         """
         for number, job in self.listed().items():
             if job.name == _name(log) and job.state not in OVER:
-                found = SlurmJob(self, number, log)
-                found.ended()
-                return found
+                launched = SlurmJob(self, number, log)
+                launched.ended()
+                return launched
         return None
 
     def listed(self) -> dict[str, Listed]:
@@ -191,30 +191,30 @@ class Slurm(Launcher):
         """
         if self._list is not None and clock.monotonic() - self._looked < self._poll_s:
             return self._list
-        done = _asked(["squeue", "--me", "--states=all", "--noheader", "--format=%i|%T|%r|%R|%j"])
+        done = _run(["squeue", "--me", "--states=all", "--noheader", "--format=%i|%T|%r|%R|%j"])
         self._looked = clock.monotonic()
         if done.returncode == 0:
             rows = [line.split("|", 4) for line in done.stdout.splitlines()]
-            self._list = {number.strip(): Listed(name, *of) for number, *of, name in rows}
+            self._list = {number.strip(): Listed(name, *fields) for number, *fields, name in rows}
         elif self._list is None:
             raise EnvironmentProblem(
-                f"squeue does not answer, so the running jobs are unknown: {_said(done)}"
+                f"squeue does not answer, so the running jobs are unknown: {_error(done)}"
             )
         return self._list
 
     def _options(self, job: Job) -> list[str]:
         gpus = job.config.gpus if self._gpus is None and job.config.device == "cuda" else self._gpus
-        asked = self._asked | {"gres": f"gpu:{gpus}" if gpus else ""}
+        resources = self._resources | {"gres": f"gpu:{gpus}" if gpus else ""}
         # A job that Slurm requeues by itself would restart its run; the study resumes it instead.
         always = ["--nodes=1", "--ntasks=1", "--no-requeue", "--export=ALL"]
         return [
             *always,
-            *(f"--{name}={value}" for name, value in asked.items() if value),
-            *self._more,
+            *(f"--{name}={value}" for name, value in resources.items() if value),
+            *self._further_options,
         ]
 
 
-def _asked(
+def _run(
     command: Sequence[str], script: str = "", environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run a Slurm command and return its result.
@@ -240,7 +240,7 @@ def _asked(
         ) from error
 
 
-def _said(done: subprocess.CompletedProcess[str]) -> str:
+def _error(done: subprocess.CompletedProcess[str]) -> str:
     return (
         last_line(done.stderr, f"status {done.returncode}")
         .removeprefix(f"{done.args[0]}: ")

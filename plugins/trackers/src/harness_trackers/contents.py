@@ -38,11 +38,11 @@ class Contents:
 
     def by_step(self) -> dict[int, dict[str, float]]:
         """Return the curves by step, then by name, in order."""
-        found: dict[int, dict[str, float]] = defaultdict(dict)
+        steps: dict[int, dict[str, float]] = defaultdict(dict)
         for name, values in self.curves.items():
             for step, value in values.items():
-                found[step][name] = value
-        return dict(sorted(found.items()))
+                steps[step][name] = value
+        return dict(sorted(steps.items()))
 
     def rows(self) -> list[list[str]]:
         """Return the sample as one list per row."""
@@ -52,41 +52,35 @@ class Contents:
 def contents(run: Run) -> Contents:
     """Read a run, without token ids, gold and prompts."""
     steps = run.steps
-    curves = {
-        name: {
-            int(step): float(value)
-            for step, value in steps.select("step", name).drop_nulls(name).rows()
-        }
-        for name in steps.columns
-        if name != "step" and steps[name].dtype.is_numeric()
-    }
-    figures = {
-        key: value
-        for key, value in flatten(dict(run.record["result"] or {})).items()
-        if _plain(value)
-    }
+    curves = {}
+    for name in steps.columns:
+        if name != "step" and steps[name].dtype.is_numeric():
+            rows = steps.select("step", name).drop_nulls(name).rows()
+            curves[name] = {int(step): float(value) for step, value in rows}
+    result = flatten(dict(run.record["result"] or {}))
+    figures = {key: value for key, value in result.items() if _is_scalar(value)}
+    settings = flatten(dict(run.record["config"]))
+    config = {key: value if _is_scalar(value) else str(value) for key, value in settings.items()}
     return Contents(
-        run.id,
-        run.record["agent"],
-        curves,
-        {
-            key: value if _plain(value) else str(value)
-            for key, value in flatten(dict(run.record["config"])).items()
-        },
-        {"status": run.record["status"], **figures},
-        _sample(run.episodes),
+        name=run.id,
+        agent=run.record["agent"],
+        curves=curves,
+        config=config,
+        figures={"status": run.record["status"], **figures},
+        episodes=_sample(run.episodes),
     )
 
 
-def _plain(value: object) -> bool:
+def _is_scalar(value: object) -> bool:
     return isinstance(value, str | int | float | bool)
 
 
 def _sample(episodes: pl.DataFrame) -> dict[str, list[str]]:
     validated = episodes.filter(pl.col("phase") == "val")
     last = validated.filter(pl.col("step") == pl.col("step").max()).sort("task_id").head(EPISODES)
-    return {
-        name: ["" if value is None else str(value)[:CUT] for value in last[name]]
-        for name in SHOWN
-        if name in last.columns
-    }
+    columns = [name for name in SHOWN if name in last.columns]
+    return {name: [_shortened(value) for value in last[name]] for name in columns}
+
+
+def _shortened(value: object) -> str:
+    return "" if value is None else str(value)[:CUT]

@@ -116,27 +116,24 @@ def _splits(table: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
 def _portable(value: object) -> object:
     """Return a value without folder names of this machine and addresses of servers."""
     if isinstance(value, dict):
-        return {key: _portable(one) for key, one in value.items()}
+        return {key: _portable(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_portable(one) for one in value]
+        return [_portable(item) for item in value]
     return LOCAL.sub(PATH, ADDRESS.sub("(an address)", value)) if isinstance(value, str) else value
 
 
 def _card(run: Run, rows: dict[str, dict[str, int]], licence: str | None) -> str:
+    configs = []
+    for name, parts in rows.items():
+        files = [{"split": split, "path": f"{name}/{split}.parquet"} for split in parts]
+        # The first table is what `load_dataset` returns by default.
+        default = {} if configs else {"default": True}
+        configs.append({"config_name": name, **default, "data_files": files})
     header: dict[str, object] = {"license": licence} if licence else {}
     header |= {
         "pretty_name": f"Rollouts of {run.record['agent']}, run {run.id}",
         "tags": ["agent-rl-harness", "agents", "reinforcement-learning", run.record["agent"]],
-        "configs": [
-            {
-                "config_name": name,
-                **({"default": True} if number == 0 else {}),
-                "data_files": [
-                    {"split": split, "path": f"{name}/{split}.parquet"} for split in parts
-                ],
-            }
-            for number, (name, parts) in enumerate(rows.items())
-        ],
+        "configs": configs,
     }
     record, identity = run.record, run.record["identity"]
     facts = {
@@ -158,10 +155,11 @@ def _card(run: Run, rows: dict[str, dict[str, int]], licence: str | None) -> str
     table = "\n".join(
         f"| {name} | {_cell(value)} |" for name, value in facts.items() if value is not None
     )
-    tables = "\n".join(
-        f"| `{name}` | {', '.join(f'{split} {count:,}' for split, count in parts.items())} | {TABLES[name]} |"
-        for name, parts in rows.items()
-    )
+    table_rows = []
+    for name, parts in rows.items():
+        counts = ", ".join(f"{split} {count:,}" for split, count in parts.items())
+        table_rows.append(f"| `{name}` | {counts} | {TABLES[name]} |")
+    tables = "\n".join(table_rows)
     front = yaml.safe_dump(header, sort_keys=False, allow_unicode=True)
     return _TEXT.format(front=front, run=run.id, missing=missing, facts=table, tables=tables)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from harness import EnvironmentSession, RolloutError, TaskSetError
 from harness_side import Payload, SideEnvironment, SideSession
-from harness_verifiers.process import LOAD_S, Source, checked, kept
+from harness_verifiers.process import LOAD_S, Source, checked_python, shared_process
 from harness_verifiers.tasks import DATA
 
 START_S, OPEN_S = 25.0, 4.0
@@ -25,7 +25,7 @@ class VerifiersEnvironment(SideEnvironment):
     def check(self, payload: Payload) -> None:
         if payload["tools"]:
             try:
-                checked(Path(payload["python"]))
+                checked_python(Path(payload["python"]))
             except TaskSetError as error:
                 raise RolloutError(
                     f"{error}. A runner on another machine needs it at that path"
@@ -33,12 +33,12 @@ class VerifiersEnvironment(SideEnvironment):
 
     async def ready(self, payload: Payload) -> None:
         if payload["tools"]:
-            await (await asyncio.to_thread(kept, Source.of(payload))).ready(LOAD_S)
+            await (await asyncio.to_thread(shared_process, Source.of(payload))).ready(LOAD_S)
 
     async def open(self, payload: Payload, attempt: str) -> EnvironmentSession:
         if not payload["tools"]:
             return await super().open(payload, attempt)
-        process = await asyncio.to_thread(kept, Source.of(payload))
+        process = await asyncio.to_thread(shared_process, Source.of(payload))
         await process.ready(START_S)
         session = SideSession(process, attempt, payload, "state")
         await session.open(OPEN_S, {"number": payload["number"], "hash": payload["hash"]})

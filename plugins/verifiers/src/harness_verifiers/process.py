@@ -33,7 +33,7 @@ class Definition(TypedDict):
     parameters: dict[str, JSON]
 
 
-class Told(TypedDict):
+class TaskEntry(TypedDict):
     """A task; `system` is empty if it has none, `hash` is verifiers' own over all its data."""
 
     name: str
@@ -52,7 +52,7 @@ class Answer(TypedDict):
 
     id: int
     fault: NotRequired[str]
-    tasks: NotRequired[list[Told]]
+    tasks: NotRequired[list[TaskEntry]]
     count: NotRequired[int]
     tools: NotRequired[list[Definition]]
     verifiers: NotRequired[str]
@@ -75,7 +75,7 @@ class Process(SideProcess[Answer]):
     def __init__(self, command: Sequence[str], name: str) -> None:
         super().__init__(command, name)
         self._began = monotonic()
-        self._first = self.asked({"do": "tasks", "start": 0})
+        self._first = self.send({"do": "tasks", "start": 0})
 
     def first(self) -> Answer:
         """Return its first tasks, after it has loaded them.
@@ -83,7 +83,7 @@ class Process(SideProcess[Answer]):
         Raises:
             EnvironmentFault: It does not load within `LOAD_S`, which ends it.
         """
-        return self.told(self._first, LOAD_S)
+        return self.receive(self._first, LOAD_S)
 
     async def ready(self, limit_s: float) -> None:
         """Wait until it has loaded. After the limit it continues to load.
@@ -92,13 +92,13 @@ class Process(SideProcess[Answer]):
             EnvironmentFault: It has not loaded within the limit.
         """
         loaded, loading = await asyncio.wait({asyncio.wrap_future(self._first)}, timeout=limit_s)
-        for one in loaded:
-            one.exception()  # raised below as a fault
+        for first in loaded:
+            first.exception()  # raised below as a fault
         if loading and monotonic() - self._began < LOAD_S:
             raise EnvironmentFault(
                 f"{self.name} is not loaded after {limit_s:g} s, and continues to load"
             )
-        await asyncio.to_thread(self.told, self._first, 0.0 if loading else LOAD_S)
+        await asyncio.to_thread(self.receive, self._first, 0.0 if loading else LOAD_S)
 
 
 @dataclass(frozen=True)
@@ -117,13 +117,13 @@ class Source:
     limit: int | None
 
     @classmethod
-    def of(cls, told: Mapping[str, JSON]) -> Source:
+    def of(cls, data: Mapping[str, JSON]) -> Source:
         """Return the source in a task's data or in a payload."""
-        limit = told["limit"]
+        limit = data["limit"]
         return cls(
-            str(told["python"]),
-            str(told["taskset"]),
-            str(told["config"]),
+            str(data["python"]),
+            str(data["taskset"]),
+            str(data["config"]),
             limit if type(limit) is int else None,
         )
 
@@ -141,21 +141,21 @@ class Source:
         return Process(words, self.name)
 
 
-_kept: dict[Source, Process] = {}
+_shared: dict[Source, Process] = {}
 _lock = threading.Lock()
 
 
-def kept(source: Source) -> Process:
+def shared_process(source: Source) -> Process:
     """Return this process's shared side process for a taskset, restarted if it has ended.
 
     Raises:
         EnvironmentFault: The interpreter does not exist.
     """
     with _lock:
-        process = _kept.get(source)
+        process = _shared.get(source)
         if process is None or process.gone:
             try:
-                process = _kept[source] = source.start()
+                process = _shared[source] = source.start()
             except OSError as error:
                 raise EnvironmentFault(f"{source.name} does not start: {error}") from error
     return process
@@ -167,7 +167,7 @@ def default_python() -> Path:
     return Path(named).expanduser() if named else cache_dir() / "verifiers" / "bin" / "python"
 
 
-def checked(python: Path) -> str:
+def checked_python(python: Path) -> str:
     """Return the interpreter's path without resolving links, which identify its environment.
 
     Raises:

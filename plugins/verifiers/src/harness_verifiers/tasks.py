@@ -17,10 +17,10 @@ from harness_verifiers.process import (
     VERIFIERS,
     Definition,
     Source,
-    Told,
-    checked,
+    TaskEntry,
+    checked_python,
     default_python,
-    kept,
+    shared_process,
 )
 
 DATA = "verifiers"
@@ -32,7 +32,7 @@ SPLITS = ("train", "val", "all")
 class Loaded:
     """A loaded taskset: all tasks, the tools of each, the version of verifiers, its files with SHA-256."""
 
-    tasks: Sequence[Told]
+    tasks: Sequence[TaskEntry]
     tools: Sequence[Definition]
     version: str
     files: Mapping[str, str]
@@ -46,7 +46,7 @@ def loaded(source: Source) -> Loaded:
         TaskSetError: It cannot be loaded or run; the message states why.
     """
     try:
-        process = kept(source)
+        process = shared_process(source)
         first = process.first()
         tasks = list(first["tasks"])
         while len(tasks) < first["count"]:
@@ -94,19 +94,19 @@ class VerifiersTasks:
                 message states why.
         """
         check_split("verifiers", split, SPLITS)
-        found = self._loaded.tasks
-        val = -(-len(found) // 5) if self.val_size is None else self.val_size
-        if split == "train" and val >= len(found):
+        tasks = self._loaded.tasks
+        val = -(-len(tasks) // 5) if self.val_size is None else self.val_size
+        if split == "train" and val >= len(tasks):
             raise TaskSetError(
-                f"taskset {self.taskset!r}: all {len(found)} tasks are val. Lower task.options.val_size"
+                f"taskset {self.taskset!r}: all {len(tasks)} tasks are val. Lower task.options.val_size"
             )
-        first = len(found) - val
+        first = len(tasks) - val
         numbers = {
             "train": range(first),
-            "val": range(max(first, 0), len(found)),
-            "all": range(len(found)),
+            "val": range(max(first, 0), len(tasks)),
+            "all": range(len(tasks)),
         }[split]
-        return [self._task(split, number, found[number]) for number in numbers]
+        return [self._task(split, number, tasks[number]) for number in numbers]
 
     @cached_property
     def _source(self) -> Source:
@@ -114,13 +114,13 @@ class VerifiersTasks:
             raise TaskSetError(
                 "which taskset? Name one that is installed: task.options.taskset=NAME"
             )
-        return Source(checked(self.python), self.taskset, self.config, self.limit)
+        return Source(checked_python(self.python), self.taskset, self.config, self.limit)
 
     @property
     def _loaded(self) -> Loaded:
         return loaded(self._source)
 
-    def _task(self, split: str, number: int, told: Told) -> Task:
+    def _task(self, split: str, number: int, told: TaskEntry) -> Task:
         source = self._source
         return Task(
             id=f"{self.taskset}/{number}",

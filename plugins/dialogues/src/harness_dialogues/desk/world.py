@@ -106,22 +106,23 @@ def visit(random: Random) -> Visit:
         f"C{next(numbers)}": Person(name=name, postcode=str(random.randint(10000, 99999)))
         for name in names
     }
-    stock = {article: {size: random.choice((0, 1, 4)) for size in _SIZES} for article in _ARTICLES}
+    stock = {}
+    for article in _ARTICLES:
+        stock[article] = {size: random.choice((0, 1, 4)) for size in _SIZES}
     orders: dict[str, Order] = {
         next(numbers): _order(random, customer) for customer in customers for _ in range(3)
     }
-    mine = next(iter(customers))
+    visitor = next(iter(customers))
     world = World(customers=customers, orders=orders, stock=stock)
     chosen = random.sample(
-        [number for number, order in orders.items() if order["customer"] == mine], 2
+        [number for number, order in orders.items() if order["customer"] == visitor], 2
     )
-    others = [number for number, order in orders.items() if order["customer"] != mine]
+    others = [number for number, order in orders.items() if order["customer"] != visitor]
     chosen[1] = random.choice((chosen[1], chosen[1], chosen[1], others[0]))
     random.shuffle(chosen)
-    wishes = tuple(
-        _wish(random, world, mine, number) for number in chosen[: random.choice((1, 2, 2))]
-    )
-    return Visit(world, mine, wishes)
+    wish_count = random.choice((1, 2, 2))
+    wishes = tuple(_wish(random, world, visitor, number) for number in chosen[:wish_count])
+    return Visit(world, visitor, wishes)
 
 
 def _order(random: Random, customer: str) -> Order:

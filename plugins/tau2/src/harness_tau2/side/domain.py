@@ -38,13 +38,13 @@ class Domain:
 
     def __init__(self, folder: Path, name: str) -> None:
         self.files = folder.joinpath(*PACKAGE.split("."), "data", "domains", name)
-        made = importlib.import_module(f"{PACKAGE}.{name}.tools")
+        module = importlib.import_module(f"{PACKAGE}.{name}.tools")
         title = f"{name.title()}AgentTools"
         self.state: type[StoreModel] = getattr(
             importlib.import_module(f"{PACKAGE}.{name}.{title}"), title
         )
         self.tools: dict[str, Call] = {
-            one.__name__: one() for one in getattr(made, f"all_{name}_tools")
+            factory.__name__: factory() for factory in getattr(module, f"all_{name}_tools")
         }
         database: Any = self.state.model_fields["db"].annotation
         with gzip.open(self.files / "db.json.gz") as file:
@@ -64,12 +64,12 @@ class Domain:
         execute = self.tools[tool]
         current[self.state] = session
         try:
-            said = self._runner.run(execute(**_typed(execute, arguments)))
+            output = self._runner.run(execute(**_typed(execute, arguments)))
         except Exception as error:
             return f"Error: {error}", False
         finally:
             del current[self.state]
-        return said if isinstance(said, str) else json.dumps(said, default=str), True
+        return output if isinstance(output, str) else json.dumps(output, default=str), True
 
     def replay(self, actions: Sequence[tuple[str, Arguments]]) -> tuple[Changes, int]:
         """Return the changes of gold actions, and the number of refused ones, as in the wheel's own scorer."""
@@ -85,14 +85,14 @@ class Domain:
     def changes(self, session: StoreModel) -> Changes:
         """Return changed records. Sessions with equal changes have equal final states."""
         now = _records(session)
-        found = {key: "" for key in self._was if key not in now}
+        changes = {key: "" for key in self._was if key not in now}
         for key, record in now.items():
             was = self._was.get(key)
             if was != record:  # also differs in irrelevant ways, such as the order of a mapping
                 digest = _digest(record)
                 if was is None or digest != _digest(was):
-                    found[key] = digest
-        return found
+                    changes[key] = digest
+        return changes
 
     def definitions(self) -> list[Definition]:
         """Return name, description and schema of every tool, from its signature and documentation."""
@@ -104,9 +104,9 @@ def _records(session: StoreModel) -> dict[str, bytes]:
     database: BaseModel = getattr(session, "db")  # noqa: B009 (a field of its subclasses)
     tables = database.model_dump(warnings=False)
     return {
-        f"{table}/{key}": marshal.dumps(one, 2)
-        for table, found in tables.items()
-        for key, one in found.items()
+        f"{table}/{key}": marshal.dumps(record, 2)
+        for table, records in tables.items()
+        for key, record in records.items()
     }
 
 
@@ -127,10 +127,10 @@ def _typed(execute: Call, arguments: Arguments) -> dict[str, object]:
 
 def _definition(name: str, execute: Call) -> Definition:
     """Return a tool's definition as inspect_ai makes it: its description without the arguments, schemas inlined."""
-    told = docstring_parser.parse(inspect.getdoc(execute) or "")
-    about = {one.arg_name: one.description or "" for one in told.params}
+    documentation = docstring_parser.parse(inspect.getdoc(execute) or "")
+    descriptions = {param.arg_name: param.description or "" for param in documentation.params}
     fields: dict[str, Any] = {
-        argument: (hint, Field(description=about.get(argument)))
+        argument: (hint, Field(description=descriptions.get(argument)))
         for argument, hint in get_type_hints(execute).items()
         if argument != "return"
     }
@@ -139,18 +139,19 @@ def _definition(name: str, execute: Call) -> Definition:
     parameters: dict[str, object] = {
         "type": "object",
         "properties": {
-            key: _inline(one, definitions) for key, one in schema.get("properties", {}).items()
+            key: _inline(part, definitions) for key, part in schema.get("properties", {}).items()
         },
         "required": schema.get("required", []),
         "additionalProperties": False,
     }
-    return {"name": name, "description": (told.description or "").strip(), "parameters": parameters}
+    description = (documentation.description or "").strip()
+    return {"name": name, "description": description, "parameters": parameters}
 
 
 def _inline(schema: object, definitions: Mapping[str, dict[str, object]]) -> object:
     """Return a schema without references and without pydantic's titles."""
     if isinstance(schema, list):
-        return [_inline(one, definitions) for one in schema]
+        return [_inline(part, definitions) for part in schema]
     if not isinstance(schema, dict):
         return schema
     if "$ref" in schema:
@@ -159,7 +160,7 @@ def _inline(schema: object, definitions: Mapping[str, dict[str, object]]) -> obj
             **{k: v for k, v in schema.items() if k != "$ref"},
         }
     first = {"type": schema["type"]} if isinstance(schema.get("type"), str) else {}
-    plain = {
-        key: one for key, one in schema.items() if not (key == "title" and isinstance(one, str))
+    untitled = {
+        key: part for key, part in schema.items() if not (key == "title" and isinstance(part, str))
     }
-    return {key: _inline(one, definitions) for key, one in {**first, **plain}.items()}
+    return {key: _inline(part, definitions) for key, part in {**first, **untitled}.items()}

@@ -19,7 +19,7 @@ class Definition(TypedDict):
     parameters: dict[str, object]
 
 
-class Told(TypedDict):
+class TaskEntry(TypedDict):
     """A task of a domain.
 
     `split` is `train` or `val`, which tau2-bench calls `test`; `assertions` counts those in natural
@@ -39,7 +39,7 @@ class Told(TypedDict):
     refused: NotRequired[int]
 
 
-class Asked(TypedDict, total=False):
+class Request(TypedDict, total=False):
     """A request.
 
     Keys after `do` belong to `open`, `close` and `call`, keys after `session` to `call`.
@@ -59,7 +59,7 @@ class Answer(TypedDict, total=False):
     id: int
     fault: str
     tools: list[Definition]
-    tasks: list[Told]
+    tasks: list[TaskEntry]
     text: str
     ok: bool
     changes: Changes

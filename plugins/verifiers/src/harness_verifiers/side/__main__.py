@@ -92,14 +92,14 @@ class Server:
         prefix = f"{name}_" if (name := self._toolset.server_name) else ""
         return client, [
             (
-                one.name,
+                tool.name,
                 {
-                    "name": prefix + one.name,
-                    "description": one.description or "",
-                    "parameters": one.input_schema,
+                    "name": prefix + tool.name,
+                    "description": tool.description or "",
+                    "parameters": tool.input_schema,
                 },
             )
-            for one in (await client.list_tools()).tools
+            for tool in (await client.list_tools()).tools
         ]
 
 
@@ -142,13 +142,13 @@ class Session:
         """Return a tool's output and whether it succeeded."""
         _slot.set(self._slot)
         client, name = self._where[shown]
-        said = await client.call_tool(name, dict(arguments))
-        content = mcp_content_to_chat_content(said.content)
+        result = await client.call_tool(name, dict(arguments))
+        content = mcp_content_to_chat_content(result.content)
         if not isinstance(content, str):
             content = "\n".join(
                 part.get("text", "(an image, which is not shown)") for part in content
             )
-        return content, not said.is_error
+        return content, not result.is_error
 
     async def close(self) -> JSONObject:
         """Return the final state."""
@@ -187,36 +187,37 @@ class Desk:
         self._tools = session.definitions
         await session.close()
 
-    async def answer(self, asked: JSONObject) -> JSONObject:
+    async def answer(self, request: JSONObject) -> JSONObject:
         """Return the answer to one line."""
-        match asked["do"]:
+        match request["do"]:
             case "tasks":
-                start = asked["start"]
-                page = [_told(task) for task in self._tasks[start : start + PAGE]]
+                start = request["start"]
+                page = [_entry(task) for task in self._tasks[start : start + PAGE]]
                 about = {"verifiers": __version__, "files": _files(type(self._taskset))}
                 return {"tasks": page, "count": len(self._tasks), "tools": self._tools, **about}
             case "open":
-                session = Session(self._task(asked), self._shared)
-                self._sessions[asked["session"]] = session
+                session = Session(self._task(request), self._shared)
+                self._sessions[request["session"]] = session
                 await session.ready
                 return {"tools": session.definitions}
             case "call":
-                text, ok = await self._sessions[asked["session"]].call(
-                    asked["tool"], asked["arguments"]
+                text, ok = await self._sessions[request["session"]].call(
+                    request["tool"], request["arguments"]
                 )
-                if len(text) > (most := asked["max_chars"]):
-                    text = f"{text[:most]}\n... ({len(text):,} characters in all)"
+                limit = request["max_chars"]
+                if len(text) > limit:
+                    text = f"{text[:limit]}\n... ({len(text):,} characters in all)"
                 return {"text": text, "ok": ok}
             case "close":
-                return {"state": await self._sessions.pop(asked["session"]).close()}
+                return {"state": await self._sessions.pop(request["session"]).close()}
             case "score":
-                return await _score(self._task(asked), asked)
-        raise ValueError(f"{asked['do']!r} is no known request")
+                return await _score(self._task(request), request)
+        raise ValueError(f"{request['do']!r} is no known request")
 
-    def _task(self, asked: JSONObject) -> Any:
+    def _task(self, request: JSONObject) -> Any:
         """Return the requested task, if it is unchanged since tasks were loaded."""
-        number = asked["number"]
-        if number >= len(self._tasks) or self._tasks[number].hash != asked["hash"]:
+        number = request["number"]
+        if number >= len(self._tasks) or self._tasks[number].hash != request["hash"]:
             raise Refused(f"task {number} has changed since the tasks were loaded")
         return self._tasks[number]
 
@@ -225,12 +226,18 @@ def _files(kind: type) -> dict[str, str]:
     """Return the SHA-256 of files in the folder of a taskset's class, by path."""
     file = Path(inspect.getfile(kind))
     package = (file.parent / "__init__.py").is_file()
-    found = sorted(file.parent.rglob("*")) if package else [file]
+    files = sorted(file.parent.rglob("*")) if package else [file]
     return {
-        str(one): hashlib.sha256(one.read_bytes()).hexdigest()
-        for one in found
-        if one.is_file() and "__pycache__" not in one.parts
+        str(path): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in files
+        if path.is_file() and "__pycache__" not in path.parts
     }
+
+
+def _requires_runtime(function: Any) -> bool:
+    """Return whether a function has a parameter `runtime` without a default."""
+    parameter = inspect.signature(function).parameters.get("runtime")
+    return parameter is not None and parameter.default is inspect.Parameter.empty
 
 
 def _check(task: Any) -> None:
@@ -239,8 +246,7 @@ def _check(task: Any) -> None:
     needs = [
         fn.__name__
         for fn in (*task.hooks("metric"), *task.hooks("reward"))
-        if (one := inspect.signature(fn).parameters.get("runtime")) is not None
-        and one.default is inspect.Parameter.empty
+        if _requires_runtime(fn)
     ]
     if needs or kind.NEEDS_CONTAINER:
         raise Refused(f"it needs a runtime for the agent ({needs[0] if needs else 'a container'})")
@@ -260,18 +266,19 @@ def _check(task: Any) -> None:
         raise Refused("its tasks have no reward")
 
 
-def _told(task: Any) -> JSONObject:
+def _entry(task: Any) -> JSONObject:
     """Return a task for the host; `prompt` has the texts of system and user."""
     data = task.data
     system = [data.system_prompt] if data.system_prompt else []
-    asked: list[str] = []
-    for message in (
-        [vf.UserMessage(content=data.prompt)] if isinstance(data.prompt, str) else data.prompt or []
-    ):
+    question: list[str] = []
+    messages = data.prompt or []
+    if isinstance(data.prompt, str):
+        messages = [vf.UserMessage(content=data.prompt)]
+    for message in messages:
         if not isinstance(message.content, str) or message.role not in ("system", "user"):
             raise Refused(f"the prompt of task {data.idx} has more than texts of system and user")
-        (system if message.role == "system" else asked).append(message.content)
-    if not any(text.strip() for text in asked):
+        (system if message.role == "system" else question).append(message.content)
+    if not any(text.strip() for text in question):
         raise Refused(
             f"task {data.idx} has no prompt: a user opens the conversation, which is not supported"
         )
@@ -282,7 +289,7 @@ def _told(task: Any) -> JSONObject:
     return {
         "name": data.name or data.id or "",
         "system": "\n\n".join(system),
-        "question": "\n\n".join(asked),
+        "question": "\n\n".join(question),
         "gold": answer
         if isinstance(answer, str) and answer.strip()
         else json.dumps(own, sort_keys=True),
@@ -290,16 +297,16 @@ def _told(task: Any) -> JSONObject:
     }
 
 
-async def _score(task: Any, asked: JSONObject) -> JSONObject:
+async def _score(task: Any, request: JSONObject) -> JSONObject:
     """Return the taskset's own score of a trace rebuilt call by call, as its harness would have recorded it."""
     trace: Any = Trace(
         task=TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash),
-        state=state_cls(type(task)).model_validate(asked["state"] or {}),
+        state=state_cls(type(task)).model_validate(request["state"] or {}),
         agent=AgentInfo(config=AgentConfig()),
     )
-    tools = [vf.Tool.model_validate(one) for one in asked["tools"]]
+    tools = [vf.Tool.model_validate(result) for result in request["tools"]]
     conversation = _opening(task.data)
-    for call in asked["calls"]:
+    for call in request["calls"]:
         stopped = [fn.__name__ for fn in task.hooks("stop") if await call_hook(fn, {Trace: trace})]
         if stopped:
             trace.stop(stopped[0])
@@ -314,23 +321,22 @@ async def _score(task: Any, asked: JSONObject) -> JSONObject:
             finish_reason=call["finish"],
         )
         node = graph.prepare_turn(trace, conversation, tools).commit(response)
-        usage = (
-            None
-            if call["tokens"] is None
-            else vf.Usage(prompt_tokens=call["tokens"][0], completion_tokens=call["tokens"][1])
-        )
+        usage = None
+        if call["tokens"] is not None:
+            prompt_tokens, completion_tokens = call["tokens"]
+            usage = vf.Usage(prompt_tokens=prompt_tokens, completion_tokens=completion_tokens)
         trace.calls.append(
             ModelCall(node=node, model=call["model"], finish_reason=call["finish"], usage=usage)
         )
         conversation.append(reply)
     trace.stop("agent_completed")
     await task.score(trace)
-    if unscored := [name for name, one in trace.rewards.items() if one is None]:
+    if unscored := [name for name, result in trace.rewards.items() if result is None]:
         raise ValueError(f"reward {unscored[0]!r} returned nothing")
     return {
         "value": trace.reward,
-        "rewards": {name: [one.score, one.weight] for name, one in trace.rewards.items()},
-        "metrics": {name: one for name, one in trace.metrics.items() if one is not None},
+        "rewards": {name: [result.score, result.weight] for name, result in trace.rewards.items()},
+        "metrics": {name: result for name, result in trace.metrics.items() if result is not None},
         "stopped": trace.stop_condition,
     }
 
@@ -351,18 +357,18 @@ async def _serve(desk: Desk, say: Any) -> None:
     await desk.start()
     running: set[asyncio.Task[None]] = set()
 
-    async def one(asked: JSONObject) -> None:
+    async def respond(request: JSONObject) -> None:
         try:
-            said = await desk.answer(asked)
+            answer = await desk.answer(request)
         except Refused as refused:
-            said = {"fault": str(refused)}
+            answer = {"fault": str(refused)}
         except Exception as error:
             cause = error.__cause__ or error
-            said = {"fault": f"{type(cause).__name__}: {cause}"[:300]}
-        say({"id": asked["id"], **said})
+            answer = {"fault": f"{type(cause).__name__}: {cause}"[:300]}
+        say({"id": request["id"], **answer})
 
     while line := await lines.readline():
-        task = asyncio.create_task(one(json.loads(line)))
+        task = asyncio.create_task(respond(json.loads(line)))
         running.add(task)
         task.add_done_callback(running.discard)
 
@@ -371,8 +377,8 @@ def main(name: str, config: str, limit: str) -> None:
     """Answer requests until the input ends."""
     out = sys.stdout
 
-    def say(what: JSONObject) -> None:
-        out.write(json.dumps(what) + "\n")
+    def say(answer: JSONObject) -> None:
+        out.write(json.dumps(answer) + "\n")
         out.flush()
 
     with contextlib.redirect_stdout(sys.stderr):  # tasksets may print
