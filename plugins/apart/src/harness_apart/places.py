@@ -43,7 +43,7 @@ REMEMBERED = 10_000
 """Number of replaced launches to remember."""
 
 
-class Told(BaseModel):
+class Launch(BaseModel):
     """A launch's description of itself."""
 
     invitation: dict[str, JsonValue]
@@ -66,10 +66,10 @@ class Place:
     heard: float = field(default_factory=time.monotonic)
 
     @classmethod
-    async def made(cls, told: Told) -> Place:
+    async def made(cls, description: Launch) -> Place:
         """Create an empty place that detects silent runners."""
         store = RunStore(thread_safe=True)
-        await store.add_resources(told.resources)
+        await store.add_resources(description.resources)
         app = StoreServer(store).app
         assert app is not None
 
@@ -82,8 +82,8 @@ class Place:
             return PlainTextResponse(str(error), 400)
 
         return cls(
-            str(told.invitation["run"]),
-            told.invitation,
+            str(description.invitation["run"]),
+            description.invitation,
             store,
             app,
             asyncio.create_task(watch_joined(store)),
@@ -165,8 +165,8 @@ class Places:
             place.heard = time.monotonic()
             return Response(status_code=200)
         try:
-            told = Told.model_validate_json(await request.body())
-            run = str(told.invitation["run"])
+            description = Launch.model_validate_json(await request.body())
+            run = str(description.invitation["run"])
         except (ValueError, LookupError) as error:
             return PlainTextResponse(f"invalid description of a run: {error}", 400)
         async with self._making:
@@ -178,7 +178,7 @@ class Places:
             for oldest in list(self._superseded)[:-REMEMBERED]:
                 del self._superseded[oldest]
             if launch not in self._places:
-                self._places[launch] = await Place.made(told)
+                self._places[launch] = await Place.made(description)
         return Response(status_code=201)
 
     async def _delete(self, request: Request) -> Response:

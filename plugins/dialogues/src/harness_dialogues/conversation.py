@@ -25,22 +25,25 @@ async def converse(
         httpx.HTTPError: The user's endpoint returned an error or no answer.
     """
     prompts: Prompts = toolbox.prompts
-    heard = prompts.user_messages(problem)
+    user_messages = prompts.user_messages(problem)
 
-    async def said() -> str:
+    async def next_message() -> str:
         """Return the user's next message.
 
         In its request, its own messages are the model's, and the agent's a user's.
         """
-        reply = await toolbox.llm(USER).complete(toolbox.http_client, heard)
+        reply = await toolbox.llm(USER).complete(toolbox.http_client, user_messages)
         return (reply.get("content") or "").strip()
 
-    answered, message = "", problem.context.get(OPENING) or await said()
+    last_words, message = "", problem.context.get(OPENING) or await next_message()
     for turn in range(1, toolbox.max_turns + 1):
-        if prompts.ends(message) or not (words := (await answer(message)).strip()):
+        if prompts.ends(message) or not (reply_text := (await answer(message)).strip()):
             break
-        answered = words
+        last_words = reply_text
         if turn < toolbox.max_turns:
-            heard += [{"role": "assistant", "content": message}, {"role": "user", "content": words}]
-            message = await said()
-    return answered
+            user_messages += [
+                {"role": "assistant", "content": message},
+                {"role": "user", "content": reply_text},
+            ]
+            message = await next_message()
+    return last_words

@@ -37,9 +37,9 @@ class Prompts:
 
     def system(self, problem: Problem) -> str:
         """Return the agent's system prompt: the task's context, each text under its name, without instructions."""
-        told = {name: text for name, text in problem.context.items() if name != OPENING}
+        context = {name: text for name, text in problem.context.items() if name != OPENING}
         return SYSTEM + "".join(
-            _PART.format(name=name.capitalize(), text=text) for name, text in told.items()
+            _PART.format(name=name.capitalize(), text=text) for name, text in context.items()
         )
 
     def user_messages(self, problem: Problem) -> list[dict[str, str]]:

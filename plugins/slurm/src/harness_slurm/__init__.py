@@ -62,7 +62,7 @@ class SlurmJob(Launched):
     def __init__(self, launcher: Slurm, number: str, log: Path) -> None:
         self._launcher, self._number, self._log = launcher, number, log
         self._last: Listed | None = None
-        self.told = f"Slurm job {number}"
+        self.description = f"Slurm job {number}"
         self.cancel = f"scancel {number}"
 
     def ended(self) -> bool:
@@ -72,7 +72,9 @@ class SlurmJob(Launched):
         """
         self._last = known = self._launcher.listed().get(self._number)
         if known is not None:  # Slurm job 12, pending (Resources)
-            self.told = f"Slurm job {self._number}, {known.state.lower()} {known.where}".rstrip()
+            self.description = (
+                f"Slurm job {self._number}, {known.state.lower()} {known.where}".rstrip()
+            )
         return self._last is None or self._last.state in OVER
 
     def outcome(self) -> tuple[int | None, str]:

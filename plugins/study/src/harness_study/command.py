@@ -83,19 +83,18 @@ def study(
     jobs = jobs_of(described, set_ or [], only or [])
     for job in jobs:
         check(job.config)
-    for name, given in described.launcher.items():
-        launchers.launcher(name, given, f"launcher.{name}")
-    made = launchers.launcher(
-        launcher, described.launcher.get(launcher, {}) | launchers.options(launch or [])
-    )
-    slots = made.slots(at_once, max(job.config.gpus for job in jobs))
+    for name, launcher_options in described.launcher.items():
+        launchers.launcher(name, launcher_options, f"launcher.{name}")
+    options = described.launcher.get(launcher, {}) | launchers.options(launch or [])
+    chosen = launchers.launcher(launcher, options)
+    slots = chosen.slots(at_once, max(job.config.gpus for job in jobs))
     _refuse_shared_measuring(jobs, slots)
-    lacking = _uncertified(jobs)
-    folder = StudyFolder(runs_dir / described.name, described, jobs, made)
+    uncertified = _uncertified(jobs)
+    folder = StudyFolder(runs_dir / described.name, described, jobs, chosen)
     steps = folder.next_steps(jobs, any_code=any_code)
     plan = _plan(described.name, steps, runs_dir, slots)
-    if lacking:
-        plan["uncertified"] = lacking
+    if uncertified:
+        plan["uncertified"] = uncertified
     if (least := _out_of_reach(jobs, described.margin)) is not None:
         plan["seeds_for_equivalence"] = least
     if dry_run:
@@ -103,17 +102,17 @@ def study(
         return
     for step in steps:
         if step.action != "skip":
-            made.check(step.job)
+            chosen.check(step.job)
     interruptible()
-    if lacking and not without_parity and plan["to_run"]:
-        _certify(lacking)
+    if uncertified and not without_parity and plan["to_run"]:
+        _certify(uncertified)
     with folder.locked():
         shutil.copyfile(study_path(file), folder.path / "study.yaml")
         with StudyDisplay(plan, progress_console()) as display:
             standings = _execute(StudyRun(folder, steps, display.show, slots, any_code))
-    failed = [one for one in standings if one.state == "failed"]
+    failed = [run for run in standings if run.state == "failed"]
     if json_:
-        emit_json([{"job": one.job.key, "state": one.state, "line": one.line} for one in standings])
+        emit_json([{"job": run.job.key, "state": run.state, "line": run.line} for run in standings])
     else:
         _show_end(described.name, folder.path, standings)
     if failed:
@@ -128,9 +127,11 @@ def _execute(run: StudyRun) -> list[Standing]:
     try:
         return run.execute()
     except KeyboardInterrupt:
-        done = sum(one.state in ("finished", "skipped") for one in run.standings)
-        kept = f"{done} of {len(run.standings)} runs are done, and what the others have is kept{run.left()}"
-        raise KeyboardInterrupt(f"{kept}. Go on: {as_called()}") from None
+        done = sum(standing.state in ("finished", "skipped") for standing in run.standings)
+        raise KeyboardInterrupt(
+            f"{done} of {len(run.standings)} runs are done, and what the others have is kept"
+            f"{run.left()}. Go on: {as_called()}"
+        ) from None
 
 
 def _refuse_shared_measuring(jobs: list[Job], slots: list[Slot]) -> None:
@@ -215,7 +216,8 @@ def _out_of_reach(jobs: list[Job], margin: float | None) -> int | None:
         seeds.setdefault(job.arm, set()).add(job.seed)
     if margin is None or len(seeds) < 2:
         return None
-    width = max(spec.high - spec.low for spec in (reward_of(job.config) for job in jobs))
+    rewards = [reward_of(job.config) for job in jobs]
+    width = max(reward.high - reward.low for reward in rewards)
     least = seeds_for_equivalence(margin / width, family=len(seeds) - 1)
     return least if max(map(len, seeds.values())) < least else None
 
@@ -264,11 +266,11 @@ def _show_plan(plan: Plan) -> None:
             head, justify="right" if head in ("", "seed", "steps", "estimate") else "left"
         )
     for index, row in enumerate(plan["jobs"], 1):
-        what = row["action"] if row["kind"] == "train" or row["action"] == "skip" else "evaluate"
+        action = row["action"] if row["kind"] == "train" or row["action"] == "skip" else "evaluate"
         cells = (
             row["arm"],
             str(row["seed"]),
-            what,
+            action,
             row["why"],
             str(row["steps"] or "-"),
             duration(row["estimate_s"]),
@@ -295,10 +297,10 @@ def _show_plan(plan: Plan) -> None:
         text += f"; for {plan['without_estimate']} no run was measured yet, so no estimate"
     out.print(text + ".")
     if (least := plan.get("seeds_for_equivalence")) is not None:
-        planned = max(
-            len({row["seed"] for row in plan["jobs"] if row["arm"] == arm})
-            for arm in {row["arm"] for row in plan["jobs"]}
-        )
+        seeds: dict[str, set[int]] = {}
+        for row in plan["jobs"]:
+            seeds.setdefault(row["arm"], set()).add(row["seed"])
+        planned = max(map(len, seeds.values()))
         out.print(
             f"Equivalence is impossible with {planned} seed{'s' * (planned > 1)} at this margin, except for "
             f"identical arms: it takes at least {least} seeds, and more if trainings vary (see `harness power`)."
@@ -312,19 +314,19 @@ def _show_plan(plan: Plan) -> None:
 
 def _show_end(name: str, path: Path, standings: list[Standing]) -> None:
     out = results()
-    for one in standings:
-        wall = f"  {duration(one.wall_s)}" if one.wall_s else ""
-        out.print(f"{one.state:9} {one.job.key}  {one.line[:120]}{wall}")
+    for run in standings:
+        wall = f"  {duration(run.wall_s)}" if run.wall_s else ""
+        out.print(f"{run.state:9} {run.job.key}  {run.line[:120]}{wall}")
     out.print(f"harness compare {path}    harness report {path}")
 
 
 def _seeds(text: str) -> list[int]:
     try:
-        found = [int(part) for part in text.split(",") if part.strip()]
+        seeds = [int(part) for part in text.split(",") if part.strip()]
     except ValueError as error:
         raise UserError(
             f"--seeds takes numbers separated by commas, for example 0,1,2; got {text!r}"
         ) from error
-    if not found:
+    if not seeds:
         raise UserError("--seeds names no seed")
-    return found
+    return seeds

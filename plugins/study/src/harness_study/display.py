@@ -74,7 +74,7 @@ class StudyDisplay:
         self._at_once: int = plan["runs_at_once"]
         self._seen: dict[str, tuple[str, int]] = {}
         self._validated: dict[str, int] = {}
-        self._said = time.monotonic()
+        self._printed = time.monotonic()
         self._live: Any = None
 
     def __enter__(self) -> Self:
@@ -100,89 +100,89 @@ class StudyDisplay:
         if self._live is not None:
             self._live.update(self._table(standings))
             return
-        due = time.monotonic() - self._said >= EVERY_S
-        self._said = time.monotonic() if due else self._said
-        for index, one in enumerate(standings, 1):
-            key, seen = one.job.key, (one.state, one.tries)
-            validated = len(one.progress.val_curve) if one.progress is not None else 0
-            running = one.state == "running"
-            if self._seen.get(key) != seen and one.state != "waiting":
-                said = (
-                    "started"
-                    if running and one.tries
-                    else f"{one.state}, {one.line[:160]}".rstrip(", ")
-                )
-                if one.wall_s is not None:
-                    said += f", {duration(one.wall_s)}"
+        due = time.monotonic() - self._printed >= EVERY_S
+        if due:
+            self._printed = time.monotonic()
+        for index, run in enumerate(standings, 1):
+            key, seen = run.job.key, (run.state, run.tries)
+            validated = len(run.progress.val_curve) if run.progress is not None else 0
+            running = run.state == "running"
+            if self._seen.get(key) != seen and run.state != "waiting":
+                text = f"{run.state}, {run.line[:160]}".rstrip(", ")
+                if running and run.tries:
+                    text = "started"
+                if run.wall_s is not None:
+                    text += f", {duration(run.wall_s)}"
             elif running and (due or validated > self._validated.get(key, 0)):
-                said = self._standing(one)
+                text = self._standing(run)
             else:
                 continue
             self._seen[key], self._validated[key] = seen, validated
-            self._console.print(f"[{index}/{len(standings)}] {key}: {said}")
+            self._console.print(f"[{index}/{len(standings)}] {key}: {text}")
         if due:
             self._console.print(self._title(standings))
 
     def _title(self, standings: list[Standing]) -> str:
-        done = sum(one.state in ("finished", "skipped", "failed") for one in standings)
+        done = sum(run.state in ("finished", "skipped", "failed") for run in standings)
         left_s = self._left_s(standings)
         left = "" if left_s is None else f", left about {duration(left_s)}"
         return f"Study {self._name}: {done} of {len(standings)} done{left}"
 
     @staticmethod
-    def _standing(one: Standing) -> str:
+    def _standing(run: Standing) -> str:
         """Return a run's progress or, during its start, its last output and the elapsed time."""
-        if one.progress is not None and one.progress.rollouts:
-            return standing(one.progress)
-        return f"{one.line[:120] or 'starting'}, since {duration(_spent_s(one))}"
+        if run.progress is not None and run.progress.rollouts:
+            return standing(run.progress)
+        return f"{run.line[:120] or 'starting'}, since {duration(_spent_s(run))}"
 
     def _table(self, standings: list[Standing]) -> Table:
         return fitted(
-            [_cells(one) for one in standings], self._title(standings), self._console.width
+            [_cells(run) for run in standings], self._title(standings), self._console.width
         )
 
     def _left_s(self, standings: list[Standing]) -> float | None:
         from harness_study.timing import makespan_s
 
-        left: list[float] = []
-        for one in standings:
-            if one.state not in ("waiting", "running"):
+        remaining: list[float] = []
+        for run in standings:
+            if run.state not in ("waiting", "running"):
                 continue
             if (
-                one.state == "running"
-                and one.progress is not None
-                and one.progress.remaining_s is not None
+                run.state == "running"
+                and run.progress is not None
+                and run.progress.remaining_s is not None
             ):
-                left.append(one.progress.remaining_s)
+                remaining.append(run.progress.remaining_s)
                 continue
-            estimate = self._plan[one.job.key]["estimate_s"]
+            estimate = self._plan[run.job.key]["estimate_s"]
             if estimate is None:
                 walls = [done.wall_s for done in standings if done.wall_s]
                 if not walls:
                     return None
                 estimate = sum(walls) / len(walls)
-            left.append(max(0.0, estimate - (_spent_s(one) or 0.0)))
-        return makespan_s(left, self._at_once)
+            remaining.append(max(0.0, estimate - (_spent_s(run) or 0.0)))
+        return makespan_s(remaining, self._at_once)
 
 
-def _spent_s(one: Standing) -> float | None:
-    return (
-        time.monotonic() - one.began if one.began is not None and one.wall_s is None else one.wall_s
-    )
+def _spent_s(run: Standing) -> float | None:
+    if run.began is not None and run.wall_s is None:
+        return time.monotonic() - run.began
+    return run.wall_s
 
 
-def _cells(one: Standing) -> dict[str, str]:
+def _cells(run: Standing) -> dict[str, str]:
     """Return a row of the live table, by column."""
-    state = one.progress
-    spent_s = _spent_s(one)
-    shown = {"arm": one.job.arm, "seed": str(one.job.seed), "state": one.state}
+    progress = run.progress
+    spent_s = _spent_s(run)
+    shown = {"arm": run.job.arm, "seed": str(run.job.seed), "state": run.state}
     shown["time"] = "" if spent_s is None else duration(spent_s)
-    if state is not None:
+    if progress is not None:
         shown |= {
-            name: cell.replace(f" of {state.expected})", ")") for name, cell in cells(state).items()
+            name: cell.replace(f" of {progress.expected})", ")")
+            for name, cell in cells(progress).items()
         }
-        shown["left"] = shown["left"] if one.state == "running" else ""
-    return shown | {"": one.line}
+        shown["left"] = shown["left"] if run.state == "running" else ""
+    return shown | {"": run.line}
 
 
 def fitted(rows: Sequence[Mapping[str, str]], title: str, width: int) -> Table:
@@ -190,19 +190,17 @@ def fitted(rows: Sequence[Mapping[str, str]], title: str, width: int) -> Table:
     from rich.cells import cell_len
     from rich.text import Text
 
-    heads = [head for head in COLUMNS if head == "" or any(row.get(head) for row in rows)]
+    filled = {head for row in rows for head, cell in row.items() if cell}
+    heads = [head for head in COLUMNS if head == "" or head in filled]
 
     def widest(head: str) -> int:
         return max(cell_len(head), *(cell_len(row.get(head, "")) for row in rows))
 
     def room() -> int:
         """Return the width left for the arm; borders take 3 per column and 1 more."""
-        return (
-            width
-            - 1
-            - 3 * len(heads)
-            - sum(widest(head) for head in heads if head not in ("arm", ""))
-        )
+        taken = sum(widest(head) for head in heads if head not in ("arm", ""))
+        borders = 3 * len(heads) + 1
+        return width - taken - borders
 
     heads.remove("")
     arm = widest("arm")
@@ -227,8 +225,8 @@ def _shortened(text: str, chars: int) -> str:
     """Remove a text's middle, because the ends of names distinguish arms better."""
     if len(text) <= chars:
         return text
-    kept = chars - 2
-    return f"{text[: kept - kept // 2]}..{text[len(text) - kept // 2 :]}"
+    remaining = chars - 2
+    return f"{text[: remaining - remaining // 2]}..{text[len(text) - remaining // 2 :]}"
 
 
 def sharing(plan: Plan) -> str:

@@ -22,10 +22,10 @@ from harness.results.folder import RunFolder, now, undisturbed
 from harness.run.record import STUDY_VARIABLE
 from harness.trainers import Progress, Standby
 from harness_study.launchers import Launched
+from harness_study.output import job_of, last_line_of, outcome_of
 from harness_study.plan import Job
 from harness_study.slots import Slot, nearest
 from harness_study.state import Step, StudyFolder
-from harness_study.told import job_of, last_line_of, outcome_of
 
 POLL_S = 0.5
 STOP_S = 45.0
@@ -127,15 +127,18 @@ class StudyRun:
         folder.write()
         try:
             while waiting or self._active:
-                for one in [one for one in self._active if one.launched.ended()]:
-                    again = self._end(one)
-                    waiting[:0] = [again] if again else []
+                ended = [active for active in self._active if active.launched.ended()]
+                for active in ended:
+                    again = self._end(active)
+                    if again is not None:
+                        waiting.insert(0, again)
                 self._fill(waiting)
-                for one in self._active:
-                    one.standing.line = last_line_of(one.log, one.since) or one.launched.told
-                    if one.run is None and self._find_run(one) is not None:
-                        folder.set(one.step.job, "running", one.run, one.launched)
-                    _follow(one)
+                for active in self._active:
+                    line = last_line_of(active.log, active.since)
+                    active.standing.line = line or active.launched.description
+                    if active.run is None and self._find_run(active) is not None:
+                        folder.set(active.step.job, "running", active.run, active.launched)
+                    _follow(active)
                 self._on_change(self.standings)
                 if self._active:
                     time.sleep(POLL_S)
@@ -155,7 +158,7 @@ class StudyRun:
         for step, standing in zip(self._steps, self.standings, strict=True):
             if step.left is not None:
                 slot = nearest(step.left.cores, self._free)
-                self._free = [one for one in self._free if one is not slot]
+                self._free = [free for free in self._free if free is not slot]
                 standing.state, standing.line, standing.began = (
                     "running",
                     step.why,
@@ -176,7 +179,8 @@ class StudyRun:
 
     def _fill(self, waiting: list[tuple[Step, Standing]]) -> None:
         """Start jobs in order while there is room."""
-        busy = {one.step.job.key for one in self._active} | {step.job.key for step, _ in waiting}
+        busy = {active.step.job.key for active in self._active}
+        busy |= {step.job.key for step, _ in waiting}
         for step, standing in list(waiting):
             job = step.job
             if not self._free or len(self._active) >= len(self._slots):
@@ -232,18 +236,18 @@ class StudyRun:
         self._standbys[slot.index] = standby
         return dict(standby.variables)
 
-    def _end(self, one: _Active) -> tuple[Step, Standing] | None:
+    def _end(self, active: _Active) -> tuple[Step, Standing] | None:
         """Record the result of a job.
 
         Return it if it must continue: an earlier launch left it, or Ray did not start.
         """
-        self._active.remove(one)
-        if one.slot is not None:
-            self._free.append(one.slot)
-        job, standing = one.step.job, one.standing
+        self._active.remove(active)
+        if active.slot is not None:
+            self._free.append(active.slot)
+        job, standing = active.step.job, active.standing
         standing.wall_s = None if standing.began is None else time.monotonic() - standing.began
-        code, why = one.launched.outcome()
-        again = self._look_again(one.step) if one.step.left is not None else one.step
+        code, why = active.launched.outcome()
+        again = self._look_again(active.step) if active.step.left is not None else active.step
         if again.action == "skip":
             standing.state, standing.line = "finished", "by an earlier launch"
             if again.folder is not None:
@@ -252,13 +256,13 @@ class StudyRun:
                 )
             self._folder.set(job, "finished", again.folder)
             return None
-        if one.step.left is not None and not why:
+        if active.step.left is not None and not why:
             standing.state, standing.began, standing.wall_s = "waiting", None, None
             return again, standing
-        run = self._find_run(one)
-        _follow(one)
+        run = self._find_run(active)
+        _follow(active)
         record: Mapping[str, Any] = RunFolder(run).read() if run is not None else {}
-        status, line = record.get("status", "failed"), last_line_of(one.log, one.since)
+        status, line = record.get("status", "failed"), last_line_of(active.log, active.since)
         done = status == "finished" and not code
         if not done and status == "running":  # it was killed
             status = "interrupted"
@@ -268,19 +272,19 @@ class StudyRun:
         self._folder.set(job, status if status != "finished" or done else "failed", run)
         if not done and RAY_WAS_SLOW in reason and standing.tries < TRIES:
             standing.state = "waiting"
-            return self._look_again(one.step), standing
+            return self._look_again(active.step), standing
         return None
 
-    def _find_run(self, one: _Active) -> Path | None:
+    def _find_run(self, active: _Active) -> Path | None:
         """Return this job's run, once it has a record that names the job, or None."""
-        if one.run is not None and not (one.run / "run.json").is_file():
-            one.run = None
-        if one.run is None:
+        if active.run is not None and not (active.run / "run.json").is_file():
+            active.run = None
+        if active.run is None:
             for path in self._folder.path.glob("*/run.json"):
                 name = path.parent.name
-                if name not in one.step.earlier and job_of(path.parent) == one.step.job.key:
-                    one.run = path.parent
-        return one.run
+                if name not in active.step.earlier and job_of(path.parent) == active.step.job.key:
+                    active.run = path.parent
+        return active.run
 
     def _look_again(self, step: Step) -> Step:
         return self._folder.next_steps([step.job], any_code=self._any_code)[0]
@@ -320,19 +324,19 @@ class StudyRun:
     def _stop_all(self) -> None:
         """End all local jobs as Ctrl-C would, so that they can be resumed; then by force."""
         with undisturbed():  # a second signal must not orphan them
-            ours = [one for one in self._active if not one.launched.cancel]
-            for one in ours:
-                one.launched.stop()
+            local = [active for active in self._active if not active.launched.cancel]
+            for active in local:
+                active.launched.stop()
             ends = time.monotonic() + STOP_S
-            while (
-                left := [one for one in ours if not one.launched.ended()]
-            ) and time.monotonic() < ends:
+            running = [active for active in local if not active.launched.ended()]
+            while running and time.monotonic() < ends:
                 time.sleep(0.1)
-            for one in left:
-                one.launched.stop(force=True)
-            for one in ours:
-                one.standing.state = "interrupted"
-                self._folder.set(one.step.job, "interrupted", self._find_run(one))
+                running = [active for active in running if not active.launched.ended()]
+            for active in running:
+                active.launched.stop(force=True)
+            for active in local:
+                active.standing.state = "interrupted"
+                self._folder.set(active.step.job, "interrupted", self._find_run(active))
             self._folder.launches[-1]["ended"] = now()
             self._folder.write()
 
@@ -341,13 +345,13 @@ class StudyRun:
 
         Empty if none does.
         """
-        left = [one.launched for one in self._active if one.launched.cancel]
-        told, how = " and ".join(one.told for one in left), "; ".join(one.cancel for one in left)
-        return (
-            f"; {told} {'continues (end it' if len(left) == 1 else 'continue (end them'}: {how})"
-            if left
-            else ""
-        )
+        left = [active.launched for active in self._active if active.launched.cancel]
+        if not left:
+            return ""
+        jobs = " and ".join(launched.description for launched in left)
+        commands = "; ".join(launched.cancel for launched in left)
+        verb = "continues (end it" if len(left) == 1 else "continue (end them"
+        return f"; {jobs} {verb}: {commands})"
 
 
 @contextmanager
@@ -361,17 +365,17 @@ def _bound_to(cores: frozenset[int]) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def _follow(one: _Active) -> None:
+def _follow(active: _Active) -> None:
     """Read a job's progress. Errors are ignored here; the run's end reports them."""
     try:
-        if one.follower is None and one.run is not None:
-            folder = RunFolder(one.run)
+        if active.follower is None and active.run is not None:
+            folder = RunFolder(active.run)
             record = folder.read()
             if (
-                len(record["launches"]) > one.launches
+                len(record["launches"]) > active.launches
             ):  # the run has discarded the rows that it repeats
-                one.follower = Follower.of(folder, record)
-        if one.follower is not None:
-            one.standing.progress = one.follower.look()
+                active.follower = Follower.of(folder, record)
+        if active.follower is not None:
+            active.standing.progress = active.follower.look()
     except (UserError, OSError, ValueError, LookupError):
-        one.standing.progress = None
+        active.standing.progress = None

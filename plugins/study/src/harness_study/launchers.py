@@ -34,7 +34,7 @@ class Launched(Protocol):
 
     Attributes:
         by: Name of its launcher.
-        told: Short description with its location: `process 4711`.
+        description: Short description with its location: `process 4711`.
         cancel: The command that ends it, if it continues without the study; empty if the study ends
             it.
         process: For a local one: process id and start time, seconds since 1970.
@@ -42,7 +42,7 @@ class Launched(Protocol):
     """
 
     by: str
-    told: str
+    description: str
     cancel: str = ""
     process: tuple[int | None, float | None] = (None, None)
     cores: Collection[int] = ()
@@ -101,7 +101,7 @@ class LocalProcess(Launched):
     ) -> None:
         self._process, self._child = process, child
         self.process = process.pid, process.create_time()
-        self.told = f"process {process.pid}"
+        self.description = f"process {process.pid}"
 
     def ended(self) -> bool:
         """Return whether it is over; a zombie is."""
@@ -182,16 +182,15 @@ def launcher(name: str, options: Mapping[str, object], section: str = "--launch"
         PluginError: No installed plugin provides it, or it does not import.
         ConfigError: An option is unknown, missing or does not fit.
     """
-    found = {"local": f"{__name__}:Local"} | {
-        point.name: point.value for point in entry_points(group=GROUP)
-    }
-    if name not in found:
-        hint = nearest(name, found, ".")
+    targets = {"local": f"{__name__}:Local"}
+    targets |= {point.name: point.value for point in entry_points(group=GROUP)}
+    if name not in targets:
+        hint = nearest(name, targets, ".")
         raise PluginError(
-            f"no launcher called {name!r}{hint} Installed: {', '.join(sorted(found))}"
+            f"no launcher called {name!r}{hint} Installed: {', '.join(sorted(targets))}"
         )
-    made: Launcher = make(Spec(name, found[name], ""), options, section)
-    return made
+    built: Launcher = make(Spec(name, targets[name], ""), options, section)
+    return built
 
 
 def options(items: Sequence[str]) -> dict[str, object]:
@@ -204,4 +203,4 @@ def options(items: Sequence[str]) -> dict[str, object]:
         raise ConfigError(
             f"--launch takes key=value, got {wrong[0]!r}. Example: --launch partition=gpu"
         )
-    return {key: value for key, _, value in (item.partition("=") for item in items)}
+    return dict(item.split("=", 1) for item in items)

@@ -153,11 +153,10 @@ def jobs_of(study: Study, overrides: Sequence[str] = (), only: Sequence[str] = (
     if study.arms:
         choices.append([("arm", label, dict(settings)) for label, settings in study.arms.items()])
     for axis, values in axes.items():
-        labelled = (
-            values.items()
-            if isinstance(values, dict)
-            else [(_label(axis, value), value) for value in values]
-        )
+        if isinstance(values, dict):
+            labelled = list(values.items())
+        else:
+            labelled = [(_label(axis, value), value) for value in values]
         choices.append([(axis, str(label), {axis: value}) for label, value in labelled])
     every = list(itertools.product(*choices))
     after = [item for item in only if item.startswith("evaluate=")]
@@ -205,7 +204,10 @@ def differences(jobs: Iterable[Job]) -> dict[str, dict[str, Any]]:
     """Return the configuration keys that differ between arms, with the value of every arm."""
     configs = {job.arm: flatten(job.config.dump()) for job in jobs if job.kind == "train"}
     keys = (key for key in differing(configs.values()) if key != "seed")
-    return {key: {arm: config.get(key) for arm, config in configs.items()} for key in keys}
+    values = {}
+    for key in keys:
+        values[key] = {arm: config.get(key) for arm, config in configs.items()}
+    return values
 
 
 def _resolve(study: Study, settings: Mapping[str, Any], overrides: Sequence[str]) -> Config:
@@ -227,9 +229,11 @@ def _resolve(study: Study, settings: Mapping[str, Any], overrides: Sequence[str]
 def _arm(study: Study, combination: Sequence[Choice], seed: int) -> tuple[str, dict[str, Any]]:
     """Return name and settings of an arm."""
     settings = dict(study.set) | {"seed": seed}
-    for _, _, more in combination:
-        settings |= more
-    return " ".join(one[1] for one in combination) or study.name, settings
+    labels = []
+    for _, label, choice_settings in combination:
+        labels.append(label)
+        settings |= choice_settings
+    return " ".join(labels) or study.name, settings
 
 
 def _check_baseline(study: Study, every: Sequence[Sequence[Choice]]) -> None:
@@ -260,9 +264,9 @@ def _evaluation(job: Job, agent: str) -> Job:
 
 def _label(axis: str, value: object) -> str:
     text = "default" if value is None else str(value)
-    return (
-        text if axis in ("agent", "agent_match", "preset") else f"{axis.rpartition('.')[2]}={text}"
-    )
+    if axis in ("agent", "agent_match", "preset"):
+        return text
+    return f"{axis.rpartition('.')[2]}={text}"
 
 
 def _chosen(combination: Sequence[tuple[str, str, dict[str, Any]]], only: Sequence[str]) -> bool:
@@ -272,18 +276,18 @@ def _chosen(combination: Sequence[tuple[str, str, dict[str, Any]]], only: Sequen
         axis, separator, label = item.partition("=")
         if not separator:
             raise ConfigError(f"--only takes axis=label, got {item!r}. Example: --only agent=NAME")
-        found = [(one, name, values.get(one)) for one, name, values in combination]
-        if axis not in [one for one, _, _ in found]:
+        chosen = {name: (choice, str(values.get(name))) for name, choice, values in combination}
+        if axis not in chosen:
             raise ConfigError(
-                f"--only {item}: the study has no axis {axis!r}. Axes: {', '.join(o for o, *_ in found)}"
+                f"--only {item}: the study has no axis {axis!r}. Axes: {', '.join(chosen)}"
             )
-        here = any(one == axis and label in (name, str(value)) for one, name, value in found)
-        fits[axis] = fits.get(axis, False) or here
+        # A label or the value itself may be given.
+        fits[axis] = fits.get(axis, False) or label in chosen[axis]
     return all(fits.values())
 
 
 def _key(label: str, seed: int) -> str:
-    plain = "".join(letter if letter.isalnum() or letter in "_.=-" else "-" for letter in label)
-    if plain != label:  # "write|check" and "write check" must not share a file
-        plain += "-" + hashlib.sha256(label.encode()).hexdigest()[:4]
-    return f"{plain}-seed{seed}"
+    name = "".join(letter if letter.isalnum() or letter in "_.=-" else "-" for letter in label)
+    if name != label:  # "write|check" and "write check" must not share a file
+        name += "-" + hashlib.sha256(label.encode()).hexdigest()[:4]
+    return f"{name}-seed{seed}"

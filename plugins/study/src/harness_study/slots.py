@@ -51,19 +51,17 @@ def make_slots(jobs: int, gpus_per_run: int = 1) -> list[Slot]:
         )
     gpus = visible_gpus()
     width = len(cores) // jobs
-    return [
-        Slot(
-            index,
-            frozenset(cores[index * width : index * width + share]),
-            tuple(
-                gpus[(index * gpus_per_run + place) % len(gpus)]
-                for place in range(min(gpus_per_run, len(gpus)))
-            )
-            if gpus
-            else None,
-        )
-        for index in range(jobs)
-    ]
+    slots = []
+    for index in range(jobs):
+        own_cores = frozenset(cores[index * width : index * width + share])
+        own_gpus = None
+        if gpus:
+            # Slots take the GPUs in turn, and begin again when there are too few.
+            first = index * gpus_per_run
+            count = min(gpus_per_run, len(gpus))
+            own_gpus = tuple(gpus[place % len(gpus)] for place in range(first, first + count))
+        slots.append(Slot(index, own_cores, own_gpus))
+    return slots
 
 
 def usable_cores() -> int:
@@ -80,7 +78,7 @@ def visible_gpus() -> list[str]:
     """Return the GPUs in CUDA_VISIBLE_DEVICES, else those of nvidia-smi, without loading CUDA."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is not None:
-        return [one.strip() for one in named.split(",") if one.strip()]
+        return [gpu.strip() for gpu in named.split(",") if gpu.strip()]
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return []

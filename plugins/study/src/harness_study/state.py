@@ -98,12 +98,11 @@ class StudyFolder:
                 consent.
         """
         paths = [path.parent for path in sorted(self.path.glob("*/run.json"))]
-        mine = {self.entries[job.key]["run"] for job in jobs}
-        runs = [
-            run
-            for path in paths
-            for run in ([read_run(path)] if path.name in mine else readable([path]))
-        ]
+        own = {self.entries[job.key]["run"] for job in jobs}
+        runs: list[Run] = []
+        for path in paths:
+            # The record of a job's run must be readable, that of any other run need not be.
+            runs += [read_run(path)] if path.name in own else readable([path])
         known = frozenset(path.name for path in paths)
         at_work = {run.folder.path.name for run in runs if run.record["status"] == "running"}
         hashed = [(run, config_hash(run.record["config"])) for run in runs]
@@ -156,34 +155,31 @@ class StudyFolder:
     def _next(
         self, job: Job, runs: Sequence[tuple[Run, str]], any_code: bool, before: Mapping[str, Step]
     ) -> Step:
-        entry, wanted = self.entries[job.key], job.config_hash
-        mine = (
-            [run for run, its in runs if run.trained and its == wanted]
-            if job.kind == "train"
-            else []
-        )
-        usable = [run for run in mine if any_code or same_code(run.record)]
-        if ended := [run for run in usable if run.finished]:
-            return Step(job, "skip", ended[-1].folder.path, "finished")
+        entry, job_hash = self.entries[job.key], job.config_hash
+        own: list[Run] = []
+        if job.kind == "train":
+            own = [run for run, run_hash in runs if run.trained and run_hash == job_hash]
+        usable = [run for run in own if any_code or same_code(run.record)]
+        finished = [run for run in usable if run.finished]
+        if finished:
+            return Step(job, "skip", finished[-1].folder.path, "finished")
         if left := self._left(job, entry):
-            return Step(job, "wait", self._folder(entry), f"still running as {left.told}", left)
+            return Step(
+                job, "wait", self._folder(entry), f"still running as {left.description}", left
+            )
         if job.kind == "eval":
             trained = self._trained(job, before)
-            mine = [
-                run
-                for run, its in runs
-                if run.finished and _made_by(run, job, entry, its == wanted)
-            ]
-            for run in reversed(mine):
-                of = parent["run"] if (parent := run.record.get("parent")) else trained
-                if trained is not None and of == trained and (any_code or same_code(run.record)):
+            for run, run_hash in runs:
+                if run.finished and _made_by(run, job, entry, run_hash == job_hash):
+                    own.append(run)
+            for run in reversed(own):
+                parent = run.record.get("parent")
+                evaluated = parent["run"] if parent else trained
+                same_policy = trained is not None and evaluated == trained
+                if same_policy and (any_code or same_code(run.record)):
                     return Step(job, "skip", run.folder.path, "finished")
-            return Step(
-                job,
-                "run",
-                None,
-                "its earlier run has another training or code" if mine else "not yet run",
-            )
+            why = "its earlier run has another training or code" if own else "not yet run"
+            return Step(job, "run", None, why)
         if usable:
             return Step(
                 job,
@@ -191,27 +187,25 @@ class StudyFolder:
                 usable[-1].folder.path,
                 f"{usable[-1].record['status']} before its end",
             )
-        by_others = "its earlier run has other code (--any-code keeps it)"
-        return Step(job, "run", None, by_others if mine else self._set_otherwise(job, runs))
+        if own:
+            return Step(job, "run", None, "its earlier run has other code (--any-code keeps it)")
+        return Step(job, "run", None, self._set_otherwise(job, runs))
 
     def _set_otherwise(self, job: Job, runs: Sequence[tuple[Run, str]]) -> str:
         """Return why none of the runs is the job's.
 
         Names one that differs only in settings that the study does not vary.
         """
-        own, varied = (
-            flatten(job.config.dump()),
-            {"agent", "agent_match", "seed", *varied_keys(self.study)},
-        )
-        for run in (
-            run
-            for run, _ in runs
-            if run.trained and run.finished and run.record["seed"] == job.seed
-        ):
+        own = flatten(job.config.dump())
+        varied = {"agent", "agent_match", "seed", *varied_keys(self.study)}
+        for run, _ in runs:
+            if not run.trained or not run.finished or run.record["seed"] != job.seed:
+                continue
             other = flatten(run.record["config"])
             keys = [key for key in differing([own, other]) if key in other]
             if keys and varied.isdisjoint(keys):
-                return f"{run.id} has {', '.join(f'{key}={other[key]}' for key in keys[:3])}"
+                settings = [f"{key}={other[key]}" for key in keys[:3]]
+                return f"{run.id} has {', '.join(settings)}"
         return "not yet run"
 
     def _trained(self, job: Job, before: Mapping[str, Step]) -> str | None:
@@ -224,8 +218,9 @@ class StudyFolder:
     def _left(self, job: Job, entry: Entry) -> Launched | None:
         """Return the launched process or job of an earlier launch, possibly of another launcher."""
         log, by = self.log(job), entry.get("launcher")
-        if (found := self.launcher.find(entry, log)) or not by:
-            return found
+        launched = self.launcher.find(entry, log)
+        if launched or not by:
+            return launched
         if by not in self._others:  # one for all jobs, which queries its queue once
             self._others[by] = launcher(by, {})
         return self._others[by].find(entry, log)

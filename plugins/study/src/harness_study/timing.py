@@ -32,39 +32,39 @@ class Timing:
 
 def measured(runs: Sequence[Run]) -> list[tuple[Mapping[str, Any], Timing]]:
     """Return configuration and timing of every finished training."""
-    found: list[tuple[Mapping[str, object], Timing]] = []
+    timings: list[tuple[Mapping[str, object], Timing]] = []
     for run in runs:
         result = run.record["result"]
         if result is None or not run.finished or not run.trained:
             continue
         steps, step_s, wall_s = result.get("steps"), result.get("step_s_median"), result["wall_s"]
         if steps and step_s:
-            found.append(
+            timings.append(
                 (run.record["config"], Timing(max(0.0, wall_s - steps * step_s), step_s, run.id))
             )
-    return found
+    return timings
 
 
 def timing_for(config: Config, known: Sequence[tuple[Mapping[str, Any], Timing]]) -> Timing | None:
     """Return the median timing of the most similar runs, or None if none has the same policy and batch."""
-    mine = config.dump()
+    wanted = config.dump()
 
     def similarity(other: Mapping[str, Any]) -> int:
         if (
-            other["policy"] != mine["policy"]
-            or other["train"]["batch_size"] != mine["train"]["batch_size"]
+            other["policy"] != wanted["policy"]
+            or other["train"]["batch_size"] != wanted["train"]["batch_size"]
         ):
             return 0
-        return 1 + len([key for key in _ALIKE if other.get(key) == mine[key]])
+        return 1 + len([key for key in _ALIKE if other.get(key) == wanted[key]])
 
     best = max((similarity(other) for other, _ in known), default=0)
     if best == 0:
         return None
-    alike = [timing for other, timing in known if similarity(other) == best]
+    most_similar = [timing for other, timing in known if similarity(other) == best]
     return Timing(
-        statistics.median(timing.start_s for timing in alike),
-        statistics.median(timing.step_s for timing in alike),
-        alike[-1].source,
+        statistics.median(timing.start_s for timing in most_similar),
+        statistics.median(timing.step_s for timing in most_similar),
+        most_similar[-1].source,
     )
 
 

@@ -49,7 +49,7 @@ class Worth(TypedDict):
 
 
 @dataclass(frozen=True)
-class Found:
+class Contribution:
     """The result of the evaluations.
 
     Attributes:
@@ -68,9 +68,15 @@ class Found:
 
     def data(self) -> dict[str, object]:
         """Return the result as plain data."""
-        arms = {arm["name"]: arm["accuracy_final"] for arm in self.against_trained["arms"]}
-        own = {"run": self.run, "step": self.step, "start": self.start, "folder": str(self.folder)}
-        return {**own, "accuracy": arms, "worth": dict(self.worth)}
+        accuracy = {arm["name"]: arm["accuracy_final"] for arm in self.against_trained["arms"]}
+        return {
+            "run": self.run,
+            "step": self.step,
+            "start": self.start,
+            "folder": str(self.folder),
+            "accuracy": accuracy,
+            "worth": dict(self.worth),
+        }
 
     def table(self) -> Table:
         """Return a table with one row per role or group."""
@@ -78,10 +84,10 @@ class Found:
         rows = [
             [
                 role,
-                with_interval(one["without"], signed=True),
-                with_interval(one["alone"], signed=True),
+                with_interval(worth["without"], signed=True),
+                with_interval(worth["alone"], signed=True),
             ]
-            for role, one in self.worth.items()
+            for role, worth in self.worth.items()
         ]
         heads = [
             "role",
@@ -188,7 +194,7 @@ def contribution(
     start: Mapping[str, str] | None = None,
     step: int | None = None,
     questions: Questions = Questions(),
-) -> Found:
+) -> Contribution:
     """Evaluate a run's checkpoint greedily with its roles untrained in turn, on the same questions.
 
     Existing evaluations of the same configuration are not repeated.
@@ -209,26 +215,29 @@ def contribution(
     step, _ = checkpoint_dir(trained, step)
     groups = groups_of(trained, patterns)
     arms = arms_of(groups)
-    given = dict(start) if start else _began_with(trained)
-    asked = {
-        name: _asked(trained, step, questions, dict.fromkeys(sorted(frozen), given))
-        for name, frozen in arms.items()
+    start_policy = dict(start) if start else _first_policy(trained)
+    evaluations = {
+        name: _evaluation(trained, step, questions, dict.fromkeys(sorted(untrained), start_policy))
+        for name, untrained in arms.items()
     }
-    begun, model = asked[_arm(arms, groups)].answers, trained.read()["identity"]["model"]
-    answers = next(begun[role] for roles in groups.values() for role in roles)
-    if start is None and (found := role_models({"": answers})[""]) != model:
+    # In the arm without trained roles, the same policy answers every role.
+    start_answers = evaluations[_arm(arms, groups)].answers
+    answers = next(start_answers[role] for roles in groups.values() for role in roles)
+    model = trained.read()["identity"]["model"]
+    start_model = role_models({"": answers})[""]
+    if start is None and start_model != model:
         raise UserError(
-            f"{answers.name} ({found}) is not the policy that {trained.id} began with ({model}): restore it, or name "
+            f"{answers.name} ({start_model}) is not the policy that {trained.id} began with ({model}): restore it, or name "
             "it with --start or --endpoint"
         )
     folder = runs_dir.absolute() / f"contribution-{trained.id}-{step}"
     folder.mkdir(parents=True, exist_ok=True)
     with held(folder, f"another `harness contribution` is running in {folder}"):
-        _evaluate_all(folder, f"{trained.id}, step {step}", asked, console)
-    return Found(trained.id, step, answers.name, folder, *_compared(folder, groups, arms))
+        _evaluate_all(folder, f"{trained.id}, step {step}", evaluations, console)
+    return Contribution(trained.id, step, answers.name, folder, *_compare(folder, groups, arms))
 
 
-def _asked(
+def _evaluation(
     trained: RunFolder, step: int, questions: Questions, roles: Mapping[str, object]
 ) -> Evaluation:
     """Return a greedy evaluation of a checkpoint with some roles answered by other policies."""
@@ -249,59 +258,58 @@ def _arm(
     arms: Mapping[str, frozenset[str]], groups: Mapping[str, Sequence[str]], *trained: str
 ) -> str:
     """Return the arm in which only these groups are trained."""
-    frozen = frozenset(
+    untrained = frozenset(
         role for name, roles in groups.items() if name not in trained for role in roles
     )
-    return next(arm for arm, of in arms.items() if of == frozen)
+    return next(arm for arm, roles in arms.items() if roles == untrained)
 
 
-def _began_with(trained: RunFolder) -> dict[str, str]:
-    policy, model = trained.config().policy, trained.read()["identity"]["model"]
-    _, _, commit = model.partition("@")
-    return {
-        "policy": policy.path,
-        **({"revision": commit} if commit and not Path(policy.path).is_dir() else {}),
-    }
+def _first_policy(trained: RunFolder) -> dict[str, str]:
+    path = trained.config().policy.path
+    _, _, commit = trained.read()["identity"]["model"].partition("@")
+    if commit and not Path(path).is_dir():
+        return {"policy": path, "revision": commit}
+    return {"policy": path}
 
 
 def _evaluate_all(
-    folder: Path, name: str, asked: Mapping[str, Evaluation], console: Console
+    folder: Path, name: str, evaluations: Mapping[str, Evaluation], console: Console
 ) -> None:
     known = read_state(folder)["jobs"] if (folder / STUDY_FILE).is_file() else []
     done = {
         job.get("config_hash", ""): job["run"] for job in known if job.get("state") == "finished"
     }
     jobs: list[Entry] = []
-    for arm, one in asked.items():
-        key, own = re.sub(r"\W+", "-", arm), config_hash(one.config.dump())
-        made = done.get(own)
-        state = "finished" if made and (folder / made / "run.json").is_file() else "planned"
-        run = made if state == "finished" else None
-        seed = one.config.seed
+    for arm, evaluation in evaluations.items():
+        own_hash = config_hash(evaluation.config.dump())
+        run = done.get(own_hash)
+        finished = bool(run) and (folder / str(run) / "run.json").is_file()
         jobs.append(
             {
-                "key": key,
+                "key": re.sub(r"\W+", "-", arm),
                 "arm": arm,
-                "seed": seed,
+                "seed": evaluation.config.seed,
                 "kind": "eval",
-                "config_hash": own,
-                "run": run,
-                "state": state,
+                "config_hash": own_hash,
+                "run": run if finished else None,
+                "state": "finished" if finished else "planned",
             }
         )
-    _write(folder, name, asked, jobs)
-    for job, one in zip(jobs, asked.values(), strict=True):
+    _write(folder, name, evaluations, jobs)
+    for job, evaluation in zip(jobs, evaluations.values(), strict=True):
         if job["state"] == "finished":
             continue
         console.print(f"{job['arm']}:")
-        one.runs_dir = folder
-        job["run"] = one.carry_out(console).id
+        evaluation.runs_dir = folder
+        job["run"] = evaluation.carry_out(console).id
         job["state"] = "finished"
-        _write(folder, name, asked, jobs)
+        _write(folder, name, evaluations, jobs)
 
 
-def _write(folder: Path, name: str, asked: Mapping[str, Evaluation], jobs: list[Entry]) -> None:
-    roles = sorted({role for one in asked.values() for role in one.config.roles})
+def _write(
+    folder: Path, name: str, evaluations: Mapping[str, Evaluation], jobs: list[Entry]
+) -> None:
+    roles = sorted({role for each in evaluations.values() for role in each.config.roles})
     state: StudyState = {
         "schema_version": 1,
         "name": name,
@@ -314,40 +322,39 @@ def _write(folder: Path, name: str, asked: Mapping[str, Evaluation], jobs: list[
     replace_text(folder / STUDY_FILE, json.dumps(state, indent=2, ensure_ascii=False) + "\n")
 
 
-def _compared(
+def _compare(
     folder: Path, groups: Mapping[str, list[str]], arms: Mapping[str, frozenset[str]]
 ) -> tuple[Comparison, dict[str, Worth]]:
     """Compare all arms in a folder with the fully trained one, and return the worth of training."""
-    trained, begun = _arm(arms, groups, *groups), _arm(arms, groups)
-    to_trained, to_begun = compare(select([folder]), trained), compare(select([folder]), begun)
+    trained, untrained = _arm(arms, groups, *groups), _arm(arms, groups)
+    to_trained = compare(select([folder]), trained)
+    to_untrained = compare(select([folder]), untrained)
 
-    def between(of: Comparison, arm: str) -> EstimateData:
-        return next(pair["difference"] for pair in of["pairs"] if pair["arm"] == arm)
+    def difference(comparison: Comparison, arm: str) -> EstimateData:
+        return next(pair["difference"] for pair in comparison["pairs"] if pair["arm"] == arm)
 
     worth: dict[str, Worth] = {}
     for name, roles in groups.items() if len(groups) > 1 else ():
         rest = _arm(arms, groups, *(other for other in groups if other != name))
-        without, alone = (
-            _turned(between(to_trained, rest)),
-            between(to_begun, _arm(arms, groups, name)),
-        )
+        without = _negated(difference(to_trained, rest))
+        alone = difference(to_untrained, _arm(arms, groups, name))
         worth[name] = {"roles": roles, "without": without, "alone": alone}
-    whole = between(to_begun, trained)
+    whole = difference(to_untrained, trained)
     worth["all"] = {
-        "roles": [role for of in groups.values() for role in of],
+        "roles": [role for roles in groups.values() for role in roles],
         "without": whole,
         "alone": whole,
     }
     return to_trained, worth
 
 
-def _turned(one: EstimateData) -> EstimateData:
+def _negated(estimate: EstimateData) -> EstimateData:
     """Return the difference with the opposite sign."""
-    means = tuple(0.0 - mean for mean in one["by_seed"])
+    means = tuple(0.0 - mean for mean in estimate["by_seed"])
     return {
-        **one,
-        "mean": 0.0 - one["mean"],
-        "low": 0.0 - one["high"],
-        "high": 0.0 - one["low"],
+        **estimate,
+        "mean": 0.0 - estimate["mean"],
+        "low": 0.0 - estimate["high"],
+        "high": 0.0 - estimate["low"],
         "by_seed": means,
     }

@@ -65,26 +65,28 @@ class TeamPrompts:
             if tools[at:]
         )
         texts = (HANDOFF, _TOOL, _REPORT, _APPROVED.pattern, *WORKERS)
-        parts = (*(one.hash for one in (self.planner, self.worker, self.critic)), *texts)
+        parts = (self.planner.hash, self.worker.hash, self.critic.hash, *texts)
         self.hash = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
     def again(
-        self, context: Mapping[str, str], reports: Sequence[Report], answer: str, said: str
+        self, context: Mapping[str, str], reports: Sequence[Report], answer: str, critique: str
     ) -> dict[str, str]:
         """Return the planner's further context after a critic rejected its answer."""
-        return {**context, **self.review(reports, answer), "critic": said}
+        return {**context, **self.review(reports, answer), "critic": critique}
 
     def review(self, reports: Sequence[Report], answer: str) -> dict[str, str]:
         """Return the critic's further context."""
         return {"reports": "\n".join(map(str, reports)) or "none", "answer": answer}
 
-    def approves(self, said: str) -> bool:
+    def approves(self, reply: str) -> bool:
         """Return whether a critic's reply accepts the answer."""
-        return _APPROVED.match(said) is not None
+        return _APPROVED.match(reply) is not None
 
 
 def _handoff(worker: str, tools: tuple[Tool, ...]) -> Handoff:
-    told = "\n".join(_TOOL.format(name=tool.name, description=tool.description) for tool in tools)
+    descriptions = "\n".join(
+        _TOOL.format(name=tool.name, description=tool.description) for tool in tools
+    )
     parameters = {
         "type": "object",
         "properties": {
@@ -94,7 +96,9 @@ def _handoff(worker: str, tools: tuple[Tool, ...]) -> Handoff:
         "additionalProperties": False,
     }
     return Handoff(
-        Tool(f"transfer_to_{worker}", HANDOFF.format(worker=worker, tools=told), parameters),
+        Tool(
+            f"transfer_to_{worker}", HANDOFF.format(worker=worker, tools=descriptions), parameters
+        ),
         worker,
         tools,
     )

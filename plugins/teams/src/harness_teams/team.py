@@ -49,21 +49,21 @@ class Team:
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
         """Answer one problem; an endpoint error of any member ends it."""
         prompts: TeamPrompts = toolbox.prompts
-        asked, answer = problem, ""
-        for left in reversed(range(PASSES)):
+        request, answer = problem, ""
+        for passes_left in reversed(range(PASSES)):
             work = Workers(problem.task_id, toolbox, self._work)
             planner = Seat(work.toolbox, PLANNER, prompts.planner, toolbox.max_turns)
-            answer = await self._member.solve(asked, planner)
-            if not left:
+            answer = await self._member.solve(request, planner)
+            if not passes_left:
                 break
             review = replace(problem, context=prompts.review(work.reports, answer))
-            said = await self._member.solve(
+            verdict = await self._member.solve(
                 review, Seat(toolbox.part(()), CRITIC, prompts.critic, 0)
             )
-            if prompts.approves(said):
+            if prompts.approves(verdict):
                 break
-            asked = replace(
-                problem, context=prompts.again(problem.context, work.reports, answer, said)
+            request = replace(
+                problem, context=prompts.again(problem.context, work.reports, answer, verdict)
             )
         return answer
 

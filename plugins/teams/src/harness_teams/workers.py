@@ -36,14 +36,16 @@ class Workers:
         self.reports: list[Report] = []
         self.raised: Exception | None = None
         prompts: TeamPrompts = toolbox.prompts
-        own = {one.tool.name: partial(self._hand_over, one) for one in prompts.handoffs}
-        self.toolbox = toolbox.part([one.tool for one in prompts.handoffs], own)
+        handoffs = {
+            handoff.tool.name: partial(self._hand_over, handoff) for handoff in prompts.handoffs
+        }
+        self.toolbox = toolbox.part([handoff.tool for handoff in prompts.handoffs], handoffs)
 
-    async def _hand_over(self, handoff: Handoff, given: Mapping[str, JSON]) -> str:
+    async def _hand_over(self, handoff: Handoff, arguments: Mapping[str, JSON]) -> str:
         if self._under_way == AT_ONCE:
             return TOO_MANY
         # Nothing is awaited up to here, so that branches and reports follow the order of the calls.
-        report = Report(handoff.worker, str(given["task"]))
+        report = Report(handoff.worker, str(arguments["task"]))
         self.reports.append(report)
         part = self._whole.part(handoff.tools, at_once=True)
         self._under_way += 1

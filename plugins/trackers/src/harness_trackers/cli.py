@@ -49,15 +49,15 @@ def export(
         raise UserError(
             f"--to {to}: there is no such tracker{nearest(to, known, '.')} One of: {', '.join(sorted(known))}"
         )
-    asked = {
+    options = {
         name: value for name, value in (("push", push), ("licence", licence)) if value is not None
     }
     try:
         exporter = known[to].load()
-        if foreign := sorted(asked.keys() - signature(exporter).parameters.keys()):
+        if foreign := sorted(options.keys() - signature(exporter).parameters.keys()):
             raise UserError(f"--{foreign[0]}: --to {to} has no such option")
-        one = one_run(run, runs_dir)
-        place = exporter(one, where, **asked)
+        loaded = one_run(run, runs_dir)
+        place = exporter(loaded, where, **options)
     except ImportError as error:
         raise UserError(f"--to {to}: {error}. Install harness-trackers[{to}]") from error
-    results().print(f"{one.id} is in {to}: {place}")
+    results().print(f"{loaded.id} is in {to}: {place}")

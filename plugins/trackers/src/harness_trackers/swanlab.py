@@ -37,30 +37,32 @@ def export(run: Run, where: str) -> str:
         raise RunFailed(f"SwanLab: {one_line(error)}") from error
 
 
-def _logged(told: Contents, where: Path, online: bool) -> str:
-    os.environ.setdefault(
-        "SWANLAB_LOG_LEVEL", "error"
-    )  # suppresses SwanLab's own lines; this function returns what to do next
+def _logged(exported: Contents, where: Path, online: bool) -> str:
+    # Suppress SwanLab's own lines, because this function returns what to do next.
+    os.environ.setdefault("SWANLAB_LOG_LEVEL", "error")
     import swanlab
 
     where.mkdir(parents=True, exist_ok=True)
-    begun = swanlab.init(
+    run = swanlab.init(
         project=os.environ.get("SWANLAB_PROJ_NAME", "harness"),
-        experiment_name=told.name,
-        group=told.agent,
+        experiment_name=exported.name,
+        group=exported.agent,
         logdir=str(where),
-        config={**told.config, **{f"final/{name}": value for name, value in told.figures.items()}},
+        config={
+            **exported.config,
+            **{f"final/{name}": value for name, value in exported.figures.items()},
+        },
         mode="cloud" if online else "offline",
         settings=swanlab.Settings(
             metadata_collect=False, requirements_collect=False, log_proxy_type="none"
         ),
     )
-    by_step = told.by_step()
+    by_step = exported.by_step()
     for step, values in by_step.items():
-        begun.log(values, step=step)
+        run.log(values, step=step)
     table = swanlab.echarts.Table()
-    table.add(list(told.episodes), told.rows())
-    begun.log({"episodes": table}, step=max(by_step, default=0))
-    place = str(swanlab.get_url() if online else begun.public.run_dir)
-    begun.finish()
+    table.add(list(exported.episodes), exported.rows())
+    run.log({"episodes": table}, step=max(by_step, default=0))
+    place = str(swanlab.get_url() if online else run.public.run_dir)
+    run.finish()
     return place if online else f"swanlab sync {place}"

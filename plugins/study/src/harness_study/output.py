@@ -35,7 +35,7 @@ def outcome_of(record: Mapping[str, object]) -> str:
     graded = bool(result.get("graded"))
     if record.get("kind") == "eval":
         return f"{measured(graded)} {mean(result.get('accuracy'), graded)}"
-    first, last = (
-        mean(result.get(f"val_accuracy_{when}"), graded) for when in ("initial", "final")
-    )
-    return f"{measured(graded)} {first} -> {last}{', nothing could be learned' if result.get('no_signal') else ''}"
+    first = mean(result.get("val_accuracy_initial"), graded)
+    last = mean(result.get("val_accuracy_final"), graded)
+    remark = ", nothing could be learned" if result.get("no_signal") else ""
+    return f"{measured(graded)} {first} -> {last}{remark}"
