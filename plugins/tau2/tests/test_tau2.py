@@ -312,7 +312,7 @@ def test_a_dialogue_that_its_bounds_end_says_so_and_other_gold_is_refused(librar
     assert flags == [(), (NOT_ENDED,)]
     assert not Tau2Reward().refuses(task)
     for gold in ("three", "[1]", '{"changes": {}}'):
-        assert "none of tau2's" in Tau2Reward().refuses(replace(task, gold=gold))
+        assert "not of tau2" in Tau2Reward().refuses(replace(task, gold=gold))
 
 
 def test_what_the_model_gets_wrong_is_an_observation(made: Tau2Environment, library: Path) -> None:
@@ -481,7 +481,7 @@ def test_data_that_has_changed_is_refused_by_name(
     other.mkdir()
     (other / "thesis.txt").write_text("of years")
     (other / "manifest.json").write_text("{}")
-    with pytest.raises(TaskSetError, match="has no tau2 data, so it is not replaced"):
+    with pytest.raises(TaskSetError, match="without tau2 data and is not replaced"):
         prepare(other, *wheel, ["library"])
     assert (other / "thesis.txt").read_text() == "of years"
 

@@ -122,7 +122,7 @@ def test_roles_are_those_that_called_and_count_together_as_asked(run: RunFolder)
             ["--start", "pocket-sql", "--endpoint", "http://127.0.0.1:1/v1"],
             "either --start or --endpoint",
         ),
-        (["--endpoint", "http://127.0.0.1:1/v1"], "--endpoint and --model go together"),
+        (["--endpoint", "http://127.0.0.1:1/v1"], "--endpoint and --model must be given together"),
         (["--start", "./nowhere"], "--start ./nowhere: there is no folder nowhere"),
         (["--start", "pocket-sq"], "--start pocket-sq: "),
         (["--endpoint", "nowhere", "--model", "m"], "--endpoint nowhere: "),

@@ -136,7 +136,7 @@ async def test_a_side_process_that_dies_or_hangs_scores_nothing_and_is_made_anew
     other = Task(**{**{name: getattr(task, name) for name in Task.__slots__}, "data": _other(task)})
     monkeypatch.setattr(rewards, "SCORE_S", 60.0)
     refused = await reward.score(other, right)
-    assert refused.value is None and "another one than when the tasks were loaded" in refused.reason
+    assert refused.value is None and "has changed since the tasks were loaded" in refused.reason
 
 
 def _other(task: Task) -> Mapping[str, Any]:

@@ -221,7 +221,7 @@ class StudyFolder:
         launched = self.launcher.find(entry, log)
         if launched or not by:
             return launched
-        if by not in self._others:  # one for all jobs, which queries its queue once
+        if by not in self._others:  # one for all jobs, which reads its queue once
             self._others[by] = launcher(by, {})
         return self._others[by].find(entry, log)
 
