@@ -24,7 +24,7 @@ DRAW = ["phase", "step", "task_id", "session"]
 
 
 def agree(arms: Mapping[str, Sequence[Run]], baseline: str) -> dict[str, Agreement]:
-    """Return shares of answers equal to the baseline's of the same seed, by arm, pooled over seeds."""
+    """Return shares of answers equal to the baseline's, by arm, pooled over common seeds."""
     if any(
         column not in run.episodes.columns
         for runs in arms.values()

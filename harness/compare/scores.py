@@ -26,7 +26,7 @@ def span_of(runs: Sequence[Run]) -> tuple[float, float]:
 
 
 def worst_cases(runs: Sequence[Run]) -> tuple[float, float] | None:
-    """Return the last validation's mean score with the lowest reward for unscored rollouts, and the highest.
+    """Return the last mean score with the lowest reward for unscored rollouts, and the highest.
 
     Returns:
         None if everything was scored.

@@ -91,7 +91,7 @@ def share_df(share: np.ndarray) -> float:
 
 
 def least_variance(value: object, tasks: object) -> float:
-    """Return the variance of a mean if only questions or only scores varied, whichever is larger."""
+    """Return the larger variance of a mean if only questions or only scores varied."""
     import numpy as np
 
     scores = np.asarray(value, float)

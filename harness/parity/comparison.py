@@ -1,4 +1,4 @@
-"""Compare an agent's recordings with the reference's: list differences, or measure the deviation."""
+"""Compare an agent's recordings with the reference's: differences or the deviation."""
 
 from __future__ import annotations
 

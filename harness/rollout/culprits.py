@@ -1,4 +1,4 @@
-"""Find the rollout that blocks or ends its worker, and settle it as the agent's failure, without harm to others.
+"""Find the rollout that blocks or ends its worker, and settle it as the agent's failure.
 
 One event loop has many rollouts of an agent in progress. One that blocks the loop (`time.sleep`, an
 endless loop) past its deadline, or that ends the process (`os._exit`, a signal to itself), would

@@ -1,4 +1,4 @@
-"""The stage of the agents' contract: a scripted model behind a real gateway, and leftover checks."""
+"""The stage of the agents' contract: a scripted model behind a real gateway."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tasksets of verifiers keep the contracts; what fails in the other environment leaves attempts unscored."""
+"""Tasksets of verifiers keep the contracts.
+
+What fails in the other environment leaves attempts unscored.
+"""
 
 from __future__ import annotations
 
@@ -132,7 +135,7 @@ async def test_a_side_process_that_dies_or_hangs_scores_nothing_and_is_made_anew
     monkeypatch.setattr(rewards, "TRIES", 1)
     os.kill(shared_process(source).pid, signal.SIGSTOP)
     hung = await reward.score(task, right)
-    assert hung.value is None and "no answer within 1 s" in hung.reason
+    assert hung.value is None and "did not answer within 1 s" in hung.reason
     other = Task(**{**{name: getattr(task, name) for name in Task.__slots__}, "data": _other(task)})
     monkeypatch.setattr(rewards, "SCORE_S", 60.0)
     refused = await reward.score(other, right)

@@ -1,4 +1,4 @@
-"""The store's server: a place for each launch of a run, with agentlightning's store in it, behind one key.
+"""The store's server: a place with agentlightning's store for each launch of a run, behind one key.
 
 | request | answer |
 |---|---|

@@ -1,1 +1,1 @@
-"""OpenAI's Responses API and Anthropic's Messages API, limited to what chat completions can express."""
+"""OpenAI's Responses API and Anthropic's Messages API, as far as chat completions express them."""

@@ -114,7 +114,7 @@ class Messages:
 
 
 def _messages(role: str, content: str | Sequence[Given], written: Written) -> Iterator[Json]:
-    """Convert one message to one or more: a chat completion has tool results as separate messages."""
+    """Convert a message to one or more, since chat completions separate tool results."""
     blocks: Sequence[Given] = (
         [{"type": "text", "text": content}] if isinstance(content, str) else content
     )

@@ -1,4 +1,4 @@
-"""Dialogues: an agent with tools talks to a user with its own policy, until the user ends the conversation."""
+"""Dialogues: an agent with tools talks to a user with its own policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The control flow of a conversation, the same in every framework: turns, the user's requests and the end."""
+"""The control flow of a conversation, the same in every framework."""
 
 from __future__ import annotations
 

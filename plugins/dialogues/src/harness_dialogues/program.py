@@ -1,4 +1,4 @@
-"""The program `dialogue`: talk to a user, with tools available, until the user ends the conversation."""
+"""The program `dialogue`: talk to a user, with tools, until the user ends the conversation."""
 
 from __future__ import annotations
 

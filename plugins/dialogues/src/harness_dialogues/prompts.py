@@ -36,7 +36,7 @@ class Prompts:
     ).hexdigest()[:16]
 
     def system(self, problem: Problem) -> str:
-        """Return the agent's system prompt: the task's context, each text under its name, without instructions."""
+        """Return the agent's system prompt: the task's context, each text under its name."""
         context = {name: text for name, text in problem.context.items() if name != OPENING}
         return SYSTEM + "".join(
             _PART.format(name=name.capitalize(), text=text) for name, text in context.items()

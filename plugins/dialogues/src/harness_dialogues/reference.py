@@ -1,4 +1,4 @@
-"""The reference agent of dialogues in plain Python: every framework's version must match it, call for call."""
+"""The reference agent of dialogues in plain Python, which every framework's version must match."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness_sql.tool_loop.reference import follow
 
 
 class ReferenceDialogue:
-    """Read the user's message, call the model and its tools until a reply has no call, and answer the user."""
+    """Call the model and its tools until a reply has no call, and send it to the user."""
 
     roles = ROLES
 

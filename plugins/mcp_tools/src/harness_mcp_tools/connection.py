@@ -226,7 +226,7 @@ class Connection:
     def _request_call(
         self, tool: str, arguments: Mapping[str, JSON]
     ) -> Coroutine[None, None, CallToolResult]:
-        """Send the request directly, since the SDK's `call_tool` applies output schemas without bounds."""
+        """Send the request itself: the SDK's `call_tool` applies output schemas without bounds."""
         params = CallToolRequestParams(name=tool, arguments=dict(arguments))
         request = ClientRequest(CallToolRequest(params=params))
         return self._live.send_request(request, CallToolResult)
@@ -351,12 +351,10 @@ class Connection:
         )
 
     def _fault(self) -> EnvironmentFault:
-        said = (
-            f" (last stderr line: {self._streams.said})"
-            if self._streams is not None and self._streams.said
-            else ""
-        )
-        return EnvironmentFault(self._server.hide(f"server {self._name!r}: {self._why}{said}"))
+        output = ""
+        if self._streams is not None and self._streams.said:
+            output = f" (last stderr line: {self._streams.said})"
+        return EnvironmentFault(self._server.hide(f"server {self._name!r}: {self._why}{output}"))
 
 
 def _reason(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""`harness power`: the seeds and questions that detect an effect, from the variances of existing runs."""
+"""`harness power`: the seeds and questions that detect an effect, from existing runs."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def power(
     runs_dir: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("runs"),
     json_: complete.Json = False,
 ) -> None:
-    """Compute how many seeds and questions detect an effect of so many points, and their measured cost."""
+    """Compute how many seeds and questions detect an effect, and their measured cost."""
     if not 0 < power < 1 or not 0 < alpha < 1:
         raise UserError("--power and --alpha lie between 0 and 1")
     if not runs and not runs_dir.is_dir():

@@ -1,4 +1,4 @@
-"""Seeds and questions that detect an effect of a given size, from the variances of existing runs."""
+"""Seeds and questions that detect an effect, from the variances of existing runs."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def planned(
 
 
 def variances(arms: dict[str, list[Run]], baseline: str | None = None) -> Variances:
-    """Return variance components for clusters of any size, averaged over all arms against the baseline.
+    """Return variance components for clusters of any size, averaged over arms.
 
     With one arm of several seeds, differences between its own seeds are used instead: they show by
     how much two equal arms differ by chance.
@@ -191,7 +191,7 @@ def needed(
 def plan(
     found: Variances, effect: float, power: float, alpha: float, run_s: float | None
 ) -> list[Plan]:
-    """Return the required seeds for several validation sets, with measured machine time of two arms.
+    """Return the required seeds for several validation sets, with machine time of two arms.
 
     Sets grow by more questions of the same clusters or, with several clusters to estimate their
     variance, by more clusters of the same sizes.
@@ -257,7 +257,7 @@ def _components(table: pl.DataFrame, around: bool = False) -> np.ndarray:
     counts = {name: np.bincount(group[name]) for name in names}
 
     def expected(by: str, component: str) -> float:
-        """Return the coefficient of a component's variance in the sum over groups of (sum of values)^2 / size."""
+        """Return a variance's coefficient in the sum over groups of (sum of values)^2 / size."""
         width = len(counts[component])
         pairs, sizes = np.unique(group[by] * width + group[component], return_counts=True)
         return float((sizes**2 / counts[by][pairs // width]).sum())
@@ -302,5 +302,5 @@ def _within(arms: dict[str, list[Run]]) -> list[pl.DataFrame]:
 
 
 def _neighbours(runs: Sequence[Run]) -> list[tuple[Run, Run]]:
-    """Return cyclic pairs of neighbouring runs: every run counts equally, and the differences sum to 0."""
+    """Return cyclic pairs of neighbouring runs, so that all count equally and differences sum to 0."""
     return [(run, runs[(index + 1) % len(runs)]) for index, run in enumerate(runs)]

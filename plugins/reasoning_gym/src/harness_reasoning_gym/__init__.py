@@ -1,4 +1,4 @@
-"""reasoning_gym as a task set: questions generated from a seed, answered in words, graded by its rules."""
+"""reasoning_gym as a task set: generated questions, answered in words, graded by its rules."""
 
 from __future__ import annotations
 

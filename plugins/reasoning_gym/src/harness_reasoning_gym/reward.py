@@ -16,7 +16,7 @@ LIMIT_S = 20.0
 
 
 class ReasoningGym:
-    """0 to 1 by the rule of the puzzle's data set, for the text between the last `<answer>` and `</answer>`.
+    """0 to 1 by the rule of the puzzle's data set, for the text in the last `<answer>`.
 
     The rules evaluate a policy's text, some as formulas. They run in a separate process, which is
     replaced if a rule does not end.

@@ -48,7 +48,7 @@ class ReasoningGymTasks:
             )
 
     def load(self, split: str) -> Sequence[Task]:
-        """Return the questions of a split, without duplicates and without a question of the other split."""
+        """Return the questions of a split, without duplicates and overlaps between splits."""
         check_split("reasoning_gym", split, self.sizes)
         seen = {task.question for task in self.load("val")} if split == "train" else set()
         tasks = []

@@ -135,7 +135,7 @@ def _execute(run: StudyRun) -> list[Standing]:
 
 
 def _refuse_shared_measuring(jobs: list[Job], slots: list[Slot]) -> None:
-    """Refuse shared GPUs for vLLM without a memory share: it measures free memory, which neighbours change.
+    """Refuse shared GPUs for vLLM without a memory share, because it measures free memory.
 
     Raises:
         UserError: Runs would share a GPU without a configured share of its memory.
@@ -207,7 +207,7 @@ def _plan(name: str, steps: list[Step], runs_dir: Path, slots: list[Slot]) -> Pl
 
 
 def _out_of_reach(jobs: list[Job], margin: float | None) -> int | None:
-    """Return the seeds without which *equivalent* is impossible, or None if the study has enough, or no margin."""
+    """Return the fewest seeds for *equivalent*, or None if the study has enough, or no margin."""
     from harness.compare.estimates import seeds_for_equivalence
     from harness.plugins import reward_of
 

@@ -186,7 +186,7 @@ def _cells(run: Standing) -> dict[str, str]:
 
 
 def fitted(rows: Sequence[Mapping[str, str]], title: str, width: int) -> Table:
-    """Return a table that fits a terminal: drop less important columns, and shorten arms in the middle."""
+    """Return a table that fits a terminal, with fewer columns and shorter arms if needed."""
     from rich.cells import cell_len
     from rich.text import Text
 

@@ -221,7 +221,7 @@ class StudyRun:
         self._folder.set(job, "running", step.folder, launched)
 
     def _held(self, job: Job, slot: Slot, environment: Mapping[str, str]) -> dict[str, str]:
-        """Return environment variables for a slot's preloaded modules, if local runs follow each other there."""
+        """Return environment variables for a slot's preloaded modules, if several runs use it."""
         trainings = sum(step.job.kind == "train" and step.action != "skip" for step in self._steps)
         if job.kind != "train" or trainings <= len(self._slots) or not slot.cores:
             return {}

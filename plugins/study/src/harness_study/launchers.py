@@ -51,7 +51,7 @@ class Launched(Protocol):
         """Return whether it is over; called about twice a second."""
 
     def outcome(self) -> tuple[int | None, str]:
-        """Return the exit status of a finished one (None if only its record has it), and what ended it from outside."""
+        """Return a finished run's exit status, None if only its record has it, and what ended it."""
 
     def stop(self, force: bool = False) -> None:
         """End it as Ctrl-C would, or by force. Not called if `cancel` is set."""
@@ -128,7 +128,7 @@ class Local(Launcher):
         self._read: set[str] = set()
 
     def check(self, job: Job) -> None:
-        """Refuse what this machine cannot carry out, such as a missing policy, which would fail every run."""
+        """Refuse what this machine cannot carry out, such as a run with a missing policy."""
         task, task_set = job.config.task, make_task_set(job.config)
         for split in (task.val_split, *[task.train_split] * (job.kind == "train")):
             if (read := repr((task, job.config.reward, split))) not in self._read:

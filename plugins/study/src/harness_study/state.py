@@ -42,7 +42,7 @@ Action = Literal["run", "resume", "skip", "wait"]
 
 @dataclass
 class Step:
-    """The next step of a job: `run` it, `resume` or `wait` for the run in `folder`, or `skip` it as finished.
+    """The next step of a job: `run`, `resume` or `wait` for the run in `folder`, or `skip` it.
 
     Attributes:
         left: The launched process or job to wait for.
@@ -234,7 +234,7 @@ class StudyFolder:
 
 
 def same_code(record: RunRecord) -> bool:
-    """Return whether the code that decides a run is unchanged: its agent's, and this checkout's, committed or not.
+    """Return whether the code of the agent and of this checkout is unchanged since a run.
 
     Unknown code counts as the same: the commit of an installed wheel, and an older run's
     uncommitted changes.

@@ -46,7 +46,7 @@ def measured(runs: Sequence[Run]) -> list[tuple[Mapping[str, Any], Timing]]:
 
 
 def timing_for(config: Config, known: Sequence[tuple[Mapping[str, Any], Timing]]) -> Timing | None:
-    """Return the median timing of the most similar runs, or None if none has the same policy and batch."""
+    """Return the median timing of the most similar runs of the same policy and batch, or None."""
     wanted = config.dump()
 
     def similarity(other: Mapping[str, Any]) -> int:
@@ -69,7 +69,7 @@ def timing_for(config: Config, known: Sequence[tuple[Mapping[str, Any], Timing]]
 
 
 def makespan_s(durations_s: Sequence[float], at_once: int) -> float:
-    """Return the total time of jobs that start, in order, as soon as one of `at_once` places is free."""
+    """Return the total time of jobs that start in order on `at_once` places."""
     ends = [0.0] * at_once
     for duration_s in durations_s:
         heapq.heapreplace(ends, ends[0] + duration_s)

@@ -25,7 +25,7 @@ def tau2(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Fetch tau2-bench's retail and airline (the wheel of inspect_evals, MIT), check them and replay all gold."""
+    """Fetch tau2-bench's retail and airline (inspect_evals, MIT), check them and replay all gold."""
     from harness_tau2.data import Manifest, default_folder, prepare
 
     folder = (out or default_folder()).expanduser()

@@ -1,4 +1,4 @@
-"""The data of tau2 in the cache folder: extracted from the wheel, gold replayed once, all hashed."""
+"""The data of tau2 in the cache folder: extracted from the wheel, replayed once and hashed."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def _is_stated(text: str, messages: Sequence[str]) -> bool:
 
 
 def _messages_to_user(attempt: Attempt) -> Iterator[str]:
-    """Yield the agent's messages to the user, and its last words, which the user may not have received.
+    """Yield the agent's messages to the user, and its last words, even if they were not delivered.
 
     In the user's conversation, the agent's messages have the role `user`; the first one is the
     program's greeting.

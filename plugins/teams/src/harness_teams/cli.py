@@ -57,7 +57,7 @@ def contribution(
     ),
     json_: complete.Json = False,
 ) -> None:
-    """Measure what training each role is worth: evaluate a checkpoint with each role in turn untrained."""
+    """Measure the worth of training each role: evaluate a checkpoint with each role untrained."""
     if start is not None and endpoint is not None:
         raise UserError("give either --start or --endpoint, not both")
     if (endpoint is None) != (model is None):

@@ -44,7 +44,7 @@ class TaskEntry(TypedDict):
 
 
 class Answer(TypedDict):
-    """An answer: `tasks` to `count` for a page, `tools`, `text`, `ok` and `state` for sessions, else a score.
+    """An answer: a page of `tasks` out of `count`, a session's `tools`, `text` or `state`, or a score.
 
     `files` has the SHA-256 of the taskset's own files, `rewards` score and weight by name,
     `stopped` the reason for the end of the trace.
@@ -162,7 +162,7 @@ def shared_process(source: Source) -> Process:
 
 
 def default_python() -> Path:
-    """Return the interpreter in HARNESS_VERIFIERS_PYTHON, or that of an environment in the user's cache."""
+    """Return the interpreter in HARNESS_VERIFIERS_PYTHON, else that of the cached environment."""
     named = os.environ.get(VARIABLE)
     return Path(named).expanduser() if named else cache_dir() / "verifiers" / "bin" / "python"
 

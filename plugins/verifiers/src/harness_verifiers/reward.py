@@ -18,7 +18,7 @@ TRIES = 2
 
 
 class Verifiers:
-    """The weighted sum of the taskset's rewards, for the trace that its own harness would have recorded.
+    """The weighted sum of the taskset's rewards, for a trace like its own harness's.
 
     The trace is rebuilt call by call from the attempt, begins with the taskset's own prompt, and
     ends where a stop condition of the taskset would have ended it. An exception, hang or crash

@@ -30,7 +30,7 @@ SPLITS = ("train", "val", "all")
 
 @dataclass(frozen=True)
 class Loaded:
-    """A loaded taskset: all tasks, the tools of each, the version of verifiers, its files with SHA-256."""
+    """A loaded taskset: tasks, tools, the version of verifiers, files with SHA-256."""
 
     tasks: Sequence[TaskEntry]
     tools: Sequence[Definition]
@@ -59,7 +59,7 @@ def loaded(source: Source) -> Loaded:
 
 
 class VerifiersTasks:
-    """The tasks of a taskset, in its order: the last ones are `val`, those before them `train`, both together `all`.
+    """The tasks of a taskset, in its order: first `train`, then `val`, together `all`.
 
     Args:
         taskset: Its name, as for verifiers' `eval`.

@@ -29,7 +29,7 @@ def script(request: ReceivedRequest) -> Reply:
 
 
 def customer(messages: Messages) -> Reply:
-    """Identify the customer and state its first wish, then the next one, and then end the conversation."""
+    """Identify the customer, state its wishes one by one, and end the conversation."""
     system = str(messages[0]["content"])
     wishes = re.findall(r"^- (.*)$", system.partition("Instructions:")[2], re.MULTILINE)
     name, postcode = re.findall(r"You are (.+), and your postcode is (\d+)\.", system)[0]

@@ -1,4 +1,4 @@
-"""The side process: the wheel's tools, with replacements for the few names of other packages that they import.
+"""The side process: the wheel's tools, with replacements for names of other packages.
 
 Nothing here imports harness.
 """

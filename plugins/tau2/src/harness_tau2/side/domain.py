@@ -72,7 +72,7 @@ class Domain:
         return output if isinstance(output, str) else json.dumps(output, default=str), True
 
     def replay(self, actions: Sequence[tuple[str, Arguments]]) -> tuple[Changes, int]:
-        """Return the changes of gold actions, and the number of refused ones, as in the wheel's own scorer."""
+        """Return the changes of gold actions, and the number of refused ones, as the wheel's scorer does."""
         session, refused = self.session(), 0
         for name, arguments in actions:
             if name not in NOT_OF_THE_DATABASE:
@@ -95,7 +95,7 @@ class Domain:
         return changes
 
     def definitions(self) -> list[Definition]:
-        """Return name, description and schema of every tool, from its signature and documentation."""
+        """Return name, description and schema of every tool."""
         return [_definition(name, execute) for name, execute in self.tools.items()]
 
 
@@ -126,7 +126,7 @@ def _typed(execute: Call, arguments: Arguments) -> dict[str, object]:
 
 
 def _definition(name: str, execute: Call) -> Definition:
-    """Return a tool's definition as inspect_ai makes it: its description without the arguments, schemas inlined."""
+    """Return a tool's definition as inspect_ai makes it, with inlined schemas."""
     documentation = docstring_parser.parse(inspect.getdoc(execute) or "")
     descriptions = {param.arg_name: param.description or "" for param in documentation.params}
     fields: dict[str, Any] = {

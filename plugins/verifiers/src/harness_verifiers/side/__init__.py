@@ -1,1 +1,1 @@
-"""Code for the interpreter of the other environment, which has `verifiers` and nothing of harness."""
+"""Code for an interpreter with `verifiers` and without harness."""

@@ -87,7 +87,7 @@ class Server:
     async def connected(
         self, stack: contextlib.AsyncExitStack
     ) -> tuple[Any, list[tuple[str, JSONObject]]]:
-        """Return a client with calls that see the caller's state, and the tools: own name and definition for a model."""
+        """Return a client with calls that see the caller's state, and the tools with definitions."""
         client = await stack.enter_async_context(Client(self._server))
         prefix = f"{name}_" if (name := self._toolset.server_name) else ""
         return client, [
@@ -298,7 +298,7 @@ def _entry(task: Any) -> JSONObject:
 
 
 async def _score(task: Any, request: JSONObject) -> JSONObject:
-    """Return the taskset's own score of a trace rebuilt call by call, as its harness would have recorded it."""
+    """Return the taskset's own score of a trace rebuilt call by call."""
     trace: Any = Trace(
         task=TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash),
         state=state_cls(type(task)).model_validate(request["state"] or {}),
