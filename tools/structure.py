@@ -209,7 +209,7 @@ def count(source: str) -> Counts:
     docstrings and string literals, never in identifiers. A comprehension inside another is nested.
     """
     syntax = ast.parse(source)
-    prose = [node.value for node in ast.walk(syntax) if _is_text(node)]
+    prose = list(_texts(syntax))
     comments = []
     code_lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -230,15 +230,20 @@ def count(source: str) -> Counts:
     )
 
 
-def _is_text(node: ast.AST) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+def _texts(syntax: ast.AST) -> Iterator[str]:
+    """Yield all string literals, including docstrings and the text parts of f-strings."""
+    for node in ast.walk(syntax):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
 
 
 def _docstring_lines(syntax: ast.Module) -> set[int]:
     """Return the lines of all docstrings, including those of attributes."""
     lines: set[int] = set()
     for node in ast.walk(syntax):
-        if isinstance(node, ast.Expr) and _is_text(node.value):
+        if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Constant):
+            continue
+        if isinstance(node.value.value, str):
             lines.update(range(node.lineno, int(node.end_lineno or node.lineno) + 1))
     return lines
 
