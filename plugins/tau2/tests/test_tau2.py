@@ -472,7 +472,7 @@ def test_data_that_has_changed_is_refused_by_name(
     policy = folder / "inspect_evals/tau2/data/domains/library/policy.txt"
     policy.write_text("Do as you like.")
     assert tasks.check() == [policy.relative_to(folder).as_posix()]
-    with pytest.raises(TaskSetError, match=r"policy\.txt is not what was fetched"):
+    with pytest.raises(TaskSetError, match=r"policy\.txt has changed since it was fetched"):
         Tau2Tasks(data_dir=folder).load("val")
     with pytest.raises(TaskSetError, match="has library"):
         prepare(folder, *wheel, ["library"])
@@ -519,7 +519,7 @@ def test_data_list_and_verify_know_it(
     found = told("verify", "tau2")
     assert (
         found.returncode == 1
-        and "library/policy.txt is missing or not what was fetched\n" in found.stdout
+        and "library/policy.txt is missing or has changed since it was fetched\n" in found.stdout
     )
 
 
