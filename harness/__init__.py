@@ -1,12 +1,12 @@
-"""Everything that a plugin's author or a notebook imports: `from harness import Task, hookimpl`, `harness.train(...)`.
+"""The public API for plugin authors and notebooks: `from harness import Task, hookimpl`.
 
-Nothing is imported before it is asked for. Each name has its home in a module below, which harness's own modules
-import from.
+Names are imported lazily. Each name is defined in a module below; harness's own modules import it
+from there.
 """
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # not from typing, which takes longer to import than all of this
+TYPE_CHECKING = False  # importing `typing` takes longer than the rest of this module
 
 if TYPE_CHECKING:
     from typing import Any
@@ -184,14 +184,16 @@ _HOMES = {
     "harness.toolbox": "LLM Agent Toolbox",
     "harness.trainers": "MEASURES LiveRun Progress Standby Trainer",
 }
-"""Module: the names that it is the home of; of `harness` itself those of modules."""
+"""Map each module to the public names that it defines. The entry of `harness` lists public
+modules.
+"""
 
 __version__ = "0.1.0"
 DISTRIBUTION = "agent-rl-harness"
 
 
 def face(module: str, homes: dict[str, str]) -> tuple[Any, Any]:
-    """`__getattr__` and `__dir__` of a module whose names are imported from their homes when they are asked for."""
+    """Return `__getattr__` and `__dir__` for a module that imports its public names lazily."""
     home = {name: place for place, names in homes.items() for name in names.split()}
 
     def get(name: str) -> Any:
@@ -206,5 +208,5 @@ def face(module: str, homes: dict[str, str]) -> tuple[Any, Any]:
     return get, lambda: sorted(home)
 
 
-if not TYPE_CHECKING:  # a misspelt name stays an error to those who check types
+if not TYPE_CHECKING:  # type checkers must still report a misspelt name
     __getattr__, __dir__ = face(__name__, _HOMES)

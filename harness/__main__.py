@@ -1,10 +1,10 @@
-"""The command `harness`, also as `python -m harness`."""
+"""Run the command line. Ctrl-C during its import ends in one line as well."""
 
 import sys
 
 
 def main() -> None:
-    """Import the command line and run it; Ctrl-C while Python still imports it ends in one line as well."""
+    """Import the command line and run it. Ctrl-C during the import ends in one line as well."""
     try:
         from harness.cli import main as command
     except KeyboardInterrupt:

@@ -1,7 +1,7 @@
-"""Members of a team that work at once within one attempt: their names, and an order that nobody's speed decides.
+"""Concurrent members of a team within one attempt: their names, and an order independent of speed.
 
-A branch is named by numbers, `2` or `2.1`: the second that was begun, and the first that it began itself. It stands in
-a role's URL as `ROLE~BRANCH`; the calls of each branch are seeded by themselves.
+A branch is named by numbers, `2` or `2.1`: the second branch, and the first branch that it began
+itself. It appears in a role's URL as `ROLE~BRANCH`; the calls of each branch have their own seeds.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ _NAME = re.compile(r"[1-9]\d{0,5}(\.[1-9]\d{0,5}){0,7}")
 
 
 class Branched(Protocol):
-    """A record that says of which branch it is; empty where it is of none."""
+    """A record that names its branch; empty outside of any branch."""
 
     @property
     def branch(self) -> str:
-        """Its name."""
+        """The branch's name."""
 
 
 class Numbered(Branched, Protocol):
-    """One with a place in its attempt."""
+    """A record with a position in its attempt."""
 
     @property
     def index(self) -> int:
-        """Its place."""
+        """The position."""
 
 
 Record = TypeVar("Record", bound=Branched)
@@ -36,18 +36,24 @@ NumberedRecord = TypeVar("NumberedRecord", bound=Numbered)
 
 
 def caller(role: str, branch: str) -> str:
-    """The part of a URL that names who calls."""
+    """Return the part of a URL that names the caller."""
     return f"{role}~{branch}" if branch else role
 
 
 def parted(caller: str) -> tuple[str, str]:
-    """Role and branch of a caller; all of it is the role where what follows the last `~` names no branch."""
+    """Split a caller into role and branch.
+
+    Without a valid branch after the last `~`, all of it is the role.
+    """
     role, mark, branch = caller.rpartition("~")
     return (role, branch) if mark and _NAME.fullmatch(branch) else (caller, "")
 
 
 def in_order(records: Iterable[Record]) -> list[Record]:
-    """Records in order of time, but those that branches left one after another by branch, whoever was faster."""
+    """Return records in order of time.
+
+    Neighbouring records of branches are ordered by branch, whichever was faster.
+    """
     found: list[Record] = []
     for _, group in groupby(records, key=lambda one: bool(one.branch)):
         found += sorted(group, key=lambda one: _numbers(one.branch))
@@ -55,7 +61,7 @@ def in_order(records: Iterable[Record]) -> list[Record]:
 
 
 def renumbered(records: Iterable[NumberedRecord]) -> list[NumberedRecord]:
-    """Records in order, so numbered: they share out the places that they had among themselves."""
+    """Return records in order and renumber them with the positions that they already had."""
     arrived = sorted(records, key=lambda one: one.index)
     return [
         one if one.index == before.index else replace(one, index=before.index)  # type: ignore[type-var]

@@ -1,4 +1,4 @@
-"""Unix time that nobody sets: for times that are put in order or taken from each other."""
+"""Wall-clock time that is immune to clock changes, for times that are ordered or subtracted."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ _BEGAN = time.time() - time.monotonic()
 
 
 def now() -> float:
-    """Seconds since 1970: what the machine's clock said when this process began, and what has passed since."""
+    """Return seconds since 1970: the clock at the start of this process plus the elapsed time."""
     return _BEGAN + time.monotonic()

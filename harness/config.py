@@ -1,6 +1,6 @@
 """The configuration of a run: strict, layered, and resolved into one file that can be run again.
 
-Layers, later ones win: defaults here < preset (`configs/NAME.yaml`) < file < `--set key=value`.
+Later layers win: defaults here < preset (`configs/NAME.yaml`) < file < `--set key=value`.
 """
 
 from __future__ import annotations
@@ -32,27 +32,32 @@ from harness.sections import (
 from harness.wording import shown
 
 Setting = str | tuple[str, Any]
-"""`key=value` with a dotted key and a value in YAML, or key and value apart."""
+"""`key=value` with a dotted key and a YAML value, or a pair of key and value."""
 BATCH_INVARIANT_EVALUATIONS = False
 """Whether evaluations on a GPU are batch-invariant where `rollout.batch_invariant` is unset."""
 NAMED_NOW = {"plugin": "agent"}
-"""Key of older files -> key."""
+"""Map keys of older files to current keys."""
 
 
 class Config(Section):
-    """Everything that decides a run."""
+    """All settings that decide a run."""
 
     agent: str = "langgraph_sql"
     """Name of the agent, or a class in a file: `./my_agent.py:MyAgent`."""
     agent_match: str | None = None
-    """Regular expression, searched in role names: whose transitions are trained. None: as the agent's program says."""
+    """Regular expression, searched in role names, for the transitions to train on. None: the
+    agent's program decides.
+    """
     max_turns: int = Field(3, ge=1)
-    """Answers that an agent may write for one question, the last one unchecked; or rounds of tool calls."""
+    """Most answers that an agent may write per question, the last one unchecked; or rounds of tool
+    calls.
+    """
     seed: int = Field(0, ge=0, lt=2**32)
     device: Literal["auto", "cpu", "cuda", "npu"] = "auto"
     deterministic: bool = False
-    """On GPUs: the engine's batch-invariant kernels and torch's deterministic ones, so that the same run twice is the
-    same training; slower. A CPU is deterministic as it is."""
+    """On GPUs: use the engine's batch-invariant kernels and torch's deterministic ones, so that
+    repeated runs are bit-identical; slower. CPUs are always deterministic.
+    """
     gpus: int = Field(1, ge=1)
     """Devices of one node."""
     nodes: int = Field(1, ge=1)
@@ -61,7 +66,7 @@ class Config(Section):
     trusted_network: bool = False
     """Every machine that reaches this run's ports is trusted. A run that spans machines is refused without it."""
     roles: dict[str, RoleConfig] = Field(default_factory=dict)
-    """By role, what answers its calls instead of the policy that is trained or measured."""
+    """By role, what answers its calls instead of the trained or measured policy."""
     task: TaskConfig = Field(default_factory=TaskConfig)
     reward: RewardConfig = Field(default_factory=RewardConfig)
     policy: PolicyConfig = Field(default_factory=PolicyConfig)
@@ -71,8 +76,9 @@ class Config(Section):
     rollout: RolloutSettings = Field(default_factory=RolloutSettings)
     train: TrainConfig = Field(default_factory=TrainConfig)
     verl: dict[str, Any] = Field(default_factory=dict)
-    """Any option of verl's own configuration, nested or dotted; wins over what harness sets. One that verl does not
-    have is refused, unless a `+` before its dotted name adds it."""
+    """Options of verl's own configuration, nested or dotted; they override harness's values.
+    Unknown options are refused, unless a `+` before the dotted name adds them.
+    """
 
     @field_validator("agent")
     @classmethod
@@ -87,13 +93,13 @@ class Config(Section):
         return {name: role for name, role in roles.items() if role != RoleConfig()}
 
     def packs(self, device: str) -> bool:
-        """Whether rows are packed on this device (a resolved one)."""
+        """Return whether rows are packed on this resolved device."""
         if self.train.packed is not None:
             return self.train.packed
         return device == "cpu" or (device == "cuda" and not self.deterministic)
 
     def shares_prompts(self, device: str) -> bool:
-        """Return whether an update computes prompts that rows share once on this device (a resolved one)."""
+        """Return whether an update computes shared prompts once on this resolved device."""
         chosen = self.train.share_prompts
         return self.packs(device) and (device == "cuda" if chosen is None else chosen)
 
@@ -106,11 +112,18 @@ class Config(Section):
         return self.deterministic or (by_default if chosen is None else chosen)
 
     def merges(self, calls_tools: bool) -> bool:
-        """Whether calls of a dialogue become one row, where the program calls tools or does not."""
+        """Return whether calls of a dialogue become one row.
+
+        Args:
+            calls_tools: Whether the program calls tools.
+        """
         return calls_tools and self.train.merge_calls and self.train.batching == "by_rollout"
 
     def dump(self) -> dict[str, Any]:
-        """Plain data, ready for YAML or JSON; `eval` and `roles` are in it where they are not as by default."""
+        """Return plain data for YAML or JSON.
+
+        `eval` and `roles` are left out if they have their defaults.
+        """
         usual = {"eval": self.eval == EvalConfig(), "roles": not self.roles}
         data = self.model_dump(mode="json", exclude={name for name, left in usual.items() if left})
         if self.roles:
@@ -132,7 +145,7 @@ def load_config(
     Args:
         preset: Name in `configs/`, without `.yaml`.
         file: A YAML file, for example a run's `config.yaml`.
-        overrides: With dotted keys; later ones win.
+        overrides: Settings with dotted keys; later ones win.
         **direct: Command-line options; None is ignored.
 
     Raises:
@@ -162,7 +175,7 @@ def load_config(
 
 
 def _one_place(layer: dict[str, Any]) -> dict[str, Any]:
-    """Return a layer whose options of verl are nested, so that another layer finds each in one place.
+    """Return a layer with nested options of verl, so that each option has one place in every layer.
 
     Options that are added with a `+` keep their keys.
     """
@@ -175,7 +188,7 @@ def _one_place(layer: dict[str, Any]) -> dict[str, Any]:
 
 
 def _placed(key: str, value: Any) -> dict[str, Any]:
-    """One `--set` as nested data; a `+` goes to the option of verl that it adds."""
+    """Return one `--set` as nested data; a `+` moves to the option of verl that it adds."""
     if not key.startswith("+"):
         return nested({key: value})
     section, _, option = key.removeprefix("+").partition(".")
@@ -195,13 +208,13 @@ def validate(data: Mapping[str, Any]) -> Config:
 
 
 def presets_dir() -> Path:
-    """The folder of presets: of the source tree, else the packaged copy."""
+    """Return the folder of presets: in the source tree, else the packaged copy."""
     packaged = Path(__file__).parent / "configs"
     return packaged if packaged.is_dir() else Path(__file__).parent.parent / "configs"
 
 
 def cache_dir() -> Path:
-    """Where what can be made again is kept: `HARNESS_CACHE_DIR`, else `harness` in the user's cache."""
+    """Return the folder of cached files: `HARNESS_CACHE_DIR`, else `harness` in the user cache."""
     named = os.environ.get("HARNESS_CACHE_DIR")
     if named:
         return Path(named).expanduser()
@@ -209,7 +222,7 @@ def cache_dir() -> Path:
 
 
 def presets() -> dict[str, str]:
-    """Presets by name with their first comment line."""
+    """Return presets by name with their first comment line."""
     found = {}
     for path in sorted(presets_dir().glob("*.yaml")):
         first = path.read_text(encoding="utf-8").splitlines()[0]
@@ -218,10 +231,10 @@ def presets() -> dict[str, str]:
 
 
 def preset_path(name: str) -> Path:
-    """The file of a preset.
+    """Return the file of a preset.
 
     Raises:
-        ConfigError: There is none of that name.
+        ConfigError: No preset has that name.
     """
     path = presets_dir() / f"{name}.yaml"
     if not path.is_file():
@@ -232,7 +245,7 @@ def preset_path(name: str) -> Path:
 
 
 def resolve_device(device: str) -> str:
-    """`auto` as `cuda` where the driver shows a GPU, else `cpu`. Does not import torch."""
+    """Resolve `auto` to `cuda` if the driver shows a GPU, else to `cpu`. Does not import torch."""
     if device != "auto":
         return device
     if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
@@ -247,13 +260,13 @@ def resolve_device(device: str) -> str:
 
 
 def key_in(variable: str, setting: str) -> str:
-    """The key that an environment variable holds; empty where none is named.
+    """Return the key in an environment variable; empty if no variable is named.
 
     Args:
-        setting: The configuration key that names the variable; begins the message.
+        setting: The configuration key that names the variable; it begins the message.
 
     Raises:
-        ConfigError: It is no name of a variable, or the variable holds no key.
+        ConfigError: The name is invalid, or the variable holds no key.
     """
     if not variable:
         return ""
@@ -301,7 +314,7 @@ def _explain(error: ValidationError) -> str:
             close = [NAMED_NOW[key]]
         else:
             close = get_close_matches(where[-1], section.model_fields, 1)
-            if not close and section is Config:  # the name of a key without its section
+            if not close and section is Config:  # a key without its section
                 close = [
                     whole
                     for whole in flatten(Config().model_dump())
@@ -316,6 +329,6 @@ def _explain(error: ValidationError) -> str:
         )
         return f"unknown configuration key {key!r}{' in ' + prefix if prefix else ''}{hint}"
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    if first["type"] == "value_error":  # in words of ours
+    if first["type"] == "value_error":  # a message of harness's own validators
         return f"configuration key {key!r}: {first['ctx']['error']}{more}"
     return f"configuration key {key!r}: {first['msg']}, got {shown(first['input'])}{more}"

@@ -1,4 +1,4 @@
-"""Foreign coroutines, an agent's or a reward's: ended at a deadline, and whatever they raise contained."""
+"""Run untrusted coroutines, such as an agent's, under a hard deadline and contain exceptions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from harness.errors import RolloutError
 
 CLOSE_GRACE_S = 5.0
-"""How long cancelled work may take to clean up before it is left behind."""
+"""Seconds that cancelled work may take to clean up before it is abandoned."""
 
 
 class DeadlinePassed(RolloutError):
@@ -20,13 +20,13 @@ class DeadlinePassed(RolloutError):
 
 
 class Raised(RolloutError):
-    """What the work raised, whatever its class: kind and message, and those of what first went wrong beneath it."""
+    """Any exception of the work: kind and message, and those of its root cause."""
 
     def __init__(self, error: BaseException) -> None:
         logging.getLogger(__name__).info("%s", type(error).__name__, exc_info=error)
         root = reduce(
             lambda one, _: one.__cause__ or one, range(20), error
-        )  # a chain may be a ring
+        )  # a chain may contain a cycle
         told = ", from ".join(dict.fromkeys([_told(error)[:350], _told(root)[:350]]))
         super().__init__(told.encode("utf-8", "backslashreplace").decode())
 
@@ -34,22 +34,22 @@ class Raised(RolloutError):
 def _told(error: BaseException) -> str:
     try:
         return f"{type(error).__name__}: {error}"
-    except BaseException as worse:  # its own __str__ may raise whatever the work may
+    except BaseException as worse:  # an untrusted __str__ may raise anything
         return f"{type(error).__name__}: (its message cannot be had: {type(worse).__name__})"
 
 
 async def within(
     timeout_s: float, work: Callable[[], Awaitable[Any]], sooner: asyncio.Future[None] | None = None
 ) -> Any:
-    """Do `work` until a deadline that really ends it, even if it ignores its cancellation or blocks the loop.
+    """Run `work` under a hard deadline, even if it ignores its cancellation or blocks the loop.
 
     Args:
-        sooner: Ends the work as the deadline would, once it is done.
+        sooner: Ends the work like the deadline as soon as it is done.
 
     Raises:
-        DeadlinePassed: It did not end in time.
-        Raised: It raised, be it SystemExit, KeyboardInterrupt or a CancelledError of its own making.
-        asyncio.CancelledError: This was cancelled from outside, and the work with it.
+        DeadlinePassed: The work did not end in time.
+        Raised: The work raised, including SystemExit, KeyboardInterrupt or its own CancelledError.
+        asyncio.CancelledError: This call was cancelled from outside, and the work with it.
     """
     ends = time.monotonic() + timeout_s
 
@@ -69,19 +69,19 @@ async def within(
     if task.done():
         if (
             task.cancelled()
-        ):  # not by us: the work cancelled itself, or let the cancellation of a part of it through
+        ):  # not by this call: the work cancelled itself, or let the cancellation of a part through
             raise Raised(asyncio.CancelledError("of its own making"))
         return task.result()
     task.cancel()
     await asyncio.wait({task}, timeout=CLOSE_GRACE_S)
     if not task.done():
         task.add_done_callback(lambda late: late.cancelled() or late.exception())
-        asyncio.tasks._unregister_task(task)  # the loop's end would wait for it for ever
+        asyncio.tasks._unregister_task(task)  # the loop's end would wait for it forever
     raise DeadlinePassed
 
 
 async def _contained(work: Callable[[], Awaitable[Any]]) -> Any:
-    """Do `work`; what it raises becomes `Raised`, for a task lets SystemExit and KeyboardInterrupt end its loop."""
+    """Run `work`; convert its exceptions to `Raised`, since SystemExit would end the loop."""
     try:
         return await work()
     except (asyncio.CancelledError, GeneratorExit):

@@ -1,4 +1,7 @@
-"""Environments: what an agent acts in. An environment knows no framework, no prompt and no gold."""
+"""The contract of environments, which provide tools to agents.
+
+They know no framework, prompt or gold.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,10 @@ from harness.records import JSON, Task
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """One tool as a model is told of it.
+    """One tool as described to a model.
 
     Attributes:
-        parameters: JSON schema of the arguments, an object's.
+        parameters: JSON schema of the arguments, which are an object.
     """
 
     name: str
@@ -25,7 +28,7 @@ class Tool:
 
     @property
     def definition(self) -> dict[str, Any]:
-        """As a chat completion request has it in `tools`; the same bytes for every framework."""
+        """Return the entry of `tools` in a request; the same bytes for every framework."""
         function = {
             "name": self.name,
             "description": self.description,
@@ -36,112 +39,122 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What a tool gave: the text to show the model, and whether it did what was asked."""
+    """The result of a tool call: the text to show the model, and whether the tool succeeded."""
 
     text: str
     ok: bool = True
 
 
 class EnvironmentSession(Protocol):
-    """One attempt's time in an environment: what is changed here no other attempt sees."""
+    """A session of one attempt. Its changes are invisible to other attempts."""
 
     async def call(self, tool: str, arguments: Mapping[str, JSON]) -> Observation:
-        """Carry out one call, whose arguments fit the tool's schema; an agent may have several under way.
+        """Carry out one call with arguments that fit the tool's schema.
 
-        Whatever else it raises is shown to the model as the tool's failure and recorded as such.
+        An agent may have several calls in progress.
+
+        Any other exception is shown to the model as the tool's failure and recorded as such.
 
         Raises:
-            EnvironmentFault: It is not the tool that says no: what carries it out is gone or does not answer.
+            EnvironmentFault: The process behind the tool is gone or does not answer.
         """
 
     async def close(self) -> Mapping[str, JSON] | None:
-        """Called once, however the attempt ended, also amid a call. Returns the state left behind, for the reward.
+        """Close the session and return its final state for the reward.
+
+        Called once per attempt, whatever its end, even during a call.
 
         Raises:
-            EnvironmentFault: Nobody knows that state, or what carried the tools out had gone.
+            EnvironmentFault: The state is unknown, or the process behind the tools was gone.
         """
 
 
 class Environment(ABC):
-    """Tools over what a task is about. Built once a process, without arguments.
+    """Tools for the tasks of a task set. Built once per process, without arguments.
 
-    One without state has `call`, one with state has `open` in its place.
+    An environment without state implements `call`, one with state implements `open` instead.
     """
 
     tools: tuple[Tool, ...] = ()
 
     @abstractmethod
     def payload(self, task: Task, limits: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What a runner, maybe on another machine, needs to act on a task: plain JSON, and no gold.
+        """Return what a runner needs for a task: plain JSON without gold.
+
+        The runner may be on another machine.
 
         Args:
             limits: `timeout_s`, `max_rows`, `max_chars` of one call, as configured.
         """
 
     def tools_for(self, payload: Mapping[str, Any]) -> tuple[Tool, ...]:
-        """The tools of one task, which follow from its payload alone; by default `tools`, and there may be none."""
+        """Return the tools of one task, possibly none.
+
+        They depend on its payload only; by default `tools`.
+        """
         return self.tools
 
     def check(self, payload: Mapping[str, Any]) -> None:  # noqa: B027 (most need it, none must)
-        """Runs where the agent runs, before it does.
+        """Check this machine, where the agent is about to run.
 
         Raises:
-            RolloutError: This machine lacks what the payload names; the message says what to do.
+            RolloutError: This machine lacks what the payload names; the message states what to do.
         """
 
     async def ready(self, payload: Mapping[str, object]) -> None:  # noqa: B027
-        """Wait until this process has loaded what its attempts share, for five minutes at most.
+        """Wait for this process to load the data that its attempts share, for five minutes at most.
 
-        Called after `check`, before each attempt, whose time has not begun. What either raises leaves it unscored.
+        Called after `check`, before the time of each attempt begins. If either raises, the attempt
+        is unscored.
         """
 
     async def call(
         self, payload: Mapping[str, Any], tool: str, arguments: Mapping[str, Any]
     ) -> Observation:
-        """As a session's `call`, for an environment in which no call changes what another one finds."""
+        """Carry out a call as a session does, for an environment in which calls are independent."""
         raise NotImplementedError(f"{type(self).__name__} has neither `call` nor `open`")
 
     async def open(self, payload: Mapping[str, Any], attempt: str) -> EnvironmentSession:
-        """The session of one attempt; by default one that keeps no state.
+        """Return the session of one attempt; by default one without state.
 
         Args:
             attempt: An id that no other attempt has.
 
         Raises:
-            EnvironmentFault: There is none to be had: the attempt is tried again, and then left unscored.
+            EnvironmentFault: No session is available: the attempt is retried, then left unscored.
         """
         return Stateless(self, payload)
 
     async def meaning(self, task: Task, answer: str) -> str | None:
-        """What an answer comes to, where several are drawn for a task: answers with the same meaning are one in a vote.
+        """Return the normalized answer, by which several answers to a task are grouped in a vote.
 
-        None for an answer that is not to vote. Runs on the host.
+        None excludes an answer from the vote. Runs on the host.
         """
         return plain(answer)
 
 
 @dataclass(frozen=True, slots=True)
 class Stateless:
-    """The session of an environment in which no call changes what another one finds."""
+    """The session of an environment in which calls do not affect each other."""
 
     environment: Environment
     payload: Mapping[str, Any]
 
     async def call(self, tool: str, arguments: Mapping[str, JSON]) -> Observation:
-        """The environment's own."""
+        """Call the environment."""
         return await self.environment.call(self.payload, tool, arguments)
 
     async def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing."""
 
 
 def plain(text: str) -> str:
-    """A text without what does not change it for a reader: case, spaces, a full stop at its end."""
+    """Normalize a text: ignore case, repeated spaces and a final full stop."""
     return " ".join(text.casefold().split()).rstrip(".")
 
 
 def check_offered(promised: Sequence[Tool], offered: Sequence[Tool]) -> None:
-    """Refuse a session in which a tool is missing, or another one than the task's payload says.
+    """Refuse a session with a missing tool, or with a tool that differs from the task's payload.
 
     Raises:
         EnvironmentFault: The message names the tool.

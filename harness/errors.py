@@ -1,19 +1,19 @@
-"""Every error that harness raises on purpose.
+"""The exceptions that harness raises on purpose.
 
 HarnessError
-├── UserError               what the user asked for cannot be done: one line, exit status 2
-│   ├── ConfigError         an unknown key, a bad value, a file that is not there
+├── UserError               a request that cannot be fulfilled: one line, exit status 2
+│   ├── ConfigError         an unknown key, an invalid value, a missing file
 │   ├── PluginError         a plugin is missing, broken, clashes or was written for another API
-│   ├── TaskSetError        a task set's files are missing, damaged or laid out wrongly
+│   ├── TaskSetError        the files of a task set are missing, damaged or in the wrong layout
 │   ├── EnvironmentProblem  the machine lacks something that the command needs
 │   └── NotComparable       two runs differ in something that must be identical
 ├── RunFailed               a run ended cleanly but unsuccessfully: one line, exit status 1
-└── RolloutError            what ended one attempt; recorded on its episode, never a crash of the run
-    ├── EndpointError       the model's endpoint answered with an error or not at all
-    ├── EnvironmentFault    what carries the tools out is gone, hangs or is not what the task says
-    └── RewardError         the reward raised, passed its deadline or gave no verdict that counts
+└── RolloutError            the end of one attempt; recorded on its episode, never a crash of the run
+    ├── EndpointError       the model's endpoint returned an error or no answer
+    ├── EnvironmentFault    the process behind the tools is gone, hangs or contradicts the task
+    └── RewardError         the reward raised, passed its deadline or returned no valid verdict
 
-Anything else is a bug and keeps its traceback.
+Any other exception is a bug and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -31,11 +31,14 @@ from urllib.parse import unquote, urlsplit
 import harness
 
 OVERRIDES = Path(__file__).with_name("overrides.txt")
-"""For `uv pip install --overrides`: libraries whose bounds others state too narrowly."""
+"""Overrides for `uv pip install --overrides`: libraries that other packages bound too narrowly."""
 
 
 def how_to_install(extra: str) -> str:
-    """The command that adds an extra; all of `cpu` is in `gpu`. Not pip: docs/installing.md says why."""
+    """Return the command that installs an extra.
+
+    `gpu` includes `cpu`. docs/installing.md explains why not pip.
+    """
     checkout = Path(__file__).parents[1]
     also = " (or gpu)" if extra == "cpu" else ""
     if (checkout / "uv.lock").is_file():
@@ -50,18 +53,18 @@ def how_to_install(extra: str) -> str:
 
 
 def with_overrides() -> str:
-    """The beginning of a command that adds to this environment and leaves what harness needs."""
+    """Return the start of a command that installs here and keeps harness's requirements."""
     return f"{_uv()} pip install --python {shlex.quote(sys.executable)} --overrides {shlex.quote(str(OVERRIDES))}"
 
 
 def find_uv() -> str | None:
-    """The `uv` of this environment, of the checkout, or on PATH."""
+    """Return the path of `uv` in this environment, in the checkout or on PATH, else None."""
     own = (Path(sys.executable).with_name("uv"), Path(__file__).parents[1] / ".uv" / "bin" / "uv")
     return next((str(one) for one in own if one.is_file()), None) or shutil.which("uv")
 
 
 def _uv() -> str:
-    """How uv is called from a shell here; where there is none, it is installed first."""
+    """Return the shell command that runs uv here; it first installs uv where there is none."""
     found, python = find_uv(), shlex.quote(sys.executable)
     if found is None:
         return f"{python} -m pip install uv && {python} -m uv"
@@ -69,10 +72,10 @@ def _uv() -> str:
 
 
 def installed_from(package: str) -> Path | None:
-    """The folder or file that a distribution was installed from, where it is still there.
+    """Return the folder or file that a distribution was installed from, or None if it is gone.
 
     Raises:
-        PackageNotFoundError: It is not installed.
+        PackageNotFoundError: The distribution is not installed.
     """
     parts = urlsplit(
         json.loads(distribution(package).read_text("direct_url.json") or "{}").get("url", "")
@@ -82,22 +85,22 @@ def installed_from(package: str) -> Path | None:
 
 
 def nearest(word: str, known: Iterable[str], otherwise: str = "", similarity: float = 0.6) -> str:
-    """`; did you mean 'agent'?` of what is most like a word, or what is said where nothing is."""
+    """Suggest the closest known name, as `; did you mean 'agent'?`, else return `otherwise`."""
     close = get_close_matches(word, known, 1, similarity)
     return f"; did you mean {close[0]!r}?" if close else otherwise
 
 
 def last_line(output: str, otherwise: str = "no output") -> str:
-    """The last line of what a program said that is not empty: what went wrong, as a rule."""
+    """Return the last non-empty line of a program's output, which usually states the error."""
     return next((line.strip() for line in reversed(output.splitlines()) if line.strip()), otherwise)
 
 
 class HarnessError(Exception):
-    """Root of every error that harness raises on purpose."""
+    """Base class of every error that harness raises on purpose."""
 
 
 class UserError(HarnessError):
-    """What the user asked for cannot be done. The message is one line and says what to do next."""
+    """A request that cannot be fulfilled. The message is one line and states what to do next."""
 
 
 class ConfigError(UserError):
@@ -109,7 +112,7 @@ class PluginError(UserError):
 
 
 class TaskSetError(UserError):
-    """A task set whose files are missing, damaged or laid out wrongly."""
+    """A task set with missing or damaged files, or with files in the wrong layout."""
 
 
 class EnvironmentProblem(UserError):
@@ -117,11 +120,14 @@ class EnvironmentProblem(UserError):
 
 
 class NotComparable(UserError):
-    """Runs that differ in something that must be identical; several differences stand in a line each."""
+    """Runs that differ in something that must be identical.
+
+    The message has one line per difference.
+    """
 
 
 class NoSuchArm(UserError):
-    """A baseline that names no arm, or several."""
+    """A baseline that matches no arm or several arms."""
 
 
 class RunFailed(HarnessError):
@@ -129,24 +135,30 @@ class RunFailed(HarnessError):
 
 
 class RolloutError(HarnessError):
-    """What ended one attempt at a rollout."""
+    """The failure that ended one attempt at a rollout."""
 
     outcome = "agent_error"
 
 
 class EndpointError(RolloutError):
-    """The model's endpoint answered with an error, or not at all."""
+    """The model's endpoint returned an error or no answer."""
 
     outcome = "endpoint_error"
 
 
 class EnvironmentFault(RolloutError):
-    """What carries the tools out is gone, hangs or is not what the task says: tried again, never scored."""
+    """The process behind the tools is gone, hangs or contradicts the task.
+
+    Retried, never scored.
+    """
 
     outcome = "environment_error"
 
 
 class RewardError(RolloutError):
-    """The reward raised, passed its deadline or gave no verdict that counts. Names it and the distribution it is of."""
+    """The reward raised, passed its deadline or returned no valid verdict.
+
+    Names the reward and its distribution.
+    """
 
     outcome = "reward_error"

@@ -1,4 +1,4 @@
-"""Measures an agent on a split: the same rollouts and scoring as in training, without the training."""
+"""Measure an agent on a split: the rollouts and scoring of a training, without the training."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from agentlightning.store.base import LightningStore
 
 TOLD_S = 1.0
-"""How often is told how many rollouts have ended, where none ends."""
+"""Seconds between progress reports while no rollout ends."""
 
 
 def evaluate(
@@ -46,21 +46,24 @@ def evaluate(
     parent: Parent | None = None,
     answers: Mapping[str, Answerer] | None = None,
 ) -> RunRecord:
-    """Run every task of the validation split against an endpoint and score it; how often and how is `config.eval`.
+    """Run every task of the validation split against an endpoint and score it.
+
+    `config.eval` sets samples and temperature.
 
     Args:
-        on_progress: Called with finished and all rollouts, as often as one ends and every second.
-        policy: What the endpoint serves, for the record: a folder, an id, or nothing known.
-        parent: Where the policy was trained.
-        answers: What `answerers` found for the roles of `config.roles` already.
+        on_progress: Called with the finished and the total number of rollouts, whenever one ends
+            and every second.
+        policy: The endpoint's policy, for the record: a folder, an id, or empty if unknown.
+        parent: The run that trained the policy.
+        answers: Result of `answerers` for `config.roles`, if already known.
 
     Returns:
         The record as written to `run.json`; its `result` has accuracy, interval and counts.
 
     Raises:
-        ConfigError: An option of the task set or of the reward does not fit; nothing was started then.
+        ConfigError: An option of the task set or the reward does not fit; nothing was started.
         EnvironmentProblem: The disk has no room for the results.
-        RunFailed: Too large a share of the rollouts brought no result, the workers keep dying, or the disk is full.
+        RunFailed: Too many rollouts brought no result, the workers keep dying, or the disk is full.
     """
     task_set = make_task_set(config)
     tasks = validation_order(load_tasks(config, task_set, config.task.val_split), config)
@@ -96,15 +99,15 @@ def accuracy_of(
     *,
     graded: bool = False,
 ) -> Scores:
-    """Accuracy over scored episodes with the 95 % interval that `harness compare` gives it, and how the rest ended.
+    """Return accuracy with the 95 % interval of `harness compare`, and counts of other outcomes.
 
-    `agent_failed` counts what the agent itself failed (scored as wrong); `bounds` is the accuracy if all that is
-    unscored was wrong, and if all was right.
+    `agent_failed` counts failures of the agent (scored as wrong). `bounds` is the accuracy if all
+    unscored rollouts were wrong, and if all were right.
 
     Args:
-        tasks: How many were asked, `samples` times each.
-        span: Between which values rewards lie.
-        graded: Whether the reward says that it is; values other than 0 and 1 say so, too.
+        tasks: Number of tasks, each with `samples` rollouts.
+        span: Lowest and highest reward.
+        graded: Whether the reward declares so; values other than 0 and 1 imply it.
     """
     import polars as pl
 
@@ -153,7 +156,7 @@ def accuracy_of(
 
 
 def _by_difficulty(rows: Sequence[Episode]) -> dict[str, Accuracy]:
-    """Means over the tasks of each difficulty that have a scored rollout."""
+    """Return means over the tasks of each difficulty that have a scored rollout."""
     levels: dict[str, dict[str, list[float]]] = {}
     for row in rows:
         if row["reward"] is not None:
@@ -186,7 +189,7 @@ class _Evaluation(RolloutWork):
         endpoint = self._endpoint
         async with self.gateway.control() as control:
             await control.point(endpoint)
-            # What is measured is all that is asked for: a task set need not have another split.
+            # Load the measured split only: a task set need not have another one.
             one_split = self.config.task.model_copy(
                 update={"train_split": self.config.task.val_split}
             )

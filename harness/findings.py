@@ -1,4 +1,4 @@
-"""What `harness doctor` says: a line about one thing each."""
+"""Findings of `harness doctor`, one line per check."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ class Finding:
 
 
 def held(check: str, fine: bool, found: str, advice: str, otherwise: State = "problem") -> Finding:
-    """A finding that is ok, or has a state of another kind and says what to do."""
+    """Return an `ok` finding if `fine`, otherwise one with another state and advice."""
     return Finding(check, "ok" if fine else otherwise, found, "" if fine else advice)

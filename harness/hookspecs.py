@@ -1,7 +1,9 @@
-"""The six hooks. A plugin is a module with one or more of them, named by an entry point in group `harness`.
+"""The six hooks.
 
-A module states the API it was written for: `HARNESS_API = 1`. Hooks return specs, which name classes
-as `package.module:Name`; nothing heavy is imported until a spec is loaded.
+A plugin is a module that implements some of them, named by an entry point in group `harness`.
+
+A module declares the API version it was written for: `HARNESS_API = 1`. Hooks return specs, which
+name classes as `package.module:Name`; nothing heavy is imported until a spec is loaded.
 """
 
 from __future__ import annotations
@@ -18,10 +20,10 @@ hookimpl = pluggy.HookimplMarker("harness")
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A named part that a plugin offers.
+    """A named part that a plugin provides.
 
     Attributes:
-        name: What users write, for example `my_agent`.
+        name: The name in configurations and commands, for example `my_agent`.
         target: The class as `package.module:Name`; imported on first use only.
         summary: One line for `harness plugins`.
     """
@@ -33,14 +35,14 @@ class Spec:
 
 @dataclass(frozen=True, slots=True)
 class AgentSpec(Spec):
-    """An agent. `target` is a class without arguments that follows `harness.toolbox.Agent`.
+    """An agent. `target` is a class that takes no arguments and follows `harness.toolbox.Agent`.
 
     Attributes:
-        program: What it does, by name; must be given.
+        program: Name of the program that it implements; required.
         roles: The agent's roles, known without importing its framework; by default its program's.
-        frameworks: Distributions whose versions belong in a run record.
+        frameworks: Distributions that a run record lists with their versions.
         strict: Whether the agent sends exactly the shared prompts (parity is demanded), or is an
-            idiomatic variant whose deviation is measured.
+            idiomatic variant with a measured deviation.
     """
 
     roles: tuple[str, ...] = ()
@@ -51,12 +53,18 @@ class AgentSpec(Spec):
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentSpec(Spec):
-    """An environment. `target` is a class without arguments that follows `harness.environments.Environment`."""
+    """An environment.
+
+    `target` is a class that takes no arguments and follows `harness.environments.Environment`.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramSpec(Spec):
-    """A program. `target` is a class without arguments that follows `harness.programs.Program`."""
+    """A program.
+
+    `target` is a class that takes no arguments and follows `harness.programs.Program`.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +72,13 @@ class TaskSetSpec(Spec):
     """A task set. `target` follows `harness.tasks.TaskSet`.
 
     Attributes:
-        splits: Every split that it loads; a configuration that names another is refused.
-        environment: What its tasks are about, by name; must be given.
-        presets: Device and preset, for where a command names no preset; by default `cpu` or `gpu`.
-        eval_split: What an evaluation measures where it names no split; by default the configuration's validation.
-        reserved: Splits for one reading at the end, when all is chosen: only an evaluation reads them, where it is told
-            to, and each reading is written down.
+        splits: All splits that it loads; a configuration that names another split is refused.
+        environment: Name of the environment that its tasks need; required.
+        presets: Preset per device, for commands that name no preset; by default `cpu` or `gpu`.
+        eval_split: Split of an evaluation that names none; by default the configuration's
+            validation split.
+        reserved: Splits for one final measurement. Only an evaluation with explicit consent reads
+            them, and each reading is recorded.
     """
 
     splits: tuple[str, ...] = ("train", "val")
@@ -81,14 +90,18 @@ class TaskSetSpec(Spec):
 
 @dataclass(frozen=True, slots=True)
 class RewardSpec(Spec):
-    """A reward. `target` is a class that follows `harness.rewards.RewardFunction` and states the version.
+    """A reward.
+
+    `target` is a class that follows `harness.rewards.RewardFunction` and declares its version.
 
     Attributes:
-        low: The lowest value that it gives.
-        high: The highest; a value outside of the range is the reward's fault and scores nothing.
-        ranged: Whether `reward.range` may say otherwise: the tasks decide what it gives.
-        parts: Names of the parts that its verdicts may have; empty: any.
-        graded: Whether it gives values other than 0 and 1, so that its means are no accuracy; so with another range.
+        low: The lowest value.
+        high: The highest value. A value outside the range is a fault of the reward and scores
+            nothing.
+        ranged: Whether `reward.range` may override the range, because the tasks decide it.
+        parts: Names of the parts that its verdicts may have; empty: any name.
+        graded: Whether it gives values other than 0 and 1, so that its mean is no accuracy. Also
+            true if `reward.range` sets another range.
     """
 
     low: float = 0.0
@@ -103,7 +116,8 @@ class TrainerSpec(Spec):
     """A trainer. `target` is a subclass of `harness.trainers.Trainer`.
 
     Attributes:
-        devices: What it trains on, of `cpu`, `cuda` and `npu`; a configuration with another is refused.
+        devices: Devices that it trains on: any of `cpu`, `cuda` and `npu`. Other devices are
+            refused.
     """
 
     devices: tuple[str, ...] = ("cpu", "cuda")
@@ -114,30 +128,30 @@ class HarnessHooks:
 
     @hookspec
     def harness_agents(self) -> Iterable[AgentSpec]:
-        """Runs when agents are listed or looked up: the plugin's agents."""
+        """Return the plugin's agents. Runs when agents are listed or looked up."""
         raise NotImplementedError
 
     @hookspec
     def harness_environments(self) -> Iterable[EnvironmentSpec]:
-        """Runs when environments are listed or looked up: the plugin's environments."""
+        """Return the plugin's environments. Runs when environments are listed or looked up."""
         raise NotImplementedError
 
     @hookspec
     def harness_programs(self) -> Iterable[ProgramSpec]:
-        """Runs when programs are listed or looked up: the plugin's programs."""
+        """Return the plugin's programs. Runs when programs are listed or looked up."""
         raise NotImplementedError
 
     @hookspec
     def harness_tasks(self) -> Iterable[TaskSetSpec]:
-        """Runs when task sets are listed or looked up: the plugin's task sets."""
+        """Return the plugin's task sets. Runs when task sets are listed or looked up."""
         raise NotImplementedError
 
     @hookspec
     def harness_rewards(self) -> Iterable[RewardSpec]:
-        """Runs when rewards are listed or looked up: the plugin's rewards."""
+        """Return the plugin's rewards. Runs when rewards are listed or looked up."""
         raise NotImplementedError
 
     @hookspec
     def harness_trainers(self) -> Iterable[TrainerSpec]:
-        """Runs when trainers are listed or looked up: the plugin's trainers."""
+        """Return the plugin's trainers. Runs when trainers are listed or looked up."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Layers of nested settings: read within bounds, dotted keys, numbers, and one laid over another."""
+"""Layers of nested settings: bounded parsing, dotted keys, numbers, and merging."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ if TYPE_CHECKING:
     from yaml import Node, SafeLoader
 
 VALUES = 100_000
-"""Of one YAML document, each alias counted as what it stands for."""
+"""Most values of one YAML document. Each alias counts with all values that it expands to."""
 LEVELS = 100
-"""Of nesting, in YAML and JSON."""
+"""Most levels of nesting, in YAML and JSON."""
 DIGITS = 100
-"""Of a whole number in YAML. Python writes none of more than 4,300."""
+"""Most digits of an integer in YAML. Python prints no integer of more than 4,300 digits."""
 _TOO_DEEP = f"it is nested more than {LEVELS} levels deep"
 
 
 def parse_yaml(text: str | bytes) -> Any:
-    """Plain data from YAML, its aliases expanded to no more than so many values.
+    """Parse YAML into plain data. Aliases expand to a bounded number of values.
 
     Raises:
-        ValueError: It is no YAML, holds itself, or is nested or grows beyond the bounds; says so in one line.
+        ValueError: The text is no YAML, contains itself, or exceeds the bounds. The message is one
+            line.
     """
     from yaml import MarkedYAMLError
     from yaml.reader import ReaderError
@@ -43,7 +44,7 @@ def parse_yaml(text: str | bytes) -> Any:
         node = loader.get_single_node()
         if node is None:
             return None
-        _measured(node, 1, {})  # before it is built: merges of aliases grow while it is
+        _measured(node, 1, {})  # before construction, which would expand merged aliases
         return loader.construct_document(node)
     except RecursionError as error:
         raise ValueError(_TOO_DEEP) from error
@@ -113,7 +114,7 @@ def _finite_float(text: str) -> float | None:
 
 @cache
 def _loader() -> type[SafeLoader]:
-    """YAML's loader of plain data, which tells the line of what reads as a date, say, and is none."""
+    """Return a YAML loader of plain data that names the line of an invalid value."""
     import yaml
 
     class Loader(yaml.SafeLoader):
@@ -129,7 +130,10 @@ def _loader() -> type[SafeLoader]:
 
 
 def _measured(node: Node, depth: int, known: dict[Node, int]) -> int:
-    """The values of a document from a node down; 0 in `known` is a node that is being measured."""
+    """Count the values of a document below a node.
+
+    A 0 in `known` marks a node that is still being counted.
+    """
     if (found := known.get(node)) is not None:
         if not found:
             raise ValueError(
@@ -140,7 +144,7 @@ def _measured(node: Node, depth: int, known: dict[Node, int]) -> int:
         raise ValueError(_TOO_DEEP)
     known[node] = 0
     parts: list[Any] = []
-    if isinstance(node.value, list):  # of a mapping, whose parts are pairs, or of a sequence
+    if isinstance(node.value, list):  # pairs of a mapping, or nodes of a sequence
         parts = [
             part for item in node.value for part in (item if isinstance(item, tuple) else (item,))
         ]
@@ -155,7 +159,10 @@ def _measured(node: Node, depth: int, known: dict[Node, int]) -> int:
 
 
 def merge(into: dict[str, Any], layer: Mapping[str, object]) -> dict[str, Any]:
-    """Lay `layer` over `into`, mapping by mapping, and return it. Anything but a mapping is replaced whole."""
+    """Merge `layer` into `into`, mapping by mapping, and return `into`.
+
+    Other values are replaced whole.
+    """
     for key, value in layer.items():
         if isinstance(value, Mapping):
             below = into.get(key)
@@ -166,10 +173,10 @@ def merge(into: dict[str, Any], layer: Mapping[str, object]) -> dict[str, Any]:
 
 
 def nested(options: Mapping[str, object]) -> dict[str, Any]:
-    """Dotted keys as nested ones; later keys win.
+    """Convert dotted keys to nested mappings; later keys win.
 
     Raises:
-        ConfigError: A key has more parts than there may be levels.
+        ConfigError: A key has more parts than the allowed levels.
     """
     result: dict[str, Any] = {}
     for key, value in options.items():
@@ -183,7 +190,7 @@ def nested(options: Mapping[str, object]) -> dict[str, Any]:
 
 
 def numbers(value: object) -> Any:
-    """The same plain data with text such as `1e-4` as a number and dates as text: YAML 1.1 has it otherwise."""
+    """Convert text such as `1e-4` to numbers and dates to text, unlike YAML 1.1."""
     if isinstance(value, Mapping):
         return {key: numbers(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -199,7 +206,7 @@ def numbers(value: object) -> Any:
 
 
 def at(settings: Mapping[str, object], path: str, default: object = None) -> Any:
-    """What stands under a dotted path, or `default` where there is nothing."""
+    """Return the value under a dotted path, or `default` if there is none."""
     found: object = settings
     for part in path.split("."):
         if not isinstance(found, Mapping) or part not in found:
@@ -209,7 +216,10 @@ def at(settings: Mapping[str, object], path: str, default: object = None) -> Any
 
 
 def flatten(data: Mapping[str, object], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one level with dotted keys; lists and empty mappings are values."""
+    """Convert nested mappings to one level with dotted keys.
+
+    Lists and empty mappings are values.
+    """
     flat: dict[str, object] = {}
     for key, value in data.items():
         if isinstance(value, Mapping) and value:
@@ -220,18 +230,18 @@ def flatten(data: Mapping[str, object], prefix: str = "") -> dict[str, Any]:
 
 
 def differing(settings: Collection[Mapping[str, object]]) -> list[str]:
-    """Keys of flat settings whose value is not the same in all of them."""
+    """Return the keys of flat settings with different values among `settings`."""
     keys = dict.fromkeys(key for one in settings for key in one)
     return [key for key in keys if len({str(one.get(key)) for one in settings}) > 1]
 
 
 def digest(data: Mapping[str, object]) -> str:
-    """One hash of JSON data, whatever the order of its keys. 16 hex digits."""
+    """Return a hash of JSON data that does not depend on the order of keys. 16 hex digits."""
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def has_hash(file: Path, known: str) -> bool:
-    """Whether a file can be read and is what it was."""
+    """Return whether a file is readable and has the known hash."""
     try:
         return file_hash(file) == known
     except OSError:

@@ -1,4 +1,4 @@
-"""What is paid for outside of a run: each answer once among all processes, and a count of what it took."""
+"""Paid calls outside of a run: processes share answers, and a ledger counts the calls."""
 
 from __future__ import annotations
 
@@ -13,20 +13,23 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 LEDGER = "ledger.jsonl"
-"""Name of the file that counts calls, a line each."""
+"""Name of the file that counts calls, one per line."""
 _FIRST_LOOK_S, _LAST_LOOK_S = 0.01, 0.5
 
 Entry = dict[str, Any]
 
 
 class Paid:
-    """Answers by key, a file each, which is also the lock under which it is asked for. A killed process leaves none.
+    """A cache of paid answers, one file per key.
+
+    The file is also the lock; a killed process releases it.
 
     One instance belongs to one event loop.
 
     Args:
-        folder: Where they are; processes that share it ask once.
-        fits: Whether what a file has is an answer; one that was cut off or damaged is asked for again.
+        folder: Folder of the answers; processes that share it pay once.
+        fits: Whether a file's content is a valid answer; a truncated or damaged answer is requested
+            again.
     """
 
     def __init__(self, folder: Path, fits: Callable[[Any], bool]) -> None:
@@ -35,10 +38,10 @@ class Paid:
         self._asking: dict[str, asyncio.Task[tuple[Entry, bool]]] = {}
 
     async def once(self, key: str, ask: Callable[[], Awaitable[Entry]]) -> tuple[Entry, bool]:
-        """The answer, and whether it was paid for by this call.
+        """Return the answer, and whether this call paid for it.
 
-        Who asks while it is being asked for waits, and gets what came of it, an exception of `ask` included. Nobody's
-        cancellation ends what others wait for.
+        Concurrent callers of the same key wait and get the same outcome, including an exception of
+        `ask`. Cancelling one caller does not cancel the request of the others.
         """
         if task := self._asking.get(key):
             return (await asyncio.shield(task))[0], False
@@ -59,7 +62,7 @@ class Paid:
             made = await ask()
             with contextlib.suppress(
                 OSError
-            ):  # a full disk must not cost an answer; half a file is no answer
+            ):  # a full disk must not lose an answer; a partial file is no answer
                 file.truncate(0)
                 file.write(json.dumps(made).encode())
             return made, True
@@ -83,7 +86,10 @@ async def _lock(file: BinaryIO) -> None:
 
 
 class Ledger:
-    """Appends a line for each call, whole, whichever process writes; without a folder nothing is kept."""
+    """Append one whole line per call, from any number of processes.
+
+    Without a folder it records nothing.
+    """
 
     def __init__(self, folder: Path | None = None) -> None:
         self._path = folder / LEDGER if folder is not None else None
@@ -94,7 +100,7 @@ class Ledger:
         """Count one call.
 
         Args:
-            outcome: `ok`, `cached` for an answer that was there, else what went wrong.
+            outcome: `ok`, `cached` for a stored answer, otherwise the error.
         """
         if self._path is None:
             return
@@ -109,11 +115,11 @@ class Ledger:
 
 
 def spent(folder: Path) -> dict[str, int]:
-    """What all ledgers below a folder add up to; empty where there is none."""
+    """Sum all ledgers below a folder; empty if there are none."""
     total: Counter[str] = Counter()
     for path in sorted(folder.rglob(LEDGER)):
         for line in path.read_bytes().splitlines():
-            with contextlib.suppress(ValueError):  # a killed process may leave half a line
+            with contextlib.suppress(ValueError):  # a killed process may leave a partial line
                 row = json.loads(line)
                 total[{"cached": "cached", "ok": "calls"}.get(row["outcome"], "failed_calls")] += 1
                 total.update({name: row[name] for name in ("prompt_tokens", "completion_tokens")})

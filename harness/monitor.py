@@ -1,4 +1,4 @@
-"""Follows a run by the rows it writes: where it stands, and a stop where rollouts fail silently."""
+"""Follow a run by its rows: report progress, and stop a run with too many failed rollouts."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from harness.trainers import Progress
 from harness.wording import duration, is_graded, mean, measured, most_often, unparsed, unread
 
 LEAST_S = 1.0
-"""Seconds after which a rate is one."""
+"""Shortest time, in seconds, that a rate is computed over."""
 FLAT_STEPS = 3
-"""Steps in a row without a gradient after which the user is told."""
+"""Number of consecutive steps without a gradient that triggers a warning."""
 
 
 class Follower:
-    """Reads new rows of `episodes` and `steps` whenever asked.
+    """Read new rows of `episodes` and `steps` on each call.
 
     Args:
-        total_steps: Of the training; 0 of an evaluation.
+        total_steps: Steps of the training; 0 for an evaluation.
         expected: Rollouts of one training step and of one validation.
-        graded: Whether the reward says that its means are no accuracy.
-        least: From which reward on a rollout is trained, where the best are chosen.
+        graded: Whether the reward declares that its mean is no accuracy.
+        least: Lowest reward of a rollout that is trained on, if the best are chosen.
     """
 
     def __init__(
@@ -64,12 +64,12 @@ class Follower:
         self._fresh = 0
         self._spans: dict[
             int, tuple[float, float]
-        ] = {}  # of validations: from the first start to the last end
+        ] = {}  # validations: from the first start to the last end
         self.progress = Progress(total_steps=total_steps, graded=graded)
 
     @classmethod
     def of(cls, folder: RunFolder, record: RunRecord) -> Self:
-        """Follows a run from outside, by what its record says of it."""
+        """Follow a run from outside, by its record."""
         identity = record["identity"]
         train = identity["train"]
         rollouts = {
@@ -80,7 +80,7 @@ class Follower:
         return cls(folder, identity["steps"], rollouts, graded=graded, least=least)
 
     def look(self) -> Progress:
-        """Take in what is new."""
+        """Read new rows and return the progress."""
         self._read()
         state = self.progress
         if self._first is not None and (since_s := time.monotonic() - self._first) >= LEAST_S:
@@ -106,7 +106,10 @@ class Follower:
             self._logged(row)
 
     def new_rows(self, kind: Kind) -> list[Any]:
-        """Rows that were written since the last call, file by file; half a line is left for the next."""
+        """Return the rows written since the last call, file by file.
+
+        A partial line waits for the next call.
+        """
         rows = []
         for path in sorted(self._folder.logs.glob(f"{kind}-*.jsonl")):
             with path.open("rb") as file:
@@ -180,7 +183,7 @@ class Follower:
                 self._heed_signal(step)
 
     def _heed_signal(self, step: int) -> None:
-        """Say so where for some steps in a row no group gave a gradient."""
+        """Warn after several steps without a gradient."""
         groups = [
             teaches(rewards, self._least)
             for rewards in self._groups.pop(step, {}).values()
@@ -201,10 +204,11 @@ class Follower:
 
 
 class Monitor(Follower):
-    """Follows a run from within, and stops it where rollouts fail silently.
+    """Follow a run from within, and stop it if too many rollouts fail.
 
     Args:
-        max_failed_share: Larger shares of failed or unscored rollouts in a step stop the run.
+        max_failed_share: The run stops if the share of failed or unscored rollouts in a step
+            exceeds this.
     """
 
     def __init__(
@@ -219,7 +223,7 @@ class Monitor(Follower):
     ) -> None:
         super().__init__(folder, total_steps, expected, graded=graded, least=least)
         self._max_failed_share = max_failed_share
-        self._read()  # rows of earlier launches: known, not counted as speed
+        self._read()  # rows of earlier launches are known, but do not count as speed
         self._fresh, self._first, self._step_s = 0, None, []
         self.progress.phase, self.progress.remark, self.progress.warning, self._flat = (
             "starting",
@@ -227,15 +231,16 @@ class Monitor(Follower):
             "",
             [],
         )
-        self._failed.clear()  # whoever resumes has seen them
+        self._failed.clear()  # failures of earlier launches were reported then
         self._why.clear()
         self._mute.clear()
 
     def poll(self) -> Progress:
-        """Take in what is new.
+        """Read new rows and return the progress.
 
         Raises:
-            RunFailed: Too large a share of a step's rollouts failed, or the agent itself ended all before a call.
+            RunFailed: Too many rollouts of a step failed, or the agent ended all of them before its
+                first call.
         """
         state = self.look()
         for (phase, step), counts in self._failed.items():
@@ -258,24 +263,24 @@ class Monitor(Follower):
 
 
 def over_the_limit(max_failed_share: float, reasons: Counter[str]) -> str:
-    """That more rollouts failed than may, and the commonest reason, as the end of one sentence and another."""
+    """Return text that continues a sentence: the exceeded limit, then the most common reason."""
     return f"more than rollout.max_failed_share={max_failed_share:g} allows. {most_often(reasons)}"
 
 
 def steps_of(progress: Progress) -> str:
-    """`12 of 20`; a dash where nothing is trained."""
+    """Return `12 of 20`, or a dash if nothing is trained."""
     return f"{progress.step} of {progress.total_steps}" if progress.total_steps else "-"
 
 
 def so_far(progress: Progress) -> str:
-    """A validation under way, which is no measurement yet: `53.4 % so far (112 of 240)`; empty outside of one."""
+    """Return `53.4 % so far (112 of 240)` during a validation, otherwise an empty text."""
     if progress.validating is None:
         return ""
     return f"{mean(progress.val_so_far, progress.graded)} so far ({progress.done} of {progress.expected})"
 
 
 def cells(progress: Progress) -> dict[str, str]:
-    """Where a run stands as cells of a table, by column: step, reward, accuracy (or mean reward) and time left."""
+    """Return progress as table cells: step, reward, accuracy or mean reward, and time left."""
     last = max(progress.val_curve, default=None)
     return {
         "step": steps_of(progress),
@@ -287,7 +292,7 @@ def cells(progress: Progress) -> dict[str, str]:
 
 
 def standing(progress: Progress) -> str:
-    """Where a run stands: `step 12 of 20, reward 0.412, accuracy 53.4 % after step 10, left 3 min 20 s`."""
+    """Return `step 12 of 20, reward 0.412, accuracy 53.4 % after step 10, left 3 min 20 s`."""
     trained = bool(progress.total_steps)
     validated = max(progress.val_curve, default=None)
     found = (

@@ -1,4 +1,4 @@
-"""The order of a run's tasks, as files that verl reads from top to bottom."""
+"""The order of a run's tasks, written as files for verl."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from harness.records import Task
 
 
 def trained_on(tasks: Sequence[Task], config: Config) -> Sequence[Task]:
-    """The tasks of the training split that `task.train_only` leaves; all, where it names no file.
+    """Return the training tasks that `task.train_only` selects; all tasks if it names no file.
 
     Raises:
-        TaskSetError: Its file cannot be read, names no task, or names one that the split has not.
+        TaskSetError: The file cannot be read, is empty, or names a task that the split does not
+            have.
     """
     if config.task.train_only is None:
         return tasks
@@ -40,12 +41,12 @@ def trained_on(tasks: Sequence[Task], config: Config) -> Sequence[Task]:
 
 
 def training_order(tasks: Sequence[Task], config: Config) -> list[Task]:
-    """Tasks of every step, one after the other: `steps * batch_size` of them.
+    """Return the tasks of every step, one after the other: `steps * batch_size` tasks.
 
-    Each pass over the tasks is shuffled anew from the run's seed; nothing else decides the order.
+    Each pass over the tasks has a new shuffle from the run's seed; nothing else decides the order.
 
     Raises:
-        TaskSetError: There are fewer tasks than one batch takes.
+        TaskSetError: There are fewer tasks than one batch needs.
     """
     batch = config.train.batch_size
     pool = list(tasks)
@@ -66,24 +67,27 @@ def training_order(tasks: Sequence[Task], config: Config) -> list[Task]:
     while len(order) < wanted:
         shuffled = list(pool)
         random.Random(f"{config.seed}/epoch/{epoch}").shuffle(shuffled)
-        order += shuffled[: len(pool) // batch * batch]  # whole batches: no step mixes two passes
+        order += shuffled[: len(pool) // batch * batch]  # whole batches: no step mixes passes
         epoch += 1
     return order[:wanted]
 
 
 def validation_order(tasks: Sequence[Task], config: Config) -> list[Task]:
-    """The validation tasks: the same for every seed. A limit takes a fixed, spread-out sample."""
+    """Return the validation tasks, the same for every seed.
+
+    A limit takes a fixed, spread-out sample.
+    """
     chosen = sorted(tasks, key=lambda task: hashlib.sha256(task.id.encode()).hexdigest())
     return sorted(chosen[: config.task.val_limit], key=lambda task: task.id)
 
 
 def order_hash(tasks: Sequence[Task]) -> str:
-    """One hash of ids in order. 16 hex digits."""
+    """Return one hash of ids in order. 16 hex digits."""
     return hashlib.sha256("\n".join(task.id for task in tasks).encode()).hexdigest()[:16]
 
 
 def write_dataset(path: Path, tasks: Sequence[Task], split: str) -> None:
-    """The Parquet file that verl's dataset reads. It names tasks; gold is not in it."""
+    """Write the Parquet file for verl's dataset. It names tasks and contains no gold."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -1,4 +1,4 @@
-"""Programs: what an agent does, without any framework, and the scripted episodes that prove another the same."""
+"""The contract of programs: agents' behaviour without any framework, and scenarios that test it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     from harness.scripted.completion import Reply
 
 PLAYS = ("alone", "together")
-"""How every scenario is played: one after the other, then all of them at once by the same agent."""
+"""Modes of playing every scenario: one after the other, then all of them concurrently by the same
+agent.
+"""
 CANARY = "GOLD-CANARY-7f3a"
-"""Stands in the gold of every scenario's task; no request may contain it."""
+"""Part of the gold of every scenario's task; no request may contain it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +30,11 @@ class Scenario:
     """One scripted episode.
 
     Attributes:
-        name: What users write with `--scenario`.
-        shows: What it is about, in a few words.
-        replies: What the model says, call by call.
+        name: The name for `--scenario`.
+        shows: What it tests, in a few words.
+        replies: The model's replies, call by call.
         timeout_s: Deadline of the attempt.
-        options: What else the program's `stage` reads.
+        options: Further inputs of the program's `stage`.
     """
 
     name: str
@@ -45,17 +47,17 @@ class Scenario:
 
     @property
     def hangs(self) -> bool:
-        """Whether only its deadline ends it."""
+        """Return whether only its deadline ends it."""
         return any(reply.hang for reply in self.replies)
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What one call did for an answer.
+    """The effect of one call on the answer.
 
     Attributes:
-        answer: The one that it wrote, or goes with; None where that is not known.
-        approved: What a checker said of it; None where the call does not check.
+        answer: The answer that it wrote or kept; None if unknown.
+        approved: A checker's verdict; None if the call does not check.
     """
 
     answer: str | None
@@ -63,19 +65,22 @@ class Turn:
 
 
 class Program(Protocol):
-    """What agents of all frameworks do alike: a base class. Built once a process, without arguments.
+    """The common behaviour of agents of all frameworks; a base class.
+
+    Built once per process, without arguments.
 
     Attributes:
         reference: The agent in plain Python that others are compared with.
-        environment: The environment that it needs; empty where it uses the tools of any.
-        calls_tools: Whether its requests offer tools, so that a policy's server must read calls out of replies.
+        environment: The environment that it needs; empty if it uses the tools of any.
+        calls_tools: Whether its requests offer tools, so that a policy's server must parse calls in
+            replies.
         roles: Its LLM callers, in the order in which they first act.
-        checkers: Those of its roles whose replies are no answers.
-        trains: Pattern of the roles that a training trains where nobody names one; may be missing: all but checkers.
-        revisers: Those whose replies replace an earlier answer.
-        prompts: Its texts and how replies are read: what agents find as `toolbox.prompts`.
+        checkers: Roles with replies that are no answers.
+        trains: Default pattern of the roles to train; optional, all but checkers.
+        revisers: Roles with replies that replace an earlier answer.
+        prompts: Its texts and reply parsers, available to agents as `toolbox.prompts`.
         prompts_hash: Changes with any text that it sends; part of what must be identical.
-        scenarios: What every agent must get through as the reference does.
+        scenarios: Episodes that every agent must complete exactly as the reference does.
         scenarios_hash: Changes with anything that decides what the scenarios test.
     """
 
@@ -95,29 +100,35 @@ class Program(Protocol):
     def scenarios_hash(self) -> str: ...
 
     def prompts_for(self, tools: Sequence[Tool]) -> Any:
-        """Its texts where a task offers these tools, maybe none; by default `prompts`."""
+        """Return its prompts for a task with these tools, possibly none; by default `prompts`."""
         return self.prompts
 
     def most_calls(self, max_turns: int) -> int:
-        """How many calls of the model an attempt of so many turns makes at most, generously."""
+        """Return an upper bound of the model calls in an attempt of so many turns."""
         return 2 * max_turns
 
     def turns(self, attempt: Attempt) -> Sequence[Turn]:
-        """The turn of every call of the attempt, in order; empty where the program has no drafts."""
+        """Return the turn of every call of the attempt, in order; empty if there are no drafts."""
 
     def stage(self, scenario: Scenario, folder: Path) -> tuple[Task, Problem]:
-        """The task of a scenario, whose gold holds `CANARY`, and its problem; files that they need go to `folder`."""
+        """Return a scenario's task, with `CANARY` in its gold, and its problem.
+
+        Write the files they need to `folder`.
+        """
 
     def generate(self, random: Random, name: str) -> Scenario | None:
-        """Return a random scenario, the same for the same state of `random`; None without a generator."""
+        """Return a random scenario, determined by the state of `random`, or None."""
         return None
 
     def script(self, scenario: Scenario) -> Callable[[Any], Reply]:
-        """What the scripted model answers to one rollout's requests, in order, strict agent or idiomatic."""
+        """Return the scripted model's replies to one rollout's requests, in order.
+
+        They fit strict and idiomatic agents.
+        """
 
 
 class Played(Program):
-    """A program's scenarios from a module of its own, which is imported when they are played or counted.
+    """A program with scenarios in a module of its own, imported when they are played or counted.
 
     The module has `SCENARIOS`, `DATABASE`, `stage` and `Script`, and may have `generate`.
     """

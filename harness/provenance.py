@@ -1,4 +1,4 @@
-"""Where a run comes from: the code, the libraries, the machine and the first policy."""
+"""Provenance of a run: its code, libraries, machine and first policy."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def library_versions() -> dict[str, str | None]:
 
 
 def hardware(device: str) -> Hardware:
-    """The machine: processor, cores, memory, accelerators."""
+    """Return the machine: processor, cores, memory, accelerators."""
     import psutil
 
     data: Hardware = {
@@ -66,12 +66,12 @@ def hardware(device: str) -> Hardware:
 
 
 def available_cores() -> int | None:
-    """Logical processors that this process may use."""
+    """Return the number of logical processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
 def commit() -> Commit | None:
-    """Commit of the source tree, or of the one that the wheel was built from, and whether it had changes."""
+    """Return the commit of the source tree or the wheel, and whether it had uncommitted changes."""
     try:
         if Path(_git("rev-parse", "--show-toplevel")) == _ROOT:
             dirty = bool(_git("status", "--porcelain", "--untracked-files=no"))
@@ -85,11 +85,11 @@ def commit() -> Commit | None:
 
 
 def changes(since: str) -> str:
-    """Hash of what the source tree has of a run's code that a commit has not; empty where that is nothing.
+    """Return a hash of the changes to a run's code since a commit; empty if there are none.
 
     Raises:
-        OSError: There is no git.
-        SubprocessError: It does not know the commit.
+        OSError: git is not installed.
+        SubprocessError: git does not know the commit.
     """
     found = _git("diff", since, "--", *_OF_RUNS)
     return hashlib.sha256(found.encode()).hexdigest()[:16] if found else ""
@@ -112,14 +112,17 @@ def _git(*arguments: str) -> str:
 
 
 _OF_A_POLICY = {".safetensors", ".bin", ".json", ".jinja", ".py"}
-"""Weights, configuration, and code that `policy.trust_remote_code` lets run."""
+"""Suffixes of weights, configuration, and code that `policy.trust_remote_code` runs."""
 _OLDER_TOKENIZERS = {".txt", ".model", ".tiktoken"}
-"""Read only where there is no `tokenizer.json`."""
+"""Suffixes that are read only without a `tokenizer.json`."""
 _ABOUT_A_POLICY = {"manifest.json", "export.json", "LICENSE.txt", "requirements.txt"}
 
 
 def model_hash(path: str) -> str:
-    """Hash over a local policy's files; one from Hugging Face is known by id and commit."""
+    """Return a hash over a local policy's files.
+
+    A policy of Hugging Face is identified by id and commit.
+    """
     folder = Path(path)
     if not folder.is_dir():
         return path

@@ -1,7 +1,7 @@
-"""The records that flow from a question to a row: task -> problem -> transition -> verdict -> episode.
+"""The records from a question to a row: task -> problem -> transition -> verdict -> episode.
 
-Plain frozen dataclasses: they cross process borders as JSON (`dataclasses.asdict`) and nothing here
-needs a library.
+They are frozen dataclasses that need no library and cross process borders as JSON
+(`dataclasses.asdict`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 JSON: TypeAlias = "str | int | float | bool | Sequence[JSON] | Mapping[str, JSON] | None"
-"""Plain data."""
+"""Plain data, as JSON has it."""
 
 CHECK_HEADER = "x-harness-check"
 """The HTTP header of a request that only asks whether an endpoint answers: no agent made it."""
@@ -28,36 +28,38 @@ Outcome = Literal[
     "runner_lost",
     "reward_error",
 ]
-"""How a rollout ended. Only an attempt that is `ok` carries an answer that may be scored."""
+"""Outcome of a rollout. Only an attempt that is `ok` has an answer to score."""
 
 AGENT_OUTCOMES: frozenset[str] = frozenset(
     {"agent_error", "prompt_too_long", "timeout", "no_transitions"}
 )
-"""Outcomes that the agent brought about itself: wrong answers, not missing ones."""
+"""Outcomes that the agent caused: they count as wrong answers, not as missing ones."""
 
 INFRASTRUCTURE_OUTCOMES: frozenset[str] = frozenset(
     {"endpoint_error", "environment_error", "runner_lost", "reward_error"}
 )
-"""Outcomes that say nothing about agent or policy: unscored; attempts that end so are retried first."""
+"""Outcomes that show nothing about agent or policy: such attempts are retried, then left
+unscored.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What an agent may see of one task. It has no field that could hold the gold."""
+    """The part of a task that an agent may see. No field can hold the gold."""
 
     task_id: str
     question: str
     context: Mapping[str, str] = field(default_factory=dict)
-    """What else the task set tells of the task, by name, for the program's prompts; already cut to the run's limits."""
+    """Further inputs of the program's prompts, by name; already cut to the run's limits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One question with its gold. Stays with the host; an agent gets a `Problem` of it.
+    """One question with its gold. It stays on the host; an agent gets a `Problem` made from it.
 
     Attributes:
-        cluster: What tasks share, so that statistics do not take them as independent: a database, a document.
-        data: Whatever environment and reward need beside it, as JSON has it.
+        cluster: Group of dependent tasks for statistics, for example the same database or document.
+        data: Further inputs of environment and reward, as JSON.
     """
 
     id: str
@@ -72,14 +74,16 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a reward says of one answer.
+    """A reward's verdict on one answer.
 
     Attributes:
-        value: The reward, or None when no verdict could be reached (unscored, never zero).
-        reason: One line: why this value, or why unscored.
-        parts: Named parts of the value, for example `{"executed": 0.1, "judge": 0.7}`; recorded, not trained on.
-        flags: Names of documented deviations that were met while scoring.
-        by_role: Values of single roles, in the reward's range; recorded, and trained on with `train.credit: role`.
+        value: The reward, or None if no verdict was possible (unscored, never zero).
+        reason: One line that explains the value or why there is none.
+        parts: Named parts of the value, for example `{"executed": 0.1, "judge": 0.7}`; recorded,
+            not trained on.
+        flags: Names of documented deviations met during scoring.
+        by_role: Values of single roles, in the reward's range; recorded, and trained on with
+            `train.credit: role`.
     """
 
     value: float | None
@@ -90,22 +94,24 @@ class Verdict:
 
     @property
     def scored(self) -> bool:
-        """Whether there is a value: a reward may fail."""
+        """Return whether there is a value."""
         return self.value is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """One call of one role, exactly as the policy saw and answered it.
+    """One call of one role, with the exact tokens that the policy received and generated.
 
     `prompt_ids`, `response_ids` and `logprobs` come from the engine that sampled them and are None
-    when the endpoint does not report token ids; they are never computed from text.
+    if the endpoint does not report token ids; they are never computed from text.
     """
 
     rollout_id: str
     attempt_id: str
     index: int
-    """Position of the call within the attempt, from 0, in order of arrival, or of branches that work at once."""
+    """Position of the call within the attempt, from 0, in order of arrival. Concurrent branches
+    have a fixed order.
+    """
     role: str
     response_id: str
     model: str
@@ -120,22 +126,24 @@ class Transition:
     response_tokens: int | None
     sampling: Mapping[str, Any]
     overridden: Mapping[str, Any]
-    """Sampling parameters that the agent asked for and the run did not grant."""
+    """Sampling parameters of the agent's request that the run overrode."""
     started_s: float
     """Unix time at which the gateway received the call."""
     latency_s: float
     gateway_s: float
     """Part of `latency_s` spent in the gateway itself, queueing included."""
     branch: str = ""
-    """Of a team whose members work at once, which of them called: `harness.branches`."""
+    """Name of the concurrent branch that made the call; see `harness.branches`."""
     offered_tools: tuple[str, ...] = ()
-    """Names of the tools that the request let the policy call."""
+    """Names of the tools that the request offered to the policy."""
     tool_calls: tuple[Mapping[str, Any], ...] = ()
-    """Tool calls of the reply, as the server read them."""
+    """Tool calls of the reply, as parsed by the server."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    """Parameters of the request as the agent sent them, in canonical form; long values are hashes."""
+    """Parameters of the request as the agent sent them, in canonical form; long values are
+    hashes.
+    """
     request_digest: str = ""
-    """SHA-256 of the whole request in canonical form; empty where it was not recorded."""
+    """SHA-256 of the whole request in canonical form; empty if not recorded."""
     text_elsewhere: str = ""
     """Where the reply has neither content nor tool calls: the name of another field that held text."""
     served_model: str = ""
@@ -165,17 +173,17 @@ class Transition:
 
 
 Cause = Literal["agent", "policy_server", "harness", "deadline"]
-"""Who brought a failure about. After `deadline`, who used the time up decides."""
+"""The party that caused a failure. `deadline` alone names no party: the use of the time decides."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallFailure:
-    """One call that got no answer from the endpoint.
+    """One call without an answer from the endpoint.
 
     Attributes:
         code: A name from the table of `harness.gateway.failures`.
-        cause: Decided where the call failed; nothing is guessed from `detail`.
-        status: HTTP status of the endpoint, or None when it did not answer.
+        cause: Decided where the call failed, never inferred from `detail`.
+        status: HTTP status of the endpoint, or None if it did not answer.
         detail: One line for people.
     """
 
@@ -189,7 +197,7 @@ class CallFailure:
     latency_s: float
     branch: str = ""
     request_digest: str = ""
-    """As of `Transition`; empty where the request was not whole."""
+    """As in `Transition`; empty if the request was incomplete."""
     rate_limits: int = 0
     """As of `Transition`."""
     rate_limit_s: float = 0.0
@@ -197,11 +205,11 @@ class CallFailure:
 
 
 ToolFault = Literal["", "unknown_tool", "bad_arguments", "failed", "timeout"]
-"""What kept a tool call from being carried out; empty where it was, whatever came of it."""
+"""Why a tool call was not carried out; empty if it was, whatever its result."""
 
 
 def arguments_text(arguments: Mapping[str, Any]) -> str:
-    """Arguments of a tool call in one text: the only one by itself where it is text, else JSON."""
+    """Return arguments of a tool call as text: a single text argument as it is, otherwise JSON."""
     values = list(arguments.values())
     return (
         values[0]
@@ -212,11 +220,11 @@ def arguments_text(arguments: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One call of a tool of the environment, and what the agent was shown of it.
+    """One call of a tool of the environment, with the text shown to the agent.
 
     Attributes:
-        arguments: As the agent gave them; `{"": text}` where they were no JSON object.
-        ok: Whether the tool did what was asked; an error of a database, say, is shown and not ok.
+        arguments: As the agent sent them; `{"": text}` if they were no JSON object.
+        ok: Whether the tool succeeded. A database error, for example, is shown and is not ok.
     """
 
     tool: str
@@ -232,7 +240,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What one attempt at a rollout left behind, before it is scored."""
+    """The records of one attempt at a rollout before scoring."""
 
     rollout_id: str
     attempt_id: str
@@ -245,6 +253,8 @@ class Attempt:
     started_s: float
     elapsed_s: float
     state: Mapping[str, JSON] | None = None
-    """What the environment's session says it left behind, for the reward; None where it keeps none. Not recorded."""
+    """Final state of the environment's session, for the reward; None if it keeps no state. Not
+    recorded.
+    """
     reported: float | None = None
     """The reward that the agent itself gave, for the reward `from_agent`; None where it gave none. Not recorded."""

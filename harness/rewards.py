@@ -1,4 +1,4 @@
-"""Rewards: verdicts on answers."""
+"""The contract of rewards, which give verdicts on answers."""
 
 from __future__ import annotations
 
@@ -10,23 +10,31 @@ from harness.records import Attempt, Task, Verdict
 
 
 class RewardFunction(Protocol):
-    """Scores answers. Built as `RewardFunction(**options)`, once for all verdicts of a process."""
+    """Score answers. Built as `RewardFunction(**options)`, once per process."""
 
     version: ClassVar[str]
-    """The reward's name and its version, for example `execution_accuracy/2`; any change of a verdict changes it."""
+    """Name and version, for example `execution_accuracy/2`. Any change of a verdict requires a new
+    version.
+    """
 
     async def score(self, task: Task, attempt: Attempt) -> Verdict:
-        """The verdict on the answer of an attempt that ended well; unscored rather than guessed.
+        """Return the verdict on the answer of a successful attempt; unscored rather than guessed.
 
-        Others are never asked for. Many are at once, on one event loop.
+        Called for attempts with outcome `ok` only, many at once on one event loop.
         """
 
     @classmethod
     def identity(cls, options: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What of its options decides a verdict, where that is not all of them, or more: a file's content, say."""
+        """Return the options that decide a verdict, and more if needed, such as a file's hash."""
 
     def keep_in(self, folder: Path) -> None:
-        """Takes a folder of the run's for what it keeps, before the first verdict; all processes have the same."""
+        """Receive a folder of the run for persistent data, before the first verdict.
+
+        All processes get the same folder.
+        """
 
     def refuses(self, task: Task) -> str:
-        """Why no answer to this task could be judged, and what to do; else empty. Asked before a run starts."""
+        """Return why no answer to this task can be judged and what to do; empty if it can.
+
+        Called before a run starts.
+        """

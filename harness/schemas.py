@@ -1,8 +1,8 @@
-"""JSON schemas of tools, which others wrote: checked when tools are listed, applied within bounds.
+"""JSON schemas of tools from untrusted sources: checked when listed, applied within bounds.
 
-`jsonschema` alone would match patterns with `re`, which cannot be interrupted, and fetch references.
-Here patterns are matched by the linear-time engine of pydantic, references are never fetched, and an
-application of a schema ends after a fixed number of steps.
+`jsonschema` alone would match patterns with `re`, which cannot be interrupted, and fetch
+references. Here patterns are matched by the linear-time engine of pydantic, references are never
+fetched, and an application of a schema ends after a fixed number of steps.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from typing import Any, NamedTuple
 MAX_SCHEMA_CHARS = 1 << 17
 """Characters of a schema as JSON; an ordinary tool has fewer than 10,000."""
 MAX_STEPS = 100_000
-"""Keywords that one check may apply, with long texts and lists counted by their length: about 3 s at most."""
+"""Keywords that one check may apply, with long texts and lists counted by their length: about 3 s
+at most.
+"""
 CHARS_PER_STEP = 100
 """Characters that matching a pattern may read for one step."""
 
@@ -33,20 +35,25 @@ _NAMED_SCHEMAS = (
 _DATA = ("enum", "const", "default", "examples")
 """Keywords with values, in which a key such as `pattern` is no keyword."""
 _UNBOUNDED_TOGETHER = ("patternProperties", "dependentSchemas")
-"""Keywords that `jsonschema` evaluates for `unevaluated...` without the keywords that count steps here."""
+"""Keywords that `jsonschema` evaluates for `unevaluated...` without the keywords that count steps
+here.
+"""
 
 _steps: ContextVar[list[int]] = ContextVar("steps")
 
 
 class SchemaFault(ValueError):
-    """A schema that is not valid, not supported, or too costly to apply. The message is one line."""
+    """A schema that is not valid, not supported, or too costly to apply.
+
+    The message is one line.
+    """
 
 
 class Mismatch(NamedTuple):
     """The first reason why a value does not fit a schema.
 
     Attributes:
-        place: Where in the value, keys and indexes joined by dots; empty for the whole of it.
+        place: Path to the mismatch, keys and indexes joined by dots; empty for the whole value.
     """
 
     place: str
@@ -54,17 +61,18 @@ class Mismatch(NamedTuple):
 
 
 def check_schema(schema: object) -> None:
-    """Refuse a schema that cannot be applied safely; fetches nothing.
+    """Refuse a schema that cannot be applied safely; fetch nothing.
 
     Raises:
-        SchemaFault: It is no valid JSON schema, is too large, refers to something outside of itself, or
-            has a pattern that no linear-time engine matches; the message names the reference or the pattern.
+        SchemaFault: The schema is invalid, too large, refers to something outside of itself, or
+            has a pattern that no linear-time engine matches; the message names the reference or the
+            pattern.
     """
     _check_text(_text_of(schema))
 
 
 def find_mismatch(instance: object, schema: Mapping[str, Any]) -> Mismatch | None:
-    """Return the first reason why a value does not fit a schema, None where it fits.
+    """Return the first reason why a value does not fit a schema, or None if it fits.
 
     Raises:
         SchemaFault: The schema cannot be applied, or not within `MAX_STEPS`.
@@ -159,10 +167,11 @@ def _keywords_in(schema: object) -> Iterator[tuple[str, object]]:
 
 @lru_cache(4096)
 def _compiled(pattern: str) -> Any:
-    """Return what matches a pattern in time that is linear in the text.
+    """Return a matcher for a pattern that takes time linear in the text.
 
     Raises:
-        SchemaFault: The engine does not know the pattern, such as one with look-around or backreferences.
+        SchemaFault: The engine does not support the pattern, for example look-around or
+            backreferences.
     """
     from pydantic_core import SchemaError, SchemaValidator, core_schema
 
@@ -191,7 +200,7 @@ def _spend(steps: int) -> None:
     """Count steps of the current check.
 
     Raises:
-        SchemaFault: There are more than `MAX_STEPS`.
+        SchemaFault: The check exceeds `MAX_STEPS`.
     """
     remaining = _steps.get(None)
     if remaining is None:
@@ -211,7 +220,7 @@ def _validator(text: str) -> Any:
 
 
 def _class_for(schema: Any) -> Any:
-    """Return the validator of the draft that a schema names, by default that of 2020-12."""
+    """Return the validator of the draft that a schema names, by default 2020-12."""
     from jsonschema import Draft202012Validator
     from jsonschema.validators import validator_for
 
@@ -222,7 +231,7 @@ def _class_for(schema: Any) -> Any:
 
 @cache
 def _bounded(draft: Any) -> Any:
-    """Return a draft's validator with linear-time patterns, each of whose keywords counts its steps."""
+    """Return a draft's validator with linear-time patterns and counted steps."""
     from jsonschema.validators import extend
 
     keywords = {
@@ -245,7 +254,7 @@ def _counted(keyword: Callable[..., Any]) -> Callable[..., Iterator[Any]]:
 
 
 def _counted_pairs(unique_items: Callable[..., Any]) -> Callable[..., Iterator[Any]]:
-    """Count the comparisons of items that have no order, of which each is compared with each."""
+    """Count the pairwise comparisons of items that cannot be sorted."""
 
     def check(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
         if value and isinstance(instance, list):
@@ -276,7 +285,7 @@ def _pattern_properties(
 
 
 def _additional_properties(additional: Callable[..., Any]) -> Callable[..., Iterator[Any]]:
-    """Leave out the names that a pattern matches, which `jsonschema` would find with `re`."""
+    """Leave out names that a pattern matches, which `jsonschema` would match with `re`."""
 
     def check(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
         patterns = schema.get("patternProperties") or {}

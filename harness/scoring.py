@@ -1,4 +1,7 @@
-"""The one place where a reward is asked: so many at a time, until a deadline, and no fault of it becomes a verdict."""
+"""Ask the reward for verdicts, with bounded concurrency and a deadline.
+
+A reward's fault is no verdict.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +23,15 @@ from harness.records import AGENT_OUTCOMES, Attempt, Task, Verdict
 
 
 class Scorer:
-    """The configuration's reward, as a run asks it. One instance belongs to one event loop.
+    """The configured reward of a run. One instance belongs to one event loop.
 
     Args:
-        folder: The run's, for what the reward keeps; all its processes share it.
-        roles: Those that a verdict may give a value; any where they are not known.
+        folder: Folder of the run for the reward's persistent data; all its processes share it.
+        roles: Roles that a verdict may give a value; any if unknown.
 
     Raises:
-        PluginError: The reward is not installed, does not import, states no version or has no `async def score`.
+        PluginError: The reward is not installed, does not import, declares no version or has no
+            `async def score`.
         ConfigError: An option is unknown, missing or does not fit.
     """
 
@@ -38,7 +42,7 @@ class Scorer:
         self._reward = make_reward(config)
         keep_in = getattr(
             self._reward, "keep_in", None
-        )  # foreign rewards may be older than the method
+        )  # rewards of other packages may be older than the method
         if folder is not None and keep_in is not None:
             keep_in(folder)
         self._timeout_s = config.reward.timeout_s
@@ -50,11 +54,11 @@ class Scorer:
         self.version = reward_version(self._spec)
 
     def of_a_check(self, worth: float, approved: bool) -> float:
-        """What a check is worth: the value of the answer that it approved, or what the one that it rejected lacks."""
+        """Return the value of a check: the approved answer's, or what a rejected one lacked."""
         return worth if approved else self._spec.low + self._spec.high - worth
 
     async def score(self, task: Task, attempt: Attempt) -> Verdict:
-        """The reward's verdict: a number in its range, or none and why.
+        """Return the reward's verdict: a number in its range, or no number and the reason.
 
         Raises:
             RewardError: The reward raised, passed its deadline, or returned something else.
@@ -81,10 +85,10 @@ class Scorer:
         return verdict
 
     async def judge(self, task: Task, attempt: Attempt) -> tuple[Attempt, Verdict]:
-        """The attempt and the verdict on it, however it ended.
+        """Return the attempt and its verdict, whatever its outcome.
 
-        What the agent itself brought about is wrong: 0, or the lowest value below. What it could not help has no
-        verdict, and where the reward is to blame for that, the attempt is returned with this outcome.
+        A failure of the agent is wrong: it scores 0, or the lowest value if that is below 0. Other
+        failures have no verdict. If the reward itself fails, the returned attempt has that outcome.
         """
         if attempt.outcome != "ok":
             value = min(0.0, self._spec.low) if attempt.outcome in AGENT_OUTCOMES else None
@@ -98,10 +102,10 @@ class Scorer:
 
 
 def checked(verdict: object, spec: RewardSpec) -> Verdict:
-    """A verdict whose numbers are plain and in the range that the spec declares.
+    """Return the verdict with plain numbers in the range that the spec declares.
 
     Raises:
-        TypeError: Something is not of the kind that a verdict has.
+        TypeError: A field has the wrong type.
         ValueError: A number is not finite or out of range, or a part is not declared.
     """
     if not isinstance(verdict, Verdict):

@@ -1,11 +1,13 @@
-"""uvicorn, with bounds on what the other end of a connection may leave unfinished.
+"""uvicorn, with bounds on unfinished work at the other end of a connection.
 
-uvicorn has a limit for idle connections (`timeout_keep_alive`, from the first answer on) and one for their number,
-which refuses `/health` too (`limit_concurrency`). Times for a request's header and body have been asked for since 2018
-(Kludex/uvicorn#157), and only its other, slower parser bounds the size of a header. No other server has all of it:
-hypercorn begins its `read_timeout` anew with every byte and parses in Python, granian has no time for bodies and stops
-accepting where it is full, aiohttp bounds the size of headers and no time. So uvicorn's protocol is subclassed, by the
-callbacks that it has anyway. No request has a timer: a sweep once a second counts for how long something is owed.
+uvicorn limits the time of idle connections (`timeout_keep_alive`, from the first answer on) and the
+number of connections, which refuses `/health` too (`limit_concurrency`). Limits on the time of a
+request's header and body are an open request since 2018 (Kludex/uvicorn#157), and only its other,
+slower parser bounds the size of a header. No other server has all limits: hypercorn restarts its
+`read_timeout` with every byte and parses in Python, granian has no limit for bodies and stops
+accepting when it is full, aiohttp bounds the size of headers and no time. This module therefore
+subclasses uvicorn's protocol through its existing callbacks. No request has a timer: a sweep once a
+second counts how long each peer has owed data.
 """
 
 from __future__ import annotations
@@ -27,32 +29,35 @@ from uvicorn.server import ServerState
 logger = logging.getLogger(__name__)
 
 SPARE = 64
-"""File descriptors that are not for connections: the process's own, and those of connections just accepted."""
+"""File descriptors kept free of connections, for the process itself and for newly accepted
+connections.
+"""
 TICKS = 10
-"""Of uvicorn's, from sweep to sweep: a second. They stand still while the process does, so that what came meanwhile is
-read before anybody is found late."""
+"""Ticks of uvicorn between two sweeps: one second. Ticks pause with the process, so that it reads
+waiting data before it judges a peer late.
+"""
 MOST = 16_384
-"""Connections at once, where there are file descriptors for them."""
+"""Most concurrent connections, if there are file descriptors for them."""
 LOG_S = 10
-"""At most one line is logged in this time, however many connections are ended."""
+"""Shortest time between two log lines about ended connections."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What is ended: a connection that passes one of these, and nothing else.
+    """Limits of a connection. Only a connection that passes one of them is ended.
 
-    Times are counted in whole seconds, and one more may pass.
+    Times are counted in whole seconds, with up to one second of tolerance.
 
     Attributes:
         header_s: From a request's first byte to the end of the header.
         body_s: From the end of the header to the end of the body.
         idle_s: From a connection's start, or an answer, to the next request.
-        unread_s: For a peer to read some of what waits to be sent to it. A slow reader is not ended.
-        rest_s: For a peer to hang up, or to send the rest of a request that has its answer.
-        header_bytes: Request line and headers of a request.
-        headers: Their number.
-        connections: At once. For one more, the one goes whose request has been unfinished for longest, or else the one
-            that has been idle for longest.
+        unread_s: For a peer to read some of the waiting data. A slow reader is not ended.
+        rest_s: For a peer to hang up, or to send the rest of a request that already has its answer.
+        header_bytes: Most bytes of a request line with its headers.
+        headers: Most headers of a request.
+        connections: Most concurrent connections. One more closes the connection with the oldest
+            unfinished request, or else the one that has been idle for longest.
     """
 
     header_s: float = 10.0
@@ -66,18 +71,21 @@ class Limits:
 
 
 def raise_descriptors(connections: int = MOST) -> None:
-    """Let this process have the file descriptors for so many connections, as far as its hard limit allows."""
+    """Raise this process's limit of file descriptors for so many connections, if allowed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 2 * connections + SPARE
     if hard != resource.RLIM_INFINITY:
         wanted = min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        with suppress(ValueError, OSError):  # macOS has a lower limit beside the hard one
+        with suppress(ValueError, OSError):  # macOS has a lower limit than the hard one
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def fitting(connections: int = MOST) -> int:
-    """So many connections, or as many as this process has file descriptors for: two each, for what a call opens."""
+    """Return the number of connections that file descriptors allow, at most `connections`.
+
+    Each call needs two.
+    """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return (
         connections
@@ -89,9 +97,9 @@ def fitting(connections: int = MOST) -> int:
 class BoundedServer(uvicorn.Server):
     """A uvicorn server that ends connections which pass its limits.
 
-    Where it cuts off a request that an application is being served, the request's `scope["state"]["cut_off"]` has a
-    code (`bad_request`, `client_disconnect` or `queue_full`) and a sentence, and the application is told
-    `http.disconnect`.
+    If it ends a request that the application is already handling, the request's
+    `scope["state"]["cut_off"]` holds a code (`bad_request`, `client_disconnect` or `queue_full`)
+    and a sentence, and the application receives `http.disconnect`.
 
     Args:
         app: The ASGI application.
@@ -106,7 +114,7 @@ class BoundedServer(uvicorn.Server):
             access_log=False,
             timeout_keep_alive=limits.idle_s,
             timeout_graceful_shutdown=1,
-            # What is accepted at once is room that has to be made first.
+            # A burst of new connections needs room before any can be ended.
             backlog=min(2048, max(8, limits.connections // 2)),
             **options,
         )
@@ -114,28 +122,28 @@ class BoundedServer(uvicorn.Server):
         self.server_state = self._connections = _Connections(limits)
 
     async def on_tick(self, counter: int) -> bool:
-        """Called by uvicorn ten times a second."""
+        """Count ticks; uvicorn calls this ten times a second."""
         if counter % TICKS == 0:
             self._connections.sweep()
         return await super().on_tick(counter)
 
 
 class _Connections(ServerState):
-    """A server's connections, and which of them can be done without."""
+    """A server's connections, in the order in which they can be closed."""
 
     def __init__(self, limits: Limits) -> None:
         super().__init__()
         self.limits = limits
         self.unfinished: OrderedDict[_Connection, None] = OrderedDict()
-        """Those whose request is not whole, in order of its first byte."""
+        """Connections with an incomplete request, in order of its first byte."""
         self.idle: OrderedDict[_Connection, None] = OrderedDict()
-        """Those that have had their answer, in order of the answers."""
+        """Connections that have their answer, in order of the answers."""
         self.ended: Counter[str] = Counter()
-        """Why connections were ended, since it was last logged."""
+        """Reasons of ended connections since the last log line."""
         self._sweeps = 0
 
     def sweep(self) -> None:
-        """Look at every connection. Once a second."""
+        """Check every connection. Runs once a second."""
         for connection in list(self.connections):
             assert isinstance(connection, _Connection)
             connection.check()
@@ -148,7 +156,7 @@ class _Connections(ServerState):
             self.ended.clear()
 
     def make_room(self) -> None:
-        """Let a connection go if the newest, which is unfinished itself, is one too many."""
+        """Close one connection if the newest one exceeds the limit."""
         if len(self.connections) > self.limits.connections:
             waiting = self.idle if self.idle and len(self.unfinished) == 1 else self.unfinished
             connection, _ = waiting.popitem(last=False)
@@ -156,11 +164,11 @@ class _Connections(ServerState):
 
 
 class _Refused(Exception):
-    """Stops the parser."""
+    """Stop the parser."""
 
 
 class _Connection(HttpToolsProtocol):
-    """uvicorn's protocol, knowing what its peer owes and for how long."""
+    """uvicorn's protocol with a record of what its peer still owes, and since when."""
 
     def __init__(
         self,
@@ -173,11 +181,11 @@ class _Connection(HttpToolsProtocol):
         self._all = server_state
         self._limits = server_state.limits
         self._part = "header"
-        """What has to come next: `header`, `body`, the `rest` of a request that has its answer, or nothing."""
+        """The expected part: `header`, `body`, `rest` of a request that has its answer, or none."""
         self._kept = 0
-        """Bytes that came since the parser last gave something out: it keeps them, whatever they are."""
+        """Bytes since the parser's last callback, which it still holds."""
         self._over = False
-        """Whatever still comes is thrown away."""
+        """Whether further data is discarded."""
         self._refusal = (400, "the request is no HTTP")
         self._owed = ""
         self._owed_s = 0
@@ -196,26 +204,25 @@ class _Connection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._over:
             return
-        if (
-            not self._part
-        ):  # also where no request comes of it: empty lines, or what follows an upgrade
+        if not self._part:  # also for data without a request: empty lines, or data after an upgrade
             self._expect("header")
         self._kept += len(data)
         super().data_received(data)
         if self._kept > self._limits.header_bytes and not self._over:
-            # A header, or what the parser reads as one: a chunk's extension, the lines after the last chunk.
+            # A header, or data that the parser reads as one: a chunk's extension, trailers after
+            # the last chunk.
             self._refuse(*self._header_too_long())
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         if self._part != "header":
-            self._expect("header", kept=1)  # in the piece in which the request before it ended
+            self._expect("header", kept=1)  # in the same piece as the end of the previous request
 
     def on_headers_complete(self) -> None:
         if self._calling:
-            raise _Refused  # the next request came with this one
+            raise _Refused  # the next request is in this piece
         limits = self._limits
-        if self._kept > limits.header_bytes:  # perhaps with some of the body
+        if self._kept > limits.header_bytes:  # may include part of the body
             size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
             if size > limits.header_bytes:
                 self._refusal = self._header_too_long()
@@ -243,33 +250,33 @@ class _Connection(HttpToolsProtocol):
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._owed = ""  # it reads
+        self._owed = ""  # the peer reads
 
     def send_400_response(self, msg: str) -> None:
-        """Called by uvicorn where the parser stopped."""
+        """Send an error after the parser stopped; called by uvicorn."""
         self._refuse(*self._refusal)
 
     def check(self) -> None:
-        """End the connection if its peer takes too long. Called once a second."""
+        """End the connection if its peer takes too long. Runs once a second."""
         limits = self._limits
         if self.transport.is_closing():
             owed, limit_s = "end", limits.unread_s
         elif self.flow.write_paused:
             owed, limit_s = "reading", limits.unread_s
         elif self._part == "header" and not self._calling:
-            # Of a peer that has no processor, from connecting to the first byte, nothing is owed yet.
+            # A peer without processor time owes nothing between connecting and its first byte.
             owed, limit_s = (
                 ("header", limits.header_s) if self._kept else ("request", limits.idle_s)
             )
         elif (
             self._part == "body" and not self.flow.read_paused
-        ):  # paused: what came is the application's to take
+        ):  # paused: the application still has to read the received data
             owed, limit_s = "body", limits.body_s
         elif self._part == "rest":
             owed, limit_s = "rest", limits.rest_s
         elif (
             self in self._all.idle
-        ):  # uvicorn's own timer is off where the rest of a body came after the answer
+        ):  # uvicorn stops its own timer if the rest of a body follows the answer
             owed, limit_s = "request", limits.idle_s
         else:
             owed, limit_s = "", 0.0
@@ -289,8 +296,8 @@ class _Connection(HttpToolsProtocol):
             self.transport.abort()
 
     def give_way(self) -> None:
-        """Go at once: there are too many connections."""
-        # Waited for by two sweeps at least, a request is late by its peer's doing.
+        """Close at once, because there are too many connections."""
+        # After at least two sweeps the delay is the peer's fault.
         code = "bad_request" if self._owed_s else "queue_full"
         self._cut_off(
             code, f"it made room for another: more than {self._limits.connections} connections"
@@ -299,7 +306,7 @@ class _Connection(HttpToolsProtocol):
 
     @property
     def _calling(self) -> bool:
-        """Whether a request is whole and its answer is not."""
+        """Return whether a request is complete and its answer is not."""
         return (
             self._part in ("", "header")
             and self.cycle is not None
@@ -320,7 +327,10 @@ class _Connection(HttpToolsProtocol):
         return 431, f"the request's header is longer than {self._limits.header_bytes} bytes"
 
     def _refuse(self, status: int, message: str) -> None:
-        """Answer for the application and read no more; an answer that is under way is the last."""
+        """Answer instead of the application and stop reading.
+
+        A running answer becomes the last one.
+        """
         self._over = True
         if self._calling:
             self.cycle.keep_alive = False
@@ -330,7 +340,7 @@ class _Connection(HttpToolsProtocol):
         if not self.transport.is_closing():
             if not answered:
                 self.transport.write(_answer(status, message))
-            # Not closed: the peer may be sending still, and would lose the answer with the connection.
+            # Not closed: a peer that is still sending would lose the answer with the connection.
             self.transport.write_eof()
         self._expect("rest")
 
@@ -343,7 +353,7 @@ class _Connection(HttpToolsProtocol):
 
 
 def _answer(status: int, message: str) -> bytes:
-    """In OpenAI's form."""
+    """Return an error response in OpenAI's format."""
     error = {
         "message": message,
         "type": "invalid_request_error",

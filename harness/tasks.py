@@ -1,4 +1,4 @@
-"""Task sets: questions with gold, of one environment."""
+"""The contract of task sets: questions with gold, for one environment."""
 
 from __future__ import annotations
 
@@ -10,30 +10,33 @@ from harness.records import Task
 
 
 class TaskSet(Protocol):
-    """A source of tasks. Built once a process as `TaskSet(**options)`, with the options of the configuration."""
+    """A source of tasks.
+
+    Built once per process as `TaskSet(**options)`, with the configured options.
+    """
 
     def load(self, split: str) -> Sequence[Task]:
-        """All tasks of a split, always in the same order.
+        """Return all tasks of a split, always in the same order.
 
         Raises:
-            TaskSetError: Files are missing or damaged; the message says what to do.
+            TaskSetError: Files are missing or damaged; the message states what to do.
         """
 
     def context(self, task: Task) -> Mapping[str, str]:
-        """What the prompts of the program name beside the question, the same for every framework.
+        """Return further inputs of the program's prompts, the same for every framework.
 
-        For the environment `sql`: `schema`, the text of the database's schema. Anything else, such as `evidence`, is
-        shown after it under its name; no text is empty.
+        The environment `sql` needs `schema`, the text of the database's schema. Other entries, such
+        as `evidence`, follow it under their names; no text is empty.
         """
 
     def describe(self) -> Mapping[str, Any]:
-        """Counts, hashes of questions and of what they are about, options, licence: what a run record keeps.
+        """Return data for the run record: counts, hashes of questions and data, options, licence.
 
-        Hashes are of contents, so that runs on others are not compared.
+        Hashes cover contents, so that runs on different data are not comparable.
         """
 
     def check(self) -> list[str]:
-        """Runs at the end of a run: names of files that are not what they were when `load` gave their tasks.
+        """Return the names of files that changed since `load`. Runs at the end of a run.
 
         An agent runs as the user and can change files. Contents count, not times.
         """
@@ -43,7 +46,7 @@ def check_split(task_set: str, split: str, splits: Iterable[str]) -> None:
     """Refuse a split that a task set does not have.
 
     Raises:
-        TaskSetError: The message names those that it has.
+        TaskSetError: The message names the existing splits.
     """
     if split not in (known := tuple(splits)):
         raise TaskSetError(

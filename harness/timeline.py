@@ -1,7 +1,8 @@
-"""Where the time of a start goes: what each process of a run does until its first useful act.
+"""Trace the start of a run: the work of each process until its first useful act.
 
-`harness train --trace-start FILE` names a file in the environment of every process; each adds its events, lines of a
-Chrome trace (chrome://tracing, https://ui.perfetto.dev). Without it nothing here does anything.
+`harness train --trace-start FILE` names a file in the environment of every process; each adds its
+events, lines of a Chrome trace (chrome://tracing, https://ui.perfetto.dev). Without the option
+nothing is traced.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ VARIABLE = "HARNESS_TRACE_START"
 
 @contextmanager
 def recorded(file: Path) -> Iterator[None]:
-    """Have this process and those it starts write to `file`; afterwards it is whole JSON, in order of time."""
+    """Trace this process and its children to `file`, which becomes valid JSON in order of time."""
     try:
         file.write_text("[\n", encoding="utf-8")
     except OSError as error:
@@ -37,14 +38,14 @@ def recorded(file: Path) -> Iterator[None]:
         lines = file.read_text(encoding="utf-8").splitlines()[1:]
         events = []
         for line in lines:
-            with suppress(ValueError):  # of a process that was killed while it wrote
+            with suppress(ValueError):  # the last line of a process that was killed during a write
                 events.append(json.loads(line.removesuffix(",")))
         events.sort(key=lambda event: event["ts"])
         file.write_text(json.dumps(events, ensure_ascii=False, indent=0), encoding="utf-8")
 
 
 def born(process: str) -> None:
-    """Call this process by a name, and say how long it took from its creation to here."""
+    """Name this process, and record the time since its creation."""
     if not _first(process):
         return
     now, began = clock.now(), _created()
@@ -55,7 +56,7 @@ def born(process: str) -> None:
 
 @contextmanager
 def span(name: str) -> Iterator[None]:
-    """What this process does in a `with` block."""
+    """Trace a `with` block."""
     if VARIABLE not in os.environ:
         yield
         return
@@ -67,7 +68,7 @@ def span(name: str) -> Iterator[None]:
 
 
 def mark(name: str) -> None:
-    """The first time that this process comes here."""
+    """Trace the first time that this process reaches a point."""
     if _first(name):
         _write(name=name, ph="i", s="p", ts=_us(clock.now()))
 
@@ -76,7 +77,7 @@ _said: set[tuple[int, str]] = set()
 
 
 def _first(what: str) -> bool:
-    """Whether this process, which may be a fork, has not said so yet and is to say it."""
+    """Return whether this process, which may be a fork, traces an event for the first time."""
     if VARIABLE not in os.environ or (os.getpid(), what) in _said:
         return False
     _said.add((os.getpid(), what))
@@ -88,7 +89,7 @@ def _write(**event: Any) -> None:
     with (
         suppress(OSError),
         open(os.environ[VARIABLE], "ab", buffering=0) as file,
-    ):  # one write: lines stay whole
+    ):  # one write keeps the line whole
         file.write(line.encode())
 
 
@@ -97,7 +98,7 @@ def _us(seconds: float) -> int:
 
 
 def _created() -> float | None:
-    """When the kernel made this process, seconds since 1970 (Linux)."""
+    """Return the creation time of this process in seconds since 1970 (Linux), else None."""
     with suppress(OSError, ValueError, IndexError, AttributeError):
         ticks = int(
             Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]

@@ -1,7 +1,8 @@
-"""Tool calls in the text of a reply: the form of Qwen2.5-Coder, and what looks like a call that no parser read.
+"""Tool calls in the text of a reply: the form of Qwen2.5-Coder, and text that resembles a call.
 
-Qwen2.5-Coder writes a call as JSON, `{"name": "look_up", "arguments": {"city": "Oslo"}}`: plain in the text, in a code
-fence, or between `<tool_call>` or `<tools>` tags. Pure Python: policy servers and vLLM's plugin share this module.
+Qwen2.5-Coder writes a call as JSON, `{"name": "look_up", "arguments": {"city": "Oslo"}}`: plain in
+the text, in a code fence, or between `<tool_call>` or `<tools>` tags. Pure Python: policy servers
+and vLLM's plugin share this module.
 """
 
 from __future__ import annotations
@@ -15,33 +16,39 @@ from typing import Any
 from harness.records import Transition
 
 QWEN_CODER = "qwen2_5_coder"
-"""Name of the parser of this module, beside vLLM's own `hermes` and `llama3_json`."""
+"""Name of this module's parser; vLLM's own are `hermes` and `llama3_json`."""
 
 UNUSED_SHARE = 0.01
-"""Share of the rollouts that offered tools; where fewer hold a call, one or two are accidents."""
+"""Share of the rollouts that offered tools; a lower share of rollouts with a call counts as
+accidental.
+"""
 
 FAILED_STARTS = 64
-"""Brackets of one reply that may begin no JSON before the rest is taken as text: bounds the time of parsing."""
+"""Most brackets of one reply that may begin no JSON before the rest is taken as text; bounds the
+parsing time.
+"""
 
 _DECODER = json.JSONDecoder(strict=False)  # models leave line breaks in arguments unescaped
 _OPENING = re.compile(r"[{\[]")
 _LEAD = re.compile(r"(?:```[A-Za-z_]*|<tool_call>|<tools>)$")
-"""What introduces a call and is no part of the words before it."""
+"""The marker before a call, which is no part of the preceding words."""
 
 _TOKEN_CHARS = 8
-"""JSON that breaks so close to the end of a text may only be cut, as `tru` or an escape is."""
+"""JSON that fails within so many characters of the end may only be incomplete, such as `tru` or an
+escape.
+"""
 
 _LEAD_BEGUN = re.compile(r"(?:`{1,3}[A-Za-z_]*|<[a-z_]*>?)$")
-"""The same at the end of a text that may go on."""
+"""The start of such a marker at the end of a growing text."""
 _LEAD_CHARS = 24
-"""No introduction of a call is longer."""
+"""Longest marker before a call."""
 _MARKS = ("<tool_call>", "<tools>", "<|python_tag|>", "[TOOL_CALLS]")
-"""How calls begin in the forms of Hermes, Qwen2.5-Coder, Llama and Mistral."""
+"""Markers of calls in the forms of Hermes, Qwen2.5-Coder, Llama and Mistral."""
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenCall:
-    """One tool call as a reply holds it.
+    """One tool call in the text of a reply.
 
     Attributes:
         arguments: A JSON object, as text.
@@ -52,7 +59,7 @@ class WrittenCall:
 
 
 def tool_names(tools: object) -> tuple[str, ...]:
-    """Return the names in a request's `tools`, in order; entries that are no functions have none."""
+    """Return the names in a request's `tools`, in order, without entries that are no functions."""
     names = []
     for tool in tools if isinstance(tools, list) else ():
         function = tool.get("function") if isinstance(tool, dict) else None
@@ -63,9 +70,10 @@ def tool_names(tools: object) -> tuple[str, ...]:
 
 
 def read_calls(text: str, names: Collection[str]) -> tuple[str, list[WrittenCall]]:
-    """Return the words before a reply's first call, and its calls; all of the text where it has none.
+    """Return the words before a reply's first call, and its calls; without calls, the whole text.
 
-    Only a JSON value that is itself a call, or a list of calls, counts: an answer in JSON that mentions a tool does not.
+    Only a JSON value that is itself a call, or a list of calls, counts: an answer in JSON that
+    mentions a tool does not.
 
     Args:
         names: Names of the tools that the request offered.
@@ -77,15 +85,15 @@ def read_calls(text: str, names: Collection[str]) -> tuple[str, list[WrittenCall
 def read_partly(
     text: str, names: Collection[str], *, ended: bool
 ) -> tuple[str, list[WrittenCall], int]:
-    """Return what `read_calls` does, of a reply that may still grow.
+    """Return the result of `read_calls` for a reply that may still grow.
 
     Args:
         names: Names of the tools that the request offered.
-        ended: Whether the text is whole.
+        ended: Whether the text is complete.
 
     Returns:
-        The words before the first call, the calls that are complete, and how many characters of the words no further
-        text can turn into a part of a call.
+        The words before the first call, the complete calls, and the number of leading characters
+        that no further text can turn into part of a call.
     """
     calls: list[WrittenCall] = []
     position = failed = 0
@@ -112,21 +120,21 @@ def read_partly(
         return words, calls, len(words)
     if ended:
         return text, [], len(text)
-    # Words may end with what introduces a call, or with its beginning: "``", "<tool".
+    # Words may end with a marker of a call, or with its beginning: "``", "<tool".
     words = text[:settled].rstrip()
     begun = _LEAD_BEGUN.search(words, max(0, len(words) - _LEAD_CHARS))
     return text, [], len(words if begun is None else words[: begun.start()].rstrip())
 
 
 def _is_cut(error: Exception, text: str) -> bool:
-    """Return whether JSON failed at the end of a text that may go on, rather than by what is there."""
+    """Return whether JSON failed only because a growing text ends there."""
     if not isinstance(error, json.JSONDecodeError):
         return False
     return error.msg.startswith("Unterminated string") or len(text) - error.pos <= _TOKEN_CHARS
 
 
 def _call(value: object, names: Collection[str]) -> tuple[str, str] | None:
-    """Return name and arguments of a call of an offered tool; None where the value is none."""
+    """Return name and arguments of a call of an offered tool, or None for any other value."""
     if not isinstance(value, dict) or value.keys() != {"name", "arguments"}:
         return None
     name, arguments = value["name"], value["arguments"]
@@ -143,10 +151,11 @@ def _call(value: object, names: Collection[str]) -> tuple[str, str] | None:
 
 
 def looks_like_call(text: str, names: Sequence[str] = ()) -> bool:
-    """Return whether a text holds what may be meant as a tool call, well formed or not.
+    """Return whether a text contains a possible tool call, well formed or not.
 
     Args:
-        names: Names of the tools that the request offered; JSON that names one of them looks like a call.
+        names: Names of the tools that the request offered; JSON that names one of them looks like a
+            call.
     """
     if any(mark in text for mark in _MARKS):
         return True
@@ -157,20 +166,20 @@ def looks_like_call(text: str, names: Sequence[str] = ()) -> bool:
 
 
 def has_unread_call(transition: Transition) -> bool:
-    """Return whether a reply's text holds what looks like a tool call that the server did not read as one."""
+    """Return whether a reply's text resembles a tool call that the server did not parse."""
     return looks_like_call(transition.response_text, transition.offered_tools)
 
 
 def tools_unused(offered_in: int, parsed_in: int) -> bool:
-    """Return whether an agent's tools were as good as never called: its rollouts measure no use of tools.
+    """Return whether so few rollouts called tools that they do not measure the use of tools.
 
     Args:
         offered_in: Rollouts that offered tools.
-        parsed_in: Rollouts with a call that the server read.
+        parsed_in: Rollouts with a call that the server parsed.
     """
     return offered_in > 0 and parsed_in < UNUSED_SHARE * offered_in
 
 
 def offered(request: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of the tools that a request lets the policy call; none where it forbids calls."""
+    """Return the names of the tools that a request lets the policy call, if any."""
     return () if request.get("tool_choice") == "none" else tool_names(request.get("tools"))

@@ -1,4 +1,4 @@
-"""What an agent is given: model access by role, tools, the prompts of its program, and the number of turns."""
+"""The toolbox of an agent: models by role, tools, its program's prompts and the number of turns."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ if TYPE_CHECKING:
 
 
 Arguments = Mapping[str, JSON] | str
-"""Of a call: by name, or as a model wrote them."""
+"""Arguments of a call: by name, or as the model's text."""
 Carrier = Callable[[Mapping[str, JSON]], Awaitable[str]]
-"""Carries out a call of a program's own tool, whose arguments fit its schema; gives the text to show the model."""
+"""Carry out a call of a program's own tool with valid arguments, and return the text for the
+model.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class LLM:
-    """One role's way to the policy: an OpenAI-compatible endpoint whose URL names rollout, attempt and role."""
+    """One role's endpoint: OpenAI-compatible, with rollout, attempt and role in its URL."""
 
     base_url: str
-    """Ends in `/v1`; the role is in the path, so no framework can lose it."""
+    """Ends in `/v1`. The role is part of the path, so that no framework can lose it."""
     api_key: str
     model: str
     sampling: Mapping[str, Any]
@@ -35,16 +37,16 @@ class LLM:
     async def complete(
         self, http_client: httpx.AsyncClient, messages: Sequence[Any], **more: Any
     ) -> dict[str, Any]:
-        """One chat completion in plain HTTP, for agents without a framework.
+        """Request one chat completion over plain HTTP, for agents without a framework.
 
         Args:
             more: Further parameters, such as `tools`.
 
         Returns:
-            The message of the reply: `content`, and `tool_calls` where it has some.
+            The message of the reply: `content`, and `tool_calls` if it has any.
 
         Raises:
-            httpx.HTTPError: The endpoint answered with an error, or not at all.
+            httpx.HTTPError: The endpoint returned an error or no answer.
         """
         answer = await http_client.post(
             f"{self.base_url}/chat/completions",
@@ -79,7 +81,7 @@ class Report:
 
 
 class Toolbox(Protocol):
-    """All that an agent gets beside its problem."""
+    """Everything that an agent gets in addition to its problem."""
 
     @property
     def phase(self) -> Literal["train", "val"]:
@@ -95,7 +97,7 @@ class Toolbox(Protocol):
 
     @property
     def prompts(self) -> Any:
-        """The program's texts and the way replies are read, the same for every framework."""
+        """The program's texts and reply parsers, the same for every framework."""
 
     @property
     def tools(self) -> Sequence[Tool]:
@@ -103,14 +105,17 @@ class Toolbox(Protocol):
 
     @property
     def max_turns(self) -> int:
-        """How many answers may be written, or how often tools may be called; the program says which."""
+        """Most answers to write, or most calls of tools, as the program defines it."""
 
     @property
     def http_client(self) -> httpx.AsyncClient:
-        """The runner's one connection pool; hand it to the framework's OpenAI client and never close it."""
+        """The runner's shared connection pool.
+
+        Pass it to the framework's OpenAI client and never close it.
+        """
 
     def llm(self, role: str) -> LLM:
-        """Where to send the calls of `role`."""
+        """Return the access of `role` to its model."""
 
     def part(
         self,
@@ -119,27 +124,30 @@ class Toolbox(Protocol):
         *,
         at_once: bool = False,
     ) -> Toolbox:
-        """The toolbox of a member of a team: nothing but these tools.
+        """Return the toolbox of a team member, with these tools only.
 
         Args:
-            tools: Of the environment, and of the program.
-            own: By name, what carries out those of the program. What it raises ends the attempt; no time limit but
-                the attempt's.
-            at_once: The member works beside others. It becomes a branch: numbered in the order of these calls, its
-                model calls are seeded by themselves and recorded in that order, whoever is faster.
+            tools: Tools of the environment and of the program.
+            own: The program's own tools by name. An exception of such a tool ends the attempt,
+                which is its only time limit.
+            at_once: Whether the member works concurrently with others. It becomes a branch,
+                numbered in the order of these calls. Its model calls have their own seeds and are
+                recorded in that order, whichever branch is faster.
         """
 
     async def call(self, tool: str, arguments: Arguments) -> str:
-        """Call a tool and return the text to show the model, whatever came of it.
+        """Call a tool and return the text to show the model, whatever the result.
 
-        Never raises for what a model can do wrong: an unknown tool, arguments that are no JSON (text is parsed) or do
-        not fit, a tool that fails or takes too long. Each is recorded with its kind.
+        Never raises for an error of the model: an unknown tool, arguments that are no JSON (text is
+        parsed) or do not fit, a tool that fails or takes too long. Each is recorded with its kind.
         """
 
     async def call_all(self, calls: Sequence[tuple[str, Arguments]]) -> list[str]:
-        """The calls of one reply, name and arguments: those of the environment one after another, in order.
+        """Carry out the calls of one reply, given by name and arguments.
 
-        Neighbours that the program's own tools carry out are carried out at once.
+        Tools of the environment run in order.
+
+        Adjacent calls of the program's own tools run concurrently.
         """
 
     async def execute(self, text: str) -> str:
@@ -151,7 +159,7 @@ class Agent(Protocol):
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """Names of the LLM callers inside, as they appear in role URLs."""
+        """Names of the agent's LLM callers, as they appear in role URLs."""
 
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
-        """Answer one problem. Errors of the endpoint are left to propagate."""
+        """Answer one problem. Let errors of the endpoint propagate."""

@@ -1,4 +1,4 @@
-"""Trainers: what turns the rollouts of a run into a trained policy; the contract, and what a trainer is given."""
+"""The contract of trainers, which turn the rollouts of a run into a trained policy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MEASURES: dict[str, str] = {
     "checkpoint_s": "of them, saving a checkpoint",
     "gradient_norm": "norm of the step's gradient",
     "entropy": "of the policy, mean over trained tokens",
-    "clipped": "share of trained tokens whose update the bound on the ratio of probabilities clips",
+    "clipped": "share of trained tokens with an update clipped by the bound on the ratio of probabilities",
     "cut": "share of trained replies cut at the token limit",
     "rollout_probs_diff": "largest difference of a token's probability between rollout and trainer",
     "calls": "calls that were trained, where calls of a dialogue can share a row",
@@ -33,27 +33,33 @@ MEASURES: dict[str, str] = {
     "saved_tokens": "what rows of a call each would have had besides",
     "chosen_tokens": "trained tokens with a gradient, where those of other rollouts have none",
 }
-"""What harness reads of a logged step. A trainer logs what it knows by these names, and by its own whatever else."""
+"""Metrics of a step that harness reads. A trainer logs those it knows by these names, and any
+others by its own.
+"""
 
 
 @dataclass
 class Progress:
-    """Where a run stands, for a display.
+    """Progress of a run, for display.
 
     Attributes:
-        phase: What is going on, in a word or two.
-        done: Of the `expected` rollouts of this phase, so many ended.
-        mixed: Share of the last step's groups, rollouts of one task, that teach: whose rewards differ, or with a good
-            rollout where the best are chosen; None where there is none.
-        val_curve: Mean validation reward by step, of whole validations; step 0 is before training.
-        validating: Step of the validation under way, `done` of whose `expected` rollouts ended; None outside of one.
-        val_so_far: Mean reward of those that have one.
-        graded: Whether means of rewards are no accuracy, as the reward says or a value other than 0 and 1.
-        rollouts_per_s: Finished rollouts per second since the first of this launch; 0 in the first second.
-        remaining_s: Estimate for the steps left, from the median of the last ones, or for the validation under way
-            where that takes longer; of an evaluation for its rollouts.
-        remark: What the user should know of the training's course; empty where there is nothing.
-        warning: What is wrong with how it is set up, said once.
+        phase: The current activity in one or two words.
+        done: Finished rollouts of the `expected` ones of this phase.
+        mixed: Share of the last step's groups (rollouts of one task) with a gradient: groups with
+            different rewards, or with a good rollout if the best are chosen; None if there is none.
+        val_curve: Mean validation reward by step, of complete validations; step 0 is before
+            training.
+        validating: Step of the running validation, to which `done` and `expected` refer; None
+            outside of one.
+        val_so_far: Mean reward of its scored rollouts.
+        graded: Whether means of rewards are no accuracy: the reward declares so, or a value is not
+            0 or 1.
+        rollouts_per_s: Finished rollouts per second since the first of this launch; 0 in the first
+            second.
+        remaining_s: Estimate for the remaining steps, from the median of the last ones; for a
+            longer running validation, its own estimate; for an evaluation, its rollouts.
+        remark: Advice on the course of the training, or empty.
+        warning: A problem of the setup, reported once.
     """
 
     phase: str = "starting"
@@ -77,7 +83,7 @@ class Progress:
 
 
 class LiveRun(Protocol):
-    """A run that goes on; what a trainer is given."""
+    """A run in progress, as a trainer receives it."""
 
     @property
     def config(self) -> Config:
@@ -85,19 +91,22 @@ class LiveRun(Protocol):
 
     @property
     def folder(self) -> RunFolder:
-        """The run's folder. `data/train.parquet` and `data/val.parquet` in it hold the tasks in order."""
+        """The run's folder.
+
+        `data/train.parquet` and `data/val.parquet` in it hold the tasks in order.
+        """
 
     @property
     def train(self) -> Sequence[Task]:
-        """Tasks of every step, one after the other."""
+        """Return the tasks of every step, one after the other."""
 
     @property
     def val(self) -> Sequence[Task]:
-        """The validation tasks."""
+        """Return the validation tasks."""
 
     @property
     def model(self) -> str:
-        """Folder or Hugging Face id of the policy that is trained."""
+        """Folder or Hugging Face id of the policy to train."""
 
     @property
     def device(self) -> str:
@@ -105,68 +114,80 @@ class LiveRun(Protocol):
 
     @property
     def roles(self) -> Mapping[str, Endpoint]:
-        """Where roles are answered that the policy does not answer; for `RolloutWork`."""
+        """Endpoints of the roles that the policy does not answer; for `RolloutWork`."""
 
     @property
     def done(self) -> int:
-        """Steps that earlier launches have trained: go on from their checkpoint. 0 where there is none."""
+        """Steps that earlier launches trained.
+
+        Continue from their checkpoint; 0 if there is none.
+        """
 
     @property
     def validate_first(self) -> bool:
-        """Whether the validation after step `done` is still to be made."""
+        """Whether the validation after step `done` is still missing."""
 
     @property
     def steps(self) -> int:
-        """Training steps in all."""
+        """Total number of training steps."""
 
     def poll(self) -> None:
-        """Take in the rows written since the last call and show the progress; call it a few times a second.
+        """Read the rows written since the last call and show the progress.
+
+        Call it a few times a second.
 
         Raises:
-            RunFailed: Too large a share of a step's rollouts failed.
+            RunFailed: Too many rollouts of a step failed.
         """
 
     def full(self) -> str:
-        """What to say where the disk has no room to go on; empty where it has."""
+        """Return a message if the disk has no room to continue; empty otherwise."""
 
 
 class Standby:
-    """Holds what the runs of a study would each load; a run that cannot use it does without.
+    """Modules preloaded for the runs of a study. A run that cannot use them loads its own.
 
     Attributes:
-        variables: What a run finds in its environment to find this.
+        variables: Environment variables by which a run finds this process.
     """
 
     variables: Mapping[str, str]
 
     def fresh(self) -> bool:
-        """Whether it runs, and nothing that it has loaded has changed since."""
+        """Return whether it is running and none of its loaded files has changed."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """End it; no run that it serves goes on."""
+        """End it. No run that uses it survives."""
         raise NotImplementedError
 
 
 class Trainer:
-    """Trains; built once a run. Only `fit` must be written: order, record and the run's end are the caller's."""
+    """Train; built once per run.
+
+    Only `fit` is required: the caller handles order, record and the run's end.
+    """
 
     def check(self, config: Config) -> None:
-        """Called where a run is asked for, also a dry one: refuse options that the trainer does not know.
+        """Refuse unknown options of the trainer.
+
+        Called for every requested run, including dry runs.
 
         Raises:
-            ConfigError: There is one; the message names it.
+            ConfigError: An option is unknown; the message names it.
         """
 
     def check_machine(self, config: Config) -> None:
-        """Called before a run is announced or its folder made, but not for a dry one: refuse what is not installed.
+        """Refuse missing installations.
+
+        Called before a run is announced or its folder created, but not for a dry run.
 
         Raises:
-            EnvironmentProblem: Something is missing; the message says how it is installed.
+            EnvironmentProblem: Something is missing; the message states how to install it.
         """
 
     def examine(self, address: str) -> Iterator[Finding]:
-        """What `harness doctor --ray` says of a cluster, a line each.
+        """Return the findings of `harness doctor --ray` about a cluster.
 
         Raises:
             UserError: The trainer works on no cluster.
@@ -174,22 +195,27 @@ class Trainer:
         raise UserError(f"{type(self).__name__} works on no Ray cluster")
 
     def standby(self, config: Config, environment: Mapping[str, str]) -> Standby | None:
-        """Asked by a study that has several runs for the same processors, before the first of them and bound to these.
+        """Preload modules for several runs of a study on the same processors.
+
+        Called before the first of them.
 
         Args:
-            environment: Of such a run; which GPUs it sees a process may have to know from its start.
+            environment: Environment variables of such a run. A process may need to know its GPUs
+                from its start.
 
         Returns:
-            None where nothing can be held for such a run.
+            None if nothing can be preloaded for such a run.
         """
         return None
 
     def checkpoints(self, folder: RunFolder) -> Mapping[int, Path]:
-        """Whole checkpoints by their step, in order; a resumed run goes on from the last."""
+        """Return complete checkpoints by step, in order. A resumed run continues from the last."""
         return {}
 
     def export(self, folder: RunFolder, checkpoint: Path, target: Path) -> None:
-        """Write a checkpoint's policy as a new folder that transformers and vLLM load; `eval` and `export` ask for it.
+        """Write a checkpoint's policy as a new folder for transformers and vLLM.
+
+        Used by `harness eval` and `harness export`.
 
         Raises:
             UserError: The trainer cannot.
@@ -199,7 +225,7 @@ class Trainer:
         )
 
     def policy(self, folder: RunFolder, checkpoint: Path) -> Any:
-        """A checkpoint's policy as it was trained, in fp32 on the CPU; `export --verify` asks for it.
+        """Return a checkpoint's policy as trained, in fp32 on the CPU; used by `export --verify`.
 
         Returns:
             A model of transformers.
@@ -212,10 +238,12 @@ class Trainer:
         )
 
     def prepare(self, run: LiveRun) -> int:
-        """Called before anything is recorded: refuse what cannot be trained, clear what a killed launch left half done.
+        """Refuse what cannot be trained and remove partial files of a killed launch.
+
+        Called before anything is recorded.
 
         Returns:
-            Bytes that the run's checkpoints take on disk at least; 0 where that is not known.
+            Bytes that the run's checkpoints need on disk at least; 0 if unknown.
 
         Raises:
             ConfigError: The trainer cannot work with these values; the message names them.
@@ -227,6 +255,6 @@ class Trainer:
 
         Raises:
             RunFailed: The run ended early for a reason that the message names; it can be resumed.
-            KeyboardInterrupt: It was interrupted; it can be resumed.
+            KeyboardInterrupt: The run was interrupted; it can be resumed.
         """
         raise NotImplementedError

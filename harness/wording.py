@@ -1,4 +1,4 @@
-"""Numbers in words and text of others, the same wherever they are shown."""
+"""Format numbers and untrusted text, the same everywhere."""
 
 from __future__ import annotations
 
@@ -8,27 +8,29 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-"""What a terminal obeys instead of showing it: control characters but tab and newline, and turns of direction."""
+"""Characters that a terminal interprets instead of showing: controls except tab and newline, and
+changes of direction.
+"""
 
 
 def printable(text: str) -> str:
-    r"""Text as a terminal may be given it: what it would obey stands there as its escape, such as `\x1b`."""
+    r"""Return a text with terminal controls replaced by escapes, such as `\x1b`."""
     return _CONTROL.sub(lambda found: found.group().encode("unicode_escape").decode(), text)
 
 
 def printable_json(text: str) -> str:
-    """The same of a JSON document, which means what it did."""
+    """Return `printable` of a JSON document, with the same meaning."""
     return _CONTROL.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
 
 
 def shown(value: object) -> str:
-    """A value that somebody gave, in a message: no longer than a line has room for."""
+    """Return a value from outside for a message, short enough for one line."""
     try:
         text = repr(value)
     except (
         ValueError,
         RecursionError,
-    ):  # a number of more digits than Python writes, or what holds itself
+    ):  # an integer with more digits than Python prints, or a value that contains itself
         return f"a {type(value).__name__} too large to show"
     return text if len(text) <= 100 else f"{text[:80]}... ({len(text)} characters)"
 
@@ -39,27 +41,27 @@ def agent_label(name: str) -> str:
 
 
 def percent(value: float | None) -> str:
-    """`62.5 %`, or a dash where there is no value."""
+    """Return `62.5 %`, or a dash for None."""
     return "-" if value is None else f"{100 * value:.1f} %"
 
 
 def is_graded(rewards: Iterable[float | None]) -> bool:
-    """Whether rewards say more than right and wrong, so that their mean is no accuracy."""
+    """Return whether rewards have values other than 0 and 1, so that their mean is no accuracy."""
     return any(reward not in (None, 0, 1) and reward == reward for reward in rewards)
 
 
 def measured(graded: bool) -> str:
-    """What the mean of rewards is called."""
+    """Return the name of the mean reward."""
     return "mean reward" if graded else "accuracy"
 
 
 def mean(value: float | None, graded: bool) -> str:
-    """An accuracy as `62.5 %`, a mean reward as `0.625`."""
+    """Return an accuracy as `62.5 %`, a mean reward as `0.625`."""
     return "-" if value is None else f"{value:.3f}" if graded else percent(value)
 
 
 def duration(seconds: float | None) -> str:
-    """`1 h 02 min`, `3 min 20 s`, `12 s`, or a dash."""
+    """Return `1 h 02 min`, `3 min 20 s`, `12 s`, or a dash for None."""
     if seconds is None:
         return "-"
     whole = round(seconds)
@@ -87,12 +89,12 @@ def about(seconds: float) -> str:
 
 
 def rate(per_s: float) -> str:
-    """How many a second: `0.4`, `12`, `1,250`; a dash where that is not known yet."""
+    """Return a rate per second: `0.4`, `12`, `1,250`; a dash if unknown."""
     return "-" if not per_s else f"{per_s:.1f}" if per_s < 10 else f"{per_s:,.0f}"
 
 
 def unread(rollouts: int, of: int) -> str:
-    """What to say where in so many rollouts a tool call stayed in the text; empty where it is a tenth or less."""
+    """Return a warning about rollouts with unparsed tool calls; empty for a tenth or less."""
     if rollouts <= 0.1 * of:
         return ""
     return (
@@ -103,7 +105,7 @@ def unread(rollouts: int, of: int) -> str:
 
 
 def unparsed(unread_in: int, parsed_in: int, offered_in: int) -> str:
-    """Return what to say of rollouts that offered tools, of which as good as none holds a call that was read.
+    """Return a warning about rollouts that offered tools, of which almost none has a parsed call.
 
     Args:
         unread_in: Rollouts with a reply that looks like a call.
@@ -117,27 +119,27 @@ def unparsed(unread_in: int, parsed_in: int, offered_in: int) -> str:
 
 
 def spoilt(result: Mapping[str, Any]) -> str:
-    """What stands behind the scores of a run under which its tasks changed; empty where nothing did."""
+    """Return a warning for the scores of a run with tasks that changed; empty if none did."""
     changed = result.get("data_changed")
     return f"; this means nothing: {', '.join(changed)} changed during the run" if changed else ""
 
 
 def failed_itself(result: Mapping[str, object], graded: bool) -> str:
-    """How much the agent itself failed, and why most often."""
+    """Return the share of rollouts that the agent failed, and the most common reason."""
     counted_as = f"counted as {'0' if graded else 'wrong'}"
     return f"{result['agent_failed']} failed by the agent itself, {counted_as}. {result['agent_failure']}"
 
 
 def answered_by(roles: Mapping[str, str]) -> str:
-    """What answers roles that the policy does not, by their names; empty where there is none."""
+    """Return the names of what answers roles instead of the policy; empty if there is none."""
     return "; ".join(f"{role} is answered by {name}" for role, name in roles.items())
 
 
 def most_often(reasons: Counter[str]) -> str:
-    """The commonest reason, as the end of a sentence and one more."""
+    """Return the most common reason, as the end of a sentence and one more."""
     return f"Most often: {' '.join(reasons.most_common(1)[0][0].split())[:300].rstrip('.')}."
 
 
 def with_cores(cores: int | None) -> str:
-    """` with 4 cores each`; empty where there is nothing to say."""
+    """Return ` with 4 cores each`; empty for None."""
     return f" with {cores} core{'s' * (cores > 1)} each" if cores else ""

@@ -1,4 +1,4 @@
-"""Measures of the code and of its pages: `python tools/structure.py`. `tests/core/test_structure.py` holds them.
+"""Measure the code and its pages: `python tools/structure.py`. `tests/core/test_structure.py` checks the bounds.
 
 Totals of lines have no bound: readable code comes before short code. Arrows are imports between the rooms (modules and
 packages right below `harness/`), wherever they are, also those for types alone.
@@ -7,9 +7,13 @@ packages right below `harness/`), wherever they are, also those for types alone.
 from __future__ import annotations
 
 import ast
+import io
 import re
+import sys
+import tokenize
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -36,6 +40,21 @@ _GENERATED_TABLE = re.compile(r"<!-- table:.*?<!-- /table -->", re.DOTALL)
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _FENCED_CODE = re.compile(r"^( *)```.*?^\1```", re.DOTALL | re.MULTILINE)
 _INDENTED_CODE = re.compile(r"(?:(?<=\n\n)|\A)(?: {4}[^\n]*\n|\n(?= {4}))+")
+WIDE_LINE = 100
+PRIVATE_WORDS = re.compile(
+    r"\b(?:said|told|whose|beside|stands|anew|nobody|whoever|mended|asked\s+for|goes\s+on|put\s+right|of\s+what)\b",
+    re.IGNORECASE,
+)
+"""Words of a private English, which plain technical prose does without."""
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+REFERENCE_FIGURES = {
+    "private words per 1,000 code lines": "0 to 2.1",
+    "lines over 100 columns, %": "at most 0.3",
+    "comprehensions per 1,000 code lines": "9 to 19",
+    "nested comprehensions per 1,000 code lines": "under 1",
+    "comments per 100 code lines": "6 to 13",
+}
+"""The same measures of simonw/llm, tox, httpx, Inspect AI and verifiers."""
 
 
 @cache
@@ -212,12 +231,123 @@ def long_functions() -> list[str]:
     return found
 
 
-def main() -> None:
-    """Print the measures, and what is behind those that should be none."""
+@dataclass(frozen=True)
+class Counts:
+    """Lines, words and comprehensions of some source files, for `readability`."""
+
+    lines: int = 0
+    code_lines: int = 0
+    wide_lines: int = 0
+    comments: int = 0
+    private_words: int = 0
+    comprehensions: int = 0
+    nested_comprehensions: int = 0
+
+
+def count(source: str) -> Counts:
+    """Count lines, private words and comprehensions of one source text.
+
+    Code lines hold more than blanks, comments and docstrings. Private words count in comments,
+    docstrings and string literals, never in identifiers. A comprehension inside another is nested.
+    """
+    syntax = ast.parse(source)
+    prose = list(_texts(syntax))
+    comments = []
+    code_lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            comments.append(token.string)
+        elif token.string.strip() and token.type != tokenize.ENDMARKER:
+            code_lines.update(range(token.start[0], token.end[0] + 1))
+    comprehensions = [node for node in ast.walk(syntax) if isinstance(node, COMPREHENSIONS)]
+    lines = source.splitlines()
+    return Counts(
+        lines=len(lines),
+        code_lines=len(code_lines - _docstring_lines(syntax)),
+        wide_lines=sum(len(line) > WIDE_LINE for line in lines),
+        comments=len(comments),
+        private_words=sum(len(PRIVATE_WORDS.findall(text)) for text in [*prose, *comments]),
+        comprehensions=len(comprehensions),
+        nested_comprehensions=len(_nested(comprehensions)),
+    )
+
+
+def _texts(syntax: ast.AST) -> Iterator[str]:
+    """Yield all string literals, including docstrings and the text parts of f-strings."""
+    for node in ast.walk(syntax):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def _docstring_lines(syntax: ast.Module) -> set[int]:
+    """Return the lines of all docstrings, including those of attributes."""
+    lines: set[int] = set()
+    for node in ast.walk(syntax):
+        if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Constant):
+            continue
+        if isinstance(node.value.value, str):
+            lines.update(range(node.lineno, int(node.end_lineno or node.lineno) + 1))
+    return lines
+
+
+def _nested(comprehensions: Iterable[ast.AST]) -> set[ast.AST]:
+    """Return the comprehensions that lie inside another one."""
+    nested: set[ast.AST] = set()
+    for outer in comprehensions:
+        for node in ast.walk(outer):
+            if node is not outer and isinstance(node, COMPREHENSIONS):
+                nested.add(node)
+    return nested
+
+
+def readability(sources: Iterable[str]) -> dict[str, float]:
+    """Return the measures of `REFERENCE_FIGURES` for these source texts together, by name."""
+    counts = [count(source) for source in sources]
+    thousand_code_lines = sum(one.code_lines for one in counts) / 1000 or 1
+    hundred_lines = sum(one.lines for one in counts) / 100 or 1
+    private_words = sum(one.private_words for one in counts)
+    wide_lines = sum(one.wide_lines for one in counts)
+    comprehensions = sum(one.comprehensions for one in counts)
+    nested = sum(one.nested_comprehensions for one in counts)
+    comments = sum(one.comments for one in counts)
+    return {
+        "private words per 1,000 code lines": private_words / thousand_code_lines,
+        "lines over 100 columns, %": wide_lines / hundred_lines,
+        "comprehensions per 1,000 code lines": comprehensions / thousand_code_lines,
+        "nested comprehensions per 1,000 code lines": nested / thousand_code_lines,
+        "comments per 100 code lines": comments / (10 * thousand_code_lines),
+    }
+
+
+def packages() -> dict[str, list[Path]]:
+    """Return the files of each room of the core and of each plugin, by its path."""
+    groups: dict[str, list[Path]] = defaultdict(list)
+    for file in (*files(CORE), *files(PLUGINS)):
+        parts = file.relative_to(ROOT).parts
+        groups["/".join(parts[:2])].append(file)
+    return dict(groups)
+
+
+def main(by_package: bool = False) -> None:
+    """Print the measures, their reference figures, and the cases behind those that should be none."""
     for name, value in measures().items():
         print(f"{value:7,}  {name}")
     references = ", ".join(f"{name} {count}" for name, count in REFERENCE_READMES.items())
     print(f"         (README files of other projects: {references} words)")
+    groups = packages()
+    texts = {
+        package: [file.read_text(encoding="utf-8") for file in members]
+        for package, members in groups.items()
+    }
+    everything = [text for members in texts.values() for text in members]
+    print("\nreadability of harness/ and plugins/ (reference projects in brackets):")
+    for name, figure in readability(everything).items():
+        print(f"{figure:7.1f}  {name} ({REFERENCE_FIGURES[name]})")
+    if by_package:
+        print("\nprivate words per 1,000 code lines, by package:")
+        for package, members in texts.items():
+            figure = readability(members)["private words per 1,000 code lines"]
+            print(f"{figure:7.1f}  {package}")
     for title, found in (
         ("circles of rooms", [" ".join(group) for group in circles(arrows(by_room=True))]),
         ("circles of modules", [" ".join(group) for group in circles(arrows(by_room=False))]),
@@ -228,4 +358,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(by_package="--by-package" in sys.argv[1:])

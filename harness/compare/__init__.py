@@ -1,6 +1,7 @@
-"""Comparison of runs: whether they may be compared, what differs, how sure that is, and what it cost.
+"""Comparison of runs: comparability, differences with uncertainty, and cost.
 
-The package is the function `harness.compare`, too, since Python knows both by that name.
+The package is also callable as the function `harness.compare`, because Python gives both that
+name.
 """
 
 from __future__ import annotations
@@ -24,19 +25,19 @@ def compare(
     references: bool | None = None,
     runs_dir: str | os.PathLike[str] = "runs",
 ) -> Compared:
-    """Compare runs, as `harness compare` does: what differs, by how much, how sure that is, and what it cost.
+    """Compare runs, as `harness compare` does: differences, their uncertainty and the cost.
 
     Args:
         runs: Runs, folders of runs, or a study's file or folder; also in lists.
         baseline: The arm, or its agent, that others are compared with.
-        allow: A key, or several, that may differ though they should not.
-        margin: Differences below this are none, e.g. 0.05; a study states its own.
-        references: Whether figures published by others are shown; by default those for the task set.
-        runs_dir: Where runs named by id are looked for.
+        allow: Identity key or keys that may differ.
+        margin: Differences below this count as none, e.g. 0.05; a study declares its own.
+        references: Whether to show figures published by others; by default if the task set has any.
+        runs_dir: Folder of the runs that are given by id.
 
     Raises:
-        NotComparable: Runs differ in what must be identical.
-        UserError: There is no such run or baseline, or none has finished.
+        NotComparable: Runs differ in something that must be identical.
+        UserError: A run or the baseline does not exist, or no run has finished.
     """
     from harness.compare.compared import Compared
     from harness.compare.comparison import compare as of_selection

@@ -1,7 +1,8 @@
-"""How often two arms give the very same answer to the same draw: what "identical" looks like in the episodes.
+"""Share of draws to which two arms give the same answer: how "identical" appears in the episodes.
 
-Until the first update, agents that send the same prompts with the same seeds to the same weights must answer alike, to
-the letter. They go on doing so for as long as the updates are the same, which the norm of the gradient tells.
+Until the first update, agents that send the same prompts with the same seeds to the same weights
+must give exactly the same answers. They continue to do so as long as the updates are the same,
+which the gradient norm shows.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ if TYPE_CHECKING:
     from harness.compare.runs import Run
 
 DRAW = ["phase", "step", "task_id", "session"]
-"""What names a rollout of a run."""
+"""Columns that identify a rollout of a run."""
 
 
 def agree(arms: Mapping[str, Sequence[Run]], baseline: str) -> dict[str, Agreement]:
-    """Shares of equal answers with the baseline's run of the same seed, by arm, pooled over the seeds in common."""
+    """Return shares of answers equal to the baseline's, by arm, pooled over common seeds."""
     if any(
         column not in run.episodes.columns
         for runs in arms.values()
@@ -78,7 +79,7 @@ def agree(arms: Mapping[str, Sequence[Run]], baseline: str) -> dict[str, Agreeme
 
 
 def answer_hashes(episodes: pl.DataFrame) -> pl.Series:
-    """Eight hex digits of every rollout's final answer: all that asking for equality needs."""
+    """Return eight hex digits per final answer, enough to test equality."""
     import polars as pl
 
     if "answer_hash" in episodes.columns:  # a published copy, which keeps few texts
@@ -91,7 +92,10 @@ def _hash(answer: str | None) -> str | None:
 
 
 def _answers(run: Run) -> pl.DataFrame:
-    """Answers by draw; a failure that the agent caused stands for itself, one of the infrastructure for nothing."""
+    """Return answers by draw.
+
+    A failure of the agent equals itself; an infrastructure failure equals nothing.
+    """
     import polars as pl
 
     known = pl.col("outcome").is_in(["ok", *AGENT_OUTCOMES])
@@ -105,7 +109,7 @@ def _answers(run: Run) -> pl.DataFrame:
 
 
 def _same(mine: pl.DataFrame, theirs: pl.DataFrame) -> dict[tuple[str, int], tuple[int, int]]:
-    """Draws in common and how many of them have the same answer, by phase and step."""
+    """Count common draws, and those with the same answer, by phase and step."""
     import polars as pl
 
     both = mine.lazy().join(theirs.lazy(), on=DRAW).group_by("phase", "step")
@@ -116,7 +120,7 @@ def _same(mine: pl.DataFrame, theirs: pl.DataFrame) -> dict[tuple[str, int], tup
 
 
 def _apart(mine: dict[int, float], theirs: dict[int, float], step: int) -> float | None:
-    """The difference of a step's two gradient norms as a share of the larger."""
+    """Return the difference of a step's two gradient norms as a share of the larger one."""
     if step not in mine or step not in theirs:
         return None
     one, other = mine[step], theirs[step]

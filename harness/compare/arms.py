@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def arm_of(name: str, runs: Sequence[Run]) -> Arm:
-    """All runs of one arm, by seed."""
+    """Return the arm of these runs, ordered by seed."""
     import numpy as np
 
     per_seed = [measure(run) for run in runs]
@@ -56,7 +56,7 @@ def arm_of(name: str, runs: Sequence[Run]) -> Arm:
 
 
 def _roles(per_seed: Sequence[Figures]) -> dict[str, Trained]:
-    """Trained transitions and tokens by role, means over seeds."""
+    """Return trained transitions and tokens by role, as means over seeds."""
     found: dict[str, Trained] = {}
     for role in dict.fromkeys(role for figures in per_seed for role in figures["trained_by_role"]):
         known = [
@@ -78,7 +78,7 @@ def _means(per_seed: Sequence[Figures]) -> Means:
 
 
 def _mean_parts(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The mean of every part over the seeds that have it."""
+    """Return the mean of every part over the seeds that have it."""
     known = {name: [one[name] for one in parts if name in one] for one in parts for name in one}
     return {name: sum(values) / len(values) for name, values in known.items()}
 

@@ -1,4 +1,4 @@
-"""Results by role: the one table that commands, notebooks, comparisons and reports have them from."""
+"""Results by role, the common source of commands, notebooks, comparisons and reports."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
 
 COUNTS = ("calls", "failed_calls", "cut", "prompt_tokens", "response_tokens", "trained")
 RATES = ("per_rollout", "token_share")
-"""How figures end that a role has without a call."""
+"""Endings of the figures that a role without a call has."""
 _HINTS = get_type_hints(RoleFigures, include_extras=True)
 ROLE_FIGURES: dict[str, tuple[str, str]] = {
     name: hint.__metadata__[1:] for name, hint in _HINTS.items()
 }
-"""Head and form of every figure."""
+"""Column head and format of every figure."""
 
 
 def roles_table(run: Run, *keys: str) -> pl.DataFrame:
-    """What each role did, of all rollouts with the same `keys`.
+    """Summarize each role over all rollouts with the same `keys`.
 
     Args:
         keys: `phase`, or `step` and `phase`.
 
     Returns:
-        One row a value of the keys and role, in the order of first calls: `run`, its id; the keys; `rollouts`; `role`;
-        `COUNTS` and `paid` as sums; and the figures of `RoleFigures`. Null where something was not recorded, never
-        zero. No rows of a run that recorded neither roles nor calls.
+        One row per role and combination of keys, in the order of first calls: `run`, its id; the
+        keys; `rollouts`; `role`; `COUNTS` and `paid` as sums; and the figures of `RoleFigures`.
+        Null if not recorded, never zero. No rows if the run recorded neither roles nor calls.
     """
     import polars as pl
 
@@ -53,9 +53,7 @@ def roles_table(run: Run, *keys: str) -> pl.DataFrame:
         .agg(rollouts=pl.len())
         .join(roles, how="cross")
     )
-    rows = grid.join(
-        rows, each, "left", maintain_order="left"
-    )  # where a role was not called, it made 0 calls
+    rows = grid.join(rows, each, "left", maintain_order="left")  # an uncalled role made 0 calls
     rows = rows.with_columns(
         pl.when(pl.col("calls").is_null()).then(0).otherwise(name).alias(name) for name in known
     )
@@ -72,7 +70,7 @@ def roles_table(run: Run, *keys: str) -> pl.DataFrame:
 
 
 def role_figures(run: Run) -> dict[str, RoleFigures]:
-    """The figures of every role in the last validation, or in training where nothing was validated; `credit` of it."""
+    """Return every role's figures in the last validation, or in training without one."""
     trained = roles_table(run, "phase").filter(phase="train")
     last = roles_table(run, "step", "phase").filter(
         phase="val", step=run.validation()["step"].max()
@@ -85,11 +83,11 @@ def role_figures(run: Run) -> dict[str, RoleFigures]:
 
 
 def held_by_role(arms: Mapping[str, Sequence[Figures]], baseline: str = "") -> ByRole:
-    """Every figure of every role of arms over their seeds, and its difference to the baseline's, paired by seed.
+    """Return every role's figures per arm over seeds, with differences paired by seed.
 
     Args:
         arms: The figures of every run, by arm.
-        baseline: Without one there are no differences.
+        baseline: Name of the baseline arm; empty for no differences.
     """
 
     def figure(runs: Sequence[Figures], role: str, name: str) -> RoleFigure:
@@ -122,7 +120,10 @@ def held_by_role(arms: Mapping[str, Sequence[Figures]], baseline: str = "") -> B
 
 
 def _rows(run: Run) -> pl.DataFrame:
-    """One row a rollout and role; of older runs, whose episodes do not have them, one a call."""
+    """Return one row per rollout and role.
+
+    Older episodes lack roles; for them, one row per call.
+    """
     import polars as pl
 
     schema = {
@@ -157,7 +158,7 @@ def _rows(run: Run) -> pl.DataFrame:
 
 
 def _by_seed(runs: Sequence[Figures], role: str, name: str) -> dict[tuple[int, int], float]:
-    """A figure of every run that has it; a rate of a role that a run never called is 0."""
+    """Return one figure by seed, for runs that have it; the rate of an uncalled role is 0."""
     found = {}
     for run in runs:
         others: list[Mapping[str, object]] = list(run["by_role"].values())
@@ -171,7 +172,7 @@ def _by_seed(runs: Sequence[Figures], role: str, name: str) -> dict[tuple[int, i
 
 
 def _over_seeds(values: Sequence[float]) -> tuple[float | None, Interval | None]:
-    """Mean, and Student's interval of two or more."""
+    """Return the mean, and Student's interval for two or more values."""
     if len(values) < 2:
         return (values[0] if values else None), None
     mean, errors = fmean(values), t_quantile(0.5 + CONFIDENCE / 2, len(values) - 1)

@@ -1,4 +1,7 @@
-"""Tables that are columns: a head, and how a row fills its cell. A column in which nothing was measured is left out."""
+"""Tables of a comparison as columns: a head and the cells.
+
+Columns without any measurement are left out.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +27,11 @@ ROLE_NOTE = "Of the last validation; credit, what trained calls were paid, of al
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One table: a title, column heads, and cells as text, [rows, columns]. `key` names it in files.
+    """One table: a title, column heads, and cells as text, [rows, columns].
 
-    The first `named` columns say what a row is of; a terminal too narrow for all of them repeats these.
+    `key` names it in files.
+
+    The first `named` columns identify a row; a terminal too narrow for all columns repeats these.
     """
 
     key: str
@@ -38,7 +43,7 @@ class Table:
 
 
 def behaviour(comparison: Comparison) -> Table:
-    """Calls, tokens, rewrites and failures."""
+    """Return the table of calls, tokens, rewrites and failures."""
     cells: dict[str, Callable[[Arm], str]] = {
         "arm": lambda arm: arm["name"],
         "calls/rollout": lambda arm: number(arm["transitions_per_rollout"], 2),
@@ -75,7 +80,7 @@ def behaviour(comparison: Comparison) -> Table:
 
 
 def parsed_of(figures: ToolUse) -> str:
-    """Return tool calls that were parsed, and these with the replies that look like one; empty where none were offered."""
+    """Return the parsed tool calls and the replies that look like one, if tools were offered."""
     parsed, unread_calls = figures["parsed_calls"], figures["unread_calls"]
     if not figures["calls_with_tools"] or parsed is None or unread_calls is None:
         return ""
@@ -83,7 +88,7 @@ def parsed_of(figures: ToolUse) -> str:
 
 
 def role_tables(found: ByRole, baseline: str = "", note: str = ROLE_NOTE) -> list[Table]:
-    """Figures by role, and their differences to the baseline's; no rows unless an arm has several roles."""
+    """Return tables of figures by role with differences, empty unless an arm has several roles."""
     heads = ("arm", "role", *(head for head, _ in ROLE_FIGURES.values()))
     several = any(len(roles) > 1 for roles in found.values())
 
@@ -131,7 +136,7 @@ def _difference_of_role(one: RoleFigure, form: str) -> str:
 
 
 def cost(comparison: Comparison) -> Table:
-    """Times of steps, runs and calls."""
+    """Return the table of times of steps, runs and calls."""
     trained = comparison["kind"] == "train"
     cells: dict[str, Callable[[Arm], str]] = {
         "arm": lambda arm: arm["name"],
@@ -162,7 +167,7 @@ def cost(comparison: Comparison) -> Table:
 
 
 def evidence(comparison: Comparison) -> Table:
-    """Statistics over trainings that no verdict rests on, but for collapses."""
+    """Return statistics over trainings, on which no verdict rests except for collapses."""
     cells: dict[str, Callable[[Pair], str]] = {
         "arm against baseline": lambda pair: pair["arm"],
         "interval with unseen collapses": lambda pair: interval(pair["collapses"]["interval"]),
@@ -183,7 +188,7 @@ def evidence(comparison: Comparison) -> Table:
 
 
 def references_of(found: Sequence[Reference]) -> Table:
-    """Figures published by others."""
+    """Return the table of figures published by others."""
     cells: dict[str, Callable[[Reference], str]] = {
         "published by others": lambda row: row["label"],
         "task set": lambda row: row["task_set"],
@@ -214,8 +219,7 @@ def _from_cells(
     empty = {
         index
         for index in range(len(cells))
-        if filled
-        and all(row[index] in ("-", "") for row in filled)  # nothing was measured: no column
+        if filled and all(row[index] in ("-", "") for row in filled)  # no measurement: no column
     }
     heads = [head for index, head in enumerate(cells) if index not in empty]
     return Table(

@@ -1,4 +1,4 @@
-"""A comparison as Python and notebooks have it."""
+"""The result of a comparison for Python and notebooks."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class Compared:
-    """What a comparison found.
+    """The result of a comparison.
 
     Attributes:
-        data: All of it, as plain data: what `--format json` has (docs/comparisons.md).
+        data: The whole comparison as plain data, as in `--format json` (docs/comparisons.md).
         references: Figures published by others.
     """
 
@@ -31,17 +31,17 @@ class Compared:
 
     @property
     def tables(self) -> dict[str, pd.DataFrame]:
-        """Its tables by name, cells as they are shown: `accuracy`, `learning`, ..."""
+        """Return the tables by name, with cells as text: `accuracy`, `learning`, ..."""
         import pandas as pd
 
         found = tables(self.data, self.references)
         return {table.key: pd.DataFrame(table.rows, columns=table.heads) for table in found}
 
     def render(self, form: str) -> str:
-        """The text that `harness compare --format` gives: md, csv, json, latex or html.
+        """Return the text of `harness compare --format`: md, csv, json, latex or html.
 
         Raises:
-            UserError: There is no such format.
+            UserError: The format is unknown.
         """
         return render(self.data, known_format(form), self.references)
 
@@ -49,7 +49,7 @@ class Compared:
         return printable(self.render("md"))
 
     def _repr_html_(self) -> str:
-        """What a notebook shows. All text in it is text."""
+        """Return HTML for a notebook, with all text escaped."""
         words = "".join(f"<li>{inline(sentence)}</li>" for sentence in sentences(self.data))
         question = (
             f"<p><strong>{inline(self.data['question'])}</strong></p>"

@@ -1,4 +1,4 @@
-"""Compares arms: one plain-data document that tables, reports and tests are made from."""
+"""Compare arms, as one plain-data document for tables, reports and tests."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 ALPHA = 0.05
 POWER = 0.8
 CEILING = 0.97
-"""Where all arms end above it, final accuracy can hardly tell them apart."""
+"""Final accuracy can hardly distinguish arms that all end above this value."""
 
 
 def compare(
@@ -64,13 +64,14 @@ def compare(
 
     Args:
         baseline: Name of an arm, or of its agent; by default the study's, else the first arm.
-        allow: Identity keys that may differ; `parity`; `unused_tools` for verdicts on agents that never used theirs.
-        margin: Differences below it count as none, in units of the reward; by default the study's. Without one,
-            nothing can be called equivalent.
+        allow: Identity keys that may differ; `parity`; `unused_tools` for agents without tool
+            calls.
+        margin: Differences below it count as none, in units of the reward; by default the study's.
+            Without one, nothing can be called equivalent.
 
     Raises:
-        NotComparable: Runs differ in what must be identical, or the files of one's task set changed while it ran.
-        UserError: No run has finished, there is no such baseline, or none of its runs has finished.
+        NotComparable: Runs differ in something that must be identical, or their task set changed.
+        UserError: No run has finished, or the baseline does not exist or has no finished run.
     """
     allow = list(allow)
     margin = selection.study.get("margin") if margin is None else margin
@@ -204,7 +205,7 @@ def _usable(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
 
 
 def _baseline(name: str | None, arms: Mapping[str, Sequence[Run]], selection: Selection) -> str:
-    """The arm that a baseline means; the first one where none was stated, and never for one that was."""
+    """Return the baseline arm: the named one, or the first arm if none is named."""
     if name is None:
         return next(iter(arms))
     names: dict[str, set[str]] = {arm: set() for arm in selection.arms}
@@ -285,7 +286,7 @@ def _pair(
 def _seeds_needed(
     difference: Estimate, margin: float | None, family: int, identical: bool
 ) -> int | None:
-    """Seeds for `POWER` of equivalence at no true difference, by the variances that these seeds measured."""
+    """Return the seeds for `POWER` of equivalence at no true difference, by measured variances."""
     if margin is None or (difference.seeds < 2 and not identical):
         return None
     if identical:
@@ -295,12 +296,12 @@ def _seeds_needed(
 
 
 def _decide(pairs: Sequence[Pair]) -> None:
-    """Correct the p values of every pair and give its verdict; the family is all pairs."""
+    """Correct the p values of all pairs as one family and set their verdicts."""
     for pair, corrected in zip(pairs, statistics.holm([pair["p"] for pair in pairs]), strict=True):
         pair["p_holm"] = corrected
     stated = [
         pair["p_equivalence"] for pair in pairs if pair["p_equivalence"] is not None
-    ]  # all, or none
+    ]  # all or none
     for pair, corrected in zip(pairs, statistics.holm(stated), strict=False):
         pair["p_equivalence_holm"] = corrected
     correct_sides(pairs)
@@ -319,15 +320,15 @@ def verdict(
     identical: bool = False,
     learned: bool = True,
 ) -> Decision:
-    """The one verdict on a pair; a real difference inside the margin is equivalent.
+    """Return the verdict on a pair. A real difference inside the margin is equivalent.
 
     Args:
-        p_equivalence: None where no margin was stated: then nothing is equivalent.
-        seeds: Trainings compared; fewer than `MIN_SEEDS` are never enough for `equivalent`.
-        identical: Whether both trainings of every seed gave the same answers in every step. Then there is nothing to
-            test: they are equivalent for these seeds, and how many others may part is told beside the verdict. Where
-            seeds are too few for that, or no margin was stated, they are `identical`.
-        learned: Whether there was anything to learn from. Trainings that learned nothing are not called alike.
+        p_equivalence: None without a margin: then nothing is equivalent.
+        seeds: Compared trainings; fewer than `MIN_SEEDS` are never enough for `equivalent`.
+        identical: Whether both trainings of every seed gave the same answers in every step. Then no
+            test is needed: they are equivalent for these seeds, and the verdict states how many
+            other seeds may differ. With too few seeds or without a margin, they are `identical`.
+        learned: Whether there was anything to learn. Trainings that learned nothing are not alike.
     """
     enough = seeds >= MIN_SEEDS and p_equivalence is not None
     if learned and enough and (identical or (p_equivalence or 0.0) < ALPHA):

@@ -1,7 +1,8 @@
-"""Means of paired scores whose doubt comes from two sides: the seeds, and the clusters that were asked about.
+"""Means of paired scores with uncertainty from two sources: seeds, and clusters of questions.
 
-Every verdict rests on `crossed_mean`. Scores are rows of seed, cluster, task and value; the questions of one
-cluster are alike and so are all scores of one seed, so neither questions nor scores are independent.
+Every verdict rests on `crossed_mean`. Scores are rows of seed, cluster, task and value. Questions
+of one cluster depend on each other and so do all scores of one seed: neither questions nor scores
+are independent.
 """
 
 from __future__ import annotations
@@ -19,32 +20,36 @@ if TYPE_CHECKING:
     import polars as pl
 
 CONFIDENCE = 0.95
-ROUNDING = 1e-12  # what floats of scores between -1 and 1 may differ by without meaning it
+ROUNDING = 1e-12  # differences of floats between -1 and 1 below this are rounding errors
 MIN_SEEDS = 8
 """Fewer trainings never show equivalence, however alike they are."""
 COLLAPSE = 0.25
-"""What a training that no seed has shown is taken to lose against the other arm's, at most; more where a seed did. A
-share of the range of rewards."""
+"""Largest assumed loss of a training worse than all observed seeds, relative to the other arm;
+larger if a seed lost more. A share of the range of rewards.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean with its doubt.
+    """A mean with its uncertainty.
 
     Attributes:
         mean: The estimate.
-        se: Its standard error; 0 only where all values are equal. Then `low` and `high` hold what may have stayed
-            unseen: in trainings where there are several seeds, in questions where there is one.
-        df: Degrees of freedom of the t distribution that the interval uses: between those of seeds and of clusters.
+        se: Its standard error; 0 only if all values are equal. Then `low` and `high` cover
+            unobserved values: of trainings with several seeds, of questions with one seed.
+        df: Degrees of freedom of the interval's t distribution: between those of seeds and of
+            clusters.
         low, high: The 95 % interval.
-        seeds, clusters, tasks: Distinct ones behind the estimate; a cluster is a group of alike questions.
-        equal_clusters: How many clusters of equal size would tell as much; fewer than `clusters` where some are large.
+        seeds, clusters, tasks: Distinct ones behind the estimate; a cluster is a group of dependent
+        questions.
+        equal_clusters: Number of clusters of equal size with the same information; less than
+            `clusters` if some are large.
         scores: Rows behind the estimate.
-        unit: What was counted as independent: `seed` (and clusters), `cluster`, or `task`.
+        unit: The unit counted as independent: `seed` (and clusters), `cluster`, or `task`.
         by_seed: The mean of every seed, in their order.
-        ways: Ways to deal the variance out to seeds and clusters: each a list of variances with their degrees of
-            freedom. The one that leaves the most doubt counts.
-        width: How far apart two scores can lie; 1 for right and wrong.
+        ways: Ways to split the variance between seeds and clusters: each a list of variances with
+            their degrees of freedom. The one with the largest uncertainty counts.
+        width: Largest difference of two scores; 1 for right and wrong.
     """
 
     mean: float
@@ -63,18 +68,19 @@ class Estimate:
     width: float = 1.0
 
     def data(self) -> EstimateData:
-        """The same as it stands in a comparison."""
+        """Return the entry of a comparison document."""
         return cast(
             EstimateData,
             {key: value for key, value in asdict(self).items() if key not in ("ways", "width")},
         )
 
     def doubt(self, error: float) -> float:
-        """How far the true mean may lie off on either side, each with this error: half of an interval's length.
+        """Return half the length of an interval with this error on each side.
 
-        Every part of the variance has the t quantile of its own degrees of freedom. The error is the promised one where
-        one part is all, and less where several matter; t quantiles with degrees of freedom estimated from the data
-        (Satterthwaite) promise too much where a part that matters comes out small by luck.
+        Every part of the variance has the t quantile of its own degrees of freedom. The error is
+        exact if a single part makes up the variance, and smaller if several do; t quantiles with
+        degrees of freedom estimated from the data (Satterthwaite) promise too much when an
+        important part is small by chance.
 
         Source: Howe 1974, J. Am. Stat. Assoc. 69, 789-794.
         """
@@ -84,22 +90,22 @@ class Estimate:
         return math.sqrt(max(squares))
 
     def error(self, distance: float) -> float:
-        """With which error, one-sided, the mean lies so far off: the inverse of `doubt`."""
+        """Return the one-sided error at which the mean lies this far off: `doubt` inverted."""
         ends = [t_above(distance / self.se, df) for way in self.ways for _, df in way]
         return root(lambda error: distance - self.doubt(error), min(ends), max(ends))
 
     def df_at(self, error: float) -> float:
-        """The degrees of freedom of the t quantile that `doubt` is made of."""
+        """Return the degrees of freedom of the t quantile in `doubt`."""
         known = [df for way in self.ways for _, df in way]
         quantile = self.doubt(error) / self.se
         return root(lambda df: quantile - t_quantile(1 - error, df), min(known), max(known))
 
     def p_difference(self) -> float:
-        """Two-sided p value of "the mean is 0" (t test)."""
+        """Return the two-sided p value of "the mean is 0" (t test)."""
         if self.se == 0:
             if (
                 self.seeds > 1
-            ):  # every seed the same: the sign test, for a variance of 0 is no certainty
+            ):  # identical seeds: the sign test, because a variance of 0 is no certainty
                 return 1.0 if self.mean == 0 else 2 * 0.5**self.seeds
             return (
                 1.0 if self.mean == 0 else no_exception_p(abs(self.mean) / self.width, self.tasks)
@@ -107,10 +113,12 @@ class Estimate:
         return 2 * self.error(abs(self.mean))
 
     def p_equivalence(self, margin: float) -> float:
-        """p value of "the mean lies outside (-margin, margin)": the larger of two, both one-sided on either side.
+        """Return the p value of "the mean lies outside (-margin, margin)".
 
-        The t tests hold for seeds that scatter evenly. A training that collapses does not: it is rare and far off, and
-        where no seed shows one the t test knows nothing of it. So seeds are also compared with the worst: `tail_p`.
+        It is the larger of two p values, each one-sided on both sides. The t tests hold for seeds
+        with regular scatter. A collapsed training is rare and far off: without one among the seeds,
+        the t test cannot account for it. Seeds are therefore also compared with the worst case:
+        `tail_p`.
 
         Source: Schuirmann 1987, J. Pharmacokinet. Biopharm. 15, 657-680, for the t tests.
         """
@@ -130,44 +138,46 @@ class Estimate:
 
     @property
     def worst(self) -> float:
-        """How far a training that was not seen may lie off, on either side."""
+        """Return the largest assumed deviation of an unobserved training, in either direction."""
         return max(COLLAPSE * self.width, *map(abs, self.by_seed))
 
     def with_collapses(self) -> tuple[float, float]:
-        """The 95 % interval if trainings that no seed has shown may lie off by `worst`; it holds `low` and `high`."""
+        """Return the 95 % interval, around `low` and `high`, if unobserved trainings deviate by `worst`."""
         ends = [
             _tail_end(tuple(side * one for one in self.by_seed), self.worst) for side in (1, -1)
         ]
         return min(self.low, -ends[0]), max(self.high, ends[1])
 
     def detectable(self, power: float = 0.8, alpha: float = 0.05) -> float | None:
-        """The smallest true difference that a repetition would find with this power; None if none is known."""
+        """Return the smallest true difference that a repetition would detect, or None if unknown."""
         if self.se == 0:
             return None
         return detectable_effect(self.se, self.df_at(alpha / 2), power, alpha)
 
 
 def crossed_mean(rows: pl.DataFrame, width: float = 1.0) -> Estimate | None:
-    """The mean of `value` with an interval that holds for new seeds and new clusters.
+    """Return the mean of `value` with an interval that holds for new seeds and new clusters.
 
-    With several seeds and clusters the variance is clustered both ways: by seed, plus by cluster, minus
-    by both together, and never below the larger of the first two. With one seed it is clustered by cluster,
-    with one cluster by question. What seeds and clusters cause has the degrees of freedom of each; what both cause
-    together is dealt to either, whichever leaves more doubt (`Estimate.doubt`).
+    With several seeds and clusters the variance is clustered both ways: by seed, plus by cluster,
+    minus by both together, and never below the larger of the first two. With one seed it is
+    clustered by cluster, with one cluster by question. Effects of seeds and clusters have the
+    degrees of freedom of each; their joint effect is assigned to the one that leaves more
+    uncertainty (`Estimate.doubt`).
 
-    Means of few clusters may coincide while answers differ: then this is 0, which is luck and no certainty. The
-    variance over questions stands in, or over single scores if that is larger: neither seeds nor clusters can make
-    the true one smaller. Degrees of freedom are those of the fewest clusters, at least 1.
+    Means of few clusters may coincide although answers differ: then this variance is 0 by chance.
+    The variance over questions replaces it, or that over single scores if that is larger: neither
+    seeds nor clusters can make the true one smaller. Degrees of freedom are those of the fewest
+    clusters, at least 1.
 
-    Source: Cameron, Gelbach and Miller 2011, J. Bus. Econ. Stat. 29, 238-249, on cluster variances of Bell and
-    McCaffrey.
+    Source: Cameron, Gelbach and Miller 2011, J. Bus. Econ. Stat. 29, 238-249, on cluster variances
+    of Bell and McCaffrey.
 
     Args:
         rows: Columns `seed`, `cluster`, `task_id`, `value`; values are never null.
-        width: How far apart two scores can lie; the unit of what was not seen.
+        width: Largest difference of two scores; the unit of unobserved deviations.
 
     Returns:
-        None where there are no rows.
+        None without rows.
     """
     if rows.is_empty():
         return None
@@ -212,17 +222,18 @@ def crossed_mean(rows: pl.DataFrame, width: float = 1.0) -> Estimate | None:
 
 
 def accuracy(rows: pl.DataFrame, span: tuple[float, float] = (0.0, 1.0)) -> Estimate | None:
-    """`crossed_mean` of scores with Wilson's interval, for right-or-wrong and for graded ones.
+    """Return `crossed_mean` of scores with Wilson's interval, for any scores in the span.
 
-    Wilson's interval is taken with the number of independent questions that would leave the same standard error, and
-    with the t quantile: so it is right for clusters, contains the mean and stays in the span. Where all scores are
-    equal their variance says nothing, and each question counts as one. Scores outside of the span keep the t interval.
+    Wilson's interval uses the number of independent questions with the same standard error, and the
+    t quantile. It therefore accounts for clusters, contains the mean and stays in the span. If all
+    scores are equal, their variance shows nothing, and each question counts as one. Scores outside
+    of the span keep the t interval.
 
-    Source: Wilson 1927, J. Am. Stat. Assoc. 22, 209-212; Franco et al. 2019, J. Surv. Stat. Methodol. 7, 334-364, for
-    clustered samples.
+    Source: Wilson 1927, J. Am. Stat. Assoc. 22, 209-212; Franco et al. 2019, J. Surv. Stat.
+    Methodol. 7, 334-364, for clustered samples.
 
     Args:
-        span: The lowest and the highest value that a score can have.
+        span: The lowest and the highest possible score.
     """
     (least, most), width = span, span[1] - span[0]
     found = crossed_mean(rows, width)
@@ -246,21 +257,24 @@ def accuracy(rows: pl.DataFrame, span: tuple[float, float] = (0.0, 1.0)) -> Esti
 
 
 def tail_p(values: Sequence[float], worst: float, margin: float) -> float:
-    """p value of "the mean of trainings is -margin or less", if one that was not seen may lie at -`worst`.
+    """Return the p value of "the mean of trainings is at most -margin", given the worst case.
 
-    The chance that a randomly weighted mean of what was seen and of one value at -`worst` is so low, weights uniform
-    over all that sum to 1. With k of n values at -worst and the others at 0 this is the exact binomial test of "the
-    share of collapses is margin / worst", with none (1 - margin / worst) ** n. Nothing is assumed on the distribution.
+    An unobserved training may lie at -`worst`. The p value is the probability that a randomly
+    weighted mean of the observed values and one value at -`worst` is so low, with weights uniform
+    over all that sum to 1. With k of n values at -worst and the others at 0 this is the exact
+    binomial test of "the share of collapses is margin / worst"; with none, (1 - margin / worst) **
+    n. It assumes no distribution.
 
-    Source: Gaffke 2005, Math. Methods Stat. 14, 451-467. The density of such a mean is a B-spline whose knots are the
-    values, so the chance is built up by the recurrence of de Boor 1972, J. Approx. Theory 6, 50-62.
+    Source: Gaffke 2005, Math. Methods Stat. 14, 451-467. The density of such a mean is a B-spline
+    with the values as knots, so the probability follows from the recurrence of de Boor 1972, J.
+    Approx. Theory 6, 50-62.
     """
     terms = sorted(one + margin for one in (*values, -worst))
     if terms[0] >= 0:
         return 0.0
     chance = [
         float(term <= 0) for term in terms
-    ]  # of single values, then of all runs of two neighbours, three, ...
+    ]  # single values, then all groups of two neighbours, three, ...
     for more in range(1, len(terms)):
         chance = [
             (high * upper - low * lower) / (high - low) if low <= 0 < high else lower
@@ -273,7 +287,7 @@ def tail_p(values: Sequence[float], worst: float, margin: float) -> float:
 
 @cache
 def _tail_end(values: tuple[float, ...], worst: float) -> float:
-    """The margin at which `tail_p` is 2.5 %: how far below 0 the mean may lie."""
+    """Return the margin at which `tail_p` is 2.5 %: the largest shift of the mean below 0."""
     mean, error = sum(values) / len(values), (1 - CONFIDENCE) / 2
     if mean <= -worst + ROUNDING:
         return worst
@@ -281,7 +295,7 @@ def _tail_end(values: tuple[float, ...], worst: float) -> float:
 
 
 def root(rising: Callable[[float], float], low: float, high: float) -> float:
-    """Where a rising function, below 0 at `low` and above at `high`, crosses it, by bisection to the 13th digit."""
+    """Return the root of a rising function between `low` and `high`, by bisection to 13 digits."""
     for _ in range(45):
         middle = (low + high) / 2
         low, high = (low, middle) if rising(middle) > 0 else (middle, high)
@@ -289,9 +303,10 @@ def root(rising: Callable[[float], float], low: float, high: float) -> float:
 
 
 def unseen_share(seen: int, trainings: int) -> float:
-    """The largest share of trainings that may be of a kind of which so many were seen (95 %, one-sided).
+    """Return the largest share of a kind of trainings seen so many times (95 %, one-sided).
 
-    Source: Clopper and Pearson 1934, Biometrika 26, 404-413; with none seen it is 1 - 0.05 ** (1 / trainings).
+    Source: Clopper and Pearson 1934, Biometrika 26, 404-413; with none seen it is 1 - 0.05 ** (1 /
+    trainings).
     """
     from scipy.special import betaincinv
 
@@ -299,10 +314,10 @@ def unseen_share(seen: int, trainings: int) -> float:
 
 
 def seeds_for_equivalence(margin: float, family: int = 1, alpha: float = 0.05) -> int:
-    """Return the fewest seeds with which `family` arms can be shown equivalent at all: a bound, not a power.
+    """Return the fewest seeds with which `family` arms can be shown equivalent at all.
 
-    With fewer, *equivalent* is out of reach even where every difference is 0 (`Spread.seeds_for_equivalence`
-    gives the number for a power).
+    This is a bound, not a power. With fewer, *equivalent* is impossible even if every difference is
+    0 (`Spread.seeds_for_equivalence` returns the number for a given power).
 
     Args:
         margin: As a share of the range of rewards.
@@ -315,26 +330,32 @@ def seeds_for_equivalence(margin: float, family: int = 1, alpha: float = 0.05) -
 
 
 def t_quantile(share: float, df: float) -> float:
-    """The quantile of Student's t."""
+    """Return the quantile of Student's t."""
     from scipy.special import ndtri, stdtrit
 
     return float(stdtrit(df, share) if math.isfinite(df) else ndtri(share))
 
 
 def t_above(value: float, df: float) -> float:
-    """The chance that Student's t is larger."""
+    """Return the probability that Student's t is larger than `value`."""
     from scipy.special import ndtr, stdtr
 
     return float(stdtr(df, -value) if math.isfinite(df) else ndtr(-value))
 
 
 def no_exception_p(share: float, count: int) -> float:
-    """The chance that none of `count` questions is an exception when a share of them would be."""
+    """Return the probability that none of `count` questions is an exception.
+
+    Args:
+        share: Share of exceptions among all questions.
+    """
     return float((1 - min(share, 1.0)) ** count)
 
 
 def detectable_effect(se: float, df: float, power: float = 0.8, alpha: float = 0.05) -> float:
-    """The true difference that a t test with this standard error finds with the given power; 0 if `alpha` is more.
+    """Return the true difference that a t test with this standard error detects with this power.
+
+    It is 0 if `alpha` is more than the power.
 
     Source: Cohen 1988, Statistical Power Analysis, chapter 2, by the noncentral t distribution.
     """
@@ -346,14 +367,14 @@ def detectable_effect(se: float, df: float, power: float = 0.8, alpha: float = 0
         lower = float(nctdtr(df, errors, -beyond))
         return 1 - float(nctdtr(df, errors, beyond)) + (0.0 if math.isnan(lower) else lower) - power
 
-    enough = beyond  # nan above is a tail too small for the numerics of scipy: nothing
+    enough = beyond  # above is nan if the tail is too small for scipy: treat it as 0
     while lacking(enough) < 0:
         enough *= 2
     return root(lacking, 0.0, enough) * se
 
 
 def _whole(found: Estimate) -> Estimate:
-    """An estimate with its degrees of freedom and its interval."""
+    """Return an estimate completed by its degrees of freedom and interval."""
     if found.se:
         found = replace(found, df=found.df_at((1 - CONFIDENCE) / 2))
     low, high = _interval(found)
@@ -361,7 +382,7 @@ def _whole(found: Estimate) -> Estimate:
 
 
 def _interval(found: Estimate) -> tuple[float, float]:
-    """The t interval; where all values are equal, what may have stayed unseen."""
+    """Return the t interval; if all values are equal, bounds for unobserved values."""
     if found.se:
         half = found.doubt((1 - CONFIDENCE) / 2)
         return found.mean - half, found.mean + half

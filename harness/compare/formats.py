@@ -50,7 +50,7 @@ _LATEX = str.maketrans(
 
 
 def render(comparison: Comparison, form: Format, references: Sequence[Reference] = ()) -> str:
-    """The comparison as text in one of the formats for files."""
+    """Return the comparison as text in one of the formats for files."""
     if form == "json":
         data = {**comparison, "references": list(references)}
         return json.dumps(data, indent=2, ensure_ascii=False, default=str) + "\n"
@@ -72,7 +72,7 @@ def render(comparison: Comparison, form: Format, references: Sequence[Reference]
 
 
 def show(console: Console, comparison: Comparison, references: Sequence[Reference] = ()) -> None:
-    """The comparison on a terminal."""
+    """Print the comparison to a terminal."""
     if comparison["question"]:
         console.print(comparison["question"], style="bold")
     for table in tables(comparison, references):
@@ -95,7 +95,7 @@ def brief_text(comparison: Comparison, price: Price | None = None) -> str:
 
 
 def show_table(console: Console, table: Table) -> None:
-    """One table on a terminal."""
+    """Print one table to a terminal."""
     from rich import box
     from rich.table import Table as RichTable
 
@@ -118,7 +118,10 @@ def show_table(console: Console, table: Table) -> None:
 
 
 def _fitting(table: Table, width: int) -> list[list[int]]:
-    """The columns in groups that fit a width, each with those that name a row; cells of more than half are folded."""
+    """Return groups of columns that fit a width, each with the columns that identify a row.
+
+    Cells wider than half of the width are folded.
+    """
     from rich.cells import cell_len
 
     sizes = [
@@ -157,7 +160,7 @@ def _numeric(table: Table, index: int) -> bool:
 
 
 def markdown_tables(found: list[Table], heading: str = "##") -> str:
-    """The tables in Markdown, each under its title as such a heading; without titles where it is empty."""
+    """Return the tables in Markdown, each with its title as a heading unless `heading` is empty."""
     parts = []
     for table in found:
         lines = [f"{heading} {table.title}", ""] if heading else []
@@ -177,7 +180,7 @@ def _pipe(text: str) -> str:
 
 
 def _csv(comparison: Comparison) -> str:
-    """One row an arm, numbers unrounded."""
+    """Return one row per arm with unrounded numbers."""
     by_arm = {pair["arm"]: pair for pair in comparison["pairs"]}
     rows: list[dict[str, object]] = []
     for arm in comparison["arms"]:
@@ -221,9 +224,9 @@ def _estimate(name: str, estimate: EstimateData | None) -> dict[str, float | Non
 
 
 def _label(comparison: Comparison) -> str:
-    """How the labels of its tables begin: by what was compared and against what, so that several fit one document."""
+    """Return the start of the tables' labels, which identifies runs and baseline in a document."""
     parts, runs = [comparison["name"]], comparison["identity"]
-    if comparison["name"] == f"{len(runs)} runs":  # named by nobody
+    if comparison["name"] == f"{len(runs)} runs":  # without a name of its own
         parts.append(digest({"runs": sorted(runs)})[:6])
     if comparison["pairs"]:
         parts.append(comparison["baseline"])
@@ -255,12 +258,12 @@ def _latex(label: str, found: list[Table], words: list[str]) -> str:
 
 
 def inline(text: str) -> str:
-    """Text as HTML: what stands between backticks is code."""
+    """Return text as HTML, with text between backticks as code."""
     return re.sub("`([^`]+)`", r"<code>\1</code>", html.escape(text))
 
 
 def html_tables(found: list[Table]) -> str:
-    """The tables as HTML elements, each in a box that scrolls sideways."""
+    """Return the tables as HTML elements, each in a box that scrolls sideways."""
     parts = []
     for table in found:
         heads = "".join(

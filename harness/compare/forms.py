@@ -1,4 +1,4 @@
-"""The formats that a comparison is printed in, by name."""
+"""The output formats of a comparison, by name."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 
 
 def known_format(form: str) -> Format:
-    """A format that comparisons have.
+    """Return the format of this name.
 
     Raises:
-        UserError: It is none.
+        UserError: There is none.
     """
     for known in FORMATS:
         if form == known:

@@ -1,4 +1,4 @@
-"""Whether runs may be compared at all: what must be identical, what may follow the seed, what was allowed to differ."""
+"""Check whether runs may be compared: identical keys, keys that follow the seed, permitted keys."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ _PHASES = {
     "val_tasks": ("val", ": as many, but others"),
     "data_order": ("train", ": as many, but others or in another order"),
 }
-"""Keys whose value is a hash of questions: of which phase, and what differs where their number does not."""
+"""Keys with a hash of questions: their phase, and what differs if not the number of questions."""
 _ARM = ("agent", "agent_match")
-"""What arms may differ in unasked, runs of one arm not."""
+"""Keys that may differ between arms without permission, but not between runs of one arm."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A key in which runs differ that must be alike.
+    """A key that must be equal and differs between runs.
 
     Attributes:
         values: Every value with the names of the runs that have it.
-        said: Every value in words.
+        said: Every value as text.
     """
 
     key: str
@@ -47,12 +47,12 @@ class Difference:
 
     @property
     def top(self) -> str:
-        """The key of the identity that it stands under."""
+        """The identity key that contains it."""
         return self.key.partition(".")[0]
 
     @property
     def group(self) -> str:
-        """What it is about."""
+        """The group of the key."""
         return keys()[self.top].group if self.top in keys() else "run"
 
     def __str__(self) -> str:
@@ -67,7 +67,7 @@ class Difference:
 
 
 def identity_keys(config_key: str) -> list[str]:
-    """What of the identity changes when this configuration key is varied."""
+    """Return the identity keys that change when this configuration key varies."""
     return [
         config_key if name == prefix else name
         for name, key in keys().items()
@@ -77,10 +77,10 @@ def identity_keys(config_key: str) -> list[str]:
 
 
 def differences(runs: Sequence[Run], more: Sequence[str] = ()) -> list[Difference]:
-    """All that differs between runs which must be alike, what may follow the seed between runs of one seed only.
+    """Return all forbidden differences between runs, including those between runs of one seed.
 
     Args:
-        more: Keys of the configuration that must be, too.
+        more: Further configuration keys that must be equal.
     """
     flat = [(run, _comparable(run, more)) for run in runs]
     found = []
@@ -108,14 +108,14 @@ def differences(runs: Sequence[Run], more: Sequence[str] = ()) -> list[Differenc
 def check_identity(
     runs: Sequence[Run], allow: Iterable[str] = (), varied: Iterable[str] = ()
 ) -> list[Exempt]:
-    """Refuse runs that differ where they must not; trainings of one arm, in what a study varies, too.
+    """Refuse runs with forbidden differences; trainings of one arm must agree in varied keys, too.
 
     Args:
-        allow: Identity keys (or their prefixes) that the user lets differ.
+        allow: Identity keys (or their prefixes) that may differ.
         varied: Configuration keys that a study varies on purpose.
 
     Returns:
-        What differs with permission.
+        Permitted differences.
 
     Raises:
         NotComparable: Keys differ without permission; the message has all of them.
@@ -132,7 +132,7 @@ def check_identity(
         [run for run in runs if run.trained and run.arm == arm]
         for arm in dict.fromkeys(run.arm for run in runs)
     ]
-    # What is another one in each training follows them, such as whose policy a role has.
+    # Values that depend on the training, such as the policy of a role, follow the seed.
     mixed = {
         one.key: one for arm in arms for one in differences(arm, _ARM) if len(one.values) < len(arm)
     }
@@ -156,7 +156,7 @@ def check_identity(
 
 
 def _refusal(refused: Sequence[Difference]) -> str:
-    """All differences: one in a line, several in a line each under what they are about."""
+    """Return all differences as text: one in a line, several grouped by subject."""
     for one in refused:
         if one.key == "kind":
             return other_kinds({str(value): names for value, names in one.values})
@@ -168,7 +168,7 @@ def _refusal(refused: Sequence[Difference]) -> str:
     advice = f"If that is what you mean to compare, say {advice}"
     if any(
         one.key == "task_set.name" for one in refused
-    ):  # of another task set nothing else is the same
+    ):  # nothing else can be equal for another task set
         refused = [one for one in refused if one.top != "task_set" or one.key == "task_set.name"]
     if len(refused) == 1:
         return f"{refused[0]}. {advice}"
@@ -179,10 +179,10 @@ def _refusal(refused: Sequence[Difference]) -> str:
 
 
 def check_data(runs: Iterable[Run]) -> None:
-    """Refuse runs whose task set changed while they ran.
+    """Refuse runs with a task set that changed during the run.
 
     Raises:
-        NotComparable: One did; the message names it and what changed.
+        NotComparable: A task set changed; the message names the run and the change.
     """
     for run in runs:
         result = run.record["result"]
@@ -195,14 +195,14 @@ def check_data(runs: Iterable[Run]) -> None:
 
 
 def check_parity(runs: Sequence[Run], allow: Iterable[str] = ()) -> list[str]:
-    """Whether the agents of several plugins are certified to be the same agent.
+    """Check that the agents of several plugins are certified to be the same agent.
 
     Returns:
-        Remarks for the output: what is uncertified, and what is not meant to be the same.
+        Remarks for the output: uncertified agents, and agents that differ on purpose.
 
     Raises:
-        NotComparable: Strict agents of several plugins lack a certificate, or have them for different
-            scenarios or prompts, or one agent's source changed between runs.
+        NotComparable: Strict agents of several plugins lack a certificate, or have them for
+            different scenarios or prompts, or one agent's source changed between runs.
     """
     remarks: list[str] = []
     permitted = "parity" in set(allow)
@@ -265,7 +265,7 @@ def check_parity(runs: Sequence[Run], allow: Iterable[str] = ()) -> list[str]:
 
 
 def _sources(runs: Iterable[Run]) -> dict[str, dict[str, bool]]:
-    """Of every agent, the hashes of its source that records know, and whether each has a strict certificate."""
+    """Return each agent's recorded source hashes, and whether each has a strict certificate."""
     found: dict[str, dict[str, bool]] = {}
     for run in runs:
         certificate, source = run.parity, run.record.get("agent_source")
@@ -278,7 +278,7 @@ def _sources(runs: Iterable[Run]) -> dict[str, dict[str, bool]]:
 
 
 def circumstances(runs: Sequence[Run]) -> list[str]:
-    """Remarks on what is not decisive but may matter: code, library versions, machines."""
+    """Return remarks on conditions that may matter: code, library versions, machines."""
     remarks: list[str] = []
     codes = [run.record["commit"] for run in runs]
     commits = {code["hash"] if code else "unknown" for code in codes}
@@ -297,7 +297,7 @@ def circumstances(runs: Sequence[Run]) -> list[str]:
             versions.setdefault(name, set()).add(str(run.record["versions"].get(name)))
         for name, installed in run.record[
             "frameworks"
-        ].items():  # of its agent: others need none of it
+        ].items():  # of its agent only: other agents need no such certificate
             versions.setdefault(name, set()).add(installed)
     for name, found in sorted(versions.items()):
         if len(found) > 1:
@@ -317,14 +317,14 @@ def circumstances(runs: Sequence[Run]) -> list[str]:
 
 
 def times_compare(runs: Sequence[Run]) -> bool:
-    """Whether all runs had a machine of one kind, or the same share of one."""
+    """Return whether all runs used machines of one kind, or equal shares of one."""
     return all(len(found) == 1 for found in _machines(runs))
 
 
 def _machines(runs: Sequence[Run]) -> tuple[list[str], list[tuple[int, int]]]:
-    """Kinds of machines, and ways in which they were shared."""
+    """Return kinds of machines, and ways in which they were shared."""
     launches = [launch for run in runs for launch in run.record["launches"]]
-    # Runs at once: 0 outside a study, which alone knows; cores: 0 where an older record does not say.
+    # Runs at once: 0 outside a study. Cores: 0 if an older record lacks them.
     ways = {(launch.get("runs_at_once", 0), launch.get("cores") or 0) for launch in launches}
     return sorted({_machine(run) for run in runs}), sorted(ways)
 
@@ -339,11 +339,11 @@ def _comparable(run: Run, more: Iterable[str] = ()) -> dict[str, Any]:
     flat |= {key: run.record["config"].get(key) for key in more}
     if (
         run.record["kind"] == "train"
-    ):  # rounding is another one; of what is measured, the policy may be served anywhere
+    ):  # rounding differs; the policy of an evaluation may be served on any machine
         flat["device"] = run.record["device"]
     return {
         key: value for key, value in flat.items() if value != {}
-    }  # an option not set, whoever else sets some
+    }  # an option that is unset although other runs set some
 
 
 def _covers(permission: str, key: str) -> bool:
@@ -351,7 +351,7 @@ def _covers(permission: str, key: str) -> bool:
 
 
 def _words(run: Run, key: str, value: Any) -> str:
-    """A value; a hash of questions by their number, task set and split, another long one by its beginning."""
+    """Return a value as text: a hash of questions with number and split, a long hash shortened."""
     if key in _PHASES and value is not _MISSING:
         phase, task = _PHASES[key][0], run.record["config"].get("task", {})
         count = run.record["tasks"]["train" if phase == "train" else "val"]
@@ -379,7 +379,7 @@ def _machine(run: Run) -> str:
 
 
 def _excused(name: str, runs: Sequence[Run]) -> bool:
-    """Whether an agent needs no certificate. One that is not installed: the reference of the others."""
+    """Return whether an agent needs no certificate, or is the reference if it is not installed."""
     from harness.plugins import is_reference, registry
 
     if any(spec.name == name for spec in registry().specs("agent")) or is_idiomatic(name):

@@ -1,7 +1,7 @@
-"""What a comparison holds: the document that tables, reports and `--format json` are made of.
+"""The keys of a comparison, the document behind tables, reports and `--format json`.
 
-Plain dictionaries with types, as in `harness.results.schema`; a test holds comparisons against them, key by key.
-`docs/comparisons.md` is made of them.
+Typed plain dictionaries, as in `harness.results.schema`; a test checks comparisons against them,
+key by key. `docs/comparisons.md` is generated from them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing_extensions import TypedDict
 from harness.results.schema import Accuracy, Certificate, Identity
 
 SCHEMA_VERSION = 3
-"""Raised when a reader of today could misread a comparison."""
+"""Increased when current code could misread a comparison."""
 
 Interval = tuple[float, float]
 Decision = Literal["equivalent", "different", "identical", "cannot tell", "refused"]
@@ -25,7 +25,7 @@ Measure = Literal["checkpoint", "area"]
 
 
 class EstimateData(TypedDict):
-    """A mean with its doubt; `harness.compare.estimates.Estimate` says more."""
+    """A mean with its uncertainty; `harness.compare.estimates.Estimate` has details."""
 
     mean: Annotated[float, "of the scores"]
     se: Annotated[float, "standard error"]
@@ -42,7 +42,7 @@ class EstimateData(TypedDict):
 
 
 class Behaviour(TypedDict):
-    """What agents did in one validation, per rollout that ended well."""
+    """Behaviour of agents in one validation, per successful rollout."""
 
     transitions_per_rollout: Annotated[float | None, "calls of the model"]
     prompt_tokens_per_rollout: Annotated[float | None, "of all its calls"]
@@ -53,7 +53,7 @@ class Behaviour(TypedDict):
 
 
 class ToolUse(TypedDict):
-    """What became of an agent's tools in one validation, in all its rollouts; None where nobody counted."""
+    """Use of an agent's tools in one validation, in all its rollouts; None if not counted."""
 
     calls_with_tools: Annotated[float | None, "calls of the model whose request offered tools"]
     parsed_calls: Annotated[float | None, "tool calls that the server read out of replies"]
@@ -63,14 +63,14 @@ class ToolUse(TypedDict):
 
 
 class Cost(TypedDict):
-    """What a step took, without checkpoints and validation."""
+    """Cost of a step, without checkpoints and validation."""
 
     step_s: Annotated[float | None, "the median step"]
     shares: Annotated[dict[str, float], "of `rollout`, `update`, `weights` and `other`"]
 
 
 class Means(Behaviour, ToolUse):
-    """Figures of a run; of an arm the means over its seeds. None where something was not measured."""
+    """Figures of a run; for an arm, means over its seeds. None if not measured."""
 
     steps: Annotated[float | None, "training steps made"]
     step_s: Annotated[float | None, "seconds of the median step"]
@@ -90,7 +90,7 @@ class Means(Behaviour, ToolUse):
 
 
 class Signal(TypedDict):
-    """What there was to learn from."""
+    """Training signal."""
 
     signal_by_step: Annotated[
         dict[int, float], "share of groups that teach; empty where that is not known"
@@ -99,16 +99,19 @@ class Signal(TypedDict):
 
 
 class Trained(TypedDict):
-    """What one role was trained on."""
+    """Trained transitions and tokens of one role."""
 
     transitions: Annotated[float, "of an arm the mean over its seeds"]
     tokens: Annotated[float, "sampled tokens; of an arm the mean over its seeds"]
 
 
 class RoleFigures(TypedDict):
-    """What one role did in the last validation; `credit` is of training. None where something was not recorded."""
+    """Behaviour of one role in the last validation; `credit` is of training.
 
-    # Beside what a figure is: the head of its column, and its form.
+    None if not recorded.
+    """
+
+    # After a figure's description: the head of its column and its format.
     calls_per_rollout: Annotated[float | None, "calls with an answer", "calls/rollout", ",.2f"]
     response_tokens_per_rollout: Annotated[
         float | None, "of all its replies", "response tokens", ",.1f"
@@ -147,7 +150,7 @@ ByRole = dict[str, dict[str, dict[str, RoleFigure]]]
 
 
 class Shared(Means):
-    """What a run and an arm both have."""
+    """Figures that both a run and an arm have."""
 
     shares: Annotated[
         dict[str, float], "of a step's time: `rollout`, `update`, `weights` and `other`"
@@ -213,7 +216,7 @@ class McNemarData(TypedDict):
 
 
 class Collapses(TypedDict):
-    """What the seeds say of trainings that they have not shown."""
+    """Bounds for trainings worse than the observed ones."""
 
     seen: Annotated[int, "seeds that lie the margin or more off"]
     share: Annotated[float, "the largest share of such trainings that is not excluded"]
@@ -225,7 +228,7 @@ class Collapses(TypedDict):
 
 
 class Item(TypedDict):
-    """Statistics of these checkpoints alone."""
+    """Statistics of these checkpoints only."""
 
     mcnemar: Annotated[
         list[McNemarData], "empty for graded rewards and where arms have no common seed"
@@ -276,7 +279,7 @@ class Start(TypedDict):
 
 
 class Pair(TypedDict):
-    """An arm against the baseline."""
+    """Comparison of an arm with the baseline."""
 
     arm: Annotated[str, "its name"]
     baseline: Annotated[str, "name of the arm it is compared with"]
@@ -313,7 +316,7 @@ class Pair(TypedDict):
 
 
 class Learned(TypedDict):
-    """One measure of one arm, beside the verdict."""
+    """One secondary measure of one arm."""
 
     estimate: Annotated[EstimateData | None, "the measure; None where it could not be taken"]
     difference: Annotated[EstimateData | None, "to the baseline"]
@@ -322,14 +325,14 @@ class Learned(TypedDict):
 
 
 class Learning(TypedDict):
-    """Measures of the way rather than the end."""
+    """Measures of the course of training, not of its end."""
 
     measures: Annotated[list[Measure], "those that could be taken"]
     arms: Annotated[dict[str, dict[Measure, Learned]], "by arm and measure"]
 
 
 class Sampled(TypedDict):
-    """What several samples of each task come to; names of measures are those of `harness.results.schema.Samples`."""
+    """Measures from several samples per task; named as in `harness.results.schema.Samples`."""
 
     samples: Annotated[int, "of a task, of the arm with the fewest"]
     measures: Annotated[list[str], "those taken, in order"]
@@ -352,7 +355,7 @@ class AgreementStep(TypedDict):
 
 
 class Agreement(TypedDict):
-    """Shares of equal answers with the baseline's run of the same seed; None where there is nothing to pair."""
+    """Shares of answers equal to the baseline's run of the same seed; None without pairs."""
 
     draws: Annotated[int, "pairs"]
     start: Annotated[float | None, "validation before training"]
@@ -390,7 +393,7 @@ class View(TypedDict):
 
 
 class Exempt(TypedDict):
-    """What differs with permission."""
+    """A permitted difference."""
 
     key: Annotated[str, "of the identity, dotted"]
     why: Annotated[
@@ -401,7 +404,7 @@ class Exempt(TypedDict):
 
 
 class Failed(TypedDict):
-    """A run that is not in the comparison."""
+    """A run that is excluded from the comparison."""
 
     run: Annotated[str, "its id"]
     arm: Annotated[str, "that it would be of"]
@@ -411,14 +414,14 @@ class Failed(TypedDict):
 
 
 class Identified(TypedDict):
-    """What a run is identified by."""
+    """The identity of a run."""
 
     identity: Annotated[Identity, "what must be equal to compare it"]
     parity: Annotated[Certificate | None, "the agent's certificate; None where it has none"]
 
 
 class Comparison(TypedDict):
-    """The whole of it."""
+    """The whole comparison."""
 
     schema_version: Annotated[int, "of this document"]
     name: Annotated[str, "the study's, or of what was compared"]

@@ -1,4 +1,4 @@
-"""What the tables of a comparison show: columns, cells and the sentences around them, free of any format."""
+"""Contents of a comparison's tables: columns, cells and notes, independent of any format."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from harness.wording import measured
 
 
 def tables(comparison: Comparison, references: Sequence[Reference] = ()) -> list[Table]:
-    """All tables of a comparison, in reading order; empty ones are left out."""
+    """Return all non-empty tables of a comparison, in reading order."""
     first = (_accuracy, _sampled, _learning, _agreement, _reward_parts, behaviour, cost, evidence)
     later = (_sides, _starts, _checkpoints, _views, _exceptions, _failed)
     made = [make(comparison) for make in (*first, *later)]
@@ -81,7 +81,7 @@ def _accuracy(comparison: Comparison) -> Table:
 
 
 def _of_rewards(comparison: Comparison, table: Table) -> Table:
-    """A table of accuracy; of graded rewards, which are no shares, in hundredths without percent."""
+    """Return a table of accuracy, or of graded rewards in hundredths without percent."""
     titles = {
         "accuracy": "{} on validation" if comparison["kind"] == "train" else "{}",
         "sampled": "Several samples of each task",
@@ -106,7 +106,7 @@ def _of_rewards(comparison: Comparison, table: Table) -> Table:
 
 
 def _sampled(comparison: Comparison) -> Table:
-    """Every measure of every arm in a row of its own."""
+    """Return a table with one row per measure and arm."""
     several = comparison.get("sampled")
     heads = ["arm", "measure", "%", *(("difference (points)", "p") if comparison["pairs"] else ())]
     if several is None:
@@ -264,7 +264,7 @@ def _starts(comparison: Comparison) -> Table:
 
 
 def _checkpoints(comparison: Comparison) -> Table:
-    """Item-level statistics, shown where one seed is all there is: of several, they would pass seeds for questions."""
+    """Return item-level statistics for one seed; with several, seeds would count as questions."""
     rows = []
     for pair in comparison["pairs"]:
         if pair["one_seed"]:
@@ -280,7 +280,7 @@ def _checkpoints(comparison: Comparison) -> Table:
     )
     if all(
         counts == "-" for _, counts, _ in rows
-    ):  # graded, or paired by task: there is no right and wrong to count
+    ):  # graded or paired by task: there are no right and wrong answers to count
         heads, rows = [heads[0], heads[2]], [[arm, interval] for arm, _, interval in rows]
         note = note.replace("questions (McNemar) or clusters of them", "clusters")
     return Table("checkpoints", "These checkpoints alone", heads, rows, note)

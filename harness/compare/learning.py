@@ -1,6 +1,7 @@
-"""Secondary measures, of the way rather than the end: accuracy at a checkpoint fixed beforehand, area under the curve.
+"""Secondary measures of the course of training: accuracy at a checkpoint, area under the curve.
 
-Where a task set saturates, arms that end alike may still have learned differently. No verdict rests on these.
+On a saturated task set, arms with the same end may still have learned differently. No verdict
+rests on these.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ def learn(
     checkpoint: int | None,
     span: tuple[float, float] = (0.0, 1.0),
 ) -> Learning:
-    """Every measure of every arm, and its difference to the baseline, with the test of the main comparison.
+    """Return every measure of every arm, and its difference, with the main comparison's test.
 
     Args:
-        checkpoint: A training step at which every run was validated, stated by the study; None leaves it out.
-            Evaluations have no measure.
-        span: Between which values rewards lie.
+        checkpoint: A training step with a validation of every run, declared by the study; None
+            leaves it out. Evaluations have no measure.
+        span: Lowest and highest reward.
     """
     runs = [run for group in arms.values() for run in group]
     if any(not run.trained for run in runs):
@@ -50,11 +51,11 @@ Key = TypeVar("Key", bound=str)
 def held_against(
     taken: Mapping[Key, Mapping[str, pl.DataFrame]], baseline: str, span: tuple[float, float]
 ) -> dict[str, dict[Key, Learned]]:
-    """Every measure of every arm with its interval, and its difference to the baseline's, as one family (Holm).
+    """Return every measure of every arm with interval and difference, as one family (Holm).
 
     Args:
         taken: Rows with `value` of every arm, by measure.
-        span: Between which values they lie.
+        span: Lowest and highest value.
     """
     found: dict[str, dict[Key, Learned]] = {
         name: {} for tables in taken.values() for name in tables

@@ -1,4 +1,4 @@
-"""The figures of one run: what it reached, what its agent did, and what it cost."""
+"""The figures of one run: its result, its agent's behaviour, and its cost."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     import polars as pl
 
 PARTS = {"rollout": "rollout_s", "update": "update_s", "weights": "weights_s"}
-"""The measure of a step that each part of the cost split is."""
+"""The logged measure behind each part of the cost split."""
 
 REFUSED = "the prediction fails"
-"""How a reward's reason begins where the answer does not run."""
+"""Start of a reward's reason for an answer that does not run."""
 
 
 _KNOWN: WeakKeyDictionary[Run, Figures] = WeakKeyDictionary()
 
 
 def measure(run: Run) -> Figures:
-    """All figures of one run as plain data, taken once; None where something was not measured."""
+    """Return all figures of one run as plain data; None for figures that were not measured."""
     if run not in _KNOWN:
         _KNOWN[run] = _measure(run)
     return _KNOWN[run]
@@ -84,7 +84,7 @@ def _measure(run: Run) -> Figures:
 
 
 def signal(run: Run) -> tuple[float | None, Signal]:
-    """What there was to learn from, first of all steps; not known where calls of a rollout are paid differently."""
+    """Return the training signal; None for a figure if calls of a rollout are paid differently."""
     wanted = {"phase", "step", "task_id", "used_reward", "reward_reason"}
     shared = run.record["config"].get("train", {}).get("credit", "shared") == "shared"
     if not (run.trained and shared and wanted <= set(run.episodes.columns)):
@@ -101,7 +101,7 @@ def signal(run: Run) -> tuple[float | None, Signal]:
 
 
 def behaviour(rows: pl.DataFrame) -> Behaviour:
-    """What agents did in a set of episodes, means per rollout that ended well; broken ones did only half of it."""
+    """Return means per successful rollout; failed rollouts are incomplete."""
     rows = rows.filter(outcome="ok")
     if not len(rows):
         return cast(Behaviour, dict.fromkeys(Behaviour.__annotations__))
@@ -120,7 +120,7 @@ def behaviour(rows: pl.DataFrame) -> Behaviour:
 
 
 def tool_use(rows: pl.DataFrame) -> ToolUse:
-    """Return how often tools were offered and called in a set of episodes, and what looks like a call besides."""
+    """Return the number of offered and parsed tool calls, and of replies that look like a call."""
     if not counts_tools(rows):
         return {"calls_with_tools": None, "parsed_calls": None, "unread_calls": None}
     return {
@@ -137,7 +137,7 @@ def counts_tools(rows: pl.DataFrame) -> bool:
 
 
 def never_used_tools(run: Run) -> bool:
-    """Return whether a run offered tools that were as good as never called in any of its validations."""
+    """Return whether a run offered tools that were almost never called in a validation."""
     rows = run.episodes
     if not counts_tools(rows):
         return False
@@ -154,7 +154,7 @@ def never_used_tools(run: Run) -> bool:
 
 
 def reward_parts(rows: pl.DataFrame) -> dict[str, float]:
-    """The mean of every part of the reward, over the verdicts that have it."""
+    """Return the mean of every part of the reward, over the verdicts that have it."""
     values: dict[str, list[float]] = {}
     for text in rows["reward_parts"].drop_nulls() if "reward_parts" in rows.columns else ():
         for name, value in parse_cell(text, {}).items():
@@ -164,7 +164,7 @@ def reward_parts(rows: pl.DataFrame) -> dict[str, float]:
 
 
 def failures(rows: pl.DataFrame) -> dict[str, int]:
-    """Episodes that did not end well by how they ended, unscored ones, and those whose final answer did not run."""
+    """Count failed episodes by outcome, unscored ones, and those with an invalid final answer."""
     if not len(rows):
         return {}
     ended, reasons = rows["outcome"], rows["reward_reason"]
@@ -179,7 +179,7 @@ def failures(rows: pl.DataFrame) -> dict[str, int]:
 
 
 def cost(run: Run) -> Cost:
-    """Seconds a step without checkpoints and validation, and the shares of its parts."""
+    """Return seconds per step without checkpoints and validation, and the shares of its parts."""
     rows = run.steps.drop_nulls("step_s") if "step_s" in run.steps.columns else run.steps.clear()
     if not len(rows):
         return {"step_s": None, "shares": {}}
@@ -197,7 +197,7 @@ def cost(run: Run) -> Cost:
 
 
 def dialogues(run: Run) -> tuple[float, float] | None:
-    """Shares of trained calls in the row of an earlier one, and of tokens that it saved; None where none could be."""
+    """Return the shares of trained calls merged into an earlier row, and of saved tokens, or None."""
     names = ("calls", "merged_calls", "tokens", "saved_tokens")
     if not {*names} <= {*run.steps.columns}:
         return None
@@ -206,12 +206,12 @@ def dialogues(run: Run) -> tuple[float, float] | None:
 
 
 def chosen_tokens(run: Run) -> int | None:
-    """Trained tokens with a gradient; None where all have one, or nobody counted."""
+    """Return the trained tokens with a gradient; None if all have one, or if not counted."""
     return int(run.steps["chosen_tokens"].sum()) if "chosen_tokens" in run.steps.columns else None
 
 
 def gpu_hours(record: RunRecord) -> float | None:
-    """Accelerator hours of all launches; None where no accelerator was used."""
+    """Return accelerator hours of all launches; None without accelerators."""
     result, config = record["result"], record["config"]
     if result is None or record["device"] == "cpu":
         return None
@@ -219,10 +219,10 @@ def gpu_hours(record: RunRecord) -> float | None:
 
 
 def overhead_ms(run: Run) -> float | None:
-    """What the framework itself takes per call, in milliseconds.
+    """Return the framework's own time per call, in milliseconds.
 
-    The time of an attempt that is neither a call (as the gateway saw it) nor that of a tool, over its
-    calls; the median over the attempts that ended well. Needs transitions.
+    The time of an attempt that is neither a call (as the gateway saw it) nor that of a tool,
+    divided by its calls; the median over successful attempts. Needs transitions.
     """
     if (rest := framework_s(run)) is None:
         return None
@@ -231,7 +231,7 @@ def overhead_ms(run: Run) -> float | None:
 
 
 def framework_s(run: Run) -> pl.Series | None:
-    """Seconds of every rollout in which neither a model nor a tool was at work; None where calls were not kept."""
+    """Return seconds per rollout without a running model or tool call; None without transitions."""
     if "framework_s" in run.episodes.columns:  # a published copy
         return run.episodes["framework_s"]
     if run.transitions is None or not len(run.episodes):
@@ -249,10 +249,11 @@ def framework_s(run: Run) -> pl.Series | None:
 
 
 def optimizer_steps(run: Run) -> list[tuple[int, int, int]]:
-    """Training step, optimizer steps up to it, trained tokens up to it.
+    """Return training step, optimizer steps up to it, trained tokens up to it.
 
-    Dealt out by rollout, a training step has as many as the configuration says, or none where nothing is trained. verl
-    itself makes one of every `mini_batch_size` x `group_size` transitions, so more trained roles mean more of them.
+    With `batching: by_rollout`, a training step has as many optimizer steps as configured, or none
+    without trained rows. verl itself makes one of every `mini_batch_size` x `group_size`
+    transitions, so more trained roles mean more.
     """
     import polars as pl
 
@@ -278,7 +279,7 @@ def optimizer_steps(run: Run) -> list[tuple[int, int, int]]:
 
 
 def parity_label(run: Run) -> str:
-    """`reference`, `strict HASH`, `idiomatic` or `none`."""
+    """Return `reference`, `strict HASH`, `idiomatic` or `none`."""
     from harness.plugins import is_reference
 
     found = run.parity
@@ -302,7 +303,10 @@ def _by(rows: pl.DataFrame, column: str) -> dict[str, Accuracy]:
 
 
 def _busy_s(calls: list[dict[str, float]], tools: str | None) -> float:
-    """Seconds in which a model or tools were at work. A tool in which a model is asked is a member of a team."""
+    """Return the seconds with a running model or tool call.
+
+    A tool that calls a model is a member of a team.
+    """
     own = [
         (one["started_s"], one["started_s"] + one["elapsed_s"])
         for one in parse_cell(tools, [])

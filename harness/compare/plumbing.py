@@ -1,4 +1,4 @@
-"""Whether agents' tools worked: a scaffold whose tools were never called has not been measured."""
+"""Check that agents used their tools. Otherwise the comparison does not measure the agents."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from harness.compare.columns import parsed_of
 from harness.compare.keys import Arm, Exempt, Pair
 
 UNUSED_TOOLS = "unused_tools"
-"""What `allow` names where agents are to be compared of which one never used its tools."""
+"""Value of `allow` that permits agents that never used their tools."""
 
 
 def heed_unused_tools(pairs: Sequence[Pair], arms: Sequence[Arm], *, allowed: bool) -> list[Exempt]:
-    """Refuse verdicts on agents of which one never used the tools that it offered: they compare parsers.
+    """Refuse verdicts if an agent never used the tools that it offered: they would compare parsers.
 
     Args:
-        allowed: Whether they are given all the same.
+        allowed: Whether such verdicts are permitted.
 
     Returns:
-        The exception that was made; none where nothing is refused.
+        The exceptions made; empty if nothing is refused.
     """
     by_name = {arm["name"]: arm for arm in arms}
     exempt: dict[str, str] = {}

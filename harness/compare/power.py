@@ -1,4 +1,4 @@
-"""Variance components of paired differences, and what a comparison finds and shows with them."""
+"""Variance components of paired differences, and the resulting power of a comparison."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     import numpy as np
 
 MOST_SEEDS = 200
-"""Up to so many seeds are tried to reach a power of equivalence."""
+"""Largest number of seeds tried for a power of equivalence."""
 DRAWN = 2_000_000
-"""Means of a cluster and seed that are drawn for one answer."""
+"""Simulated means of a cluster and seed for one answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +31,15 @@ class Variances:
     """Variance components of paired differences.
 
     Attributes:
-        seed: Between seeds: what another training changes.
-        cluster: Between clusters: what other clusters change.
-        question: Between questions of a cluster, alike for every seed; 0 with one cluster, where the test leaves it
-            out.
-        cell: Between seeds of one cluster, beyond what both do alone.
+        seed: Between seeds: the effect of another training.
+        cluster: Between clusters: the effect of other clusters.
+        question: Between questions of a cluster, equal for every seed; 0 with one cluster, where
+            the test leaves it out.
+        cell: Between seeds of one cluster, beyond both effects alone.
         score: Between single scores.
         sizes: Questions of every cluster.
-        seeds: How many the estimate rests on.
-        source: Whose differences were looked at.
+        seeds: Number of seeds behind the estimate.
+        source: Name of the analysed differences.
     """
 
     seed: float
@@ -53,13 +53,14 @@ class Variances:
 
     @property
     def questions(self) -> int:
-        """Of all clusters together."""
+        """Number of questions in all clusters."""
         return sum(self.sizes)
 
     def detectable(self, seeds: int, sizes: Sequence[int], power: float, alpha: float) -> float:
-        """The smallest true difference that the verdict's own test finds with this power; needs two seeds.
+        """Return the smallest true difference that the verdict's test detects with this power.
 
-        The test estimates its variance, so trainings are drawn from these components (normal) and tested as there.
+        The test estimates its variance, so trainings are drawn from these components (normal) and
+        tested alike. At least two seeds are needed.
 
         Args:
             sizes: Questions of every cluster.
@@ -119,10 +120,10 @@ class Spread:
     """Variances of the mean difference of one seed, as shares of the squared range of rewards.
 
     Attributes:
-        seed: What another training changes, in all clusters alike.
-        cell: What another training changes in single clusters and questions.
-        common: What other clusters change, in all seeds alike.
-        cluster_df: Degrees of freedom of what clusters cause; infinite with one cluster.
+        seed: Effect of another training on all clusters alike.
+        cell: Effect of another training on single clusters and questions.
+        common: Effect of other clusters on all seeds alike.
+        cluster_df: Degrees of freedom of the effect of clusters; infinite with one cluster.
     """
 
     seed: float
@@ -132,7 +133,7 @@ class Spread:
 
     @classmethod
     def of(cls, estimate: Estimate) -> Spread:
-        """Return the variances that an estimate of several seeds has measured."""
+        """Return the variances behind an estimate of several seeds."""
         times = estimate.seeds / estimate.width**2
         if len(estimate.ways) == 1:
             return cls(estimate.ways[0][0][0] * times, 0.0, 0.0, math.inf)
@@ -142,16 +143,16 @@ class Spread:
         return cls(without_cell * times, cell * times, common / estimate.width**2, cluster_df)
 
     def equivalence_power(self, seeds: int, margin: float, alpha: float = 0.05) -> float:
-        """Return the probability that the verdict's own test shows equivalence at no true difference.
+        """Return the probability that the verdict's test shows equivalence at no true difference.
 
-        Both one-sided t tests and both tests against unseen collapses have to reject
-        (`Estimate.p_equivalence`). The second has no closed form, so trainings are drawn (normal, no collapse)
-        and tested; the draws are the same in every call.
+        Both one-sided t tests and both tests against unobserved collapses have to reject
+        (`Estimate.p_equivalence`). The second has no closed form, so trainings are drawn (normal,
+        no collapse) and tested; the draws are the same in every call.
 
         Args:
             seeds: Trainings of each arm, two or more.
             margin: As a share of the range of rewards.
-            alpha: Of one arm, already corrected for their number.
+            alpha: Level for one arm, already corrected for the number of arms.
         """
         import numpy as np
 
@@ -184,10 +185,11 @@ class Spread:
 
         Args:
             margin: As a share of the range of rewards.
-            family: Arms that are compared with the baseline; every one is tested at Holm's first step.
+            family: Arms that are compared with the baseline; every one is tested at Holm's first
+                step.
 
         Returns:
-            None where `MOST_SEEDS` are not enough.
+            None if `MOST_SEEDS` are not enough.
         """
         strictest = alpha / max(family, 1)
         low, high = MIN_SEEDS - 1, MIN_SEEDS

@@ -1,4 +1,4 @@
-"""Figures published by others, to be shown beside ours and never among them."""
+"""Figures published by others, shown separately from measured ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing_extensions import TypedDict
 
 
 class Curve(TypedDict):
-    """Validations in the course of a training."""
+    """Validations during a training."""
 
     steps: Annotated[list[int], "steps that were trained at each validation"]
     accuracies: Annotated[list[float], "share of questions answered right, from 0 to 1"]
@@ -35,7 +35,7 @@ class Reference(TypedDict):
 
 
 def reference_rows(task_set: str | None = None) -> list[Reference]:
-    """Published rows with their source spelt out; only those of one task set where it is named."""
+    """Return published rows with their full source, optionally of one task set only."""
     data = json.loads(Path(__file__).with_name("references.json").read_text(encoding="utf-8"))
     rows: list[Reference] = data["rows"]
     return [

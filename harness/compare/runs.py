@@ -1,4 +1,4 @@
-"""Finds runs and studies on disk and reads what a comparison needs of them."""
+"""Find runs and studies on disk, and read their data for comparisons."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NEEDED = {
     "transitions": {"role", "trained"},
     "steps": {"step"},
 }
-"""Columns without which a table says nothing."""
+"""Columns that a table needs."""
 STARTS_APART = 2**40
 """How far apart the pairing numbers of two starts lie; seeds are smaller."""
 
@@ -42,7 +42,7 @@ def finite(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def with_failed(low: float, high: float) -> tuple[float, float]:
-    """A range of rewards with the 0 of what the agent failed in it."""
+    """Return a range of rewards extended by 0, the reward of a rollout that the agent failed."""
     return min(low, 0.0), max(high, 0.0)
 
 
@@ -64,12 +64,12 @@ class Run:
 
     @property
     def id(self) -> str:
-        """Of its record; folders may have been renamed since."""
+        """Id in its record; folders may have been renamed since."""
         return self.record["id"]
 
     @property
     def seed(self) -> int:
-        """What sets it apart within its arm."""
+        """Seed, which identifies it within its arm."""
         return self.record["seed"]
 
     @property
@@ -79,11 +79,14 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether it came to its end by itself."""
+        """Whether it ended by itself."""
         return self.record["status"] == "finished"
 
     def abandoned(self) -> bool:
-        """Whether no process of this machine holds it any more; asking does, for the blink of an eye."""
+        """Whether no process of this machine holds its lock any more.
+
+        The check takes the lock for a moment.
+        """
         if (self.folder.path / ".lock").is_file():
             with suppress(UserError), self.folder.locked():
                 return True
@@ -96,9 +99,10 @@ class Run:
 
     @cached_property
     def episodes(self) -> pl.DataFrame:
-        """One row a rollout; rewards are null where unscored.
+        """One row per rollout; rewards are null if unscored.
 
-        A validation rollout that the agent itself failed is wrong, in older records too, which left it unscored.
+        A validation rollout that the agent failed is wrong, including older records that left it
+        unscored.
         """
         rows = self._table("episodes")
         if "outcome" not in rows.columns:
@@ -114,23 +118,23 @@ class Run:
 
     @cached_property
     def steps(self) -> pl.DataFrame:
-        """One row a step."""
+        """One row per step."""
         return self._table("steps").sort("step")
 
     @cached_property
     def gradients(self) -> dict[int, float]:
-        """The norm of the gradient by step."""
+        """The gradient norm by step."""
         return self.logged("gradient_norm")
 
     def logged(self, measure: str) -> dict[int, float]:
-        """One of `harness.trainers.MEASURES`, or another column of `steps`, by step; empty where it was not logged."""
+        """Return one of `harness.trainers.MEASURES` or another column of `steps` by step, if logged."""
         if measure not in self.steps.columns:
             return {}
         return dict(self.steps.drop_nulls(measure).select("step", measure).rows())
 
     @cached_property
     def transitions(self) -> pl.DataFrame | None:
-        """One row a call, with the number of its `response_tokens`, not their ids; None where the run kept none."""
+        """One row per call, with the number of its `response_tokens` instead of their ids, or None."""
         import polars as pl
 
         table = self._table("transitions", drop=("prompt_ids", "logprobs"))
@@ -141,7 +145,7 @@ class Run:
 
     @cached_property
     def trained_by_role(self) -> dict[str, Trained]:
-        """Trained transitions and their response tokens by role; empty where transitions were not kept."""
+        """Trained transitions and their response tokens by role; empty without transitions."""
         import polars as pl
 
         if self.transitions is None:
@@ -160,12 +164,12 @@ class Run:
         }
 
     def validation(self, step: int | None = None) -> pl.DataFrame:
-        """Validation episodes of one step; of the last one where none is named."""
+        """Return validation episodes of one step, by default of the last validation."""
         found = self._validated
         return found.get(max(found, default=0) if step is None else step, self.episodes.clear())
 
     def scores(self, step: int | None = None) -> pl.DataFrame:
-        """The rows of `scored` of one step, or of the last validation."""
+        """Return the rows of `scored` of one step, by default of the last validation."""
         return self.scored.filter(step=max(self._validated, default=0) if step is None else step)
 
     @cached_property
@@ -198,24 +202,24 @@ class Run:
         return self.episodes.filter(phase="train")
 
     def validated_tasks(self) -> int:
-        """Questions of the run's fullest validation."""
+        """Questions of the run's largest validation."""
         return max(map(len, self._validated.values()), default=0) // self.samples
 
     @cached_property
     def graded(self) -> bool:
-        """Whether means of its rewards are no accuracy, as the record says or, of an older run, a value."""
+        """Whether its mean reward is no accuracy, by its record or, if older, by its values."""
         return self.record.get("graded", False) or is_graded(
             self.episodes["reward"].unique().drop_nulls()
         )
 
     @property
     def span(self) -> tuple[float, float]:
-        """Between which values its rewards lie, the 0 of what the agent failed among them."""
+        """Lowest and highest reward, including the 0 of rollouts that the agent failed."""
         return with_failed(*self.record["identity"].get("reward_range", (0.0, 1.0)))
 
     @cached_property
     def parity(self) -> Certificate | None:
-        """The agent's certificate: the record's, or one that was made later of the very same agent."""
+        """The agent's certificate: the record's, or a later one of exactly the same agent."""
         from harness.parity.certificate import certificate_of
 
         record = self.record
@@ -224,7 +228,7 @@ class Run:
 
     @cached_property
     def progress(self) -> Progress:
-        """Where it stands: as its record says of a finished one, as the rows on disk say of any other."""
+        """Progress, from the record of a finished run or from the rows of any other."""
         record, result = self.record, self.record["result"]
         known = result.get("steps", 0) if result else 0
         if self.finished and result:
@@ -245,11 +249,11 @@ class Run:
 
     @property
     def samples(self) -> int:
-        """Rollouts of a validation task."""
+        """Rollouts per validation task."""
         return self.record["identity"].get("samples", 1)
 
     def val_curve(self) -> dict[int, float]:
-        """Mean validation reward of scored episodes by step; without a validation that an unfinished run is amid."""
+        """Mean validation reward of scored episodes by step, without an unfinished validation."""
         return dict(self._curve)
 
     @cached_property
@@ -262,7 +266,7 @@ class Run:
         }
 
     def _table(self, kind: Kind, drop: Sequence[str] = ()) -> pl.DataFrame:
-        """A table under the names of today, with nulls where a number is not known, however it was written."""
+        """Return a table with current column names, with null for unknown numbers."""
         import polars as pl
 
         path = self.folder.path / f"{kind}.parquet"
@@ -273,10 +277,10 @@ class Run:
             )
             if (
                 path.is_file() and not rows_count
-            ):  # of a resumed run the tables are of its earlier launches
+            ):  # a resumed run's tables are of its earlier launches
                 file = os.fsencode(
                     path
-                ).decode()  # polars takes names for UTF-8, whatever the locale's encoding
+                ).decode()  # polars requires names in UTF-8, whatever the locale's encoding
                 wanted = [name for name in pl.read_parquet_schema(file) if name not in drop]
                 table = pl.read_parquet(file, columns=wanted)
             else:
@@ -292,7 +296,7 @@ class Run:
 
 
 def read_run(path: Path) -> Run:
-    """The run in a folder.
+    """Read the run in a folder.
 
     Raises:
         UserError: There is none, or its record cannot be read.
@@ -302,7 +306,7 @@ def read_run(path: Path) -> Run:
 
 
 def readable(paths: Iterable[Path]) -> list[Run]:
-    """The runs in folders. One whose record cannot be read is left out, with a remark on stderr."""
+    """Return the runs in folders. Unreadable records are left out, with a remark on stderr."""
     found = []
     for path in paths:
         try:
@@ -313,7 +317,7 @@ def readable(paths: Iterable[Path]) -> list[Run]:
 
 
 def find_all(root: Path) -> list[Run]:
-    """All runs below a folder, in studies too, oldest first; without those that cannot be read."""
+    """Return all readable runs below a folder, including studies, oldest first."""
     paths = [path for pattern in ("*/run.json", "*/*/run.json") for path in root.glob(pattern)]
     return readable(path.parent for path in sorted(paths, key=lambda path: path.parent.name))
 

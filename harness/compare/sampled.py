@@ -1,7 +1,7 @@
-"""What several samples of each task come to: the best of k, the worst of k, and what most of them agree on.
+"""Measures from several samples per task: the best of k, the worst of k, and the majority answer.
 
-Of right-or-wrong rewards the best of k is pass@k and the worst of k is pass^k: the chance that one of k samples is
-right, and that all of them are.
+For right-or-wrong rewards the best of k is pass@k and the worst of k is pass^k: the probability
+that at least one of k samples is right, and that all of them are.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ COLUMNS = ("seed", "cluster", "task_id", "session", "reward", "meaning")
 
 
 def best_of(values: Sequence[float], k: int) -> float:
-    """The expected maximum of k of the values, drawn without replacement; of fewer than k, the maximum.
+    """Return the expected maximum of k values, drawn without replacement, or of all if fewer.
 
     Source: Chen et al. 2021, arXiv:2107.03374, section 2.1: unbiased for k new samples.
     """
@@ -37,17 +37,18 @@ def best_of(values: Sequence[float], k: int) -> float:
 
 
 def worst_of(values: Sequence[float], k: int) -> float:
-    """The expected minimum of k of the values, drawn without replacement; of fewer than k, the minimum."""
+    """Return the expected minimum of k values, drawn without replacement, or of all if fewer."""
     return -best_of([-value for value in values], k)
 
 
 def agreed(samples: Sequence[tuple[str | None, float]]) -> float:
-    """The value of the answer that most samples mean, that of the earliest at a tie.
+    """Return the value of the answer with the most samples, at a tie of the earliest.
 
     Source: Wang et al. 2023, ICLR, "Self-consistency improves chain of thought reasoning".
 
     Args:
-        samples: Meaning and value in order; without a meaning there is no vote. Where none votes the first stands.
+        samples: Meaning and value in order; a sample without meaning has no vote. Without votes the
+            first one counts.
     """
     votes = Counter(meaning for meaning, _ in samples if meaning is not None)
     most = max(votes.values(), default=0)
@@ -59,7 +60,7 @@ def agreed(samples: Sequence[tuple[str | None, float]]) -> float:
 
 
 def measures(samples: int) -> list[str]:
-    """Names of what is taken of so many samples; k is 1, 2, 4 and so on, and all."""
+    """Return the names of measures for so many samples; k is 1, 2, 4 and so on, and all."""
     several = [
         *(2**power for power in range(1, samples.bit_length()) if 2**power < samples),
         samples,
@@ -68,7 +69,7 @@ def measures(samples: int) -> list[str]:
 
 
 def title(measure: str, graded: bool) -> str:
-    """What a measure is called."""
+    """Return the title of a measure."""
     kind, _, k = measure.partition("_")
     if measure == "agreed":
         return "self-consistency"
@@ -83,7 +84,7 @@ def title(measure: str, graded: bool) -> str:
 
 
 def lines(found: Samples, graded: bool) -> list[str]:
-    """A summary in words, a line a measure."""
+    """Return a summary in words, one line per measure."""
     short = f", {found['short']} of them with fewer scored ones" if found["short"] else ""
     oracle = f"best_{found['samples']}"
     return [
@@ -104,12 +105,12 @@ def _left_out(tasks: int) -> str:
 
 
 def by_task(rows: pl.DataFrame, samples: int) -> pl.DataFrame:
-    """One row a seed and task that has a scored sample: `scored`, how many it has, and every measure.
+    """Return one row per seed and task with a scored sample: their number and every measure.
 
     The best and the worst of k are null where fewer than k samples are scored.
 
     Args:
-        rows: Episodes with `COLUMNS`; those without a reward are in nothing.
+        rows: Episodes with `COLUMNS`; those without a reward are ignored.
     """
     import polars as pl
 
@@ -148,10 +149,10 @@ def _taken(table: pl.DataFrame, name: str) -> pl.DataFrame:
 
 
 def summary(rows: pl.DataFrame, samples: int, span: tuple[float, float]) -> Samples:
-    """Every measure of one evaluation, with the interval that its accuracy has.
+    """Return every measure of one evaluation, with the interval of its accuracy.
 
     Args:
-        span: Between which values rewards lie.
+        span: Lowest and highest reward.
     """
     table = by_task(rows, samples)
     found = {name: accuracy(_taken(table, name), span) for name in measures(samples)}
@@ -174,7 +175,10 @@ def summary(rows: pl.DataFrame, samples: int, span: tuple[float, float]) -> Samp
 def sampled(
     arms: Mapping[str, Sequence[Run]], baseline: str, span: tuple[float, float]
 ) -> Sampled | None:
-    """Every measure of every arm, and its difference to the baseline's, task by task; None unless all were sampled."""
+    """Return every measure per arm and its difference to the baseline, by task.
+
+    None unless all were sampled.
+    """
     samples = min(run.samples for runs in arms.values() for run in runs)
     if samples == 1:
         return None
@@ -182,7 +186,7 @@ def sampled(
     taken = {
         name: {arm: _taken(table, name) for arm, table in tables.items()}
         for name in measures(samples)
-        if name != "best_1"  # the mean, which is compared by itself
+        if name != "best_1"  # the mean, which is compared on its own
     }
     return {
         "samples": samples,

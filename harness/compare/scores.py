@@ -1,4 +1,4 @@
-"""Scores of validation questions as tables, and how those of two arms are paired."""
+"""Scores of validation questions as tables, and their pairing between two arms."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
 
 
 def scores(runs: Sequence[Run], step: int | None = None) -> pl.DataFrame:
-    """Scored validation questions of several runs: columns seed, step, cluster, task_id, difficulty, value."""
+    """Return scored validation questions: columns seed, step, cluster, task_id, difficulty, value."""
     import polars as pl
 
     return pl.concat([run.scores(step) for run in runs])
 
 
 def span_of(runs: Sequence[Run]) -> tuple[float, float]:
-    """Between which values the rewards of all runs lie."""
+    """Return the lowest and highest reward of all runs."""
     return min(run.span[0] for run in runs), max(run.span[1] for run in runs)
 
 
 def worst_cases(runs: Sequence[Run]) -> tuple[float, float] | None:
-    """Mean score of the last validation if every unscored rollout had the lowest reward, and if the highest.
+    """Return the last mean score with the lowest reward for unscored rollouts, and the highest.
 
     Returns:
-        None where everything was scored.
+        None if everything was scored.
     """
     rewards = [value for run in runs for value in run.validation()["reward"].to_list()]
     known, unscored = [value for value in rewards if value is not None], rewards.count(None)
@@ -40,9 +40,10 @@ def worst_cases(runs: Sequence[Run]) -> tuple[float, float] | None:
 
 
 def paired_differences(first: pl.DataFrame, second: pl.DataFrame) -> tuple[pl.DataFrame, PairedBy]:
-    """First minus second, question by question, and how they were paired: `seed` or `task`.
+    """Return first minus second, question by question, and the way of pairing: `seed` or `task`.
 
-    Arms without a common seed are averaged over their seeds first; the doubt of training is then lost.
+    Arms without a common seed are averaged over their seeds first, which loses the uncertainty of
+    training.
     """
     import polars as pl
 
@@ -61,13 +62,15 @@ def paired_differences(first: pl.DataFrame, second: pl.DataFrame) -> tuple[pl.Da
 
 
 def areas(runs: Sequence[Run]) -> pl.DataFrame:
-    """The area under every question's own curve over the validated steps, by the trapezoid, divided by their range.
+    """Return the area under every question's curve over the validated steps.
 
-    It is linear in the answers, so its mean over questions is the area under the curve of accuracy. Questions
-    without a score at some step are left out for that seed.
+    It follows the trapezoid rule, divided by the range of steps. It is linear in the answers, so
+    its mean over questions is the area under the curve of accuracy. Questions without a score at
+    some step are left out for that seed.
 
     Returns:
-        Columns seed, cluster, task_id, value (0 to 1); no rows where a run was validated less than twice.
+        Columns seed, cluster, task_id, value (0 to 1); no rows if a run was validated less than
+        twice.
     """
     import polars as pl
 

@@ -1,4 +1,4 @@
-"""Which runs a comparison is of, and what its arms are called."""
+"""Selection of the runs of a comparison, and the names of its arms."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Selection:
     """The runs of one comparison.
 
     Attributes:
-        study: The study's description where the runs come from one.
-        arms: Those that a study has, whether they ran or not.
-        jobs: Of a study, planned ones too.
-        missing: What a study asked for and no run stands for, in words.
+        study: The study's description, if the runs belong to one.
+        arms: All arms of a study, with or without runs.
+        jobs: All jobs of a study, including planned ones.
+        missing: Planned jobs of a study without a run, as text.
         varied: Configuration keys that the study varies on purpose.
     """
 
@@ -49,13 +49,14 @@ class Selection:
 
 
 def select(paths: Iterable[Path], runs_dir: Path = Path("runs")) -> Selection:
-    """The runs that paths name: run folders, run ids, folders of runs, a study's folder or its YAML file.
+    """Return the runs at these paths: runs, run ids, folders of runs, or studies.
 
-    Of a folder of runs those whose record cannot be read are left out, with a remark on stderr.
+    A study is given by its folder or its YAML file. In a folder of runs, unreadable records are
+    left out, with a remark on stderr.
 
     Raises:
-        UserError: A path is none of these, a study has no run yet, or the record of a run or study that is
-            named cannot be read.
+        UserError: A path is none of these, a study has no run yet, or the record of a named run or
+            study cannot be read.
     """
     chosen = Selection([])
     empty = []
@@ -111,9 +112,9 @@ def _located(paths: Sequence[Path], runs_dir: Path) -> list[tuple[Path, Path]]:
 
 
 def name_arms(runs: Sequence[Run]) -> None:
-    """Name arms by what sets them apart: always the agent, and every other configuration key that differs.
+    """Name arms by their differences: the agent, and every other configuration key that differs.
 
-    What presets set otherwise on another device is named by the device.
+    Settings that only follow the preset of another device are summarized by the device.
     """
     configs = [flatten(run.record["config"]) for run in runs]
     devices = [str(run.record.get("device")) for run in runs]
@@ -140,13 +141,13 @@ def name_arms(runs: Sequence[Run]) -> None:
 
 
 def named_arm(name: str, arms: Mapping[str, Collection[str]]) -> str:
-    """The arm that a baseline means: its name, or another that no other arm has.
+    """Return the arm with this name, or with an unambiguous other name.
 
     Args:
         arms: Other names of every arm: its agent, its runs.
 
     Raises:
-        NoSuchArm: There is none, or there are several; another one is never taken instead.
+        NoSuchArm: There is none, or there are several.
     """
     if name in arms:
         return name
@@ -163,7 +164,7 @@ def named_arm(name: str, arms: Mapping[str, Collection[str]]) -> str:
 
 
 def other_names(runs: Iterable[Run]) -> dict[str, set[str]]:
-    """What the arms of runs may be called besides their names."""
+    """Return the other names of each arm."""
     found: dict[str, set[str]] = {}
     for run in runs:
         found.setdefault(run.arm, set()).update((run.record["agent"], run.id, run.name))
@@ -218,7 +219,7 @@ def best_run(folder: Path) -> BestRun:
 
 
 def located(path: Path, runs_dir: Path) -> Path:
-    """The folder that is meant: its path, a run's id, or a study's file."""
+    """Return the folder of a path, a run's id, or a study's file."""
     if path.is_dir():
         return path
     if path.suffix in (".yaml", ".yml") and path.is_file():
@@ -263,7 +264,7 @@ def _add_study(chosen: Selection, folder: Path) -> None:
     chosen.varied += [key for key in data.get("varied", []) if key not in chosen.varied]
     for job in data["jobs"]:
         if data.get("evaluate") and job.get("kind") != "eval":
-            continue  # what a policy is worth elsewhere is asked; its training is only the means
+            continue  # this measures the policy elsewhere; its training is only a means
         chosen.arms.append(job["arm"])
         path = folder / job["run"] if job["run"] else None
         if path is None or not (path / "run.json").is_file():

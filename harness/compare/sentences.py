@@ -1,4 +1,4 @@
-"""How to read the tables of a comparison, and what speaks against reading too much into them."""
+"""Notes on a comparison: how to read its tables, and limits of their evidence."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.wording import measured
 
 
 def sentences(comparison: Comparison) -> list[str]:
-    """How to read the tables, and what speaks against reading too much into them."""
+    """Return the notes on how to read the tables, and on limits of their evidence."""
     margin = comparison["margin"]
     closing = [
         *comparison["remarks"],
@@ -62,7 +62,7 @@ def _checkpoint(comparison: Comparison) -> str:
 
 
 def _no_signal(comparison: Comparison) -> list[str]:
-    """Which trainings had nothing to learn from, and why."""
+    """Return a note on trainings without a signal, and the reason."""
     found = []
     for arm in comparison["arms"]:
         flat = {run["seed"]: run["no_signal"] for run in arm["per_seed"] if run["no_signal"]}
@@ -94,7 +94,7 @@ def _reasons(flat: Mapping[int, str]) -> str:
 
 
 def _in_common(comparison: Comparison) -> list[str]:
-    """On how many seeds differences rest of which one arm has more."""
+    """Return a note on the number of common seeds, if one arm has more."""
     seeds = {arm["name"]: len(arm["seeds"]) for arm in comparison["arms"]}
     of = {
         pair["arm"]: pair["difference"]["seeds"]
@@ -112,7 +112,7 @@ def _in_common(comparison: Comparison) -> list[str]:
 
 
 def _collapses(comparison: Comparison) -> list[str]:
-    """What the seeds say of trainings that they have not shown."""
+    """Return a note on possible trainings worse than the observed ones."""
     found = []
     trained = [pair for pair in comparison["pairs"] if pair["learned"] and not pair["one_seed"]]
     if same := [pair for pair in trained if pair["identical"]]:
@@ -139,7 +139,7 @@ def _collapses(comparison: Comparison) -> list[str]:
 
 
 def _few_clusters(comparison: Comparison) -> list[str]:
-    """That clusters leave little power, however many seeds there are."""
+    """Return a note if clusters limit the power, whatever the number of seeds."""
     few = [pair["difference"] for pair in comparison["pairs"] if few_clusters(pair)]
     if not few:
         return []
@@ -169,7 +169,7 @@ def _starts(comparison: Comparison) -> list[str]:
 
 
 def _ceiling(comparison: Comparison) -> list[str]:
-    """What cannot be concluded where the task set is too easy for all arms."""
+    """Return a note if the task set is too easy to distinguish the arms."""
     if not comparison["ceiling"]:
         return []
     graded, highest = comparison.get("graded", False), comparison.get("span", (0.0, 1.0))[1]

@@ -1,4 +1,4 @@
-"""What runs say of their shadow check: whether their agents were the reference agent in what they did."""
+"""Check the shadow results of runs: whether their agents acted exactly as the reference agent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def check_shadow(runs: Sequence[Run], permitted: bool = False) -> list[str]:
-    """Check what runs of strict agents say of their shadow check.
+    """Check the shadow results of runs with strict agents.
 
     A run that is older than the check is compared, and named in a remark.
 
@@ -24,7 +24,8 @@ def check_shadow(runs: Sequence[Run], permitted: bool = False) -> list[str]:
         Remarks for the output.
 
     Raises:
-        NotComparable: A rollout differs from the reference, or not all chosen rollouts were checked.
+        NotComparable: A rollout differs from the reference, or not all chosen rollouts were
+            checked.
     """
     runs = [run for run in runs if not is_idiomatic(run.record["agent"])]
     older = [run.name for run in runs if "shadow" not in run.record]
@@ -54,7 +55,7 @@ def check_shadow(runs: Sequence[Run], permitted: bool = False) -> list[str]:
 
 
 def shadow_fault(record: RunRecord) -> str:
-    """Return why a run's shadow check does not show that the agent is the reference; empty where it does."""
+    """Return why a shadow check does not prove that the agent is the reference, if so."""
     shadow = record.get("shadow")
     if record["status"] == "running":
         return ""
@@ -74,10 +75,10 @@ def shadow_fault(record: RunRecord) -> str:
 
 
 def is_idiomatic(name: str) -> bool:
-    """Return whether an agent, installed or not, is meant to differ from the reference."""
+    """Return whether an agent, installed or not, differs from the reference on purpose."""
     from harness.plugins import agent_spec
 
     try:
         return not agent_spec(name).strict
-    except PluginError:  # made elsewhere, by a plugin that is not installed here
+    except PluginError:  # a run of another machine with a plugin that is not installed here
         return name.endswith("_idiomatic")

@@ -1,4 +1,4 @@
-"""What `study.json` has: the jobs of a study, what came of each, and its starts."""
+"""The content of `study.json`: the jobs of a study, their states, and its starts."""
 
 from __future__ import annotations
 
@@ -50,20 +50,20 @@ class StudyLaunch(TypedDict):
 
 
 class Asked(TypedDict):
-    """What a study asks; empty where runs are compared that are of none."""
+    """The questions of a study; empty for runs without a study."""
 
     question: NotRequired[Annotated[str, "in words"]]
     baseline: NotRequired[Annotated[str | None, "an arm, or its agent"]]
     margin: NotRequired[Annotated[float | None, "differences smaller than this do not matter"]]
     checkpoint: NotRequired[
-        Annotated[int | None, "step whose validation is compared; None: the last"]
+        Annotated[int | None, "step of the compared validation; None: the last"]
     ]
     varied: NotRequired[Annotated[list[str], "configuration keys that differ on purpose"]]
     evaluate: NotRequired[Annotated[list[str], "agents in which trained policies are evaluated"]]
 
 
 class StudyState(Asked):
-    """The whole of `study.json`."""
+    """The content of `study.json`."""
 
     schema_version: NotRequired[Annotated[int, "of `study.json`"]]
     name: Annotated[str, "of the study"]
@@ -72,11 +72,11 @@ class StudyState(Asked):
 
 
 def config_hash(config: Mapping[str, object]) -> str:
-    """16 hex digits over a resolved configuration, without what cannot change a run's outcome.
+    """Return 16 hex digits over a configuration, without settings that cannot change the outcome.
 
-    A setting that the version of a run did not have yet counts as its default.
+    A setting that did not exist in a run's version counts as its default.
     """
-    with suppress(ValueError):  # a setting that is no more makes it another configuration
+    with suppress(ValueError):  # a removed setting makes it another configuration
         config = Config.model_validate(config).dump()
     plain = json.loads(json.dumps(config))
     for key in ("loggers", "keep_checkpoints"):
@@ -85,10 +85,10 @@ def config_hash(config: Mapping[str, object]) -> str:
 
 
 def read_state(folder: Path) -> StudyState:
-    """The content of a study's `study.json`.
+    """Return the content of a study's `study.json`.
 
     Raises:
-        UserError: It cannot be read or lacks what its runs are found by.
+        UserError: It cannot be read or lacks the data to find its runs.
     """
     path = folder / STUDY_FILE
     advice = "Restore it, or move it away and start the study again: finished runs are found by their configuration"

@@ -1,4 +1,4 @@
-"""The statistics beside the verdict: item level, training level, and corrections over a family of comparisons."""
+"""Secondary statistics: item level, training level, and corrections over a family."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ if TYPE_CHECKING:
 
 RESAMPLES = 4000
 FEW_CLUSTERS = 20
-"""Below this many clusters a percentile bootstrap is too narrow; shown, but no verdict rests on it."""
+"""Below this number of clusters a percentile bootstrap is too narrow; shown, but no verdict rests
+on it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class McNemar:
-    """Questions that one run answered and the other did not, and the exact test of their balance."""
+    """Questions that only one of two runs answered, and the exact test of their balance."""
 
     only_first: int
     only_second: int
@@ -28,7 +30,9 @@ class McNemar:
 
 
 def mcnemar_exact(first: Sequence[float], second: Sequence[float]) -> McNemar:
-    """The exact McNemar test of paired right-or-wrong answers of two checkpoints. Takes questions as independent.
+    """Return the exact McNemar test of paired right-or-wrong answers of two checkpoints.
+
+    It treats questions as independent.
 
     Source: McNemar 1947, Psychometrika 12, 153-157, in its exact binomial form.
 
@@ -44,9 +48,10 @@ def mcnemar_exact(first: Sequence[float], second: Sequence[float]) -> McNemar:
 def cluster_bootstrap(
     rows: pl.DataFrame, seed: int = 0, resamples: int = RESAMPLES
 ) -> tuple[float, float] | None:
-    """95 % percentile interval of the mean of `value`, whole clusters resampled.
+    """Return the 95 % percentile interval of the mean of `value`, with whole clusters resampled.
 
-    It holds for these very checkpoints and other clusters: what another training changes is not in it.
+    It holds for exactly these checkpoints and other clusters, and excludes the effect of another
+    training.
 
     Source: Davison and Hinkley 1997, Bootstrap Methods, section 3.8.
 
@@ -71,10 +76,10 @@ def cluster_bootstrap(
 def hierarchical_bootstrap(
     rows: pl.DataFrame, seed: int = 0, resamples: int = RESAMPLES
 ) -> tuple[float, float] | None:
-    """95 % percentile interval of the mean of `value`, seeds and clusters both resampled.
+    """Return the 95 % percentile interval of the mean of `value`, resampling seeds and clusters.
 
-    Every seed meets every cluster, so both are drawn and the cells of the drawn rows and columns averaged
-    (the pigeonhole bootstrap, whose variance is never too small in the long run).
+    Every seed has every cluster, so both are drawn, and the cells of the drawn rows and columns
+    averaged (the pigeonhole bootstrap, with a variance that is never too small in the long run).
 
     Source: Owen 2007, Ann. Appl. Stat. 1, 386-411.
 
@@ -95,7 +100,7 @@ def hierarchical_bootstrap(
 
 
 def cells(rows: pl.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-    """Sums of `value` and numbers of rows, [seeds, clusters] each."""
+    """Return sums of `value` and numbers of rows, [seeds, clusters] each."""
     import numpy as np
 
     seed, cluster = codes(rows["seed"]), codes(rows["cluster"])
@@ -107,7 +112,7 @@ def cells(rows: pl.DataFrame) -> tuple[np.ndarray, np.ndarray]:
 
 
 def interquartile_mean(scores: Sequence[float] | np.ndarray) -> float:
-    """The mean of the middle half, robust to one lucky or failed training.
+    """Return the mean of the middle half, robust to one lucky or failed training.
 
     Source: Agarwal et al. 2021, NeurIPS, "Deep RL at the edge of the statistical precipice".
     """
@@ -117,7 +122,9 @@ def interquartile_mean(scores: Sequence[float] | np.ndarray) -> float:
 
 
 def probability_of_improvement(first: Sequence[float], second: Sequence[float]) -> float:
-    """The chance that a training of the first kind beats one of the second, ties counting half.
+    """Return the probability that a training of the first kind beats one of the second.
+
+    Ties count half.
 
     Source: Agarwal et al. 2021; the Mann-Whitney U statistic over the number of pairs.
     """
@@ -126,7 +133,7 @@ def probability_of_improvement(first: Sequence[float], second: Sequence[float]) 
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """p values corrected for being one family, step down.
+    """Return p values corrected as one family, step down.
 
     Source: Holm 1979, Scand. J. Stat. 6, 65-70.
     """
@@ -137,7 +144,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def interquartile_mean_interval(matrix: np.ndarray, seed: int = 0) -> tuple[float, float] | None:
-    """95 % percentile interval of `interquartile_mean` of [seeds, clusters] scores, seeds resampled per cluster.
+    """Return the 95 % percentile interval of `interquartile_mean` of [seeds, clusters] scores.
+
+    Seeds are resampled per cluster.
 
     Source: the stratified bootstrap of Agarwal et al. 2021.
     """
@@ -150,7 +159,7 @@ def interquartile_mean_interval(matrix: np.ndarray, seed: int = 0) -> tuple[floa
 
 
 def _middle(scores: np.ndarray) -> np.ndarray:
-    """The mean of the middle half of [..., scores]."""
+    """Return the mean of the middle half of [..., scores]."""
     import numpy as np
 
     cut = scores.shape[-1] // 4
@@ -158,7 +167,7 @@ def _middle(scores: np.ndarray) -> np.ndarray:
 
 
 def _percentiles(drawn: np.ndarray) -> tuple[float, float]:
-    """The 95 % percentile interval."""
+    """Return the 95 % percentile interval."""
     import numpy as np
 
     low, high = np.quantile(drawn, (0.025, 0.975)).tolist()
@@ -166,7 +175,7 @@ def _percentiles(drawn: np.ndarray) -> tuple[float, float]:
 
 
 def _draws(generator: np.random.Generator, size: int, resamples: int) -> np.ndarray:
-    """How often each of `size` units is drawn in each resample, [resamples, size]."""
+    """Count the draws of each of `size` units in each resample, [resamples, size]."""
     import numpy as np
 
     return generator.multinomial(size, np.full(size, 1 / size), size=resamples).astype(float)

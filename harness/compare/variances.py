@@ -1,4 +1,4 @@
-"""Variances of means whose values lie in groups: weights, and degrees of freedom."""
+"""Variances of means with grouped values: weights, and degrees of freedom."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def ways_of(by_seed: Any, by_cluster: Any, both: Any, seed_df: float, cluster_df: float) -> Any:
-    """The ways to deal a variance out to seeds and clusters, as of `Estimate`; of numbers or arrays.
+    """Return the ways to split a variance between seeds and clusters; of numbers or arrays.
 
     Args:
         by_seed, by_cluster, both: Variances clustered by seed, by cluster, and by both together.
@@ -25,7 +25,7 @@ def ways_of(by_seed: Any, by_cluster: Any, both: Any, seed_df: float, cluster_df
 
 
 def codes(column: pl.Series) -> np.ndarray:
-    """The place of every value among the distinct ones in order, from 0, [rows]."""
+    """Return the index of every value among the sorted distinct ones, [rows]."""
     import numpy as np
 
     if not column.dtype.is_numeric():
@@ -34,14 +34,14 @@ def codes(column: pl.Series) -> np.ndarray:
 
 
 def cluster_variance(value: object, groups: object) -> tuple[float, np.ndarray]:
-    """Variance of a mean, robust to dependence inside groups of any size.
+    """Return the variance of a mean, robust to dependence inside groups of any size.
 
-    The square of every group's part of the mean is scaled by `square_weights`: without that, few groups of unequal size
-    give several times as many false alarms as promised. With equal groups this is the variance of their means over
-    their number.
+    The square of every group's part of the mean is scaled by `square_weights`: without that, few
+    groups of unequal size give several times as many false alarms as promised. With equal groups
+    this is the variance of their means over their number.
 
     Returns:
-        It, nan for fewer than two groups, and the share of all values that each group holds, [groups].
+        The variance, nan for fewer than two groups, and each group's share of all values, [groups].
     """
     import numpy as np
 
@@ -55,17 +55,18 @@ def cluster_variance(value: object, groups: object) -> tuple[float, np.ndarray]:
 
 
 def square_weights(share: np.ndarray, times: int = 1) -> np.ndarray:
-    """By what the squares of groups are scaled that hold these shares of all values, [groups].
+    """Return the scale of each group's square, given its share of all values, [groups].
 
-    They make the variance the true one on average if values of a group are all the same. With a group of nearly all
-    values, the other usual weights, 1 / (1 - share), which assume that values do not depend on their group, leave
-    of it a fifth and less.
+    With these weights the variance is unbiased if all values of a group are equal. The other usual
+    weights, 1 / (1 - share), assume independent values; for a group with nearly all values they
+    reduce it to a fifth or less.
 
-    Source: Bell and McCaffrey 2002, Survey Methodology 28, 169-181 (CR2), for a mean; with a working model of equal
-    values in a group, Pustejovsky and Tipton 2018, J. Bus. Econ. Stat. 36, 672-683.
+    Source: Bell and McCaffrey 2002, Survey Methodology 28, 169-181 (CR2), for a mean; with a
+    working model of equal values in a group, Pustejovsky and Tipton 2018, J. Bus. Econ. Stat. 36,
+    672-683.
 
     Args:
-        times: How often every group is there, with its share divided by it.
+        times: Number of copies of every group, which divide its share.
     """
     import numpy as np
 
@@ -73,9 +74,10 @@ def square_weights(share: np.ndarray, times: int = 1) -> np.ndarray:
 
 
 def share_df(share: np.ndarray) -> float:
-    """Degrees of freedom of the variance over groups with these shares of all values, [groups], two or more.
+    """Return the degrees of freedom of the variance over groups with these shares, [groups].
 
-    They hold if values of a group are all the same, and are the fewest.
+    There are two or more groups. The figure holds if all values of a group are equal, and is the
+    smallest.
 
     Source: Satterthwaite 1946, Biometrics Bull. 2, 110-114, as in Bell and McCaffrey 2002.
     """
@@ -89,7 +91,7 @@ def share_df(share: np.ndarray) -> float:
 
 
 def least_variance(value: object, tasks: object) -> float:
-    """Variance of a mean if nothing but questions, or single scores, varied: the larger of the two."""
+    """Return the larger variance of a mean if only questions or only scores varied."""
     import numpy as np
 
     scores = np.asarray(value, float)

@@ -1,7 +1,4 @@
-"""What a comparison allows to say: the one place where words follow from verdicts.
-
-Tables, sentences and reports take them from here, so that none of them can say more than the verdict does.
-"""
+"""The wording of verdicts in tables, sentences and reports; none claims more than the verdict."""
 
 from __future__ import annotations
 
@@ -17,13 +14,13 @@ CLAIMS: dict[Decision, str] = {
     "refused": "No verdict against {baseline}",
     "cannot tell": "May or may not differ from {baseline}, which these runs cannot tell",
 }
-"""What each verdict claims. None but `equivalent` speaks of other trainings being alike."""
+"""The claim of each verdict. Only `equivalent` covers other trainings."""
 FEW_CLUSTERS = 4.0
-"""Where clusters tell less than so many of equal size, the output says that they leave little power."""
+"""With fewer equivalent clusters of equal size, the output states that they limit the power."""
 
 
 def verdict_text(pair: Pair) -> str:
-    """A verdict as a cell: the word, and what stands behind it or what another verdict would take."""
+    """Return a verdict as a cell: the word, and its evidence or what another verdict would need."""
     text: str = pair["verdict"]
     if pair["verdict"] == "refused":
         return f"refused ({pair['refused']})"
@@ -40,7 +37,7 @@ def verdict_text(pair: Pair) -> str:
 
 
 def _lacking(pair: Pair) -> list[str]:
-    """Why it cannot be told, and what it takes."""
+    """Return why the verdict is open, and what it needs."""
     if not pair["learned"]:
         return ["nothing could be learned"]
     found, needed = pair["difference"], pair["collapses"]["seeds_needed"]
@@ -66,14 +63,14 @@ def counted(pair: Pair) -> str:
 
 
 def few_clusters(pair: Pair) -> bool:
-    """Whether clusters, not seeds, leave little power."""
+    """Return whether clusters, not seeds, limit the power."""
     return (
         pair["difference"]["clusters"] > 1 and pair["difference"]["equal_clusters"] < FEW_CLUSTERS
     )
 
 
 def conclusions(comparison: Comparison) -> list[str]:
-    """What the verdicts come to, a sentence for each that occurs; then what the measures on the way do."""
+    """Return a sentence for each verdict that occurs, then for the secondary measures."""
     names = {"baseline": comparison["baseline"], "margin": points(comparison["margin"])}
     found = []
     for decision, claim in CLAIMS.items():
@@ -84,7 +81,7 @@ def conclusions(comparison: Comparison) -> list[str]:
 
 
 def _told(pair: Pair) -> str:
-    """An arm with its difference, where there is one to tell."""
+    """Return an arm with its difference, if there is one."""
     if pair["verdict"] == "refused":
         return f"{pair['arm']} ({pair['refused']})"
     if pair["identical"]:
@@ -94,7 +91,7 @@ def _told(pair: Pair) -> str:
 
 
 def _alone(pair: Pair) -> str:
-    """That no trainings of several seeds were compared one by one, and why."""
+    """Return why trainings of several seeds were not compared pairwise."""
     return (
         ""
         if not pair["one_seed"]
@@ -105,7 +102,7 @@ def _alone(pair: Pair) -> str:
 
 
 def _on_the_way(comparison: Comparison) -> list[str]:
-    """Secondary measures whose difference is shown, and those whose is not."""
+    """Return sentences on secondary measures with and without a shown difference."""
     same = {
         pair["arm"]
         for pair in comparison["pairs"]
@@ -134,7 +131,7 @@ def _on_the_way(comparison: Comparison) -> list[str]:
 
 
 def measure_text(measure: Measure, comparison: Comparison) -> str:
-    """What a measure on the way is called."""
+    """Return the name of a secondary measure."""
     return {"checkpoint": f"at step {comparison['checkpoint']}", "area": "area under curve"}[
         measure
     ]

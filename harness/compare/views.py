@@ -1,6 +1,7 @@
-"""Fair views on what was trained: as configured, at equal optimizer steps, and at equal trained tokens.
+"""Fair views on the amount of training: as configured, at equal optimizer steps or trained tokens.
 
-More trained roles mean more transitions, so more optimizer steps and more tokens from the same rollouts.
+More trained roles mean more transitions, so more optimizer steps and more tokens from the same
+rollouts.
 """
 
 from __future__ import annotations
@@ -26,11 +27,13 @@ VIEWS: dict[ViewKey, str] = {
 
 
 def views(arms: Mapping[str, Sequence[Run]], baseline: str, width: float = 1.0) -> list[View]:
-    """Accuracy of every arm at each view: the last validation within the budget of every run; none of evaluations.
+    """Return each arm's accuracy in each view: the last validation within every run's budget.
+
+    Trainings only.
 
     Args:
-        baseline: The arm that differences are against.
-        width: How far apart two rewards can lie.
+        baseline: The arm that differences refer to.
+        width: Largest difference of two rewards.
     """
     runs = [run for group in arms.values() for run in group]
     if any(not run.trained or not len(run.training) for run in runs):
@@ -67,7 +70,7 @@ def views(arms: Mapping[str, Sequence[Run]], baseline: str, width: float = 1.0) 
 def _scores(
     group: Sequence[Run], seen: Sequence[tuple[int, float | None, int]]
 ) -> pl.DataFrame | None:
-    """What the runs of an arm scored at these steps; None where one was not validated there."""
+    """Return an arm's scores at these steps; None if a run was not validated there."""
     import polars as pl
 
     if any(value is None for _, value, _ in seen):
@@ -78,7 +81,7 @@ def _scores(
 def _within(
     run: Run, counted: Sequence[tuple[int, int, int]], index: int, budget: int | None
 ) -> tuple[int, float | None, int]:
-    """The last validated step whose count is within the budget, its accuracy, and the count there."""
+    """Return the last validated step within the budget, its accuracy, and its count."""
     spent = {entry[0]: entry[index] for entry in counted} | {0: 0}
     curve = run.val_curve()
     fitting = [step for step in curve if budget is None or spent.get(step, 0) <= budget]

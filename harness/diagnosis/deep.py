@@ -153,7 +153,10 @@ def _driver_version() -> tuple[int, int] | None:
 
 
 def _parameters(config: Config) -> int:
-    """Of the policy, told by the size of its files; 0 where they are not in a folder here."""
+    """Return the policy's number of parameters by the size of its files.
+
+    0 without a local folder.
+    """
     try:
         folder = Path(resolve(config.policy.path))
     except ConfigError:

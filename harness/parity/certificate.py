@@ -1,9 +1,9 @@
-"""What a run record carries: that this agent, as it is installed now, passed parity.
+"""Certificates in run records: this agent, as it is installed, passed parity.
 
-A certificate is found again only while everything that it speaks of is unchanged: prompts, scenarios, the
-reference, the plugin's source, its frameworks' versions, and those of all that they rest on, HTTP clients first.
-`python -m harness.parity.certificate AGENT`
-prints the fingerprint of an agent as another interpreter sees it.
+A certificate is valid only while everything that it covers is unchanged: prompts, scenarios, the
+reference, the plugin's source, the versions of its frameworks and of all their dependencies, HTTP
+clients first. `python -m harness.parity.certificate AGENT` prints the fingerprint of an agent as
+another interpreter sees it.
 """
 
 from __future__ import annotations
@@ -55,14 +55,16 @@ CLIENTS = (
     "urllib3",
     "anthropic",
 )
-"""Libraries that make or send requests; a fingerprint names the versions of those that an agent can reach."""
+"""Libraries that make or send requests; a fingerprint has the versions of those that an agent can
+reach.
+"""
 
 
 def fingerprint(agent_name: str) -> Fingerprint:
-    """Everything that a certificate depends on, read without importing a framework.
+    """Return everything that a certificate depends on, without importing a framework.
 
     Raises:
-        PluginError: There is no such agent.
+        PluginError: The agent does not exist.
     """
     spec = agent_spec(agent_name)
     python = python_for(registry().owner("agent", agent_name))
@@ -82,13 +84,16 @@ def fingerprint(agent_name: str) -> Fingerprint:
 
 
 def certificate_for(agent_name: str, current: Fingerprint | None = None) -> Certificate | None:
-    """The valid certificate of an agent, or None: never tested, failed, or changed since."""
+    """Return the valid certificate of an agent, or None.
+
+    None means that it was never tested, failed, or has changed.
+    """
     found = certificate_of(agent_name, digest(current or fingerprint(agent_name)))
     return found if found and found["scenarios"] == _scenarios(agent_name) else None
 
 
 def certificate_of(agent_name: str, fingerprint_digest: str) -> Certificate | None:
-    """The certificate of an agent as it was when it had this fingerprint, whenever it was made; else None."""
+    """Return the certificate of an agent with this fingerprint, whenever it was made, or None."""
     try:
         found: Certificate = json.loads(
             _path(agent_name, fingerprint_digest).read_text(encoding="utf-8")
@@ -100,10 +105,10 @@ def certificate_of(agent_name: str, fingerprint_digest: str) -> Certificate | No
 
 
 def write_certificate(agent_name: str, result: Similarity | Deviation) -> Certificate | None:
-    """Keep what a comparison over all scenarios found; a failed one takes an older certificate away.
+    """Store the result of a comparison over all scenarios. A failure removes an older certificate.
 
     Returns:
-        The certificate, or None where the agent failed.
+        The certificate, or None if the agent failed.
     """
     from harness.parity.comparison import Similarity
 
@@ -151,9 +156,10 @@ def _fingerprint(spec: AgentSpec) -> Fingerprint:
 
 
 def _requirements(spec: AgentSpec) -> dict[str, str]:
-    """Versions of all distributions that an agent's code can send a request through.
+    """Return the versions of all distributions through which an agent's code can send a request.
 
-    They are what its plugin and its frameworks require, directly or not, and the clients that harness brings.
+    They are the direct and indirect requirements of its plugin and its frameworks, and harness's
+    own clients.
     """
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
@@ -162,7 +168,7 @@ def _requirements(spec: AgentSpec) -> dict[str, str]:
     plugin = [state.distribution for state in registry().states if state.name == owner]
     packages = Path(
         sysconfig.get_path("purelib")
-    )  # Ray brings a psutil of its own in there, which no agent imports
+    )  # Ray adds a psutil of its own there, which no agent imports
     homes = [one for one in sys.path if packages not in Path(one).parents]
     open_ = [
         Requirement(name) for name in ("openai", "httpx", "aiohttp", *spec.frameworks, *plugin)
@@ -176,7 +182,7 @@ def _requirements(spec: AgentSpec) -> dict[str, str]:
             continue
         seen.add((name, extras))
         about = next((found.metadata for found in distributions(name=one.name, path=homes)), None)
-        if about is None:  # of another platform, or left out on purpose
+        if about is None:  # for another platform, or left out on purpose
             continue
         versions[name] = about["Version"]
         open_ += [
@@ -193,7 +199,10 @@ def _asked_for(requirement: Requirement, extras: frozenset[str]) -> bool:
 
 
 def _source_hash(module: str) -> str:
-    """Of all files of the module's top package, prompts in YAML among them; inside `harness` of the module alone."""
+    """Hash all files of the module's top package, including prompts in YAML.
+
+    Inside `harness` the module only.
+    """
     package = module.partition(".")[0]
     found = importlib.util.find_spec(module if package == "harness" else package)
     if found is None:

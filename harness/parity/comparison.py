@@ -1,4 +1,4 @@
-"""Holds an agent's recordings against the reference's: each difference by its place, or the deviation."""
+"""Compare an agent's recordings with the reference's: differences or the deviation."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ ACCEPTED = {
     "max_completion_tokens": "sent for `max_tokens`, with the same value",
     "stream_false": "`stream: false`, which is what leaving it out means",
 }
-"""The wire differences that change nothing for the model. Anything else is a mismatch."""
+"""Wire differences without effect on the model. Any other difference is a mismatch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """One difference to the reference, by its place."""
+    """One difference from the reference, with its place."""
 
     scenario: str
     place: str
@@ -31,12 +31,13 @@ class Mismatch:
 
 @dataclass(frozen=True, slots=True)
 class Similarity:
-    """What a comparison found.
+    """The result of a comparison.
 
     Attributes:
-        failed: Labels of the recordings with a mismatch, in order: scenarios, some of them `(together)`.
-        accepted: Names of the accepted wire differences that were met.
-        calls_compared: Calls that were compared with the reference's, scenarios played alone.
+        failed: Labels of the recordings with a mismatch, in order: scenarios, some of them
+            `(together)`.
+        accepted: Names of the accepted wire differences that occurred.
+        calls_compared: Calls that were compared with the reference's, in scenarios played alone.
     """
 
     agent: str
@@ -47,13 +48,13 @@ class Similarity:
 
     @property
     def passed(self) -> bool:
-        """Whether the agent differs from its reference in nothing that is not accepted."""
+        """Return whether the agent has only accepted differences from its reference."""
         return not self.mismatches
 
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """How an idiomatic agent differs from the reference, summed over the scenarios, each played alone.
+    """Differences of an idiomatic agent from the reference, summed over scenarios played alone.
 
     Attributes:
         calls: Calls made, and the reference's.
@@ -61,7 +62,8 @@ class Deviation:
         injected: Request parameters that the reference does not send.
         same_answer: Scenarios with the reference's outcome and answer, of all.
         same_tool_calls: Scenarios with the reference's tool calls, of all.
-        changed_together: Scenarios that went differently when all were played at once: rollouts mix.
+        changed_together: Scenarios that differed when all were played concurrently, because
+            rollouts mix.
     """
 
     agent: str
@@ -80,8 +82,8 @@ def compare(
 ) -> Similarity:
     """Compare a strict agent's recordings with the reference's, scenario by scenario.
 
-    What other rollouts do must not show, so the reference is always what the reference does alone. A scenario that
-    differs alone is not told again for the play of all at once.
+    Other rollouts must have no effect, so every recording is compared with the reference played
+    alone. A scenario that differs alone is not reported again for the concurrent play.
     """
     accepted: set[str] = set()
     mismatches: list[Mismatch] = []
@@ -100,7 +102,7 @@ def compare(
 
 
 def changed_together(recordings: Sequence[Recording]) -> list[Mismatch]:
-    """How an agent differs from itself when it plays all scenarios at once."""
+    """Return the differences of an agent from itself when it plays all scenarios concurrently."""
     expected = _alone(recordings)
     together = [recording for recording in recordings if recording.play == "together"]
     return [
@@ -194,14 +196,17 @@ def _differences(mine: Recording, base: Recording, accepted: set[str]) -> list[M
 
 
 def first_difference(call: RecordedCall, base: RecordedCall) -> tuple[str, object, object] | None:
-    """Return where a request differs first from the reference's: place, expected, got; None where nowhere."""
+    """Return the first difference of a request from the reference's: place, expected, got.
+
+    Or None.
+    """
     return next(_otherwise(call, base, set()), None)
 
 
 def _otherwise(
     call: RecordedCall, base: RecordedCall, accepted: set[str]
 ) -> Iterator[tuple[str, object, object]]:
-    """Where one call's request is not the other's: the place, what is expected there, what was sent."""
+    """Yield differences between two calls' requests: the place, the expected and the sent value."""
     messages, params = _canonical(call, accepted)
     base_messages, base_params = _canonical(base, set())
     if len(messages) != len(base_messages):
@@ -218,14 +223,17 @@ def _otherwise(
 def _canonical(
     call: RecordedCall, accepted: set[str]
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Messages and parameters with the accepted differences taken back; those met are added to `accepted`."""
+    """Return messages and parameters with accepted differences undone.
+
+    Add their names to `accepted`.
+    """
     params, met = canonical_parameters(call.params)
     accepted.update(met)
     return call.messages, params
 
 
 def _zoom(place: str, expected: object, got: object) -> tuple[str, object, object]:
-    """Narrow two texts down to where they part."""
+    """Narrow two texts to their first difference."""
     if not isinstance(expected, str) or not isinstance(got, str):
         return place, expected, got
     pairs = zip(expected, got, strict=False)

@@ -1,6 +1,7 @@
-"""Generated scenarios: random replies of the model by a program's grammar, played by an agent and its reference.
+"""Generated scenarios: random model replies by a program's grammar, played by two agents.
 
-The same seed gives the same scenarios. One that the two play differently is made smaller for as long as they differ.
+One is the program's reference. The same seed gives the same scenarios. A scenario with a difference
+is reduced for as long as the difference remains.
 
 As a process: `python -m harness.parity.generated AGENT --count N --seed S --out FILE`.
 """
@@ -28,22 +29,22 @@ from harness.scripted.completion import Reply
 from harness.toolbox import Agent
 
 CHUNK = 250
-"""Scenarios that are played before they are compared; the first that differs ends the search."""
+"""Scenarios to play before each comparison; the first difference ends the search."""
 SHRINK_ROUNDS = 20
 PROCESS_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """What generated scenarios found.
+    """The result of a search over generated scenarios.
 
     Attributes:
         count: Scenarios that were played.
-        seed: That they were generated with.
-        difference: The first difference of the smaller example, as text; empty where there is none.
+        seed: Seed of the scenarios.
+        difference: The first difference of the reduced example, as text; empty if there is none.
         found_in: Name of the scenario that differed.
-        example: The replies of the smaller example, as text.
-        max_turns: Of the smaller example.
+        example: The replies of the reduced example, as text.
+        max_turns: Turn limit of the reduced example.
     """
 
     agent: str
@@ -56,7 +57,7 @@ class Generated:
 
     @property
     def passed(self) -> bool:
-        """Whether all scenarios were played as the reference plays them."""
+        """Return whether the agent played all scenarios like the reference."""
         return not self.difference
 
 
@@ -80,7 +81,7 @@ def scenarios(program: str, count: int, seed: int) -> list[Scenario]:
 
 
 async def search(agent: Agent, name: str, program: str, count: int, seed: int) -> Generated:
-    """Play generated scenarios until one differs, and make that one smaller."""
+    """Play generated scenarios until one differs, then reduce it."""
     reference = _reference(program)
     everything = scenarios(program, count, seed)
     for start in range(0, count, CHUNK):
@@ -90,7 +91,7 @@ async def search(agent: Agent, name: str, program: str, count: int, seed: int) -
             first = next(one for one in chunk if one.name == found.failed[0])
             small = await shrink(agent, reference, program, first)
             again = await _compared(agent, reference, program, [small])
-            # An agent with a state may behave otherwise the second time.
+            # An agent with state may behave otherwise the second time.
             shown = again.mismatches or found.mismatches
             replies = tuple(_shown(reply) for reply in small.replies)
             return Generated(
@@ -156,10 +157,10 @@ def _reference(program: str) -> Agent:
 
 
 def search_in_process(name: str, count: int, seed: int) -> Generated:
-    """Search with an agent in a process of its own, with its plugin's interpreter.
+    """Search in a separate process, with the interpreter of the agent's plugin.
 
     Raises:
-        PluginError: There is no such agent, or its process failed.
+        PluginError: The agent does not exist, or its process failed.
     """
     plugins.agent_spec(name)
     python = python_for(plugins.registry().owner("agent", name))
@@ -188,7 +189,7 @@ def search_in_process(name: str, count: int, seed: int) -> Generated:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Search with one agent and write what was found as JSON."""
+    """Search with one agent and write the result as JSON."""
     parser = argparse.ArgumentParser(prog="python -m harness.parity.generated", description=__doc__)
     parser.add_argument("agent")
     parser.add_argument("--count", type=int, required=True)

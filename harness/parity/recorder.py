@@ -1,10 +1,10 @@
-"""Runs one agent over the scenarios, through the real gateway, and notes all that it did.
+"""Run one agent over the scenarios, through the real gateway, and record its behaviour.
 
-Each scenario is played alone, and then all at once: a runner has many rollouts under way on one agent, and what
-they share must not show.
+Each scenario is played alone, and then all concurrently: a runner has many rollouts in progress on
+one agent, and their shared state must have no effect.
 
-As a process: `python -m harness.parity.recorder AGENT --out FILE`, so that each framework has a process
-and, where its plugin has one, an environment of its own.
+As a process: `python -m harness.parity.recorder AGENT --out FILE`, so that each framework has its
+own process and, if its plugin has one, its own environment.
 """
 
 from __future__ import annotations
@@ -39,16 +39,17 @@ if TYPE_CHECKING:
     from harness.scripted.server import ReceivedRequest, Reply
 
 SAMPLING = {"temperature": 0.7, "top_p": 0.9, "max_tokens": 96}
-"""Unlike any framework's defaults, so that a forgotten parameter shows."""
+"""Unlike any framework's defaults, so that a missing parameter is detected."""
 LIMITS = {"timeout_s": 5.0, "max_rows": 5, "max_chars": 400}
 PATIENCE = 4.0
-"""A scenario whose model hangs is played again with so many times its deadline where the agent itself used up most of
-the first: an agent that computes does so again, one on a busy machine does not."""
+"""Factor of the deadline for a second play of a scenario with a hanging model, if the agent itself
+used up most of the first: a slow agent needs the time again, an agent on a busy machine does not.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedCall:
-    """One request as the framework sent it: role of its URL, with its branch; messages; everything else in it."""
+    """One request as sent: role of its URL with branch, messages, and all other parameters."""
 
     role: str
     messages: list[dict[str, Any]]
@@ -80,12 +81,12 @@ class Recording:
 
     @property
     def label(self) -> str:
-        """Its name in reports."""
+        """Name in reports."""
         return self.scenario if self.play == "alone" else f"{self.scenario} ({self.play})"
 
     @classmethod
     def parse(cls, data: dict[str, Any]) -> Recording:
-        """The recording from plain data."""
+        """Return the recording from plain data."""
         return cls(**{**data, "calls": [RecordedCall(**call) for call in data["calls"]]})
 
 
@@ -95,7 +96,7 @@ async def record(
     scenarios: Sequence[Scenario] | None = None,
     plays: Sequence[str] = PLAYS,
 ) -> list[Recording]:
-    """Run one agent over its program's scenarios, one after the other and then all at once.
+    """Run one agent over its program's scenarios, one after the other and then all concurrently.
 
     Args:
         scenarios: All by default.
@@ -150,10 +151,10 @@ async def _together(
     cast: _Cast,
     play: Callable[[Scenario, str], Awaitable[Recording]],
 ) -> list[Recording]:
-    """Play all scenarios at once.
+    """Play all scenarios concurrently.
 
-    Those that hang begin first, so that they reach their last call before the others take the processor, and their
-    deadline falls amid the others' calls.
+    Scenarios that hang begin first, so that they reach their last call before the others use the
+    processor, and their deadline falls during the others' calls.
     """
     hanging = [scenario for scenario in scenarios if scenario.hangs]
     begun = {
@@ -168,18 +169,18 @@ async def _together(
 
 
 class _Cast:
-    """Answers every rollout by the script of its own scenario, however the rollouts' calls interleave."""
+    """Answer every rollout by its own scenario's script, in any order of the calls."""
 
     def __init__(self, program: Program, written: Written) -> None:
         self._written = written
         self.hung = threading.Event()
-        """Set once a call of the play together hangs."""
+        """Set as soon as a call of the concurrent play hangs."""
         self._program = program
         self._scripts: dict[str, tuple[str, Callable[[Any], Reply]]] = {}
         self._calls: Counter[str] = Counter()
 
     def prepare(self, scenario: Scenario, play: str) -> None:
-        """From its beginning."""
+        """Reset the script."""
         self._scripts[_rollout_id(scenario, play)] = play, self._program.script(scenario)
 
     def __call__(self, request: ReceivedRequest) -> Reply:
@@ -193,7 +194,7 @@ class _Cast:
             self.hung.set()
             return reply
         self._calls[rollout_id] += 1
-        # Rollouts overtake one another, each time in the same order.
+        # Rollouts overtake each other, in the same order every time.
         steps = zlib.crc32(f"{rollout_id} {self._calls[rollout_id]}".encode()) % 8
         return replace(reply, delay_s=0.05 + 0.02 * steps)
 
@@ -205,7 +206,7 @@ def _rollout_id(scenario: Scenario, play: str) -> str:
 def staged_request(
     program: str, scenario: Scenario, folder: Path, **changes: Any
 ) -> RolloutRequest:
-    """The request of a scenario; files that it needs go to `folder`."""
+    """Return the request of a scenario; the files it needs are written to `folder`."""
     of = plugins.program(program)
     task, problem = of.stage(scenario, folder)
     where = of.environment or scenario.options["environment"]
@@ -254,7 +255,7 @@ def _recording(
 
 
 def spoken_tool_call(call: ToolCall) -> str:
-    """A tool call in one text: its arguments, with the name where there is no such tool."""
+    """Return a tool call as text: its arguments, with the name of an unknown tool."""
     return (
         f"{call.tool} {json.dumps(call.arguments)}"
         if call.fault == "unknown_tool"
@@ -265,13 +266,13 @@ def spoken_tool_call(call: ToolCall) -> str:
 def record_in_process(
     agent_name: str, scenarios: Sequence[str] = (), timeout_s: float = 600.0
 ) -> list[Recording]:
-    """Record an agent in a process of its own, with its plugin's interpreter.
+    """Record an agent in a separate process, with the interpreter of its plugin.
 
     Args:
         scenarios: Names; empty for all.
 
     Raises:
-        PluginError: There is no such agent, or its process failed.
+        PluginError: The agent does not exist, or its process failed.
     """
     plugins.agent_spec(agent_name)
     python = python_for(plugins.registry().owner("agent", agent_name))
@@ -308,7 +309,7 @@ def record_in_process(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Record one agent and write what it did as JSON."""
+    """Record one agent and write the result as JSON."""
     parser = argparse.ArgumentParser(prog="python -m harness.parity.recorder", description=__doc__)
     parser.add_argument("agent")
     parser.add_argument("scenario", nargs="*")

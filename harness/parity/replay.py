@@ -1,4 +1,4 @@
-"""The replay of one recorded rollout with the program's reference agent, without a model and without tools."""
+"""Replay of one recorded rollout with the program's reference agent, without model or tools."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from harness.rollout.tools import HostToolbox
 from harness.toolbox import Agent
 
 REPLAY_S = 10.0
-"""The longest that one replay may take; a longer one is counted as not checked."""
+"""Time limit of one replay in seconds; a longer one counts as not checked."""
 _NEVER_CARRIED_OUT = ("unknown_tool", "bad_arguments")
 _UNFINISHED = ("timeout", "environment_error", "runner_lost")
 
 
 class _Stop(EnvironmentFault):
-    """The replay ends here: a difference was found, or the record ends."""
+    """End of the replay: a difference was found, or the record ends."""
 
 
 @dataclass
@@ -60,14 +60,14 @@ class _Replay:
         ]
 
     def differ(self, place: str, expected: object, got: object) -> None:
-        """Keep the first difference: what the reference does, and what the agent did."""
+        """Store the first difference: the reference's action and the agent's."""
         if self.difference is None:
             self.difference = Mismatch(
                 self.attempt.rollout_id, place, shortened(expected), shortened(got)
             )
 
     def answer(self, request: httpx.Request) -> httpx.Response:
-        """Answer a request of the reference as the agent's was answered, or stop."""
+        """Return the recorded answer to the agent's request, or stop."""
         who = unquote(request.url.raw_path.decode().split("/")[4])
         role, _ = parted(who)
         if self.difference is not None:
@@ -114,7 +114,7 @@ class _Replay:
         self.differ(f"{where} {place}", expected, got)
 
     def carry_out(self, tool: str, arguments: Mapping[str, JSON]) -> Observation:
-        """Show the reference what the agent was shown for the same tool call, or stop."""
+        """Return the recorded observation of the same tool call, or stop."""
         for number, call in enumerate(self._tools):
             if call.tool == tool and dict(call.arguments) == dict(arguments):
                 del self._tools[number]
@@ -129,11 +129,11 @@ class _Replay:
         raise _Stop("the record has no such tool call")
 
     def finish(self, answer: str | None, problem: str, tool_calls: Sequence[ToolCall]) -> None:
-        """Compare what is left once the reference has ended.
+        """Compare the rest of the record after the end of the reference.
 
         Args:
-            answer: The reference's; None where it raised.
-            problem: What it raised.
+            answer: The reference's answer; None if it raised.
+            problem: The exception of the reference.
         """
         if self.difference is not None or self.cut:
             return
@@ -177,7 +177,7 @@ async def check(
 
     Args:
         reference: The reference agent of the program.
-        model: The model's name as agents get it.
+        model: The model's name in the agent's requests.
 
     Raises:
         TimeoutError: The reference did not end within `REPLAY_S` seconds.

@@ -1,11 +1,11 @@
-"""The shadow check: recorded rollouts of a strict agent, replayed with the program's reference agent.
+"""The shadow check: recorded rollouts of a strict agent, replayed with the reference agent.
 
-The reference gets the same problem, and for each request the reply that the model gave then; for each tool call the
-result that was shown then. Its requests must be byte-identical to the recorded ones in canonical form, in order, and so
-must its tool calls and its answer. Neither a model nor a tool is called.
+The reference gets the same problem and, for each request and tool call, the recorded reply or
+result. Its requests must be byte-identical to the recorded ones in canonical form, in order, and so
+must its tool calls and its answer. No model and no tool is called.
 
-As a process: `python -m harness.parity.shadow SPOOL AGENT`. It reads the rollouts that a run leaves in its spool, keeps its
-result in the spool, and ends when the run says so or is gone.
+As a process: `python -m harness.parity.shadow SPOOL AGENT`. It reads the rollouts that a run writes
+to its spool, writes its result to the spool, and ends when the run requests it or is gone.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from harness.rollout.spool import DROPPED, WAITING
 from harness.toolbox import Agent
 
 WAIT_S, CUT_SHORT_S = 60.0, 5.0
-"""How long the end of a run waits for what is still to be checked, and that of a run that was cut short."""
+"""Seconds that the end of a run waits for remaining checks, and that an interrupted run waits."""
 IDLE_S = 0.2
 RESULT, END = "result", "end"
-"""Names of files in the spool: what is known so far, and that no further rollout comes."""
+"""Names of files in the spool: the current result, and the mark that no further rollout follows."""
 
 
 def parse(row: Mapping[str, Any]) -> tuple[RolloutRequest, Attempt, str]:
-    """Return request, attempt and model's name of a rollout as the spool has it."""
+    """Return request, attempt and model's name of a rollout in the spool."""
     record = dict(row["attempt"])
     record["transitions"] = tuple(transition_from(call) for call in record["transitions"])
     record["failures"] = tuple(CallFailure(**call) for call in record["failures"])
@@ -65,10 +65,10 @@ def nothing_checked() -> Shadow:
 
 
 class Checker:
-    """Checks the rollouts of one spool and keeps the result there.
+    """Check the rollouts of one spool and write the result there.
 
     Args:
-        reference: Reference agents are stateless towards rollouts: one serves all.
+        reference: Reference agents keep no state between rollouts: one serves all.
     """
 
     def __init__(self, spool: Path, reference: Agent) -> None:
@@ -131,7 +131,7 @@ def _difference(row: Mapping[str, Any], found: Mismatch) -> ShadowDifference:
 
 
 def read_result(spool: Path) -> Shadow | None:
-    """Return what a check has found so far, or None where it has written nothing."""
+    """Return the current result of a check, or None if it has written nothing."""
     try:
         found: Shadow = json.loads((spool / RESULT).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -140,12 +140,12 @@ def read_result(spool: Path) -> Shadow | None:
 
 
 class ShadowCheck:
-    """The check of one run, in a process of its own. Nothing that happens to it reaches the run.
+    """The check of one run, in a process of its own. Its failures do not affect the run.
 
     Args:
-        spool: Made by `start`, removed by `stop`.
-        agent: The strict agent that runs.
-        known: What earlier launches of the run found.
+        spool: Created by `start`, removed by `stop`.
+        agent: The strict agent of the run.
+        known: Result of the run's earlier launches.
     """
 
     def __init__(self, spool: Path, agent: str, known: Shadow | None) -> None:
@@ -157,11 +157,11 @@ class ShadowCheck:
 
     @property
     def pid(self) -> int | None:
-        """Id of the check's process; None before `start`."""
+        """Process id of the check; None before `start`."""
         return None if self._process is None else self._process.pid
 
     def start(self) -> None:
-        """Start the process. A failure to do so is part of the result."""
+        """Start the process. A failure to start is part of the result."""
         command = [sys.executable, "-m", "harness.parity.shadow", str(self._spool), self._agent]
         try:
             self._spool.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Stands between an agent and the gateway and notes every request exactly as the framework sent it."""
+"""A relay between agent and gateway that records every request exactly as it was sent."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class SentCall:
 
     Attributes:
         attempt: Rollout and attempt of its URL.
-        role: Role of its URL, with its branch; empty for a path that is no role URL.
+        role: Role of its URL, with its branch; empty if the path is no role URL.
         body: The request's JSON, or None if it was not JSON.
         raw: The request's bytes.
-        status: What the gateway answered; None until it has.
+        status: The gateway's status; None while the request is in progress.
     """
 
     path: str
@@ -42,7 +42,7 @@ class SentCall:
 
     @property
     def branch(self) -> str:
-        """Of those that work at once, which one it is."""
+        """Name of the concurrent branch."""
         return parted(self.role)[1]
 
 
@@ -51,7 +51,7 @@ class Tap:
 
     Args:
         gateway: A started gateway.
-        written: Tool calls of the scripted model, for agents that speak a dialect.
+        written: Tool calls of the scripted model, for agents that use a dialect.
     """
 
     def __init__(self, gateway: GatewayServer, written: Written | None = None) -> None:
@@ -63,7 +63,7 @@ class Tap:
         self.base_url = ""
 
     def of(self, rollout_id: str, attempt_id: str) -> list[SentCall]:
-        """The calls of one attempt, and those that no rollout can be made out of."""
+        """Return the calls of one attempt, and the calls without a recognizable rollout."""
         return [call for call in self.calls if call.attempt in ((rollout_id, attempt_id), ("", ""))]
 
     async def __aenter__(self) -> Self:
@@ -89,9 +89,9 @@ class Tap:
         await self._runner.cleanup()
 
     def control(self) -> GatewayControl:
-        """A control client of the gateway whose role URLs lead through this tap.
+        """Return a control client of the gateway with role URLs that lead through this tap.
 
-        The model server finds a call's rollout in the request's `user`.
+        The model server identifies a call's rollout by the request's `user`.
         """
         return _TappedControl(self._gateway, self.base_url)
 
@@ -104,10 +104,8 @@ class Tap:
             spoken = dialects().get("/".join(parts[6:]))
             if spoken or parts[6:] == ["chat", "completions"]:
                 call.attempt, call.role = (parts[2], parts[3]), parts[4]
-            if (
-                spoken and call.body is not None
-            ):  # compared by what it says, as the gateway takes it
-                with suppress(Refusal):  # the gateway's to say
+            if spoken and call.body is not None:  # compared by meaning, as the gateway does
+                with suppress(Refusal):  # the gateway refuses it
                     call.body = Spoken(spoken, self._written).asked(call.body)
         self.calls.append(call)
         headers = {
@@ -138,7 +136,7 @@ class _TappedControl(GatewayControl):
     async def open_attempt(
         self, rollout_id: str, attempt_id: str, *, sampling: Mapping[str, object], **rest: Any
     ) -> None:
-        # Tells the scripted model whose call it answers; agents never see it.
+        # Lets the scripted model identify the call; agents never see it.
         await super().open_attempt(
             rollout_id, attempt_id, sampling={**sampling, "user": rollout_id}, **rest
         )

@@ -1,4 +1,4 @@
-"""The parts that plugins offer: looked up by name, imported, and made with their options."""
+"""Parts that plugins provide: look up by name, import, and build with options."""
 
 from __future__ import annotations
 
@@ -36,38 +36,38 @@ if TYPE_CHECKING:
 
 @cache
 def registry() -> Registry:
-    """The plugins of this environment, found once a process."""
+    """Return the plugins of this environment, discovered once per process."""
     return Registry(entry_points(group=GROUP))
 
 
 def agent_spec(name: str) -> AgentSpec:
-    """The agent called `name`, its roles those of its program where it names none."""
+    """Return the agent called `name`, with its program's roles if it names none."""
     spec = registry().spec("agent", name, AgentSpec)
     return spec if spec.roles else replace(spec, roles=program(spec.program).roles)
 
 
 def task_set_spec(name: str) -> TaskSetSpec:
-    """The task set called `name`."""
+    """Return the task set called `name`."""
     return registry().spec("task set", name, TaskSetSpec)
 
 
 def reward_spec(name: str) -> RewardSpec:
-    """The reward called `name`."""
+    """Return the reward called `name`."""
     return registry().spec("reward", name, RewardSpec)
 
 
 def trainer_spec(name: str) -> TrainerSpec:
-    """The trainer called `name`."""
+    """Return the trainer called `name`."""
     return registry().spec("trainer", name, TrainerSpec)
 
 
 def program_of(agent: str) -> str:
-    """Name of the program that an agent is a version of."""
+    """Return the name of an agent's program."""
     return agent_spec(agent).program
 
 
 def trained_by(agent: str, agent_match: str | None = None) -> str:
-    """The pattern that chooses an agent's trained roles: a given one, or its program's; without, all that answer."""
+    """Return the pattern of trained roles: the given one, the program's, or all answering roles."""
     if agent_match is not None:
         return agent_match
     of = program(program_of(agent))
@@ -76,38 +76,38 @@ def trained_by(agent: str, agent_match: str | None = None) -> str:
 
 
 def offers_tools(agent: str) -> bool:
-    """Whether an agent's requests may offer tools: its program's do, or it words them in its framework's own way."""
+    """Return whether an agent may offer tools to the model, in requests or in its own format."""
     return program(program_of(agent)).calls_tools or not agent_spec(agent).strict
 
 
 def roles_of(agent: str) -> tuple[str, ...]:
-    """The roles that a value can be of: the agent's, and those of its program."""
+    """Return the roles that a reward may score: those of the agent and of its program."""
     return tuple(dict.fromkeys([*agent_spec(agent).roles, *program(program_of(agent)).roles]))
 
 
 def agents_of(program: str | None = None) -> list[str]:
-    """Names of a program's agents, or of all, in the order of the registry."""
+    """Return the names of a program's agents, or of all agents, in the order of the registry."""
     names = [spec.name for spec in registry().specs("agent")]
     return [name for name in names if program in (None, program_of(name))]
 
 
 def is_reference(agent: str) -> bool:
-    """Whether an agent is what others of its program are compared with."""
+    """Return whether other agents of its program are compared with this one."""
     of = _usable_program(agent)
     return of is not None and of.reference == agent
 
 
 def environment_of(task_set: str) -> str:
-    """Name of the environment that a task set is about."""
+    """Return the name of a task set's environment."""
     return task_set_spec(task_set).environment
 
 
 @cache
 def program(name: str) -> Program:
-    """The program called `name`, made once a process.
+    """Return the program called `name`, built once per process.
 
     Raises:
-        PluginError: No plugin offers it, or it does not import.
+        PluginError: No plugin provides it, or it does not import.
     """
     made: Program = load(registry().spec("program", name, ProgramSpec))()
     return made
@@ -115,10 +115,10 @@ def program(name: str) -> Program:
 
 @cache
 def environment(name: str) -> Environment:
-    """The environment called `name`, made once a process.
+    """Return the environment called `name`, built once per process.
 
     Raises:
-        PluginError: No plugin offers it, it does not import, or is no `Environment`.
+        PluginError: No plugin provides it, it does not import, or is no `Environment`.
     """
     spec = registry().spec("environment", name, EnvironmentSpec)
     made = load(spec)()
@@ -131,7 +131,7 @@ def environment(name: str) -> Environment:
 
 
 def check_fit(agent: str, task_set: str) -> None:
-    """Refuse an agent whose program needs another environment than the task set's.
+    """Refuse an agent if its program needs another environment than the task set's.
 
     Raises:
         ConfigError: They do not fit; the message names agents and task sets that do.
@@ -148,7 +148,7 @@ def check_fit(agent: str, task_set: str) -> None:
 
 
 def _usable_program(agent: str) -> Program | None:
-    """An agent's program; None where it does not import, or the agent is of a run that was made elsewhere."""
+    """Return an agent's program, or None if it does not import or is unknown on this machine."""
     try:
         return program(program_of(agent))
     except PluginError:
@@ -156,16 +156,16 @@ def _usable_program(agent: str) -> Program | None:
 
 
 def distribution_of(kind: str, name: str) -> str:
-    """The distribution that brings the plugin that offers a part."""
+    """Return the distribution of the plugin that provides a part."""
     owner = registry().owner(kind, name)
     return next(state.distribution for state in registry().states if state.name == owner)
 
 
 def load(spec: Spec) -> Any:
-    """Import what a spec names, its framework included.
+    """Import the target of a spec, its framework included.
 
     Raises:
-        PluginError: The target or something it needs cannot be imported.
+        PluginError: The target or one of its dependencies cannot be imported.
     """
     module_name, _, attribute = spec.target.partition(":")
     try:
@@ -183,7 +183,7 @@ def load(spec: Spec) -> Any:
 
 
 def make_task_set(config: Config) -> TaskSet:
-    """The configuration's task set, with its options.
+    """Build the configured task set with its options.
 
     Raises:
         PluginError: It is not installed or does not import.
@@ -195,7 +195,7 @@ def make_task_set(config: Config) -> TaskSet:
 
 
 def make_trainer(config: Config) -> Trainer:
-    """The configuration's trainer.
+    """Build the configured trainer.
 
     Raises:
         PluginError: It is not installed or does not import.
@@ -205,11 +205,11 @@ def make_trainer(config: Config) -> Trainer:
 
 
 def reward_of(config: Config) -> RewardSpec:
-    """The configuration's reward, with the range that the configuration states.
+    """Return the configured reward, with the configured range.
 
     Raises:
         PluginError: It is not installed.
-        ConfigError: Its range is its own.
+        ConfigError: The reward does not allow another range.
     """
     spec = reward_spec(config.reward.name)
     if config.reward.range is None:
@@ -222,10 +222,11 @@ def reward_of(config: Config) -> RewardSpec:
 
 
 def make_reward(config: Config) -> RewardFunction:
-    """The configuration's reward, with its options.
+    """Build the configured reward with its options.
 
     Raises:
-        PluginError: It is not installed, does not import, states no version or has no `async def score`.
+        PluginError: It is not installed, does not import, declares no version or has no
+            `async def score`.
         ConfigError: An option is unknown, missing or does not fit.
     """
     spec = reward_of(config)
@@ -235,10 +236,10 @@ def make_reward(config: Config) -> RewardFunction:
 
 
 def reward_version(spec: RewardSpec) -> str:
-    """The version that a reward's class states; nothing is built.
+    """Return the version that a reward's class declares, without building it.
 
     Raises:
-        PluginError: It does not import, states none or has no `async def score`.
+        PluginError: It does not import, declares no version or has no `async def score`.
     """
     target = load(spec)
     version = getattr(target, "version", None)
@@ -257,7 +258,9 @@ def reward_version(spec: RewardSpec) -> str:
 def reward_identity(
     spec: RewardSpec, options: Mapping[str, object], section: str
 ) -> dict[str, Any]:
-    """What of a reward's options decides its verdicts: all of them, or what its class makes of them; nothing is built.
+    """Return the options that decide a reward's verdicts, without building it.
+
+    The reward's class defines them.
 
     Raises:
         PluginError: It does not import.
@@ -268,10 +271,10 @@ def reward_identity(
 
 
 def make(spec: Spec, options: Mapping[str, object], section: str) -> Any:
-    """What a spec names, made with options.
+    """Build the target of a spec with options.
 
     Args:
-        section: Where the options stand in the configuration; begins the message.
+        section: Section of the configuration that holds the options; begins the message.
 
     Raises:
         PluginError: It does not import.
@@ -283,7 +286,7 @@ def make(spec: Spec, options: Mapping[str, object], section: str) -> Any:
         return target(**fitting)
     except (TypeError, ValueError) as error:
         if not options:
-            raise  # then it is no option's fault
+            raise  # no option caused the error
         given = ", ".join(f"{name}={value!r}" for name, value in options.items())
         raise ConfigError(
             f"{section}: {spec.name!r} cannot be made with {given} ({type(error).__name__}: {error}). "
@@ -292,10 +295,10 @@ def make(spec: Spec, options: Mapping[str, object], section: str) -> Any:
 
 
 def checked_options(spec: Spec, options: Mapping[str, object], section: str) -> dict[str, Any]:
-    """Options as what a spec names declares them, for example a number given as text as a number.
+    """Convert options to the types that the target of a spec declares, such as text to a number.
 
     Raises:
-        PluginError: What the spec names does not import.
+        PluginError: The target does not import.
         ConfigError: An option is unknown, missing or does not fit.
     """
     from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -324,13 +327,13 @@ def checked_options(spec: Spec, options: Mapping[str, object], section: str) -> 
             target.__init__ if inspect.isclass(target) else target, include_extras=True
         )
     except (NameError, TypeError, AttributeError):
-        hints = {}  # names that only type checkers see: left to the plugin
+        hints = {}  # names that only type checkers resolve: left to the plugin
     fitting = dict(options)
     for name in hints.keys() & options.keys():
         try:
             adapter = TypeAdapter(hints[name], config=ConfigDict(allow_inf_nan=False))
         except PydanticUserError:
-            continue  # not a type of plain data
+            continue  # no type of plain data
         try:
             fitting[name] = adapter.validate_python(options[name])
         except ValidationError as error:
@@ -342,7 +345,7 @@ def checked_options(spec: Spec, options: Mapping[str, object], section: str) -> 
 
 
 def framework_versions(spec: AgentSpec) -> dict[str, str]:
-    """Installed versions of an agent's frameworks; "missing" where one is not installed."""
+    """Return the installed versions of an agent's frameworks, or "missing"."""
     return {name: _version(name) for name in spec.frameworks}
 
 

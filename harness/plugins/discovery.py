@@ -1,8 +1,8 @@
-"""Finds plugins and checks what they say of themselves, without importing any framework.
+"""Discover plugins and check their declarations, without importing any framework.
 
-Every entry point of group `harness` names a module with hook implementations. A module that cannot be
-imported, was written for another API, misspells a hook, returns something else from it or claims a taken
-name is listed with its problem and left out; the others work on.
+Every entry point of group `harness` names a module with hook implementations. A module that cannot
+be imported, was written for another API, misspells a hook, returns an invalid value or claims a
+taken name is listed with its problem and left out; the others still work.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from harness.plugins import one_file
 
 GROUP = "harness"
 DEVICES = ("cpu", "cuda", "npu")
-"""What a training may run on."""
+"""Devices that a training may run on."""
 KINDS: Mapping[str, tuple[str, type[Spec]]] = {
     "environment": ("harness_environments", EnvironmentSpec),
     "program": ("harness_programs", ProgramSpec),
@@ -44,17 +44,17 @@ KINDS: Mapping[str, tuple[str, type[Spec]]] = {
     "reward": ("harness_rewards", RewardSpec),
     "trainer": ("harness_trainers", TrainerSpec),
 }
-"""The hook that offers the parts of a kind, and what it returns."""
+"""The hook of each kind of part, and the type that it returns."""
 S = TypeVar("S", bound=Spec)
 
 
 @dataclass(frozen=True, slots=True)
 class PluginState:
-    """One plugin as found on this machine.
+    """One plugin on this machine.
 
     Attributes:
         name: The entry point's name.
-        distribution: The distribution that brings it, with its version.
+        distribution: The distribution that provides it, with its version.
         problem: Why it cannot be used, or None.
     """
 
@@ -65,7 +65,7 @@ class PluginState:
 
 
 def plugin_manager() -> pluggy.PluginManager:
-    """A manager that knows the hooks and no plugin yet."""
+    """Return a manager with the hooks and no plugin."""
     manager = pluggy.PluginManager("harness")
     manager.add_hookspecs(HarnessHooks)
     return manager
@@ -160,7 +160,7 @@ class Registry:
         return [(kind, spec) for (kind, _), spec in offers.items()]
 
     def specs(self, kind: str) -> list[Spec]:
-        """All parts of a kind, by name."""
+        """Return all parts of a kind, by name."""
         return [spec for _, spec in sorted(self._kinds[kind].items())]
 
     def owner(self, kind: str, name: str) -> str:
@@ -183,10 +183,11 @@ class Registry:
         return spec.name
 
     def spec(self, kind: str, name: str, of: type[S]) -> S:
-        """The part called `name`.
+        """Return the part called `name`.
 
         Raises:
-            PluginError: No plugin offers it; the message names close matches, or the broken plugin.
+            PluginError: No plugin provides it; the message names close matches, or the broken
+                plugin.
         """
         if kind == "agent":
             name = self._name_of(name)
@@ -213,7 +214,7 @@ class Registry:
 
 
 def _returned(hook: str, function: Callable[..., object], of: type[Spec]) -> list[Spec]:
-    """What one implementation of a hook returns, checked."""
+    """Return the checked result of one hook implementation."""
     wanted = f"{hook} must return a list of {of.__name__}"
     try:
         came = function()
@@ -237,7 +238,7 @@ def _returned(hook: str, function: Callable[..., object], of: type[Spec]) -> lis
 
 
 def _fault(spec: Spec) -> str | None:
-    """What is wrong with a spec's fields."""
+    """Return the fault in a spec's fields, or None."""
     if not isinstance(spec.name, str) or not (spec.name.isascii() and spec.name.isidentifier()):
         return f"the name {spec.name!r} is not letters, digits and underscores, as in my_sql"
     if not isinstance(spec.target, str) or not re.fullmatch(r"\w+(\.\w+)*:\w+", spec.target):
@@ -256,7 +257,7 @@ def _fault(spec: Spec) -> str | None:
 
 
 def _fault_of_its_kind(spec: Spec) -> str | None:
-    """What is wrong with the fields that only some kinds of specs have."""
+    """Return the fault in the fields of one kind of spec, or None."""
     if isinstance(spec, RewardSpec) and not (
         all(isinstance(end, int | float) for end in (spec.low, spec.high))
         and -math.inf < spec.low < spec.high < math.inf

@@ -30,7 +30,8 @@ def resolve(name_or_path: str) -> str:
         A folder's path for the first two; a Hugging Face id as it is.
 
     Raises:
-        ConfigError: The policy of that name is not on this machine yet, or a folder is not there or holds no policy.
+        ConfigError: The policy of that name is not on this machine yet, or a folder is not there or
+            holds no policy.
     """
     if named := find(name_or_path):
         if not named.there:
@@ -49,14 +50,16 @@ def resolve(name_or_path: str) -> str:
 
 
 def fetched(policy: PolicyConfig) -> str:
-    """The folder of a policy; one on Hugging Face is downloaded, where this machine does not have it yet.
+    """The folder of a policy.
 
-    One process gets one revision, however often it asks. Where huggingface.co does not answer, what was downloaded
-    before counts.
+    One on Hugging Face is downloaded, where this machine does not have it yet.
+
+    One process gets one revision, however often it asks. Where huggingface.co does not answer, what
+    was downloaded before counts.
 
     Raises:
-        ConfigError: As `resolve`; there is no such policy or revision, its terms were not accepted, or a file of its
-            weights is damaged.
+        ConfigError: As `resolve`; there is no such policy or revision, its terms were not accepted,
+            or a file of its weights is damaged.
         EnvironmentProblem: It is not on this machine, and huggingface.co does not answer.
     """
     found = resolve(policy.path)
@@ -125,7 +128,9 @@ def _downloaded(name: str, revision: str | None) -> str:
 
 _LOADED = ["*.json", "*.jinja", "*.py", "*.txt", "*.model", "*.tiktoken", "*.safetensors"]
 _TWICE = ["*/*", "consolidated*"]
-"""Files of a repository that loading a policy may read, and those that only hold the same weights once more."""
+"""Files of a repository that loading a policy may read, and those that only hold the same weights
+once more.
+"""
 
 
 def revision_of(folder: Path) -> str:
@@ -136,10 +141,11 @@ def revision_of(folder: Path) -> str:
 
 
 def tool_parser(model: str) -> str:
-    """Return the name of the form in which a policy writes tool calls.
+    """Return the name of the format in which a policy writes tool calls.
 
-    `qwen2_5_coder` for Qwen2.5-Coder, whose template names another form than the model writes
-    (`harness.tool_calls`); else as the chat template says, in vLLM's names: `llama3_json`, or `hermes` of Qwen and others.
+    It is `qwen2_5_coder` for Qwen2.5-Coder, which writes another format than its template states
+    (`harness.tool_calls`); otherwise that of the chat template, in vLLM's names: `llama3_json`, or
+    `hermes` of Qwen and others.
 
     Args:
         model: A local folder or a Hugging Face id.
@@ -188,7 +194,9 @@ def _json_in(file: Path) -> Mapping[str, Any]:
 
 
 def parser_of(config: Config, folder: str, device: str) -> str:
-    """Return the name of the parser that reads a policy's tool calls in a run; empty where its agent offers no tools.
+    """Return the name of the parser that reads a policy's tool calls in a run.
+
+    Empty where its agent offers no tools.
 
     The configuration may name one of vLLM's; harness's own server, on a CPU, reads two forms.
 
@@ -205,7 +213,10 @@ def parser_of(config: Config, folder: str, device: str) -> str:
 
 
 def detokenizer(folder: str) -> Callable[[Sequence[int]], str] | None:
-    """Return what makes text of a policy's token ids, special tokens included; None where its tokenizer is not there."""
+    """Return what makes text of a policy's token ids, special tokens included.
+
+    None where its tokenizer is not there.
+    """
     try:
         from tokenizers import Tokenizer
     except ImportError:

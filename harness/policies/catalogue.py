@@ -20,7 +20,7 @@ from harness.layers import parse_yaml
 from harness.results.folder import read_json
 
 GROUP = "harness.policies"
-"""Entry points whose packages have a `catalogue.yaml` of their own; packages are found, not imported."""
+"""Entry points of packages with their own `catalogue.yaml`; packages are found, not imported."""
 MANIFEST = "manifest.json"
 """Written last: a folder that has it is whole."""
 PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -40,7 +40,7 @@ class Package:
     wheel_bytes: int
     file_bytes: int
     model: str
-    """Whose weights they are, as an id on Hugging Face."""
+    """Hugging Face id of the original weights."""
 
     @property
     def pin(self) -> str:
@@ -155,14 +155,14 @@ OWN_QUESTIONS = "qwen2.5-coder-0.5b"
 
 @cache
 def known() -> dict[str, Named]:
-    """Those that this release names, from the file beside this module, and those that plugins bring, read once.
+    """Return the policies of this release and of plugins, read once.
 
-    A plugin whose catalogue cannot be read is left out: it says so on standard error, and the others' are there.
+    A plugin with an unreadable catalogue is left out with a message on standard error.
     """
     found = _catalogue(__package__)
     for name in (point.value for point in entry_points(group=GROUP)):
         try:
-            found |= _catalogue(name) | found  # whose names are taken
+            found |= _catalogue(name) | found  # existing names take precedence
         except (
             Exception
         ) as error:  # whatever a package does when it is looked for, and whatever its file holds

@@ -1,4 +1,4 @@
-"""What answers roles that the policy does not: endpoints, and policies that stay as they are, served beside a run."""
+"""What answers roles instead of the policy: endpoints, and fixed policies served during a run."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class Answerer:
 
 
 def check(config: Config, trained: Collection[str] = ()) -> None:
-    """Refuse before anything is started what `roles` cannot mean.
+    """Refuse invalid settings in `roles` before anything is started.
 
     Args:
-        trained: Roles whose calls are trained.
+        trained: Roles with trained calls.
 
     Raises:
-        ConfigError: The program has no such role, its calls are trained, its endpoint is no URL or its key is not
-            there, or a policy would have to be served on a GPU.
+        ConfigError: The program has no such role, its calls are trained, its endpoint is no URL or
+            its key is missing, or a policy would have to be served on a GPU.
     """
     known, device = roles_of(config.agent), resolve_device(config.device)
     for name, role in config.roles.items():
@@ -67,13 +67,13 @@ def check(config: Config, trained: Collection[str] = ()) -> None:
 
 
 def answerers(config: Config, began_with: Mapping[str, str] | None = None) -> dict[str, Answerer]:
-    """What answers each role of `roles`; a policy on Hugging Face is downloaded.
+    """Return what answers each role of `roles`; policies of Hugging Face are downloaded.
 
     Args:
-        began_with: What the run that goes on knows of its policies, by role: its revisions are taken again.
+        began_with: Policies of a resumed run by role, to use the same revisions.
 
     Raises:
-        ConfigError: As `check`; a policy is missing, damaged, or reads and writes too few tokens.
+        ConfigError: As in `check`; a policy is missing, damaged, or supports too few tokens.
         UserError: A run has no such checkpoint.
         EnvironmentProblem: huggingface.co does not answer.
     """
@@ -104,7 +104,8 @@ def answering(
 ) -> Iterator[dict[str, Endpoint]]:
     """Where each role is answered as long as this lasts. Use it in the main thread.
 
-    Each policy has a process of its own on the processors, which ends with the block, and with this process.
+    Each policy has a process of its own on the processors, which ends with the block, and with this
+    process.
 
     Raises:
         RunFailed: A policy's server ended before it was ready.

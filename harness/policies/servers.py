@@ -11,7 +11,7 @@ from typing import Protocol
 from harness.errors import EnvironmentProblem, PluginError, how_to_install
 
 GROUP = "harness.servers"
-"""Entry points of what follows `Server`, named by device: `cpu`, `cuda` or `npu`."""
+"""Entry points of classes that follow `Server`, named by device: `cpu`, `cuda` or `npu`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What the commands `train`, `eval` and `runs` do, as functions: of `harness`, for Python and notebooks.
+"""The commands `train`, `eval` and `runs` as functions of `harness`, for Python and notebooks.
 
-The commands call them, too; what only a terminal has stays in `harness.cli`.
+The commands call them as well; parts that need a terminal are in `harness.cli`.
 """

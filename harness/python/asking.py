@@ -1,4 +1,4 @@
-"""What is asked for, in Python's words or a command's: settings, presets and endpoints."""
+"""Parameters of requests from Python or a command: settings, presets and endpoints."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 PathLike = str | os.PathLike[str]
 Settings = Mapping[str, Any] | Iterable[str]
-"""Dotted keys with values, or texts `key=value` as `--set` takes them."""
+"""Dotted keys with values, or texts `key=value` in the form of `--set`."""
 
 
 def told(settings: Settings | None, **options: Any) -> list[Setting]:
-    """Settings in the order in which they count: options that were given, dotted with `__`, then settings."""
+    """Return settings in order of precedence: given options, dotted with `__`, then settings."""
     named = {key.replace("__", "."): value for key, value in options.items() if value is not None}
     given: Iterable[object] = settings.items() if isinstance(settings, Mapping) else settings or ()
     if isinstance(settings, str):
@@ -29,12 +29,12 @@ def told(settings: Settings | None, **options: Any) -> list[Setting]:
 
 
 def key_of(setting: Setting) -> str:
-    """The dotted key of a setting."""
+    """Return the dotted key of a setting."""
     return setting.partition("=")[0] if isinstance(setting, str) else setting[0]
 
 
 def plain(value: object) -> Any:
-    """A path as text; anything else as it is."""
+    """Return a path as text, and any other value as it is."""
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
@@ -43,20 +43,20 @@ def _pair(one: Any) -> Setting:
 
 
 def without(given: Mapping[str, object], *names: str) -> dict[str, Any]:
-    """What a function was given (its `locals()`), but for some of it: to be handed on by the same names."""
+    """Return a function's arguments (its `locals()`) without these names, to pass them on."""
     return {name: value for name, value in given.items() if name not in names}
 
 
 def path(given: PathLike | None) -> Path | None:
-    """A path, where there is one."""
+    """Return a path, or None."""
     return None if given is None else Path(given)
 
 
 def named_store(store: str | None) -> str | None:
-    """Where a store in a process of its own is, as an option says, else as agentlightning's variables do.
+    """Return the URL of a separate store from an option, else from agentlightning's variables.
 
     Raises:
-        UserError: `AGL_MANAGED_STORE=0` asks for one, and nothing says where it is.
+        UserError: `AGL_MANAGED_STORE=0` requires one, and no URL is given.
     """
     if store is not None or os.environ.get("AGL_MANAGED_STORE", "").strip().lower() not in (
         "0",
@@ -74,7 +74,7 @@ def named_store(store: str | None) -> str | None:
 
 
 def default_preset(task: str | None, device: str) -> str:
-    """The preset of a task set on a device, where none is named."""
+    """Return the default preset of a task set on a device."""
     from harness.plugins import task_set_spec
 
     own = dict(task_set_spec(task).presets) if task is not None else {}
@@ -107,5 +107,5 @@ def named_endpoint(
 
 
 def environment_endpoint() -> str | None:
-    """The endpoint that the environment names."""
+    """Return the endpoint in the environment, or None."""
     return os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE") or None

@@ -1,4 +1,4 @@
-"""A console that shows text of others harmlessly: a model, a tool or a file may hold what a terminal would obey."""
+"""A console for untrusted text: models, tools and files may contain terminal controls."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from harness.wording import printable
 
 
 class PlainConsole(Console):
-    """Escapes control characters in all text, and takes neither `[tags]` nor `:emoji:` in it for its own."""
+    """Escape control characters in all text, and show `[tags]` and `:emoji:` in it unchanged."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(highlight=False, soft_wrap=True, markup=False, emoji=False, **options)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Every text that is printed, cells of tables and labels of trees included."""
+        """Convert every printed text, including cells of tables and labels of trees."""
         return super().render_str(printable(text), **options)
 
     def on_broken_pipe(self) -> None:
-        """Whoever reads has had enough (`| head`): that is no failure, so the status is 0."""
+        """End with status 0 if the reader closes the pipe (`| head`), which is no failure."""
         try:
             super().on_broken_pipe()
         except SystemExit:

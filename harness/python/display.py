@@ -1,4 +1,4 @@
-"""The live display of a training: one panel on a terminal, a line a step elsewhere."""
+"""The live display of a training: a panel on a terminal, otherwise one line per step."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 
 EVERY_S = 15.0
-"""Between lines on what goes on, where there is no terminal."""
+"""Seconds between progress lines without a terminal."""
 
 
 class TrainingDisplay:
-    """Shows `Progress`; a context manager around the training.
+    """Show `Progress`; a context manager around the training.
 
     Args:
-        last_start: What is said of the last start's time, after `starting`.
-        advice: What else to try where nothing is learned.
-        panel: Whether to draw one on a terminal.
+        last_start: Text about the last start's duration, after `starting`.
+        advice: Further advice for a training that learns nothing.
+        panel: Whether to draw a panel on a terminal.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class TrainingDisplay:
         self._advice = advice
         self._remark = self._warning = ""
         self.start_s: float | None = None
-        """From here to the first rollout; None before it."""
+        """Seconds until the first rollout; None before it."""
 
     def __enter__(self) -> Self:
         if self._live is not None:
@@ -69,7 +69,7 @@ class TrainingDisplay:
             self._live.stop()
 
     def show(self, progress: Progress) -> None:
-        """Bring the display up to date."""
+        """Update the display."""
         if self.start_s is None and progress.phase != "starting":
             self.start_s = time.monotonic() - self._began
         if progress.warning != self._warning:
@@ -147,7 +147,10 @@ class TrainingDisplay:
 
 @contextmanager
 def counted(console: Console, what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on a terminal, a line now and then elsewhere; gives what is to be called with `done` and `total`."""
+    """Show a bar on a terminal or occasional lines elsewhere.
+
+    Yield the callback for `done` and `total`.
+    """
     if not console.is_terminal:
         began = said = time.monotonic()
 

@@ -1,4 +1,4 @@
-"""Evaluations: asked for, checked before anything is written, and carried out."""
+"""Evaluations: checked before anything is written, then carried out."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def measure_agents(
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """An evaluation as it is asked for; `evaluate` explains the fields."""
+    """A requested evaluation; `evaluate` explains the fields."""
 
     run: PathLike | None = None
     agent: str | None = None
@@ -154,7 +154,7 @@ class Wanted:
     runs_dir: PathLike = "runs"
 
     def asked(self) -> Evaluation:
-        """The evaluation, refused here where it cannot be carried out."""
+        """Return the checked evaluation, or refuse one that cannot be carried out."""
         from harness.plugins import make_task_set
         from harness.policies.roles import answerers
         from harness.run.checks import check
@@ -181,7 +181,7 @@ class Wanted:
 
     @property
     def _served(self) -> bool:
-        """Whether a policy is served here."""
+        """Return whether a policy is served here."""
         return self.model is not None and self.endpoint is None
 
     def _resolved(self, trained: RunFolder | None) -> Config:
@@ -218,7 +218,10 @@ class Wanted:
 
 
 def of_a_run(trained: RunFolder, overrides: list[Setting], agent: str | None) -> Config:
-    """A training's configuration as its evaluation has it: its limit is of its own validation, not of a named split."""
+    """Return a training's configuration for its evaluation.
+
+    Its task limit applies to its own validation only.
+    """
     if "task.val_split" in (named := {*map(key_of, overrides)}) and "task.val_limit" not in named:
         overrides = [*overrides, "task.val_limit=null"]
     return load_config(None, trained.path / "config.yaml", overrides, agent=agent)
@@ -226,13 +229,13 @@ def of_a_run(trained: RunFolder, overrides: list[Setting], agent: str | None) ->
 
 @dataclass
 class Evaluation:
-    """What was asked for, checked.
+    """A checked evaluation.
 
     Attributes:
         known: Tasks of the split.
-        answers: What answers the calls of roles that have a model of their own.
-        trained: The run whose checkpoint is measured.
-        served: Whether a checkpoint or a policy is served here; else an endpoint is measured.
+        answers: Endpoints of roles with their own models.
+        trained: The run that provides the checkpoint.
+        served: Whether a checkpoint or a policy is served here; otherwise an endpoint is measured.
     """
 
     config: Config
@@ -248,10 +251,10 @@ class Evaluation:
     without_parity: bool = False
 
     def carry_out(self, console: Console) -> LoadedRun:
-        """Measure to the end.
+        """Run the evaluation.
 
         Args:
-            console: Where is shown how far it is.
+            console: Console for the progress.
         """
         with interruptible(), own_loop(), ExitStack() as work:
             return self._measure(console, work)
@@ -268,7 +271,7 @@ class Evaluation:
         if unseen := self._unseen_program():
             console.print(unseen)
         parent: Parent | None = None
-        # The folder comes once all is there that can be asked for wrongly: an error leaves no empty run behind.
+        # Create the folder after all checks, so that an invalid request leaves no empty run.
         if not self.served:
             policy = ""
             endpoint = Endpoint(*named_endpoint(self.endpoint, self.model, self.api_key_env))

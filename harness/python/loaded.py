@@ -1,4 +1,4 @@
-"""A run as Python and notebooks have it: record, configuration, rows as tables, and what commands say of it."""
+"""A run for Python and notebooks: record, configuration, rows as tables, and summaries."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ _ORDER = ["step", "phase"]
 
 
 def load_run(path: str | os.PathLike[str], runs_dir: str | os.PathLike[str] = "runs") -> LoadedRun:
-    """A run on disk, finished or not.
+    """Return a run on disk, finished or not.
 
     Args:
         path: Its folder, or its id.
-        runs_dir: Where runs named by id are looked for.
+        runs_dir: Folder of the runs that are given by id.
 
     Raises:
-        UserError: There is no run there, there are several, or its record cannot be read.
+        UserError: No run or several runs match, or the record cannot be read.
     """
     return LoadedRun(one_run(Path(path), Path(runs_dir)))
 
 
 class LoadedRun:
-    """One run. A path of it goes wherever a run's folder does.
+    """One run. It is accepted wherever the path of a run's folder is.
 
     Attributes:
         path: Its folder.
@@ -52,7 +52,7 @@ class LoadedRun:
 
     @classmethod
     def read(cls, folder: RunFolder) -> LoadedRun:
-        """The run in a folder."""
+        """Read the run in a folder."""
         from harness.compare.runs import read_run
 
         return cls(read_run(folder.path))
@@ -64,7 +64,7 @@ class LoadedRun:
 
     @property
     def result(self) -> Mapping[str, Any]:
-        """What came of it; empty before its end."""
+        """Its result; empty before its end."""
         return self.record["result"] or {}
 
     @cached_property
@@ -74,19 +74,19 @@ class LoadedRun:
 
     @cached_property
     def steps(self) -> pd.DataFrame:
-        """One row a step."""
+        """One row per step."""
         return self._run.steps.to_pandas()
 
     @cached_property
     def episodes(self) -> pd.DataFrame:
-        """One row a rollout, by step, phase and task; no reward where it is unscored."""
+        """One row per rollout, by step, phase and task; no reward if unscored."""
         return self._run.episodes.to_pandas().sort_values(
             [*_ORDER, "task_id"], kind="stable", ignore_index=True
         )
 
     @cached_property
     def roles(self) -> pd.DataFrame:
-        """One row a step, phase and role: what it did, as sums and as figures of a rollout or a call."""
+        """One row per step, phase and role: sums, and figures per rollout or call."""
         from harness.compare.by_role import roles_table
 
         return (
@@ -97,7 +97,10 @@ class LoadedRun:
 
     @cached_property
     def calls(self) -> pd.DataFrame:
-        """One row a call, with the number of its `response_tokens`, not their ids; no row where the run kept none."""
+        """One row per call, with the number of its `response_tokens` instead of their ids.
+
+        No rows if the run kept none.
+        """
         import pandas as pd
 
         table = self._run.transitions
@@ -105,7 +108,7 @@ class LoadedRun:
 
     @property
     def summary(self) -> str:
-        """The lines that end its command; where it stands, before that."""
+        """Return the final lines of its command, or the progress before its end."""
         if self.record["result"] is None:
             return ", ".join(filter(None, (_title(self._run), standing(self._run.progress))))
         return summaries.summary(self._run.folder, self.record)
@@ -117,7 +120,7 @@ class LoadedRun:
         return printable(f"<{_title(self._run)}>")
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: `harness runs show` as a table. All text in it is text."""
+        """Return HTML for a notebook: `harness runs show` as a table with all text escaped."""
         from harness.compare.columns import Table
         from harness.compare.formats import html_tables
 
@@ -138,10 +141,10 @@ def _title(run: Run) -> str:
 
 
 def one_run(path: Path, runs_dir: Path) -> Run:
-    """The run of a folder or an id.
+    """Return the run of a folder or an id.
 
     Raises:
-        UserError: There is none, or there are several.
+        UserError: No run or several runs match.
     """
     from harness.compare.selection import select
 

@@ -1,4 +1,4 @@
-"""The event loop of who calls: a notebook's runs in the very thread that a cell is executed in."""
+"""Event loops inside a running one: a notebook's loop runs in the thread that executes a cell."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from harness.results.folder import endings
 
 @contextmanager
 def own_loop() -> Iterator[None]:
-    """Let event loops be run here, also inside another one, which waits meanwhile as for any other call.
+    """Allow event loops here, also inside another one, which waits as for any other call.
 
-    Not a thread: only the main one is told of Ctrl-C. `_set_running_loop` is what asyncio offers to loops for this.
+    A thread is no alternative, since only the main thread receives Ctrl-C. asyncio offers
+    `_set_running_loop` to loops for this.
     """
     outer = asyncio._get_running_loop()
     if outer is None:
@@ -35,13 +36,13 @@ def own_loop() -> Iterator[None]:
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:
-    """Handles a signal as Ctrl-C."""
+    """Handle a signal like Ctrl-C."""
     raise KeyboardInterrupt
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """SIGTERM and SIGHUP are as Ctrl-C meanwhile: what was started ends, and what was written stays whole.
+    """Treat SIGTERM and SIGHUP like Ctrl-C in the block, so that children end and files are complete.
 
     Only the main thread can be interrupted. `nohup` still holds.
     """

@@ -1,4 +1,4 @@
-"""What is said of a run: the facts of `harness runs show`, the row of `harness runs list`, the lines at its end."""
+"""Summaries of a run, for `harness runs show`, `harness runs list` and the end of a command."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def facts(one: Run) -> dict[str, Any]:
-    """What it is and what came of it, by name."""
+    """Return a run's properties and results by name."""
     from harness.compare.columns import parsed_of
     from harness.compare.measures import chosen_tokens, dialogues, measure
     from harness.compare.numbers import number, points
@@ -84,7 +84,7 @@ def facts(one: Run) -> dict[str, Any]:
 
 
 def by_role(one: Run) -> list[Table]:
-    """What each of its roles did, where there are several: one table, or none."""
+    """Return a table of its roles, if there are several."""
     from harness.compare.by_role import held_by_role
     from harness.compare.columns import role_tables
     from harness.compare.measures import measure
@@ -93,7 +93,7 @@ def by_role(one: Run) -> list[Table]:
 
 
 def overview(run: Run) -> dict[str, Any]:
-    """What `docs/compare.md` describes."""
+    """Return the overview that `docs/compare.md` describes."""
     record, progress = run.record, run.progress
     result: Mapping[str, object] = record["result"] or {}
     validating = {
@@ -130,7 +130,7 @@ def _study(study: Study, launch: Launch) -> str:
 
 
 def summary(folder: RunFolder, record: Mapping[str, object]) -> str:
-    """The lines that end a run's command."""
+    """Return the final lines of a run's command."""
     return "\n".join(
         (_of_training if record["kind"] == "train" else _of_evaluation)(folder, record)
     )

@@ -1,4 +1,4 @@
-"""Trainings: asked for, checked before anything is written, and carried out."""
+"""Trainings: checked before anything is written, then carried out."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def train(
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """A training as it is asked for; `train` explains the fields."""
+    """A requested training; `train` explains the fields."""
 
     agent: str | None = None
     preset: str | None = None
@@ -123,7 +123,7 @@ class Wanted:
     runs_dir: PathLike = "runs"
 
     def asked(self) -> Training:
-        """The training, refused here where it cannot be carried out."""
+        """Return the checked training, or refuse one that cannot be carried out."""
         from harness.plugins import trained_by
         from harness.run.checks import check
 
@@ -139,7 +139,7 @@ class Wanted:
             raise UserError("--ci is twenty steps and --ci-fast is one: give one of them")
         overrides = (
             _ci(fast=self.ci_fast) if self.ci or self.ci_fast else []
-        )  # first: what is asked for by name counts
+        )  # first, because explicit names take precedence
         placed = {"rollout__runners": self.n_runners, "rollout__store": store}
         overrides += told(self.settings, task__name=self.task, policy__path=self.model, **placed)
         overrides += told({}, train__steps=self.steps)
@@ -217,12 +217,12 @@ class Training:
         beside: Beside = lambda folder: nullcontext(),
         on_progress: Callable[[Progress], None] = lambda progress: None,
     ) -> LoadedRun:
-        """Train to the end.
+        """Run the training.
 
         Args:
-            console: Where a live display goes: a panel on a terminal, or lines.
-            panel: Whether to draw one.
-            beside: Entered around all that is written to the run's folder.
+            console: Console for the live display: a panel on a terminal, or lines.
+            panel: Whether to draw a panel.
+            beside: Context manager around everything that is written to the run's folder.
         """
         from harness.parity.report import certify
         from harness.run.checks import check_machine
@@ -235,7 +235,7 @@ class Training:
         data = load_data(self.config, self.before)
         if self.before is None:
             certify([self.config.agent], console.print, leave=self.without_parity)
-        # Only now, when all that can be asked for wrongly was: an error leaves no empty run behind.
+        # Create the folder after all checks, so that an invalid request leaves no empty run.
         folder = self.before or RunFolder.create(self.runs_dir, agent_label(self.config.agent))
         with folder.dropped_without_record(), beside(folder):
             timeline.born("harness train")
@@ -281,10 +281,10 @@ class Training:
 
 
 def say_what_is_awaited(console: Console, config: Config, folder: RunFolder) -> None:
-    """Wait for a store in a process of its own, and say how others join where no runners are started here.
+    """Wait for a separate store, and show how runners join if none is started here.
 
     Raises:
-        UserError: The store does not come, or refuses.
+        UserError: The store does not answer, or refuses.
     """
     if store := config.rollout.store:
         from harness.rollout.stores import elsewhere
@@ -298,14 +298,14 @@ def say_what_is_awaited(console: Console, config: Config, folder: RunFolder) -> 
 
 
 def _advice(config: Config) -> str:
-    """What to try besides where nothing is learned."""
+    """Return advice for a training that learns nothing."""
     if config.policy.path == "pocket-sql" and config.task.name != "pocket":
         return f", or another policy.path: pocket-sql speaks only the task set pocket, not {config.task.name}"
     return ""
 
 
 def _starts() -> tuple[Path, dict[str, float]]:
-    """Seconds that starts took on this machine, by what was started, and the file they are kept in."""
+    """Return this machine's measured start times in seconds, and the file that holds them."""
     file = cache_dir() / "starts.json"
     try:
         return file, {
@@ -328,13 +328,13 @@ def _start_s(config: Config) -> float | None:
 
 def _keep_start_s(config: Config, seconds: float) -> None:
     file, known = _starts()
-    with suppress(OSError):  # it is a remark for the next time, no part of the run
+    with suppress(OSError):  # only a hint for the next start, no part of the run
         file.parent.mkdir(parents=True, exist_ok=True)
         replace_text(file, json.dumps(known | {_started(config): round(seconds, 1)}, indent=2))
 
 
 def _kept(config: Config, folder: RunFolder) -> str:
-    """What a training that ended early leaves, and how it goes on."""
+    """Return what a training that ended early leaves, and how to resume it."""
     from harness.plugins import make_trainer
 
     if not (folder.path / "run.json").is_file():

@@ -1,1 +1,1 @@
-"""The run folder: the one place that knows what a run leaves on disk."""
+"""The run folder. This package defines everything that a run leaves on disk."""

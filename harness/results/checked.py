@@ -1,4 +1,4 @@
-"""Types of records, read by programs: columns, keys, and what in data does not fit them."""
+"""Record types at run time: columns, keys, and validation of data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ARROW: dict[Any, str] = {
 
 @cache
 def columns(part: type) -> dict[str, str]:
-    """Name and Arrow type of every column of a table whose rows are of this type."""
+    """Return name and Arrow type of every column of a table with rows of this type."""
     kinds = {name: kind for name, (kind, _, _) in described(part).items()}
     return {
         name: _ARROW[get_args(kind)[0] if get_origin(kind) in _UNIONS else kind]
@@ -35,12 +35,12 @@ def columns(part: type) -> dict[str, str]:
 
 @cache
 def keys() -> dict[str, Key]:
-    """Every key of the identity: the table that comparing, `runs diff` and reports go by."""
+    """Return every key of the identity, for comparisons, `runs diff` and reports."""
     return {name: more[1] for name, (_, _, more) in described(Identity).items()}
 
 
 def fault(data: Any, part: type) -> str | None:
-    """Dotted name of the first field that is missing or of the wrong kind; None if all are right."""
+    """Return the dotted name of the first field that is missing or has a wrong type, else None."""
     for name, (kind, needed, _) in described(part).items():
         if name not in data:
             if needed:
@@ -51,7 +51,7 @@ def fault(data: Any, part: type) -> str | None:
 
 
 def _within(name: str, value: object, kind: Any) -> Iterator[str]:
-    """Names of what is at fault in a field that holds another part, or several."""
+    """Yield the names of invalid fields inside a field that holds one or several records."""
     if get_origin(kind) is list and isinstance(value, list):
         for at, one in enumerate(value):
             yield from _within(f"{name}.{at}", one, get_args(kind)[0])
@@ -74,7 +74,7 @@ def _fits(value: Any, kind: Any) -> bool:
 
 @cache
 def described(part: type) -> dict[str, tuple[Any, bool, tuple[Any, ...]]]:
-    """Of every field its type, whether it is needed, and what else its annotation says."""
+    """Return each field's type, whether it is required, and its further annotations."""
     found = {}
     for name, hint in get_type_hints(part, include_extras=True).items():
         needed = get_origin(hint) is not NotRequired

@@ -1,4 +1,4 @@
-"""Episodes: one flat row a rollout, and one row a transition beside it."""
+"""Episodes: one flat row per rollout, and one row per transition."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from harness.results.rows import Call, Episode
 from harness.tool_calls import has_unread_call
 
 TEXT_CHARS = 100_000
-"""Of an answer or a reply that a row keeps; an agent or an endpoint may give millions."""
+"""Most characters of an answer or a reply in a row; an agent or an endpoint may return millions."""
 TALK_CHARS = 1_000_000
-"""Of the messages of a call, and of the tool calls of an episode."""
+"""Most characters of the messages of a call, and of the tool calls of an episode."""
 
 
 class _Kept:
-    """What a row keeps of texts that agents and endpoints decide the length of. Never used for token ids."""
+    """The part of untrusted texts that a row keeps. Never used for token ids."""
 
     def __init__(self) -> None:
         self.cut: list[str] = []
-        """Columns of which the beginning alone is kept."""
+        """Columns that were shortened."""
 
     def text(self, column: str, text: str | None) -> str | None:
-        """A text's beginning."""
+        """Return the beginning of a text."""
         if text is not None and len(text) > TEXT_CHARS:
             self.cut.append(column)
             return text[:TEXT_CHARS]
         return text
 
     def records(self, column: str, records: Iterable[Mapping[str, object]]) -> str:
-        """JSON of the first records, of the last of them the beginnings of its values."""
+        """Return JSON of the first records, and of the beginnings of the next one's values."""
         whole = list(records)
         text = json.dumps(whole, ensure_ascii=False)
         if len(text) <= TALK_CHARS:
@@ -48,7 +48,7 @@ class _Kept:
 
 
 def _beginning(value: object, room: list[int]) -> Any:
-    """As much of plain data as there is room for, in characters; takes from `room` what it keeps."""
+    """Shorten plain data to the characters left in `room`, and subtract its size from them."""
     if isinstance(value, str):
         kept = value[: max(0, room[0])]
         room[0] -= len(kept)
@@ -82,10 +82,10 @@ def episode_row(
     used_reward: float | None = None,
     meaning: str | None = None,
 ) -> Episode:
-    """The flat row of one rollout.
+    """Return the flat row of one rollout.
 
     Args:
-        paid: What training was given of each trained call, by its index.
+        paid: Reward of each trained call in the training, by its index.
     """
     chosen = [call for call in attempt.transitions if call.index in paid]
     kept = _Kept()
@@ -145,15 +145,16 @@ def episode_row(
 def roles(
     attempt: Attempt, reward: Verdict, paid: Mapping[int, float]
 ) -> Iterator[Mapping[str, object]]:
-    """What each role of an attempt did, in the order of first calls.
+    """Summarize each role of an attempt, in the order of first calls.
 
     Args:
-        paid: As of `episode_row`.
+        paid: As in `episode_row`.
 
     Returns:
-        `role`; `calls` with an answer, `failed_calls` without one, `cut`, those whose reply ended at the token limit;
-        `prompt_tokens` and `response_tokens` of all, None where the endpoint did not say; how many were `trained`, and
-        the sum of what they were `paid`; the `reward`'s own value of the role, None where it gives none.
+        `role`; `calls` with an answer, `failed_calls` without one, `cut` calls with a reply that
+        reached the token limit; `prompt_tokens` and `response_tokens` in total, None if the
+        endpoint did not report them; the number of `trained` calls, and the sum that they were
+        `paid`; the `reward`'s own value of the role, None if it gives none.
     """
     everyone = [
         *(call.role for call in attempt.transitions),
@@ -183,10 +184,10 @@ def _sum(counts: Sequence[int | None]) -> int | None:
 def transition_rows(
     attempt: Attempt, *, phase: str, step: int, paid: Mapping[int, float]
 ) -> Iterable[Call]:
-    """The rows of an attempt's calls.
+    """Return the rows of an attempt's calls.
 
     Args:
-        paid: What training was given of each trained call, by its index.
+        paid: Reward of each trained call in the training, by its index.
     """
     for call in attempt.transitions:
         kept = _Kept()

@@ -1,13 +1,13 @@
-"""A run's folder on disk: written as the run goes, compacted at its end, resumable in between.
+"""A run's folder on disk: written during the run, compacted at its end, resumable in between.
 
 runs/<id>/
-    run.json             what the run is and what came of it (schema version 1)
-    config.yaml          the resolved configuration; runs again as it is
-    episodes.parquet     one row a rollout
-    transitions.parquet  one row a call (optional)
-    steps.parquet        one row a step: the trainer's figures and ours
-    mixed.txt            of an evaluation with several samples: tasks that were answered both right and wrong
-    reward/              what the reward keeps, for example a judge's grades, and its ledger of calls
+    run.json             description and result of the run (schema version 1)
+    config.yaml          the resolved configuration, which can be run again
+    episodes.parquet     one row per rollout
+    transitions.parquet  one row per call (optional)
+    steps.parquet        one row per step: figures of the trainer and of harness
+    mixed.txt            of an evaluation with several samples: tasks with right and wrong answers
+    reward/              data of the reward, for example a judge's grades and its ledger of calls
     data/                tasks in order: train.parquet, val.parquet
     checkpoints/         the trainer's checkpoints
     logs/                gateway, runners, trainer; *.jsonl are the rows not yet compacted
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 Kind = Literal["episodes", "transitions", "steps"]
 ROWS: tuple[Kind, ...] = get_args(Kind)
 SPARE_BYTES = 256 * 1024
-"""Kept back on the disk from a run's start for the record of its end."""
+"""Bytes reserved on the disk from a run's start for its final record."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
-"""Errors of a disk that takes no more."""
+"""Errors of a full disk."""
 
 
 class RunFolder:
@@ -56,16 +56,16 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"
         self.reward = path / "reward"
         self.shadow = path / "shadow"
-        """Rollouts that wait for the shadow check, while the run goes on."""
+        """Rollouts that wait for the shadow check during the run."""
 
     @property
     def id(self) -> str:
-        """The folder's name, by which other records name the run."""
+        """The folder's name, by which other records refer to the run."""
         return self.path.name
 
     @classmethod
     def create(cls, root: Path, label: str) -> RunFolder:
-        """A new folder whose name sorts by time: `20261120-101500-AGENT-a1b2`."""
+        """Create a folder with a name that sorts by time: `20261120-101500-AGENT-a1b2`."""
         name = f"{time.strftime('%Y%m%d-%H%M%S')}-{re.sub(r'[^A-Za-z0-9_.-]+', '-', label)}-{secrets.token_hex(2)}"
         folder = cls(root.absolute() / name)
         try:
@@ -76,10 +76,10 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
-        """An existing folder.
+        """Open an existing folder.
 
         Raises:
-            UserError: There is no run there.
+            UserError: The folder has no run.
         """
         folder = cls(path.absolute())
         if not (folder.path / "run.json").is_file():
@@ -89,10 +89,10 @@ class RunFolder:
         return folder
 
     def read(self) -> RunRecord:
-        """The content of `run.json`.
+        """Return the content of `run.json`.
 
         Raises:
-            UserError: It cannot be read, is of another schema version or lacks a field.
+            UserError: The file cannot be read, has another schema version or lacks a field.
         """
         path = self.path / "run.json"
         data = read_json(path, f"Restore it from a copy, or move {self.path} away")
@@ -108,7 +108,7 @@ class RunFolder:
         return cast(RunRecord, data)
 
     def write(self, record: RunRecord) -> None:
-        """Replace `run.json` in one step, so that a crash leaves the old or the new one."""
+        """Replace `run.json` atomically, so that a crash leaves the old or the new one."""
         try:
             text = json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False)
         except ValueError:  # a figure is not finite, which JSON cannot write: it is null
@@ -122,7 +122,7 @@ class RunFolder:
 
     @contextmanager
     def dropped_without_record(self) -> Iterator[None]:
-        """Remove the folder where the run is refused, or interrupted, before it has a record."""
+        """Remove the folder if the run is refused or interrupted before it has a record."""
         try:
             yield
         except (UserError, KeyboardInterrupt):
@@ -131,17 +131,17 @@ class RunFolder:
             raise
 
     def free_bytes(self) -> int:
-        """Room on the disk that the folder is on."""
+        """Return the free bytes on the folder's disk."""
         return shutil.disk_usage(self.path).free
 
     def reserve(self, needed: int) -> None:
-        """Keep back what the record of the run's end takes, which is written however full the disk is by then.
+        """Reserve space for the final record, so that it can be written to a full disk.
 
         Args:
             needed: Bytes that the run is known to write.
 
         Raises:
-            EnvironmentProblem: There is less room than that.
+            EnvironmentProblem: There is less free space.
         """
         if (free := self.free_bytes()) < needed:
             raise EnvironmentProblem(
@@ -152,7 +152,7 @@ class RunFolder:
             os.posix_fallocate(file.fileno(), 0, SPARE_BYTES)
 
     def release(self) -> None:
-        """Give back what `reserve` keeps."""
+        """Free the space that `reserve` holds."""
         self._spare.unlink(missing_ok=True)
 
     @property
@@ -160,7 +160,7 @@ class RunFolder:
         return self.path / ".spare"
 
     def write_config(self, config: Config) -> None:
-        """Keep the configuration with the run, in a form that runs again."""
+        """Write the configuration in a form that can be run again."""
         import yaml
 
         text = "# The resolved configuration of this run; `harness train --config THIS` runs it again.\n"
@@ -170,14 +170,14 @@ class RunFolder:
         )
 
     def write_mixed(self, tasks: Iterable[str]) -> None:
-        """Keep the ids of tasks whose rewards differ, one a line, as `task.train_only` reads them."""
+        """Write the ids of tasks with different rewards, one per line, for `task.train_only`."""
         replace_text(self.path / "mixed.txt", "".join(f"{task}\n" for task in tasks))
 
     def config(self) -> Config:
-        """The content of `config.yaml`.
+        """Return the content of `config.yaml`.
 
         Raises:
-            ConfigError: It cannot be read or does not fit.
+            ConfigError: The file cannot be read or does not fit.
         """
         from harness.config import load_config
 
@@ -190,23 +190,23 @@ class RunFolder:
     @overload
     def rows(self, kind: Literal["steps"]) -> Iterator[LoggedStep]: ...
     def rows(self, kind: Kind) -> Iterator[Any]:
-        """Rows of `episodes`, `transitions` or `steps` that are not compacted yet, in order of writing.
+        """Yield rows of `episodes`, `transitions` or `steps` that are not compacted yet, in order.
 
         Raises:
-            UserError: A whole line is no row.
+            UserError: A complete line is no row.
         """
         for path in sorted(self.logs.glob(f"{kind}-*.jsonl")):
             with path.open("rb") as lines:
                 for number, line in enumerate(lines, 1):
-                    if line.endswith(b"\n"):  # a killed process may leave half a line
+                    if line.endswith(b"\n"):  # a killed process may leave a partial line
                         yield _row(line, path, number)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the run: two processes never train it at once.
+        """Lock the run, so that two processes never train it at once.
 
         Raises:
-            UserError: Another process does, or the folder cannot be written.
+            UserError: Another process holds the lock, or the folder cannot be written.
         """
         with held(
             self.path,
@@ -215,10 +215,10 @@ class RunFolder:
             yield
 
     def drop_after(self, step: int, *, validation: bool = False) -> None:
-        """Set aside the rows of steps that a resumed run will do again (kept as `superseded-*.jsonl`).
+        """Move the rows of steps that a resumed run will repeat to `superseded-*.jsonl`.
 
         Args:
-            validation: Also those of the validation after `step`.
+            validation: Also move those of the validation after `step`.
         """
         for kind in ROWS:
             for path in sorted(self.logs.glob(f"{kind}-*.jsonl")):
@@ -237,7 +237,7 @@ class RunFolder:
 
 
 class RowLog:
-    """Appends rows to a run's folder; one file a process, every row on disk when `add` returns."""
+    """Append rows to a run's folder; one file per process, every row on disk when `add` returns."""
 
     def __init__(self, folder: RunFolder, kind: str) -> None:
         folder.logs.mkdir(parents=True, exist_ok=True)
@@ -245,7 +245,7 @@ class RowLog:
         self._file = path.open("ab", buffering=0)
 
     def add(self, rows: Iterable[Mapping[str, object]]) -> None:
-        """Append rows, whole or not at all.
+        """Append all rows or none.
 
         Raises:
             OSError: The disk is full.
@@ -254,13 +254,13 @@ class RowLog:
         before = os.fstat(self._file.fileno()).st_size
         try:
             while data:
-                data = data[self._file.write(data) :]  # a disk that fills up takes a part
+                data = data[self._file.write(data) :]  # a disk that fills up writes a part
         except OSError:
             self._file.truncate(before)
             raise
 
     def close(self) -> None:
-        """Let go of the file; its rows have long been on disk."""
+        """Close the file. Its rows are already on disk."""
         self._file.close()
 
 
@@ -269,19 +269,20 @@ def _line(row: Mapping[str, object]) -> bytes:
 
     try:
         return orjson.dumps(row) + b"\n"
-    except TypeError:  # a lone surrogate, which no encoding has
+    except TypeError:  # a lone surrogate, which no encoding supports
         return json.dumps(row, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
 
 
 @contextmanager
 def held(folder: Path, busy: str = "") -> Iterator[None]:
-    """Hold a folder, made where it is missing, by the lock on its `.lock`.
+    """Create a folder if missing and lock it through its `.lock`.
 
     Args:
-        busy: What to say where another process holds it; empty: wait for it.
+        busy: Message if another process holds the lock; empty: wait for it.
 
     Raises:
-        UserError: Another process does and is not waited for, or the folder cannot be written.
+        UserError: Another process holds the lock and `busy` is set, or the folder cannot be
+            written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -297,17 +298,17 @@ def held(folder: Path, busy: str = "") -> Iterator[None]:
 
 
 def endings() -> list[signal.Signals]:
-    """Signals that tell this process to end; that of a closed terminal is not among them under `nohup`."""
+    """Return the signals that end this process; without that of a closed terminal under `nohup`."""
     ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     return [signal.SIGINT, signal.SIGTERM, *([] if ignored else [signal.SIGHUP])]
 
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Ctrl-C, SIGTERM and SIGHUP are ignored meanwhile: what ends is written down whole."""
+    """Ignore Ctrl-C, SIGTERM and SIGHUP in the block, so that final records are complete."""
     if (
         threading.current_thread() is not threading.main_thread()
-    ):  # only there may Python's handlers change
+    ):  # Python allows handlers only in the main thread
         yield
         return
     before = {number: signal.signal(number, signal.SIG_IGN) for number in endings()}
@@ -319,19 +320,19 @@ def undisturbed() -> Iterator[None]:
 
 
 def read_json(path: Path, advice: str) -> dict[str, Any]:
-    """A JSON file that holds an object.
+    """Return the object in a JSON file.
 
     Args:
-        advice: What to do where it does not; ends the message.
+        advice: What to do about an invalid file; ends the message.
 
     Raises:
-        UserError: It cannot be read, or holds something else.
+        UserError: The file cannot be read, or contains something else.
     """
     try:
         data = parse_json(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}. {advice}") from error
-    except ValueError as error:  # no JSON, or no text at all
+    except ValueError as error:  # no JSON, or no text
         raise UserError(
             f"{path} is damaged, not JSON that can be read ({error}). {advice}"
         ) from error
@@ -355,12 +356,15 @@ def _row(line: bytes, path: Path, number: int) -> dict[str, Any]:
 
 
 def now() -> str:
-    """The time as records state it."""
+    """Return the current time in the format of records."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def replace_text(path: Path, text: str, mode: int = 0o666) -> None:
-    """Write a file in one step, so that a crash leaves the old or the new one. `mode` is less the umask, as usual."""
+    """Write a file atomically, so that a crash leaves the old or the new one.
+
+    The umask applies to `mode`.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         temporary.touch(mode)

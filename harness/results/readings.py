@@ -1,6 +1,6 @@
-"""Readings of reserved splits: who measured what with whom, and when, in a file beside the runs.
+"""Readings of reserved splits: which policy was measured on which split, and when.
 
-runs/readings.jsonl      one reading a line, in the order of time; lines are only ever added
+runs/readings.jsonl      one reading per line, in order of time; lines are only appended
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from harness.results.schema import Reading, RunRecord
 
 FILE = "readings.jsonl"
 _COMPARED = ("task_set", "split", "agent", "model", "max_turns")
-"""What is equal in readings of one comparison."""
+"""Fields that are equal in readings of one comparison."""
 
 
 def write_down(folder: RunFolder, record: RunRecord) -> Reading:
-    """Add a reading to the file beside a run, whose validation split is the one that is read, and say it in its record.
+    """Add a reading of the run's validation split to the folder's file, and to the run's record.
 
     Raises:
-        UserError: The file cannot be written, or a line of it is no reading.
+        UserError: The file cannot be written, or one of its lines is no reading.
     """
     parent = record.get("parent")
     reading: Reading = {
@@ -79,5 +79,5 @@ def _user() -> str:
 
 
 def _alike(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
-    """Return whether two readings are of the same questions."""
+    """Return whether two readings used the same questions."""
     return all(first[key] == second[key] for key in _COMPARED)

@@ -1,4 +1,4 @@
-"""What a row of each table has."""
+"""The columns of each table."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Episode(TypedDict):
 
 
 class Call(TypedDict):
-    """A row of `transitions.parquet`: a call of the model that was answered."""
+    """A row of `transitions.parquet`: an answered call of the model."""
 
     step: Annotated[int, "as of its episode"]
     phase: Annotated[str, "as of its episode"]
@@ -119,7 +119,7 @@ class Call(TypedDict):
 
 
 class LoggedStep(TypedDict):
-    """What a trainer logged of a step, before it is a row of `steps.parquet`."""
+    """A step as logged by a trainer, before it becomes a row of `steps.parquet`."""
 
     step: Annotated[int, "training step"]
     data: Annotated[dict[str, Any], "by the trainer's own names; what is no number is in no table"]

@@ -1,7 +1,8 @@
-"""What `run.json` holds and what a row of a run is: the one place where each field is explained.
+"""The fields of `run.json` and of the rows of a run. Every field is documented here.
 
-Plain dictionaries with types: they are JSON as they stand, and nothing has to be imported to list a hundred runs.
-`docs/records.md` is made of this module (`python tools/fields.py`), and a test holds every published record against it.
+The types are plain JSON dictionaries, so that listing a hundred runs imports nothing.
+`python tools/fields.py` generates `docs/records.md` from this module, and a test checks every
+published record.
 """
 
 from __future__ import annotations
@@ -11,13 +12,15 @@ from typing import (
     Any,
     Literal,
     NamedTuple,
-    NotRequired,  # pydantic reads those of `typing` from Python 3.12 on only
+    NotRequired,  # pydantic supports `typing.NotRequired` from Python 3.12 on only
 )
 
 from typing_extensions import TypedDict
 
 SCHEMA_VERSION = 1
-"""Raised when a reader of today could misread a record; older ones are then brought up to it where they are read."""
+"""Increased when current code could misread a record. Older records are converted when they are
+read.
+"""
 
 
 class Commit(TypedDict):
@@ -31,7 +34,7 @@ class Commit(TypedDict):
 
 
 class Launch(TypedDict):
-    """One start of a run: the first, or a resumption."""
+    """One start of a run: the first one or a resumption."""
 
     started: Annotated[str, "UTC, ISO 8601"]
     commit: Annotated[Commit | None, "the code of this launch; None where it is not known"]
@@ -47,7 +50,7 @@ class Launch(TypedDict):
 
 
 class Study(TypedDict):
-    """The study that a run is of."""
+    """The study that the run belongs to."""
 
     name: Annotated[str, "the study's"]
     job: Annotated[str, "arm and seed"]
@@ -66,21 +69,21 @@ class Hardware(TypedDict):
 
 
 class Counts(TypedDict):
-    """Different tasks of a run."""
+    """Numbers of distinct tasks of a run."""
 
     train: Annotated[int, "of training"]
     val: Annotated[int, "of validation"]
 
 
 class Distribution(TypedDict):
-    """Where the agent comes from."""
+    """The distribution that provides the agent."""
 
     name: Annotated[str, "of the distribution"]
     version: Annotated[str, "of the distribution"]
 
 
 class Sampling(TypedDict):
-    """How a phase samples."""
+    """Sampling of one phase."""
 
     temperature: Annotated[float, "0 decodes greedily"]
     top_p: Annotated[float, "share of the probability that is sampled from"]
@@ -97,9 +100,9 @@ class Key(NamedTuple):
     """A key of the identity.
 
     Attributes:
-        group: Where it stands among what differs.
+        group: Its group in a list of differences.
         config: Configuration keys that decide it, by prefix.
-        by_seed: Whether it must be equal between runs of one seed only.
+        by_seed: Whether it must be equal only between runs of one seed.
     """
 
     group: Group
@@ -121,7 +124,7 @@ _REWARD, _POLICY, _SAMPLING = (
 
 
 class Identity(TypedDict):
-    """What must be equal between runs that are compared; they may differ in agent, trained roles and seed only."""
+    """Everything that must be equal between compared runs, except agent, trained roles and seed."""
 
     program: Annotated[str, "what the agent does; older runs: the only one there was", _AGENT]
     prompts: Annotated[str, "hash of the program's texts", _AGENT]
@@ -226,7 +229,7 @@ class Measured(TypedDict):
 
 
 class Samples(TypedDict):
-    """What several samples of each task come to; `harness/compare/sampled.py` says how each is taken."""
+    """Figures from several samples per task; `harness/compare/sampled.py` explains them."""
 
     samples: Annotated[int, "asked for of every task"]
     tasks: Annotated[int, "with a scored sample: all others are in no mean"]
@@ -256,14 +259,14 @@ class Replies(TypedDict):
 
 
 class Accuracy(TypedDict):
-    """Of the tasks of one difficulty or cluster."""
+    """Accuracy over the tasks of one difficulty or cluster."""
 
     accuracy: Annotated[float, "mean reward of the tasks that have a scored rollout"]
     tasks: Annotated[int, "how many have one"]
 
 
 class Scores(TypedDict):
-    """What the rows of a run come to; a training has the first part, an evaluation the second."""
+    """Figures from the rows of a run; a training has the first part, an evaluation the second."""
 
     val_accuracy_initial: NotRequired[
         Annotated[float | None, "mean validation reward before the first step"]
@@ -331,7 +334,7 @@ class Scores(TypedDict):
 
 
 class Result(Scores):
-    """What came of a run."""
+    """The result of a run."""
 
     wall_s: Annotated[float, "seconds of all launches together"]
     data_changed: NotRequired[
@@ -340,7 +343,7 @@ class Result(Scores):
 
 
 class Fingerprint(TypedDict):
-    """All that a parity certificate depends on; hashes of 16 hex digits."""
+    """Everything that a parity certificate depends on; hashes of 16 hex digits."""
 
     agent: Annotated[str, "its name"]
     strict: Annotated[bool, "whether it is to do what its reference does, byte for byte"]
@@ -356,7 +359,7 @@ class Fingerprint(TypedDict):
 
 
 class Certificate(TypedDict):
-    """What a comparison of the agent with its program's reference found."""
+    """Result of the comparison of the agent with its program's reference."""
 
     schema: Annotated[int, "1"]
     agent: Annotated[str, "its name"]
@@ -384,7 +387,7 @@ class ShadowDifference(TypedDict):
 
 
 class Shadow(TypedDict):
-    """What the shadow check of a strict agent's rollouts found, over all launches."""
+    """Result of the shadow check of a strict agent's rollouts, over all launches."""
 
     checked: Annotated[int, "rollouts that were replayed with the reference agent"]
     identical: Annotated[int, "of them, those with byte-identical requests and the same answer"]
@@ -395,14 +398,14 @@ class Shadow(TypedDict):
 
 
 class Parent(TypedDict):
-    """Where the policy of an evaluation was trained."""
+    """The run that trained the policy of an evaluation."""
 
     run: Annotated[str, "id of the training"]
     step: Annotated[int, "of its checkpoint"]
 
 
 class Reading(TypedDict):
-    """A reading of a split that is reserved for the end; a line of `readings.jsonl` beside the runs, too."""
+    """A reading of a reserved split; also a line of `readings.jsonl`."""
 
     at: Annotated[str, "UTC, ISO 8601"]
     by: Annotated[str, "user and machine"]
@@ -420,7 +423,7 @@ class Reading(TypedDict):
 
 
 class RunRecord(TypedDict):
-    """The whole of `run.json`."""
+    """The content of `run.json`."""
 
     schema_version: Annotated[int, "1"]
     id: Annotated[str, "name of the run's folder"]

@@ -1,4 +1,4 @@
-"""Whether a training had anything to learn from: groups of rollouts of one task that teach."""
+"""Training signal: which groups (rollouts of one task) give a gradient."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness.wording import most_often
 
 
 def least_to_train(train: Mapping[str, Any]) -> float | None:
-    """From which reward on a rollout is trained, in runs whose section `train` chooses the best; None: all are."""
+    """Return the lowest reward to train on, or None if section `train` does not select the best."""
     return (
         float(train.get("rejection_threshold", 0))
         if train.get("algorithm") == "rejection"
@@ -19,15 +19,17 @@ def least_to_train(train: Mapping[str, Any]) -> float | None:
 
 
 def teaches(rewards: Collection[float], least: float | None = None) -> bool:
-    """Whether a group gives a gradient: GRPO's rewards differ, or the best is to be trained."""
+    """Return whether a group gives a gradient: rewards differ, or the best one is good enough."""
     return len(set(rewards)) > 1 if least is None else max(rewards) >= least
 
 
 def mixed_tasks(rewards: Iterable[tuple[str, float | None]]) -> list[str]:
-    """Tasks whose scored rollouts differ in reward, sorted: those that GRPO has something to learn from.
+    """Return the tasks with different rewards among their scored rollouts, sorted.
+
+    GRPO learns from these tasks only.
 
     Args:
-        rewards: Task and reward of every rollout; None where it is unscored.
+        rewards: Task and reward of every rollout; None if unscored.
     """
     found: dict[str, set[float]] = defaultdict(set)
     for task, reward in rewards:
@@ -39,11 +41,11 @@ def mixed_tasks(rewards: Iterable[tuple[str, float | None]]) -> list[str]:
 def mixed_groups(
     rewards: Iterable[tuple[int, str, float | None]], least: float | None = None
 ) -> dict[int, tuple[int, int]]:
-    """Of every step the groups of two or more scored rollouts, and how many of them teach.
+    """Count, for each step, the groups of two or more scored rollouts, and those with a gradient.
 
     Args:
-        rewards: Step, task and reward of every training rollout; None where it is in no group.
-        least: As `least_to_train` says.
+        rewards: Step, task and reward of every training rollout; None outside of any group.
+        least: As in `least_to_train`.
     """
     groups: dict[int, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for step, task, reward in rewards:
@@ -57,7 +59,7 @@ def mixed_groups(
 
 
 def share_mixed(counted: Collection[tuple[int, int]]) -> float | None:
-    """The share of groups that teach; None where there is no group."""
+    """Return the share of groups with a gradient, or None without groups."""
     groups = sum(groups for groups, _ in counted)
     return sum(mixed for _, mixed in counted) / groups if groups else None
 
@@ -65,12 +67,12 @@ def share_mixed(counted: Collection[tuple[int, int]]) -> float | None:
 def why_flat(
     paid: Iterable[tuple[float | None, str]], span: tuple[float, float], least: float | None = None
 ) -> str:
-    """Why no group of a training teaches, as sentences.
+    """Explain in sentences why no group of a training gives a gradient.
 
     Args:
-        paid: Reward of every training rollout, None where it is in no group, and the reason for it.
-        span: The lowest and the highest reward that there is.
-        least: As `least_to_train` says.
+        paid: Reward of every training rollout, None outside of any group, and the reason for it.
+        span: Lowest and highest possible reward.
+        least: As in `least_to_train`.
     """
     scored = [(reward, reason) for reward, reason in paid if reward is not None]
     (low, high), found = span, {reward for reward, _ in scored}

@@ -1,4 +1,4 @@
-"""The Parquet files of a run folder, made from its row logs."""
+"""Create the Parquet files of a run folder from its row logs."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _TYPES: dict[str, pa.DataType] = {
 
 
 def conclude(folder: RunFolder, record: RunRecord) -> str:
-    """Write a run's tables, and then its last record: what says `finished` is whole.
+    """Write a run's tables, then its final record, so that a `finished` run is complete.
 
     Returns:
-        Why something of it is missing, where the disk takes no more; empty if all is written.
+        Why part of it is missing on a full disk; empty if everything is written.
 
     Raises:
-        Exception: The rows make no table. The record is written, and says so.
+        Exception: The rows form no table. The record is written and states so.
     """
     fault: Exception | None = None
     reason = ""
@@ -44,7 +44,7 @@ def conclude(folder: RunFolder, record: RunRecord) -> str:
         said = error.strerror if isinstance(error, OSError) else error
         reason = f"the tables of {folder.path} cannot be written: {said}"
         record = {**record, "status": "failed", "reason": record.get("reason") or reason}
-    folder.release()  # the record has room kept for it
+    folder.release()  # its reserved space is for the record
     try:
         folder.write(record)
     except OSError as error:
@@ -55,7 +55,7 @@ def conclude(folder: RunFolder, record: RunRecord) -> str:
 
 
 def write_tables(folder: RunFolder) -> None:
-    """Write `episodes.parquet`, `transitions.parquet` and `steps.parquet` from the row logs; safe to repeat."""
+    """Write `episodes.parquet`, `transitions.parquet` and `steps.parquet`; safe to repeat."""
     for kind in ROWS:
         table = logged_table(folder, kind)
         if not len(table):
@@ -70,19 +70,19 @@ def write_tables(folder: RunFolder) -> None:
 
 
 def logged_table(folder: RunFolder, kind: Kind) -> pa.Table:
-    """`episodes`, `transitions` or `steps` as the row logs have them, with every column of its kind."""
+    """Return `episodes`, `transitions` or `steps` from the row logs, with all columns."""
     if kind == "steps":
         return steps_table(step_rows(list(folder.rows("steps")), list(folder.rows("episodes"))))
     return _table(list(folder.rows(kind)), columns(Episode if kind == "episodes" else Call))
 
 
 def episodes_table(rows: Sequence[Episode]) -> pa.Table:
-    """Rows of episodes with every column."""
+    """Return rows of episodes as a table with every column."""
     return _table(rows, columns(Episode))
 
 
 def steps_table(steps: Sequence[Mapping[str, float]]) -> pa.Table:
-    """What `step_rows` gives, with a column for every figure of any step."""
+    """Return `step_rows` as a table, with a column for every figure of any step."""
     names = sorted({name for row in steps for name in row} - {"step"})
     return _table(steps, {"step": "int64", **dict.fromkeys(names, "double")})
 
@@ -95,7 +95,7 @@ def _table(rows: Sequence[Mapping[str, object]], kinds: Mapping[str, str]) -> pa
 
 
 def step_rows(logged: Sequence[LoggedStep], episodes: Sequence[Episode]) -> list[dict[str, float]]:
-    """One row a step: what the trainer logged, and figures of the step's rollouts under `rollout/` and `val/`."""
+    """Return one row per step: the trainer's figures, and `rollout/` and `val/` of its rollouts."""
     rows: dict[int, dict[str, float]] = {}
     for entry in logged:
         row = rows.setdefault(entry["step"], {"step": entry["step"]})
@@ -121,7 +121,7 @@ def step_rows(logged: Sequence[LoggedStep], episodes: Sequence[Episode]) -> list
 
 
 def rollout_figures(group: Sequence[Episode]) -> dict[str, float]:
-    """Figures over the rollouts of one step and phase; means leave unscored rollouts out."""
+    """Return figures over the rollouts of one step and phase; means leave unscored rollouts out."""
     count = len(group)
     rewards = [episode["reward"] for episode in group if episode["reward"] is not None]
     figures: dict[str, float] = {

@@ -27,10 +27,12 @@ BACKSTOP_S = 60.0
 
 
 class RolloutClient:
-    """One side of the queue. One instance a process; `run` may be called any number of times at once.
+    """One side of the queue.
 
-    A single poller waits for all rollouts together, and what is enqueued in one turn of the event loop
-    goes out in one request.
+    One instance a process; `run` may be called any number of times at once.
+
+    A single poller waits for all rollouts together, and what is enqueued in one turn of the event
+    loop goes out in one request.
     """
 
     def __init__(self, store: RunStore | StoreClient | StoreServer) -> None:
@@ -43,7 +45,10 @@ class RolloutClient:
         self._forgetter: asyncio.Task[None] | None = None
 
     async def run(self, request: RolloutRequest, metadata: dict[str, Any] | None = None) -> Attempt:
-        """Run one rollout to its end and return its last attempt; failures are outcomes, not exceptions."""
+        """Run one rollout to its end and return its last attempt.
+
+        Failures are outcomes, not exceptions.
+        """
         started = clock.now()
         for _ in range(LOST_TRIES):
             rollout_id = await self._enqueue(request, metadata or {})
@@ -65,7 +70,7 @@ class RolloutClient:
         )
 
     async def _read(self, rollout_id: str, started: float) -> Attempt | None:
-        """The last attempt of a rollout that has ended; None where the store lost it, as one that was started anew."""
+        """Return the last attempt of a finished rollout, or None if a restarted store lost it."""
         spans = await self._store.query_spans(rollout_id, attempt_id="latest")
         attempt = from_spans(list(spans))
         if attempt is not None:

@@ -13,7 +13,8 @@ from harness.records import Attempt, Transition, Verdict
 def kinds(calls: Iterable[Transition], turns: Sequence[Turn]) -> list[str]:
     """Of each call its role and which of the role's calls it is, from 0: `ROLE/NUMBER`.
 
-    Without drafts all calls are of one turn, those of one role of one kind. Calls of one kind are paid alike.
+    Without drafts all calls are of one turn, those of one role of one kind. Calls of one kind are
+    paid alike.
     """
     seen: Counter[str] = Counter()
     found = []
@@ -31,13 +32,13 @@ def payments(
     worth: Mapping[str, float | None],
     of_a_check: Callable[[float, bool], float],
 ) -> list[float | None]:
-    """What the calls of a scored attempt are paid, in order; None where nobody knows.
+    """Return the rewards of a scored attempt's calls, in order; None for an unknown reward.
 
-    An attempt that its agent ended pays all calls alike, and so does a program without drafts to those whose role the
-    reward says nothing of.
+    If the agent ended the attempt, all calls get the same reward. So do the calls of a program
+    without drafts, except for roles that the reward scores.
 
     Args:
-        turns: Those of the program, of every call.
+        turns: The program's turns of every call.
         worth: Values by answer.
         of_a_check: From the value of an answer, and whether a checker approved it.
     """

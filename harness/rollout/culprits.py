@@ -1,9 +1,10 @@
-"""Which rollout blocks or ends its worker: it is settled as the agent's own failure, and nobody else pays for it.
+"""Find the rollout that blocks or ends its worker, and settle it as the agent's failure.
 
-One event loop has many rollouts of an agent under way. One that blocks the loop (`time.sleep`, an endless loop) past
-its deadline, or that ends the process (`os._exit`, a signal to itself), would take the others with it, and whoever
-looks from outside could not tell them apart. Inside it is known: a task inherits the rollout that it was made for,
-whatever framework made it, and a thread too where it inherits the context.
+One event loop has many rollouts of an agent in progress. One that blocks the loop (`time.sleep`, an
+endless loop) past its deadline, or that ends the process (`os._exit`, a signal to itself), would
+end the others as well, and an outside observer could not tell them apart. Inside the process it is
+known: a task inherits the rollout that created it, in any framework, and so does a thread that
+inherits the context.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ LATE_S = 1.0
 SETTLE_S = 20.0
 """Time to write down what became of it."""
 STATUS = 70
-"""How a worker ends whose culprit is settled."""
+"""Exit status of a worker after its culprit is settled."""
 
 Settle = Callable[[UnderWay, Outcome, str], Coroutine[Any, Any, None]]
 
@@ -119,7 +120,9 @@ class Culprits:
         task = asyncio.Task(work, loop=loop, **options)
         context: contextvars.Context | None = options.get("context")
         one = UNDER_WAY.get(None) if context is None else context.get(UNDER_WAY)
-        asyncio.tasks._unregister_task(task)  # nobody cancels another rollout's tasks, or ours
+        asyncio.tasks._unregister_task(
+            task
+        )  # must not cancel tasks of other rollouts or of harness
         if one is not None:
             self._owners[task] = one
         return task
@@ -149,7 +152,7 @@ class Culprits:
 
     def _bring_down(self, one: UnderWay, outcome: Outcome, detail: str) -> None:
         """Settle a rollout and end this process."""
-        with self._once:  # whoever comes second waits for the end
+        with self._once:  # a second caller waits for the end
             sys.stderr.write(f"harness: rollout {one.rollout_id}: {detail}\n")
             sys.stderr.flush()
             work = threading.Thread(

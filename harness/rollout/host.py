@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from harness.gateway.client import GatewayControl
 
 TOO_LONG = ("prompt_too_long", "body_too_large")
-"""Codes of calls whose prompt does not fit. A run's bound of a body is above every prompt that fits."""
+"""Codes of calls with an overlong prompt. A run's bound on bodies is above every prompt that
+fits.
+"""
 
 DETAIL_CHARS = 500
 """Longest `detail` of an attempt."""
@@ -80,10 +82,12 @@ async def run_attempt(
     model: str,
     http_client: httpx.AsyncClient,
 ) -> Attempt:
-    """Run one attempt to its end, whatever the agent does. Never raises for anything the agent or endpoint did.
+    """Run one attempt to its end, whatever the agent does.
 
-    The environment's session is open for as long as the attempt lasts, and closed however it ends. What the environment
-    loads for all attempts is waited for before the clock starts.
+    Never raises for anything the agent or endpoint did.
+
+    The environment's session is open for as long as the attempt lasts, and closed however it ends.
+    What the environment loads for all attempts is waited for before the clock starts.
     """
     toolbox = HostToolbox(
         request=request,
@@ -195,7 +199,10 @@ async def _play(
 
 
 def _judge(request: RolloutRequest, ended: _Ended) -> tuple[Outcome, str]:
-    """The outcome. What the agent itself brought about says nothing of the endpoint, and excuses nothing."""
+    """The outcome.
+
+    What the agent itself brought about says nothing of the endpoint, and excuses nothing.
+    """
     problem, transitions, failures = ended.problem, ended.transitions, ended.failures
     since = [
         failure for failure in failures if not any(_got_over(failure, call) for call in transitions)
@@ -228,7 +235,7 @@ def _judge(request: RolloutRequest, ended: _Ended) -> tuple[Outcome, str]:
 
 
 def _got_over(failure: CallFailure, call: Transition) -> bool:
-    """Whether an answer came after a failure to whoever had it: to its own branch, or to one that waits for it."""
+    """Return whether an answer followed a failure in the failed branch, or in one that waits for it."""
     return call.index > failure.index and (not call.branch or call.branch == failure.branch)
 
 

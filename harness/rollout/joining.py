@@ -1,4 +1,4 @@
-"""Runners away from the run: what they are told, and how it is noticed that they are gone."""
+"""Runners on other machines: their invitation, and the detection of lost ones."""
 
 from __future__ import annotations
 
@@ -24,9 +24,13 @@ logger = logging.getLogger(__name__)
 
 FILE_NAME = "join.json"
 FIRST_NUMBER = 1_000_000
-"""Runners that joined have numbers from here on, drawn at random: nobody hands them out."""
+"""Lowest number of a joined runner. Numbers are random above it, because no process assigns
+them.
+"""
 LOST_S = 45.0
-"""A joined runner is given up after this long without one of agentlightning's heartbeats, sent every 15 s."""
+"""A joined runner is given up after this long without one of agentlightning's heartbeats, sent
+every 15 s.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,7 @@ class Invitation:
     store_key: str = field(default="", repr=False)
 
     def write(self, path: Path) -> None:
-        """Leave it at `path`, which nobody else may read: it holds the control key."""
+        """Write the invitation to `path`, readable by its owner only because it holds the control key."""
         path.unlink(missing_ok=True)
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             json.dump(asdict(self), file)

@@ -1,7 +1,8 @@
 """agentlightning without LiteLLM.
 
-`import agentlightning` loads LiteLLM and the whole of its proxy server (12 of 13 seconds of processor time, in every
-process) for a class `LLMProxy` that nothing here uses: our gateway stands in its place. agentlightning 0.3.0.
+`import agentlightning` loads LiteLLM and the whole of its proxy server (12 of 13 seconds of
+processor time, in every process) for a class `LLMProxy` that harness replaces with its gateway.
+agentlightning 0.3.0.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ _INSTRUMENTATION = (
     "agentlightning.instrumentation.litellm",
     "agentlightning.instrumentation.agentops_langchain",
 )
-"""Neither is asked for; the second loads LangChain."""
+"""Modules that harness does not need; the second loads LangChain."""
 
 
 class LLMProxy:
-    """Stands where agentlightning names its own; it cannot be made."""
+    """Placeholder for agentlightning's class of this name; it cannot be built."""
 
     def __init__(self, *_: object, **__: object) -> None:
         raise RuntimeError(
@@ -28,7 +29,10 @@ class LLMProxy:
 
 
 def without_litellm() -> None:
-    """Have agentlightning, where it is not loaded yet, found without LiteLLM. LiteLLM itself stays importable."""
+    """Have agentlightning, where it is not loaded yet, found without LiteLLM.
+
+    LiteLLM itself stays importable.
+    """
     if "agentlightning" in sys.modules:
         return
     warnings.filterwarnings(

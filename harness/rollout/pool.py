@@ -27,15 +27,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 STALL_GRACE_S = 30.0
-"""A worker whose event loop has not turned for the rollout timeout plus this is stuck and is killed."""
+"""Seconds after the rollout timeout until a worker with a blocked event loop is killed."""
 START_S = 600.0
 """A worker that has not imported its agent by then is stuck, too."""
 MAX_RESTARTS = 5
-"""Of workers of whose end nobody knows the reason."""
+"""Most restarts of workers that ended for an unknown reason."""
 ENDED_BY_ITSELF = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL)
-"""Signals that a process brings upon itself. SIGKILL comes from outside: an operator, or the kernel out of memory."""
+"""Signals that a process brings upon itself. SIGKILL comes from outside: an operator, or the kernel
+out of memory.
+"""
 LOG_BYTES = 16 * 2**20
-"""Of a worker's log, in which everything stands that its agent prints."""
+"""Most bytes of a worker's log, which includes all output of its agent."""
 MAX_FALSE_STARTS = 2
 """Workers in a row that may end before they were ready to take a rollout."""
 
@@ -48,7 +50,9 @@ class _Worker:
     careful: bool
     """Whether it takes one rollout at a time, so that one which ends it is known."""
     beat: int | None = None
-    """The heartbeat that was seen last, None before the first, and since when, by the monotonic clock."""
+    """The heartbeat that was seen last, None before the first, and since when, by the monotonic
+    clock.
+    """
     since: float = field(default_factory=time.monotonic)
 
     @property
@@ -87,7 +91,10 @@ class WorkerPool:
         self._false_starts = 0
 
     def start(self) -> list[str]:
-        """Start all workers; returns at once, with the names under which they will ask for rollouts."""
+        """Start all workers.
+
+        Returns at once, with the names under which they will ask for rollouts.
+        """
         self._log_dir.mkdir(parents=True, exist_ok=True)
         self._workers = [self._spawn() for _ in range(self._count)]
         return self.ids()
@@ -104,7 +111,7 @@ class WorkerPool:
         environment = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
         environment.pop(
             "HARNESS_STORE_KEY", None
-        )  # it is told what it needs; frameworks read their environment
+        )  # frameworks read this environment, so it holds only what the worker needs
         process = subprocess.Popen(
             [self._python, "-m", "harness.rollout.worker"],
             stdin=subprocess.PIPE,
@@ -124,11 +131,11 @@ class WorkerPool:
     async def watch(self, store: LightningStore, control: GatewayControl) -> None:
         """Replace dead and stuck workers until cancelled.
 
-        What its agent ended is the agent's, where that is known: the worker said so itself (`culprits.py`), or it had
-        one rollout alone, as those have that follow one whose end nobody explained.
+        A rollout is the agent's failure if the agent ended the worker: the worker reported it
+        (`culprits.py`), or it had only this rollout, as workers do after an unexplained end.
 
         Raises:
-            RunFailed: Workers keep dying and nobody knows why; the message names the log.
+            RunFailed: Workers keep dying for an unknown reason; the message names the log.
         """
         while True:
             await asyncio.sleep(0.5)
@@ -190,7 +197,10 @@ class WorkerPool:
 
 
 def _shorten(log: Path) -> None:
-    """Leave out the middle of a log that has grown too long; its worker may go on appending to it."""
+    """Leave out the middle of a log that has grown too long.
+
+    Its worker may go on appending to it.
+    """
     part = LOG_BYTES // 4
     with log.open("rb") as file:
         if os.fstat(file.fileno()).st_size <= LOG_BYTES:
@@ -208,7 +218,10 @@ def _shorten(log: Path) -> None:
 async def _settle_lost(
     store: LightningStore, control: GatewayControl, worker_id: str, reason: str
 ) -> bool:
-    """Settle the one rollout that a worker had under way as its agent's failure; False where there is not one."""
+    """Settle the one rollout that a worker had under way as its agent's failure.
+
+    False where there is not one.
+    """
     lost = await _under_way(store, worker_id)
     if len(lost) != 1:
         return False

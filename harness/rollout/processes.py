@@ -26,7 +26,7 @@ _NO_MORE = re.compile(
 
 
 def starved(said: str) -> str:
-    """What to do where a process said that it could start no thread and no process; empty where it did not say so."""
+    """Return advice if a process could start no thread or process; empty for any other message."""
     if not _NO_MORE.search(said):
         return ""
     limit, _ = resource.getrlimit(resource.RLIMIT_NPROC)
@@ -58,7 +58,8 @@ def marked(mark: str) -> list[psutil.Process]:
 def _mark_of(process: psutil.Process) -> str | None:
     if not sys.platform.startswith("linux"):
         return process.environ().get(RUN_MARK)
-    # psutil reads to the first gap, and a process that gave itself a title, as Ray's do, has one at the very beginning.
+    # psutil reads to the first gap, and a process that gave itself a title, as Ray's do, has one at
+    # the very beginning.
     variables = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
     start = f"{RUN_MARK}=".encode()
     return next(
@@ -67,7 +68,10 @@ def _mark_of(process: psutil.Process) -> str | None:
 
 
 def mark_place() -> int:
-    """Where in memory this process carries the mark that it was started with; call it before any variable is set."""
+    """Where in memory this process carries the mark that it was started with.
+
+    Call it before any variable is set.
+    """
     getenv = ctypes.CDLL(None).getenv
     getenv.restype = ctypes.c_void_p
     place: int | None = getenv(RUN_MARK.encode())
@@ -86,7 +90,10 @@ def carry_mark(mark: str, place: int, room: int) -> None:
 
 
 def sweep(mark: str, grace_s: float = 3.0) -> int:
-    """End every process that carries the mark: SIGTERM, a grace period, SIGKILL. Returns how many were left."""
+    """End every process that carries the mark: SIGTERM, a grace period, SIGKILL.
+
+    Returns how many were left.
+    """
     left = marked(mark)
     total = len(left)
     for process in left:
@@ -105,10 +112,10 @@ def sweep(mark: str, grace_s: float = 3.0) -> int:
 
 @contextlib.contextmanager
 def no_orphans() -> Iterator[None]:
-    """End what was started meanwhile and escaped: with an environment and a session of its own, from under its parent.
+    """End escaped descendants that were started in the block, with their own environment and session.
 
-    This process becomes the parent of what its descendants leave behind (Linux; elsewhere nothing). Its own children of
-    before are spared, and those in its session: whoever started them will end them.
+    On Linux this process becomes the parent of orphaned descendants. Earlier children are spared,
+    and so are processes of the same session, which their starters end.
     """
     if not sys.platform.startswith("linux"):
         yield

@@ -19,11 +19,11 @@ class RolloutRequest:
     """One rollout to be run.
 
     Attributes:
-        program: What the agent does; its prompts come with it.
-        environment: Whose tools it has.
-        payload: What the environment wants where the agent runs.
+        program: Name of the agent's program, which provides its prompts.
+        environment: Name of the environment that provides its tools.
+        payload: The environment's data on the machine of the agent.
         tool_timeout_s: Deadline of one tool call.
-        phase: `train` samples as configured, `val` decodes greedily unless it is sampled on purpose.
+        phase: `train` samples as configured, `val` decodes greedily unless configured otherwise.
         timeout_s: Deadline of one attempt.
         retries: Further attempts after an infrastructure failure.
     """
@@ -50,11 +50,11 @@ class RolloutRequest:
         session: int = 0,
         temperature: float = 0.0,
     ) -> RolloutRequest:
-        """The request for one task under a configuration; step and session choose its random stream.
+        """Build the request for one task; step and session choose its random stream.
 
         Args:
-            context: What the task set tells of the task beside its question.
-            temperature: Of validation.
+            context: Further inputs of the prompts from the task set.
+            temperature: Temperature of validation.
         """
         where = environment_of(config.task.name)
         limits = config.sandbox.model_dump()

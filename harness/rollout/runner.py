@@ -31,7 +31,9 @@ POLICY_RESOURCE = "policy"
 Input = dict[str, Any]
 """Of a rollout: a request, as `RolloutRequest.dump` has it."""
 UNREACHED_S = 1.0
-"""How long an attempt is held that the gateway does not answer for: a run whose gateway died ends before it counts."""
+"""Seconds to hold an attempt without an answer from the gateway, so that a run with a dead gateway
+ends first.
+"""
 
 
 class GatewayTracer(DummyTracer):
@@ -51,7 +53,10 @@ class GatewayTracer(DummyTracer):
 
 
 class PluginAgent(agl.LitAgent[Input]):
-    """A plugin's agent as agentlightning runs it: toolbox in, spans out. The reward is given elsewhere."""
+    """A plugin's agent as agentlightning runs it: toolbox in, spans out.
+
+    The reward is given elsewhere.
+    """
 
     def __init__(self, agent: Agent, control: GatewayControl) -> None:
         super().__init__()

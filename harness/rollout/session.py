@@ -1,7 +1,7 @@
 """One rollout from task to episode: enqueue, wait, score, record, and hand back what may be trained.
 
-Runs where gold is known: in verl's agent-loop workers and in an evaluation. Agents run elsewhere and
-never see it.
+Runs where gold is known: in verl's agent-loop workers and in an evaluation. Agents run elsewhere
+and never see it.
 """
 
 from __future__ import annotations
@@ -53,9 +53,11 @@ class Scored:
         reward: The verdict, None when unscored.
         reason: Why that, or why unscored.
         used: What training is given for it; None leaves the rollout out of its group.
-        calls: What may be trained, with the engine's own token ids; in validation the policy's last call.
+        calls: What may be trained, with the engine's own token ids; in validation the policy's last
+            call.
         kinds: Of each of `calls` its role and position.
-        values: What calls of trained roles are worth, by kind; also those that are too long to train.
+        values: What calls of trained roles are worth, by kind; also those that are too long to
+            train.
         turns: Calls of roles that do not only check.
     """
 
@@ -74,11 +76,12 @@ REMEMBERED = 20_000
 
 
 class RewardShuffle:
-    """The control experiment: answers with the verdict of some rollout of the step before.
+    """The control experiment: replace each verdict with that of some rollout of the previous step.
 
-    The distribution of rewards stays, their tie to what was done is cut. Whose verdict it is follows from the seed and
-    from who asks: of two runs that behave alike, whichever rollout ends first, the controls are alike too. Where
-    nothing came before, it is one of the same step.
+    This keeps the distribution of rewards but cuts their link to the behaviour. The choice follows
+    from the seed and the
+    rollout: two runs with equal behaviour have equal controls, in any order of their rollouts.
+    Without a previous step, the verdict comes from the same one.
     """
 
     def __init__(self, seed: int) -> None:
@@ -90,7 +93,7 @@ class RewardShuffle:
         self._known[step].append(reward)
 
     def draw(self, step: int, who: str, reward: float) -> float:
-        """Another's verdict for `who`, whose own is `reward`."""
+        """Return another rollout's verdict for `who`, and offer `reward` to others."""
         self.note(step, reward)
         earlier = max((known for known in self._known if known < step), default=step)
         for over in [known for known in self._known if known < earlier]:
@@ -156,7 +159,8 @@ class Session:
     async def rollout(self, task_id: str, phase: Phase, step: int, session: int) -> Scored:
         """Run one rollout and record its episode.
 
-        In validation the policy's last transition stands for the whole, whatever `agent_match` says.
+        In validation the policy's last transition represents the rollout, whatever `agent_match`
+        selects.
         """
         task = self._tasks[phase][task_id]
         context, temperature = self._task_set.context(task), self._validation.temperature
@@ -234,7 +238,10 @@ class Session:
         ]
 
     async def _meaning(self, task: Task, attempt: Attempt) -> str | None:
-        """A hash of what the answer comes to, where several are drawn for a task; None where it has no vote."""
+        """Return a hash of the normalized answer if a task has several answers.
+
+        None without a vote.
+        """
         answer = attempt.answer
         if self._validation.samples == 1 or attempt.outcome != "ok" or answer is None:
             return None
@@ -260,7 +267,10 @@ class Session:
         used: float,
         asks: Callable[[str, float | None], float | None],
     ) -> dict[int, float]:
-        """What calls of trained roles are paid, by index; without those of which nobody knows. `of`: their kinds."""
+        """Return the rewards of trained calls by index, without unknown ones.
+
+        `of` has their kinds.
+        """
         calls, credit = attempt.transitions, self.config.train.credit
         if credit == "shared":
             found: list[float | None] = [used] * len(calls)
@@ -296,7 +306,10 @@ class Session:
         )
 
     def _check(self, attempt: Attempt) -> None:
-        """A response may belong to one rollout only; anything else would misplace rewards in silence."""
+        """A response may belong to one rollout only.
+
+        Anything else would misplace rewards in silence.
+        """
         for call in attempt.transitions:
             try:
                 # Without exact token ids nothing is trained, and servers may number their answers as they like.

@@ -9,7 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 LATELY_S = 2.0
-"""A runner that asked within this time takes part in sharing. One that is full, blocked or gone asks for nothing."""
+"""A runner that asked within this time takes part in sharing. One that is full, blocked or gone
+asks for nothing.
+"""
 START_S = 60.0
 """How long a share is kept for a runner that is still importing its agent."""
 
@@ -27,10 +29,11 @@ class _Runner:
 
 
 class Shares:
-    """Who takes rollouts, and how many each has; safe to use from several threads.
+    """Distribution of rollouts among runners; safe to use from several threads.
 
-    Rollouts that wait are dealt out one by one, each to the runner that has fewest under way and room for one more.
-    Whoever asks is given what falls to it; what falls to others waits for them, for as long as they take part.
+    Waiting rollouts are assigned one by one, each to the runner with the fewest in progress and
+    room for one more. A request returns the runner's own assignments; those of other runners wait
+    for them as long as they take part.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,8 @@
-"""How an attempt travels through agentlightning's store: one span a call, one span for the whole.
+"""Transport of an attempt through agentlightning's store: one span per call, one span for the whole.
 
-The spans carry the exact records as JSON beside readable attributes, so that agentlightning's dashboard
-and `harness dev` show them and the trainer gets back what the gateway recorded, token for token.
+The spans carry the exact records as JSON in addition to readable attributes, so that
+agentlightning's dashboard and `harness dev` show them and the trainer gets what the gateway
+recorded, token for token.
 """
 
 from __future__ import annotations

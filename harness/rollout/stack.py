@@ -1,7 +1,7 @@
-"""The services around rollouts, for as long as one piece of work lasts: store, gateway, workers.
+"""The services of rollouts for one piece of work: store, gateway, workers.
 
-Built on agentlightning: its `Trainer` runs an `Algorithm` of ours with its store's server beside it, and
-workers in processes of their own connect to that server.
+They use agentlightning: its `Trainer` runs an `Algorithm` of harness together with its store's
+server, and worker processes connect to that server.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ WATCH_S = 0.1
 
 
 class RolloutWork(agl.Algorithm):
-    """Work that needs rollouts. Subclasses implement `work`; services start before it and end after it.
+    """Work that needs rollouts.
+
+    Subclasses implement `work`; services start before it and end after it.
 
     Args:
         model: The name under which the policy's servers know it.
@@ -92,7 +94,10 @@ class RolloutWork(agl.Algorithm):
 
     @abstractmethod
     async def work(self, store: LightningStore) -> None:
-        """The work itself, with services running. It is cancelled when workers cannot be kept alive."""
+        """The work itself, with services running.
+
+        It is cancelled when workers cannot be kept alive.
+        """
 
     def execute(self) -> None:
         """Run to the end; afterwards no process of this work is left.
@@ -101,7 +106,7 @@ class RolloutWork(agl.Algorithm):
             RunFailed: Workers keep dying, the gateway died, or what `work` raises.
             KeyboardInterrupt: Interrupted by Ctrl-C, SIGTERM or SIGHUP.
         """
-        os.environ[RUN_MARK] = self.mark  # inherited by every child, whoever starts it
+        os.environ[RUN_MARK] = self.mark  # inherited by every child, whichever library starts it
         away = self.config.rollout.store
         trainer = agl.Trainer(
             algorithm=self,
@@ -109,14 +114,16 @@ class RolloutWork(agl.Algorithm):
             store=elsewhere()(away, self.log_dir.parent.name)
             if away
             else RunStore(thread_safe=True),
-            # We start the store's server ourselves: on a free loopback port, and without its log on our stdout.
+            # We start the store's server ourselves: on a free loopback port, and without its log on
+            # our stdout.
             strategy=agl.ClientServerExecutionStrategy(role="algorithm", managed_store=False),
         )
         quiet()
         try:
             with no_orphans():
                 trainer.fit(agl.LitAgent())
-            # agentlightning's strategy ends quietly when interrupted, also where the work had failed before.
+            # agentlightning's strategy ends quietly when interrupted, also where the work had
+            # failed before.
             if self._failure is not None:
                 raise self._failure
             if self._interrupted or not self._over:
@@ -134,7 +141,7 @@ class RolloutWork(agl.Algorithm):
         assert this is not None
 
         def interrupt() -> None:
-            if not self._over:  # else its services are being ended, which is what is asked for
+            if not self._over:  # otherwise its services are already ending, as intended
                 self._interrupted = True
                 this.cancel()
 
@@ -168,7 +175,7 @@ class RolloutWork(agl.Algorithm):
                     signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     async def _serve(self, store: StoreServer | StoreElsewhere) -> None:
-        """Start the services, and have the work done beside what watches them."""
+        """Start the services, and run the work together with their watchers."""
         with timeline.span("store and gateway"):
             if isinstance(store, StoreServer):
                 await store.start()
@@ -207,7 +214,7 @@ class RolloutWork(agl.Algorithm):
         raise RunFailed(f"{ended}: no call of an agent can reach the policy without it")
 
     def invitation(self) -> Invitation:
-        """What runners are told, here and elsewhere, once the services run."""
+        """Return the invitation for runners, local or not, after the services have started."""
         return Invitation(
             run=self.log_dir.parent.name,
             agent=self.config.agent,

@@ -1,15 +1,18 @@
-"""agentlightning's store over HTTP, with few requests a rollout.
+"""agentlightning's store over HTTP, with few requests per rollout.
 
-A request takes about 2 ms of the one process that holds the store, and agentlightning's client makes one for each span
-and one for the resources before each rollout: half of what a rollout of a small policy costs there. Here the spans of
-an attempt travel together, and resources, which never change during a run, are asked for once.
+A request takes about 2 ms of the store's single process, and agentlightning's client makes one for
+each span and one for the resources before each rollout: half of the cost of a small policy's
+rollout there. Here the spans of an attempt travel together, and resources, which never change
+during a run, are requested once.
 
-agentlightning keeps every rollout until the process ends. Here whoever waited for one says when it is done with it.
+agentlightning keeps every rollout until the process ends. Here the client that waited for one
+releases it.
 
-agentlightning gives whoever asks all it has room for. Here a runner is given its share (`shares.py`).
+agentlightning gives a client as many rollouts as it has room for. Here a runner gets its share
+(`shares.py`).
 
-agentlightning takes deadlines from the machine's clock: one that is set forward would end all attempts under way. Here
-its store has a clock that nobody sets.
+agentlightning takes deadlines from the machine's clock, so that a clock change could end all
+running attempts. Here its store has a clock that is immune to clock changes.
 
 A store in a process of its own (`stores.py`) may be away for a while: its clients wait for it.
 """
@@ -95,9 +98,12 @@ class RunStore(InMemoryLightningStore):
     async def wait_for_rollouts(
         self, *, rollout_ids: list[str], timeout: float | None = None
     ) -> list[Rollout]:
-        """As agentlightning's; rollouts that are not known here, or no longer, are there as `cancelled`.
+        """As agentlightning's.
 
-        Where it is not to wait, it looks once. agentlightning starts a task for each: five times the work.
+        Rollouts that are not known here, or no longer, are there as `cancelled`.
+
+        Where it is not to wait, it looks once. agentlightning starts a task for each: five times
+        the work.
         """
         await super().wait_for_rollouts(
             rollout_ids=[] if timeout == 0 else rollout_ids, timeout=timeout
@@ -177,7 +183,7 @@ class StoreServer(LightningStoreServer):
         self.store.shares.expect(runners, free)
 
     async def welcome(self, invitation: object, resources: NamedResources) -> None:
-        """Be told with what each rollout is given."""
+        """Receive the invitation for runners and the resources of each rollout."""
         await self.add_resources(resources)
 
     async def forget(self, rollout_ids: Sequence[str]) -> None:
@@ -188,7 +194,7 @@ class StoreServer(LightningStoreServer):
 
 
 def quiet() -> None:
-    """agentlightning logs tracebacks of what is raised through it; our caller reports the same in one line."""
+    """Silence agentlightning's tracebacks of exceptions, which the caller reports in one line."""
     for name in ("agentlightning", "uvicorn", "LiteLLM"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
@@ -209,11 +215,12 @@ class StoreClient(LightningStoreClient):
     """
 
     def __init__(self, url: str, key: str = "") -> None:
-        # Of a thousand requests most wait for one of aiohttp's hundred connections; agentlightning would give them 5 s.
+        # Of a thousand requests most wait for one of aiohttp's hundred connections; agentlightning
+        # would give them 5 s.
         super().__init__(url, request_timeout=60.0, connection_timeout=60.0)
         self.key = key
         self.stopping = False
-        """Whether attempts that fail from now on do so because their runner was told to stop."""
+        """Whether attempts that fail from now on do so because their runner is stopping."""
         self._away = False
         self._resources: dict[str, ResourcesUpdate] = {}
 
@@ -250,7 +257,10 @@ class StoreClient(LightningStoreClient):
         status: AttemptStatus | Unset = UNSET,
         **more: object,
     ) -> Attempt:
-        """As agentlightning's; what fails because its runner stops is handed on, and uses up no retry."""
+        """As agentlightning's.
+
+        What fails because its runner stops is handed on, and uses up no retry.
+        """
         if self.stopping and status == "failed":
             status, more["metadata"] = "unresponsive", {"lost": "was stopped"}
         return await super().update_attempt(rollout_id, attempt_id, status, **more)
@@ -261,7 +271,10 @@ class StoreClient(LightningStoreClient):
         await super().close()
 
     async def take(self, worker_id: str, running: int, free: int) -> Sequence[AttemptedRollout]:
-        """As `RunStore.take`; nothing where the server does not answer. Asked once: an answer that is lost is lost."""
+        """As `RunStore.take`; nothing where the server does not answer.
+
+        Asked once: an answer that is lost is lost.
+        """
         session = await self._get_session()
         asked = {"worker_id": worker_id, "running": running, "free": free}
         try:
@@ -315,7 +328,7 @@ class StoreElsewhere(StoreClient, ABC):
 
     @abstractmethod
     async def keep(self) -> None:
-        """Make the place anew where the store was started anew, until cancelled.
+        """Create the place again after every restart of the store, until cancelled.
 
         Raises:
             RunFailed: The store has not answered for `AWAY_S`, or refuses.

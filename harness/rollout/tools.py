@@ -1,4 +1,7 @@
-"""An attempt's tools: carried out in a session of its own, each call noted; offered whole, or in parts to a team."""
+"""An attempt's tools: carried out in a session of its own, each call noted.
+
+Offered whole, or in parts to a team.
+"""
 
 from __future__ import annotations
 
@@ -29,15 +32,20 @@ if TYPE_CHECKING:
 TOOL_GRACE_S = 2.0
 """How long a tool may take beyond its own deadline before it is left to itself."""
 READY_S, OPEN_S, CLOSE_S = 300.0, 30.0, 10.0
-"""How long an environment may take to be ready, and to open and to close a session, beside the agent's own time."""
+"""Seconds for an environment to be ready, and to open and close a session, outside of the agent's
+own time.
+"""
 
 
 @dataclass
 class HostToolbox:
-    """The toolbox of one attempt; notes every call of a tool, carried out in the attempt's own session.
+    """The toolbox of one attempt.
+
+    Notes every call of a tool, carried out in the attempt's own session.
 
     Attributes:
-        fault: Of the environment, once it had one: no call goes there any more, and the attempt is not judged.
+        fault: Of the environment, once it had one: no call goes there any more, and the attempt is
+            not judged.
         state: What the session left behind, once it is closed.
     """
 
@@ -91,7 +99,7 @@ class HostToolbox:
         """Open the session of an attempt, by an id of its own, or note why there is none."""
         self.broken = asyncio.get_running_loop().create_future()
 
-        async def opened() -> None:  # kept as soon as it is there, whoever is cancelled then
+        async def opened() -> None:  # stored at once, even if the caller is cancelled then
             self._session = await self._environment.open(self.request.payload, attempt)
 
         if not self.fault:

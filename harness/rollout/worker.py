@@ -1,6 +1,7 @@
 """The process that runs one plugin's agent: `python -m harness.rollout.worker`, settings as JSON on stdin.
 
-Settings travel on stdin so that no key stands in a command line or an environment that a framework reads.
+Settings travel on stdin, so that keys are neither on a command line nor in an environment that a
+framework reads.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """What a worker is told when it starts."""
+    """A worker's settings."""
 
     agent: str
     worker_id: int
@@ -40,7 +41,7 @@ class WorkerSettings:
 
 
 def main() -> None:
-    """Run rollouts until told to stop (SIGTERM), the parent dies or the store is gone."""
+    """Run rollouts until SIGTERM, the end of the parent or the loss of the store."""
     from harness.rollout.processes import die_with_parent
 
     die_with_parent()
@@ -70,7 +71,8 @@ def main() -> None:
         from harness.rollout.runner import ConcurrentRunner, PluginAgent
         from harness.rollout.store import StoreClient
 
-    # The failures below are typed and written to the store; agentlightning's tracebacks would only repeat them.
+    # The failures below are typed and written to the store; agentlightning's tracebacks would only
+    # repeat them.
     logging.getLogger("agentlightning").setLevel(logging.CRITICAL)
 
     async def serve() -> None:
@@ -108,9 +110,9 @@ def main() -> None:
 
 
 def keep_running(main: Coroutine[Any, Any, None]) -> None:
-    """`asyncio.run`, going on where a task that an agent started raised SystemExit or KeyboardInterrupt or stopped it.
+    """Run like `asyncio.run`, but continue if a task of an agent raises SystemExit or KeyboardInterrupt.
 
-    asyncio hands both to whoever awaits the task, which files them, and then ends the loop with all that is under way.
+    asyncio would pass either to the awaiting task and end the loop with everything in progress.
     """
     with asyncio.Runner() as runner:
         loop = runner.get_loop()

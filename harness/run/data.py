@@ -1,4 +1,4 @@
-"""What a training is of, and whether one that goes on is still of the same."""
+"""The data of a training, and whether they are unchanged when it is resumed."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ RESUMABLE = (
     "trusted_network",
     "rollout.host", "rollout.store", "rollout.runners", "rollout.concurrency", "reward.concurrency",
 )  # fmt: skip
-"""What may differ when a run goes on: how far, and where things are."""
+"""Settings that may differ when a run is resumed: its length, and locations."""
 
 
 def load_tasks(config: Config, task_set: TaskSet, split: str) -> Sequence[Task]:
     """The tasks of a split.
 
     Raises:
-        TaskSetError: Files are missing or damaged, two tasks have one id, or the reward can judge no answer to one of
-            the tasks.
+        TaskSetError: Files are missing or damaged, two tasks have one id, or the reward can judge
+            no answer to one of the tasks.
     """
     tasks = task_set.load(split)
     if twice := [one for one, count in Counter(task.id for task in tasks).items() if count > 1]:
@@ -73,15 +73,15 @@ class Data:
 
 
 def load_data(config: Config, before: RunFolder | None = None) -> Data:
-    """What a training is of; policies on Hugging Face are downloaded.
+    """Load the data of a training, and download policies of Hugging Face.
 
     Args:
-        before: The run that goes on with it.
+        before: The run to resume.
 
     Raises:
-        TaskSetError: As `load_tasks` and `trained_on`.
-        ConfigError, EnvironmentProblem: As `policies.fetched` and `answerers`.
-        UserError: They, or what judges answers, are not what that run began with.
+        TaskSetError: As in `load_tasks` and `trained_on`.
+        ConfigError, EnvironmentProblem: As in `policies.fetched` and `answerers`.
+        UserError: The data or the reward differ from the resumed run's.
     """
     task_set = make_task_set(config)
     train, val = (
@@ -101,10 +101,11 @@ def _answers(config: Config, before: RunFolder | None) -> dict[str, Answerer]:
 
 
 def first_policy(config: Config, before: RunFolder | None = None) -> str:
-    """The first policy's folder, of a run that goes on at the revision that it began with.
+    """Return the first policy's folder, for a resumed run at its original revision.
 
     Raises:
-        ConfigError, EnvironmentProblem: As `policies.fetched`; in a cluster, a revision that only this machine has.
+        ConfigError, EnvironmentProblem: As in `policies.fetched`; in a cluster, a revision that
+        only this machine has.
     """
     policy = config.policy
     if (
@@ -143,9 +144,9 @@ def same_parts(folder: RunFolder, config: Config, task_set: TaskSet) -> None:
     """Refuse questions, databases, verdicts, a policy or an agent that are not those of the run's first launch.
 
     Raises:
-        UserError: The task set describes itself otherwise, what decides a verdict differs, a file that an option
-            names included (where a judge is, say, may change), the first policy has other weights, or the agent's
-            source changed.
+        UserError: The task set describes itself otherwise, what decides a verdict differs, a file
+            that an option names included (where a judge is, say, may change), the first policy has
+            other weights, or the agent's source changed.
     """
     from harness.parity.certificate import fingerprint
 

@@ -31,16 +31,18 @@ from harness.tasks import TaskSet
 from harness.trainers import Progress
 
 LEAST_BYTES = 2**20
-"""With less room on its disk a training ends: rows and checkpoints would be cut off, and a trainer may not notice."""
+"""With less room on its disk a training ends: rows and checkpoints would be cut off, and a trainer
+may not notice.
+"""
 
 
 @dataclass
 class StartedRun:
-    """A run that goes on, as trainers know it (`trainers.LiveRun`) and as evaluations do, which train nothing.
+    """A run in progress, for trainers (`trainers.LiveRun`) and for evaluations, which train nothing.
 
     Attributes:
-        model: Of an evaluation what is measured, in a word.
-        answers: What answers roles that the policy does not, by role.
+        model: For an evaluation, the measured model.
+        answers: What answers roles instead of the policy, by role.
         on_progress: Called with every `poll`.
     """
 
@@ -63,7 +65,9 @@ class StartedRun:
         return len(self.train) // self.config.train.batch_size
 
     def poll(self) -> None:
-        """Take in the rows written since the last call and show the progress; call it a few times a second.
+        """Take in the rows written since the last call and show the progress.
+
+        Call it a few times a second.
 
         Raises:
             RunFailed: Too large a share of a step's rollouts failed.
@@ -162,7 +166,10 @@ def _end(
     result: Callable[[RunRecord], Scores],
     shadow: Shadow | None,
 ) -> str:
-    """Write how a run ended, and its tables; why the tables could not be written, empty where they were."""
+    """Write how a run ended, and its tables.
+
+    Why the tables could not be written, empty where they were.
+    """
     folder = run.folder
     started = folder.read()
     scores = result(started)

@@ -56,7 +56,9 @@ from harness.wording import agent_label, is_graded, most_often
 log = logging.getLogger(__name__)
 
 STUDY_VARIABLE = "HARNESS_STUDY"
-"""Environment variable in which a study tells a run what it is: JSON with name, job and runs_at_once."""
+"""Environment variable in which a study tells a run what it is: JSON with name, job and
+runs_at_once.
+"""
 
 
 def run_record(
@@ -193,7 +195,10 @@ def role_models(answers: Mapping[str, Answerer]) -> dict[str, str]:
 def tools_hash(
     environment: Environment, tasks: Sequence[Task], limits: Mapping[str, object]
 ) -> str:
-    """Hash of the tools that a model is told of, byte for byte; where tasks have their own, of those of all."""
+    """Return a hash of the tools as offered to a model, byte for byte.
+
+    Over all tasks if they differ.
+    """
     payloads = (
         environment.payload(task, limits) for task in {task.id: task for task in tasks}.values()
     )
@@ -204,7 +209,10 @@ def tools_hash(
 
 
 def graded(reward: RewardSpec) -> bool:
-    """Whether a reward says of itself that its means are no accuracy; values that it gives may say so, too."""
+    """Whether a reward says of itself that its means are no accuracy.
+
+    Values that it gives may say so, too.
+    """
     return reward.graded or (reward.low, reward.high) != (0, 1)
 
 
@@ -224,12 +232,12 @@ _NOT_IDENTITY = {
     "share_prompts",
     "merge_calls",
 }
-"""Training options that cannot change what is learned. Packed and merged rows round otherwise: they stand there where
-it is so."""
+"""Training options that cannot change what is learned. Packed and merged rows round otherwise: they
+stand there where it is so."""
 
 
 def changed_data(task_set: TaskSet) -> list[str]:
-    """Files of the task set that changed under a run that ends now; said once if there are any."""
+    """Return changed files of the task set of an ending run, and report them once."""
     check = getattr(task_set, "check", list)  # foreign task sets may be older than the method
     changed: list[str] = check()
     if changed:
@@ -279,8 +287,8 @@ def training_result(folder: RunFolder, record: RunRecord, checkpointed: int = 0)
     """What came of a training, from the rows on disk.
 
     Args:
-        checkpointed: The step of the newest checkpoint: the last step's row is lost where a run was cut off between
-            its checkpoint and its log.
+        checkpointed: The step of the newest checkpoint: the last step's row is lost where a run was
+            cut off between its checkpoint and its log.
     """
     episodes = list(folder.rows("episodes"))
     rows = step_rows(list(folder.rows("steps")), episodes)
@@ -320,7 +328,10 @@ def training_result(folder: RunFolder, record: RunRecord, checkpointed: int = 0)
 
 
 def _signal(record: RunRecord, episodes: Sequence[Episode]) -> tuple[float | None, str]:
-    """The share of groups that teach, and why there is none; not known where calls are paid differently."""
+    """The share of groups that teach, and why there is none.
+
+    Not known where calls are paid differently.
+    """
     identity = record["identity"]
     if identity["train"].get("credit", "shared") != "shared":
         return None, ""

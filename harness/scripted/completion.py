@@ -30,7 +30,8 @@ class Reply:
         hang: Never answer.
         drop: Break the connection before the answer, or in the middle of it.
         response_id: The completion's id; a new one if None.
-        without: What the answer leaves out: `token_ids`, `prompt_token_ids`, `logprobs`, or `one_logprob`.
+        without: What the answer leaves out: `token_ids`, `prompt_token_ids`, `logprobs`, or
+            `one_logprob`.
         raw: Answer exactly these bytes instead of a completion.
     """
 
@@ -92,7 +93,7 @@ class ScriptedCompletion:
         return self._with_prompt(whole)
 
     def chunks(self) -> Iterator[Part]:
-        """The answer of a request with `stream`: role, words, end, and the usage if asked for."""
+        """Yield the parts of a streamed answer: role, words, end, and the usage if requested."""
         reply = self._reply
         role = {
             "index": 0,

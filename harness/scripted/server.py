@@ -1,6 +1,7 @@
-"""A real OpenAI-compatible HTTP server whose words are scripted, for tests and benchmarks.
+"""A real OpenAI-compatible HTTP server with scripted replies, for tests and benchmarks.
 
-    with ScriptedServer(["a reply", Reply.failure(500), Reply("half a", finish_reason="length")]) as server:
+    with ScriptedServer(["a reply", Reply.failure(500), Reply("half a", finish_reason="length")]) as
+    server:
         ...  # point a client at server.base_url
         server.requests[0].body["messages"]
 
@@ -95,8 +96,9 @@ class ScriptedServer:
 
     Args:
         script: What to answer.
-        token_ids: Report token ids (bytes of the text, then an end) and log-probabilities on request, as
-            vLLM does. If not, unknown fields of a request are answered 400, as a strict OpenAI server does.
+        token_ids: Report token ids (bytes of the text, then an end) and log-probabilities on
+            request, as vLLM does. If not, unknown fields of a request are answered 400, as a strict
+            OpenAI server does.
         model: The model's name; a request for another one is answered 404.
         host: Address to bind.
         port: Port to bind; 0 picks a free one.

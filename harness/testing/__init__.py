@@ -1,1 +1,1 @@
-"""Contract suites for plugins: one for each kind of part, to be inherited by a test class of theirs."""
+"""Contract suites for plugins, one per kind of part, for test classes to inherit."""

@@ -1,4 +1,4 @@
-"""A call as the gateway records it, where a test cares for little of it."""
+"""Recorded calls for tests that need few of their fields."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from harness.records import Transition
 
 
 def transition(role: str, index: int = 0, **fields: Any) -> Transition:
-    """A call of `role` without token ids; `fields` are those of `Transition` that matter."""
+    """Return a call of `role` without token ids; `fields` are further fields of `Transition`."""
     known: dict[str, Any] = {
         "rollout_id": "r",
         "attempt_id": "a",

@@ -5,7 +5,7 @@
     class TestContract(AgentContract):
         agent = "langgraph_sql"
 
-The tests cannot be overridden. A plugin that cannot pass one says so where everybody sees it, by pytest's
+The tests cannot be overridden. A plugin that cannot pass one declares it openly, by pytest's
 `xfail` on the class or on its run. Needs pytest and nothing else.
 """
 
@@ -44,7 +44,7 @@ from harness.toolbox import Agent
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # as runners have it
 
 PROMPT_END_S = 2.0
-"""How long a cancelled agent may take to end."""
+"""Seconds that a cancelled agent may take to end."""
 
 LOADING = """
 import json, os, sys
@@ -70,7 +70,7 @@ print(json.dumps(sorted(name for name in before.keys() | os.environ if before.ge
 
 @cache
 def _loaded_afresh(plugin: str) -> dict[str, list[str]]:
-    """By agent of a plugin: what differs in the environment once it and those before it are loaded in a new process."""
+    """Load each agent of a plugin in a new process; return changes of the environment by agent."""
     agents = [
         spec.name
         for spec in registry().specs("agent")
@@ -100,39 +100,39 @@ def _changed_by_a_runner() -> frozenset[str]:
 
 
 class AgentContract(Contract):
-    """What the host, the gateway and the trainer rely on. Set `agent` to the agent's name."""
+    """Requirements of host, gateway and trainer. Set `agent` to the agent's name."""
 
     agent: ClassVar[str] = ""
 
     @pytest.fixture(scope="class")
     @classmethod
     def spec(cls) -> AgentSpec:
-        """What the plugin says of the agent."""
+        """Return the agent's spec."""
         assert cls.agent, "set `agent` to the agent's name"
         return agent_spec(cls.agent)
 
     @pytest.fixture(scope="class")
     @classmethod
     def loaded(cls, spec: AgentSpec) -> Agent:
-        """The agent; one for all tests, as a runner has one for all rollouts."""
+        """Return the agent; one for all tests, as a runner has one for all rollouts."""
         agent: Agent = load(spec)()
         return agent
 
     @pytest.fixture(scope="class")
     @classmethod
     def gateway(cls) -> Iterator[GatewayServer]:
-        """A gateway process."""
+        """Start a gateway process."""
         with GatewayServer() as server:
             yield server
 
     @pytest.fixture(scope="class")
     @classmethod
     def recordings(cls, loaded: Agent) -> Sequence[Recording]:
-        """What the agent does in all its program's scenarios, each alone and then all at once."""
+        """Record the agent in all its program's scenarios, each alone and then all concurrently."""
         return asyncio.run(record(loaded, program_of(cls.agent)))
 
     def scenario(self, *names: str) -> Scenario:
-        """The first of these that the agent's program has."""
+        """Return the first of these scenarios that the agent's program has."""
         known = {one.name: one for one in program(program_of(self.agent)).scenarios}
         return next(known[name] for name in names if name in known)
 
@@ -144,7 +144,7 @@ class AgentContract(Contract):
         play: Any,
         script: Any = None,
     ) -> None:
-        """Run one coroutine on a stage of its own."""
+        """Run one coroutine on its own stage."""
 
         async def run() -> None:
             async with staged(program_of(self.agent), scenario, gateway, folder, script) as stage:
@@ -245,7 +245,7 @@ class AgentContract(Contract):
     ) -> None:
         async def play(stage: Stage) -> None:
             attempt = await stage.attempt(loaded, name, stage.request())
-            # What a server refuses that took the run's own parameters before is of the agent's making.
+            # The run's own parameters were accepted before, so the agent caused the refusal.
             assert not (fault := swallowed_error(attempt)), fault
             expected = "agent_error" if name == "refused" else "endpoint_error"
             assert attempt.outcome == expected, (attempt.outcome, attempt.detail)
@@ -269,7 +269,7 @@ class AgentContract(Contract):
         scripts: dict[str, Any] = {}
 
         def script(request: Any) -> Reply:
-            number = request.body["user"][-1]  # the rollout's
+            number = request.body["user"][-1]  # the rollout's number
             reply = scripts.setdefault(number, program(program_of(self.agent)).script(scenario))(
                 request
             )
@@ -286,7 +286,7 @@ class AgentContract(Contract):
             attempts = dict(zip("1234", await asyncio.gather(*map(one, "1234")), strict=True))
             for number, attempt in attempts.items():
                 assert attempt.outcome == "ok", attempt.detail
-                # Not every member of a team is told the question.
+                # Some members of a team do not get the question.
                 assert f"singer number {number}" in str(attempt.transitions[0].messages)
                 for call in attempt.transitions:
                     assert not any(
@@ -334,7 +334,7 @@ class AgentContract(Contract):
             sent = len(stage.tap.calls)
             await asyncio.sleep(0.2)
             assert len(stage.tap.calls) == sent, "called the model after its cancellation"
-            gc.collect()  # where a task's exception that nobody took is told of
+            gc.collect()  # reports exceptions of tasks that were never retrieved
             assert not lost, f"left an exception behind that nobody took: {lost}"
             await stage.control.close_attempt("cancel", "1")
 

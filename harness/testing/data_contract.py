@@ -12,10 +12,10 @@
         @classmethod
         def tasks(cls): ...
 
-The tests cannot be overridden, the fixtures can: `options` for a part that cannot be made without, `tasks` and
-`unscorable` for a reward; of scope `class` or wider, since a part is made once for all tests. So can `left`, where a
-reward judges the state that an attempt left behind.
-Needs pytest and nothing else.
+The tests cannot be overridden, the fixtures can: `options` for a part with required options,
+`tasks` and `unscorable` for a reward. Their scope is `class` or wider, since a part is built once
+for all tests. Override `left` for a reward that judges the final state of an attempt. Needs pytest
+and nothing else.
 """
 
 from __future__ import annotations
@@ -51,20 +51,20 @@ BROKEN_ANSWERS = (
     None, "", " \n", ";", "-- nothing", "\0", "\ud800", "SELECT", "SELEC name FROM singer", "SELECT nothing FROM no",
     "SELECT 1 WHERE 0", "DROP TABLE singer", "DELETE FROM concert", "I do not know.", "(" * 5000, "SELECT 1" * 5000,
 )  # fmt: skip
-"""Answers that answer nothing."""
+"""Invalid answers."""
 Left = Callable[[str | None], Mapping[str, JSON] | None]
 SHORT_GOLD = 12
-"""A gold of fewer characters, a number say, may stand in its question by right."""
+"""A shorter gold, such as a number, may legitimately occur in its question."""
 
 
 class Asked:
-    """A reward as a run makes and asks it, on one event loop; a fault of it is a `RewardError`."""
+    """A reward, built and called as in a run, on one event loop. Its faults are `RewardError`."""
 
     def __init__(self, scorer: Scorer, runner: asyncio.Runner, left: Left) -> None:
         self._scorer, self._runner, self._left = scorer, runner, left
 
     def score(self, task: Task, answer: str | None) -> Verdict:
-        """The verdict on one answer; one without a value has a reason."""
+        """Return the verdict on one answer; one without a value has a reason."""
         attempt = self._attempt("contract", answer)
         verdict = self._runner.run(self._scorer.score(task, attempt))
         assert verdict.value is not None or verdict.reason.strip(), (
@@ -74,7 +74,7 @@ class Asked:
         return verdict
 
     def score_at_once(self, cases: Sequence[tuple[Task, str]]) -> list[Verdict]:
-        """The verdicts on several answers, asked for together."""
+        """Return the verdicts on several answers, requested concurrently."""
 
         async def all_of_them() -> list[Verdict]:
             attempts = [self._attempt(f"{n}", answer) for n, (_, answer) in enumerate(cases)]
@@ -92,7 +92,7 @@ class Asked:
 
 
 class Contract:
-    """A suite whose tests are the same for every part."""
+    """A suite with the same tests for every part."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -108,33 +108,33 @@ class Contract:
 
 
 class TaskSetContract(Contract):
-    """What trainer, evaluation and comparison rely on. Set `task_set` to the task set's name."""
+    """Requirements of trainer, evaluation and comparison. Set `task_set` to the task set's name."""
 
     task_set: ClassVar[str] = ""
 
     @pytest.fixture(scope="class")
     @classmethod
     def options(cls) -> Mapping[str, Any]:
-        """The options it is made with."""
+        """Return the options of the task set."""
         return {}
 
     @pytest.fixture(scope="class")
     @classmethod
     def spec(cls) -> TaskSetSpec:
-        """What the plugin says of the task set."""
+        """Return the task set's spec."""
         assert cls.task_set, "set `task_set` to the task set's name"
         return task_set_spec(cls.task_set)
 
     @pytest.fixture(scope="class")
     @classmethod
     def made(cls, spec: TaskSetSpec, options: Mapping[str, Any]) -> TaskSet:
-        """The task set, made as a run makes it."""
+        """Return the task set, built as in a run."""
         return _task_set(spec, options)
 
     @pytest.fixture(scope="class")
     @classmethod
     def loaded(cls, spec: TaskSetSpec, made: TaskSet) -> Mapping[str, Sequence[Task]]:
-        """The tasks of every declared split."""
+        """Return the tasks of every declared split."""
         return {split: made.load(split) for split in spec.splits}
 
     def test_every_declared_split_has_tasks(
@@ -163,7 +163,7 @@ class TaskSetContract(Contract):
         made: TaskSet,
         loaded: Mapping[str, Sequence[Task]],
     ) -> None:
-        other = _task_set(spec, options)  # as another process of the same run has one
+        other = _task_set(spec, options)  # as in another process of the same run
         for split, tasks in loaded.items():
             ids = [task.id for task in tasks]
             assert len(set(ids)) == len(ids), f"split {split!r} has an id twice"
@@ -231,10 +231,11 @@ class TaskSetContract(Contract):
 
 
 class RewardContract(Contract):
-    """What training and evaluation rely on. Set `reward` to the reward's name.
+    """Requirements of training and evaluation. Set `reward` to the reward's name.
 
-    Every verdict is asked for as a run does it: one that is late, not finite, out of the range that the spec declares
-    or not a verdict at all is a `RewardError` that names the reward and its distribution, and fails the test.
+    Every verdict is requested as in a run: one that is late, not finite, out of the declared range
+    or no verdict at all is a `RewardError` that names the reward and its distribution, and fails
+    the test.
     """
 
     reward: ClassVar[str] = ""
@@ -242,37 +243,37 @@ class RewardContract(Contract):
     @pytest.fixture(scope="class")
     @classmethod
     def options(cls) -> Mapping[str, Any]:
-        """The options it is made with."""
+        """Return the options of the reward."""
         return {}
 
     @pytest.fixture(scope="class")
     @classmethod
     def tasks(cls) -> Sequence[Task]:
-        """Tasks with gold, for which none of `BROKEN_ANSWERS` is right."""
+        """Return tasks with gold; none of `BROKEN_ANSWERS` may be right."""
         raise NotImplementedError("give the fixture `tasks`: some tasks that the reward judges")
 
     @pytest.fixture(scope="class")
     @classmethod
     def unscorable(cls) -> Sequence[Task]:
-        """Tasks whose gold or data are broken; none where a reward has no such."""
+        """Return tasks with broken gold or data; none if the reward has no such."""
         return []
 
     @classmethod
     def left(cls, answer: str | None) -> Mapping[str, JSON] | None:
-        """The state that an attempt with this answer left behind; that of the gold is right."""
+        """Return the final state of an attempt with this answer; the gold's state is right."""
         return None
 
     @pytest.fixture(scope="class")
     @classmethod
     def spec(cls) -> RewardSpec:
-        """What the plugin says of the reward."""
+        """Return the reward's spec."""
         assert cls.reward, "set `reward` to the reward's name"
         return reward_spec(cls.reward)
 
     @pytest.fixture(scope="class")
     @classmethod
     def made(cls, spec: RewardSpec, options: Mapping[str, Any]) -> Iterator[Asked]:
-        """The reward, made as a run makes it."""
+        """Return the reward, built as in a run."""
         with asked(spec, options, cls.left) as reward:
             yield reward
 
@@ -306,7 +307,7 @@ class RewardContract(Contract):
     def test_the_same_attempt_scores_the_same_again(
         self, spec: RewardSpec, options: Mapping[str, Any], made: Asked, tasks: Sequence[Task]
     ) -> None:
-        with asked(spec, options, self.left) as other:  # as another process of the same run has one
+        with asked(spec, options, self.left) as other:  # as in another process of the same run
             for task, answer in _cases(tasks):
                 first, again, elsewhere = (
                     _said(one.score(task, answer)) for one in (made, made, other)
@@ -340,7 +341,7 @@ class RewardContract(Contract):
 
 
 def check_payloads(where: Environment, tasks: Sequence[Task]) -> None:
-    """What a runner gets of every task is plain JSON without gold, and the environment can act on it here."""
+    """Check that every payload is plain JSON without gold, and usable by the environment here."""
     for task in tasks:
         payload = where.payload(task, LIMITS)
         sent = json.dumps(payload)
@@ -352,7 +353,7 @@ def check_payloads(where: Environment, tasks: Sequence[Task]) -> None:
 
 
 def _files(task: Task) -> dict[Path, bytes]:
-    """The files that a task's data name, and those of their kind beside them."""
+    """Return the files that a task's data name, and others of their kind in the same folders."""
     named = [
         Path(value)
         for value in task.data.values()
@@ -372,7 +373,7 @@ def _task_set(spec: TaskSetSpec, options: Mapping[str, Any]) -> TaskSet:
 def asked(
     spec: RewardSpec, options: Mapping[str, Any], left: Left = lambda answer: None
 ) -> Iterator[Asked]:
-    """A reward with its options and an event loop of its own."""
+    """Yield a reward with its options and an event loop of its own."""
     scorer = Scorer(
         Config.model_validate(
             {"reward": {"name": spec.name, "options": dict(options), "concurrency": 4}}
@@ -387,10 +388,10 @@ def _cases(tasks: Sequence[Task]) -> list[tuple[Task, str]]:
 
 
 def _said(verdict: Verdict) -> tuple[object, ...]:
-    """What of a verdict is to be the same again; its reason may tell of times."""
+    """Return the repeatable part of a verdict; its reason may contain times."""
     return verdict.value, dict(verdict.parts), dict(verdict.by_role), verdict.flags
 
 
 def _different(loaded: Mapping[str, Sequence[Task]]) -> list[Task]:
-    """Tasks of all splits, each once: splits may overlap."""
+    """Return the tasks of all splits once, since splits may overlap."""
     return list({task.id: task for tasks in loaded.values() for task in tasks}.values())

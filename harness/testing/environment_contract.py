@@ -5,7 +5,7 @@
     class TestContract(EnvironmentContract):
         environment = "my_environment"
         calls = (("add", {"a": 1, "b": 2}),)
-        changing = ("clear", {})  # where a call changes what the next one finds
+        changing = ("clear", {})  # if a call changes the result of the next one
 
         @pytest.fixture(scope="class")
         @classmethod
@@ -36,29 +36,33 @@ from harness.schemas import check_schema
 from harness.testing.data_contract import Contract, check_payloads
 
 NOT_JSON = ("", "{", "[1]", '"text"', "null")
-"""Arguments that no tool takes."""
+"""Arguments that no tool accepts."""
 
 
 class EnvironmentContract(Contract):
-    """What host, gateway and programs rely on. Set `environment` to its name, `calls` to some that go well."""
+    """Requirements of host, gateway and programs.
+
+    Set `environment` to its name, `calls` to some that succeed.
+    """
 
     environment: ClassVar[str] = ""
     calls: ClassVar[Sequence[tuple[str, Mapping[str, Any]]]] = ()
-    """Tool and arguments, to be carried out on the first task, in this order."""
+    """Tools and arguments to call on the first task, in this order."""
     changing: ClassVar[tuple[str, Mapping[str, Any]] | None] = None
-    """A call after which `calls` give something else, or the session leaves another state behind; None where an
-    environment keeps no state."""
+    """A call that changes the results of `calls` or the session's final state; None if the
+    environment keeps no state.
+    """
 
     @pytest.fixture(scope="class")
     @classmethod
     def tasks(cls) -> Sequence[Task]:
-        """Some tasks of the environment, with gold."""
+        """Return some tasks of the environment, with gold."""
         raise NotImplementedError("override the fixture `tasks`")
 
     @pytest.fixture(scope="class")
     @classmethod
     def made(cls) -> Environment:
-        """The environment, made as a run makes it."""
+        """Return the environment, built as in a run."""
         assert cls.environment, "set `environment` to the environment's name"
         return plugins.environment(cls.environment)
 
@@ -200,7 +204,7 @@ class EnvironmentContract(Contract):
 async def _played(
     box: HostToolbox, calls: Sequence[tuple[str, Mapping[str, Any] | str]]
 ) -> list[ToolCall]:
-    """The host's record of calls in a session of their own, one after the other."""
+    """Return the host's record of successive calls in their own session."""
     await _left(box, calls)
     return box.tool_calls
 
@@ -208,7 +212,7 @@ async def _played(
 async def _left(
     box: HostToolbox, calls: Sequence[tuple[str, Mapping[str, Any] | str]], opened: bool = False
 ) -> tuple[list[str], Mapping[str, JSON] | None]:
-    """What calls gave, one after the other, and the state that their session left behind."""
+    """Return the results of successive calls, and the final state of their session."""
     if not opened:
         await box.open(f"contract/{id(box)}")
     assert not box.fault, box.fault

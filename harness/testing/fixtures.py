@@ -1,4 +1,7 @@
-"""pytest fixtures of `harness.testing`. Enable them with `pytest_plugins = ["harness.testing.fixtures"]`."""
+"""pytest fixtures of `harness.testing`.
+
+Enable them with `pytest_plugins = ["harness.testing.fixtures"]`.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,16 @@ StartServer = Callable[..., ScriptedServer]
 
 @pytest.fixture
 def scripted_server() -> Iterator[StartServer]:
-    """Starts scripted model servers, as in `scripted_server(["reply"], token_ids=False)`, and stops them."""
+    """Start scripted model servers, as `scripted_server(["reply"], token_ids=False)`, and stop them."""
     yield from _starting()
 
 
 @pytest.fixture(scope="session")
 def scripted_server_factory() -> Iterator[StartServer]:
-    """The same for fixtures of a class, module or session, such as a contract's `options`; stops with the session."""
+    """Start them for fixtures of a class, module or session, such as a contract's `options`.
+
+    They stop with the session.
+    """
     yield from _starting()
 
 

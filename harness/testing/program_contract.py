@@ -37,25 +37,25 @@ NEEDED = (
     ("broken_connection",),
     ("timeout",),
 )
-"""Scenarios that the contract of agents plays, one of each group."""
+"""Scenarios for the contract of agents, one of each group."""
 
 
 class ProgramContract(Contract):
-    """What parity, the contract of agents and records rely on. Set `program` to its name."""
+    """Requirements of parity, the contract of agents and records. Set `program` to its name."""
 
     program: ClassVar[str] = ""
 
     @pytest.fixture(scope="class")
     @classmethod
     def made(cls) -> Program:
-        """The program, made as a run makes it."""
+        """Return the program, built as in a run."""
         assert cls.program, "set `program` to the program's name"
         return plugins.program(cls.program)
 
     @pytest.fixture(scope="class")
     @classmethod
     def recordings(cls, made: Program) -> list[Recording]:
-        """What the reference does in every scenario, alone and all at once."""
+        """Record the reference in every scenario, alone and concurrently."""
         agent = plugins.load(plugins.agent_spec(made.reference))()
         return asyncio.run(record(agent, cls.program))
 

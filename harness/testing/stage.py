@@ -1,4 +1,4 @@
-"""What the contract of agents plays on: a scripted model behind a real gateway, and a look at what an agent leaves."""
+"""The stage of the agents' contract: a scripted model behind a real gateway."""
 
 from __future__ import annotations
 
@@ -26,9 +26,11 @@ from harness.scripted.server import ScriptedServer
 from harness.toolbox import Agent
 
 IDLE_S = 1.0
-"""For so long a process does next to nothing before it is idle; clients of telemetry gather for half a second."""
+"""Seconds with almost no processor time until a process is idle; telemetry clients wait for half a
+second.
+"""
 WATCHED_S = 5.0
-"""How long after the answer an agent that is never idle is watched."""
+"""Seconds after the answer for which an agent that is never idle is watched."""
 
 
 @dataclass
@@ -71,7 +73,7 @@ class Stage:
 async def staged(
     of: str, scenario: Scenario, gateway: GatewayServer, folder: Path, script: Any = None
 ) -> AsyncIterator[Stage]:
-    """The stage of a scenario of a program, whose replies `script` gives where it is not the scenario's own."""
+    """Yield the stage of a program's scenario; `script` overrides the scenario's replies."""
     with ScriptedServer(script or program(of).script(scenario)) as server:
         async with (
             gateway.control() as control,
@@ -85,7 +87,7 @@ async def staged(
 
 @contextlib.contextmanager
 def no_other_sockets(stage: Stage) -> Iterator[None]:
-    """Fails on what any thread sends neither to the tap, nor to the gateway, nor to the scripted model."""
+    """Fail if any thread sends data to anything but the tap, the gateway and the scripted model."""
     ours = {
         int(url.split(":")[2].split("/")[0]) for url in (stage.tap.base_url, stage.gateway.base_url)
     }
@@ -111,7 +113,7 @@ def no_other_sockets(stage: Stage) -> Iterator[None]:
             if name not in ("127.0.0.1", "localhost", "::1", None):
                 strangers[str(name)] = None
 
-    sys.addaudithook(watch)  # cannot be taken away again, only silenced
+    sys.addaudithook(watch)  # cannot be removed again, only disabled
     try:
         yield
         assert not strangers, f"spoke to {', '.join(strangers)}"
@@ -120,7 +122,7 @@ def no_other_sockets(stage: Stage) -> Iterator[None]:
 
 
 async def until_idle() -> None:
-    """Until what the agent left to a thread is done: the process has used next to no processor time for a moment."""
+    """Wait for an agent's remaining threads, until the process is idle."""
     ends = time.monotonic() + WATCHED_S
     while time.monotonic() < ends:
         used = time.process_time()
@@ -130,7 +132,7 @@ async def until_idle() -> None:
 
 
 def agent_tasks(stage: Stage) -> set[Any]:
-    """What runs in the loop beside the stage's own connections, and threads beside its servers."""
+    """Return tasks of the loop and threads, except those of the stage."""
     own = ("aiohttp", "harness/testing", "harness/parity")
     tasks = {
         task

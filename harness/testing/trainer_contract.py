@@ -5,9 +5,9 @@
     class TestContract(TrainerContract):
         trainer = "my_trainer"
 
-It trains for two small steps on a CPU, with the bundled policy and questions, and once more, stopped after the first
-step and resumed. The tests cannot be overridden; `settings` are configuration values that the trainer needs. Needs
-pytest and nothing else.
+It trains for two small steps on a CPU, with the bundled policy and questions, and once more,
+stopped after the first step and resumed. The tests cannot be overridden; `settings` are
+configuration values that the trainer needs. Needs pytest and nothing else.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ SMALL = (
 
 
 class TrainerContract(Contract):
-    """What run, record and comparison rely on. Set `trainer` to its name."""
+    """Requirements of run, record and comparison. Set `trainer` to its name."""
 
     trainer: ClassVar[str] = ""
     settings: ClassVar[Sequence[str]] = ()
-    """More of the configuration, as `--set` takes it."""
+    """Further configuration in the form of `--set`."""
 
     @classmethod
     def config(cls) -> Config:
-        """A configuration of the trainer's, checked as the command checks it."""
+        """Return a configuration for the trainer, checked like the command's."""
         assert cls.trainer, "set `trainer` to the trainer's name"
         settings = [*SMALL, f"train.trainer={cls.trainer}", *cls.settings]
         config = load_config("cpu", None, settings, agent="reference_sql")
@@ -62,13 +62,13 @@ class TrainerContract(Contract):
     @pytest.fixture(scope="class")
     @classmethod
     def told(cls) -> list[int]:
-        """The steps that the progress of `whole` tells."""
+        """Collect the steps that the progress of `whole` reports."""
         return []
 
     @pytest.fixture(scope="class")
     @classmethod
     def whole(cls, tmp_path_factory: pytest.TempPathFactory, told: list[int]) -> RunFolder:
-        """A run that nothing stopped."""
+        """Return an uninterrupted run."""
         folder = RunFolder.create(tmp_path_factory.mktemp("whole"), "whole")
         train(cls.config(), folder, on_progress=lambda progress: told.append(progress.step))
         return folder
@@ -76,7 +76,7 @@ class TrainerContract(Contract):
     @pytest.fixture(scope="class")
     @classmethod
     def resumed(cls, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-        """A run that was stopped in the middle and goes on."""
+        """Return a run that was stopped halfway and resumed."""
         folder = RunFolder.create(tmp_path_factory.mktemp("resumed"), "resumed")
 
         def stop(progress: Progress) -> None:
@@ -154,7 +154,7 @@ class TrainerContract(Contract):
 
 
 def _trained(folder: RunFolder) -> list[int]:
-    """The steps that were trained to their end, as the run's table has them."""
+    """Return the completed steps in the run's table."""
     table = logged_table(folder, "steps")
     assert "step_s" in table.column_names, f"no step was logged with its time: {table.column_names}"
     return [row["step"] for row in table.to_pylist() if row["step_s"] is not None]

@@ -376,7 +376,7 @@ def test_power_with_one_cluster_plans_with_no_other_and_keeps_its_promise(
     plans = json.loads(capsys.readouterr().out)["plans"]
     assert [(one["clusters"], one["questions"]) for one in plans] == [(1, 40), (1, 80), (1, 160)]
     power(runs, effect=20.0)
-    assert "One cluster: by how much others differ is not known" in " ".join(
+    assert "One cluster: the variance between clusters is unknown" in " ".join(
         capsys.readouterr().out.split()
     )
 

@@ -8,6 +8,9 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
+
+import pytest
 
 REPO = Path(__file__).resolve().parents[2]
 HARNESS = REPO / "harness"
@@ -207,12 +210,55 @@ def test_the_face_says_the_same_of_every_name() -> None:
         }
 
 
-def test_measures_of_the_code_only_fall() -> None:
-    """`python tools/structure.py` prints them; lower a bound when its measure has fallen, never raise one."""
+def _structure() -> ModuleType:
+    """Import `tools/structure.py`, which is in no package."""
     sys.path.insert(0, str(REPO / "tools"))
     try:
-        measured = importlib.import_module("structure").measures()
+        return importlib.import_module("structure")
     finally:
         sys.path.pop(0)
+
+
+def test_measures_of_the_code_only_fall() -> None:
+    """`python tools/structure.py` prints them; lower a bound when its measure has fallen, never raise one."""
+    measured = _structure().measures()
     assert measured.keys() == BOUNDS.keys()
     assert {name: value for name, value in measured.items() if value > BOUNDS[name]} == {}
+
+
+SAMPLE = '''"""Nobody said it (asked
+for twice)."""
+
+told = "beside the point"  # Whose?
+
+
+def stands(values):
+    """Goes on."""
+    message = f"{values} put right, and whoever {told}"
+    pairs = [(a, b) for a in values for b in [c for c in values]]
+    return {name for name in pairs}, message
+'''
+
+
+def test_private_words_count_in_prose_and_never_in_identifiers() -> None:
+    counts = _structure().count(SAMPLE)
+    # Nobody, said, asked for; beside; Whose; Goes on; put right, whoever.
+    assert counts.private_words == 8
+    assert counts.comments == 1
+    # The assignment, the signature and three lines of the body: no docstring, no blank line.
+    assert counts.code_lines == 5
+    assert (counts.comprehensions, counts.nested_comprehensions) == (3, 1)
+
+
+def test_wide_lines_are_those_over_the_limit() -> None:
+    limit = _structure().WIDE_LINE
+    fitting, wide = "x = " + "1" * (limit - 4), "y = " + "1" * (limit - 3)
+    counts = _structure().count(f"{fitting}\n{wide}\n")
+    assert (counts.lines, counts.wide_lines) == (2, 1)
+
+
+def test_readability_sums_files_before_it_divides() -> None:
+    figures = _structure().readability(["x = 'said'\n", "y = 1\n" * 9])
+    assert figures["private words per 1,000 code lines"] == pytest.approx(100)
+    assert figures.keys() == _structure().REFERENCE_FIGURES.keys()
+    assert set(_structure().readability([]).values()) == {0}

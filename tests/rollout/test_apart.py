@@ -51,15 +51,15 @@ def test_any_order_and_the_death_of_each_side_change_no_reward(
     evaluation = sides.evaluation()
     wait_for(
         lambda: (
-            "waits for the store" in sides.said("eval")
-            and "waits for the store" in sides.said("runner")
+            "waiting for the store" in sides.said("eval")
+            and "waiting for the store" in sides.said("runner")
         )
     )
     store = sides.store()
     wait_for(lambda: len(sides.server.requests) > 4)
     store.kill()  # under rollouts
     store.wait()
-    wait_for(lambda: "does not answer: waits for it" in sides.said("eval"))
+    wait_for(lambda: "does not answer: waiting for it" in sides.said("eval"))
     store = sides.store()
     before = len(sides.server.requests)
     wait_for(lambda: len(sides.server.requests) > before + 4)

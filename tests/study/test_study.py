@@ -53,7 +53,7 @@ def test_a_plan_warns_where_equivalent_is_out_of_reach(harness: Harness, study_f
             assert found == (least if least is not None and seeds < least else None)
     study_file.write_text("\n".join([*lines, "margin: 0.05"]))
     shown = " ".join(harness("study", str(study_file), "--dry-run", "--seeds", "0").stdout.split())
-    assert "Equivalent is out of reach with 1 seed at" in shown and "14 seeds at least" in shown
+    assert "Equivalence is impossible with 1 seed at" in shown and "at least 14 seeds" in shown
 
 
 @pytest.mark.slow
@@ -298,7 +298,7 @@ def test_a_baseline_that_names_no_arm_is_refused_before_anything_runs(
     assert [job.arm for job in alone] == ["one turn", "one turn -> crewai_sql"] * len(
         study.matrix["seed"]
     )
-    with pytest.raises(ConfigError, match=r"no arm of study .* fits --only evaluate=crew"):
+    with pytest.raises(ConfigError, match=r"no arm of study .* matches --only evaluate=crew"):
         jobs_of(study, only=["evaluate=crew"])
 
 
@@ -451,7 +451,7 @@ def test_mistakes_in_a_study_file_are_told_in_a_line(
             ("--launcher", "slurm", "--launch", "cpus=many"),
             "--launch.cpus of 'slurm': Input should be a valid integer",
         ),
-        ("{}", ("--launch", "cpus"), "--launch wants key=value, got 'cpus'"),
+        ("{}", ("--launch", "cpus"), "--launch takes key=value, got 'cpus'"),
     ],
 )
 def test_mistakes_in_options_of_launchers_are_told_before_anything_runs(
@@ -514,7 +514,7 @@ def test_missing_parity_certificates_are_made_before_the_first_run(
     done = harness("study", file)
     assert done.returncode == 0, done.stderr
     first = done.stderr.splitlines()[0]
-    assert first == "no parity certificate for same_sql: made first, from scripted episodes"
+    assert first == "no parity certificate for same_sql: creating it first, from scripted episodes"
     (certificate,) = (tmp_path / "cache" / "parity").glob("same_sql-*.json")
     found = {record["agent"]: record["parity"] for record in records(tmp_path / "runs" / "small")}
     assert found["same_sql"] == json.loads(certificate.read_text())

@@ -168,7 +168,7 @@ def test_a_server_that_dies_amid_a_call_is_no_failure_of_the_agent_and_is_starte
         assert time.monotonic() - began < 15
         assert (
             first.fault
-            == "environment 'mcp': server 'odd': Connection closed (it said: out of paper)"
+            == "environment 'mcp': server 'odd': Connection closed (last stderr line: out of paper)"
         )
         await slow
         assert beside.fault, "whoever waited for it gets no answer either"
@@ -326,7 +326,7 @@ async def test_other_tools_than_the_task_was_loaded_with_are_refused_by_name(
         assert fewer.fault == (
             "environment 'mcp': server 'odd': tool 'recall' is not offered any more. Load the tasks anew"
         )
-        assert await asyncio.to_thread(tasks.check) == ["what server 'odd' offers"]
+        assert await asyncio.to_thread(tasks.check) == ["the tools of server 'odd'"]
 
 
 class TestContract(EnvironmentContract):
@@ -373,7 +373,7 @@ class TestTasks(TaskSetContract):
         ),
         (
             {"command": "x", "env": ["NO_SUCH_VARIABLE"]},
-            r"odd.env\[0\] names no environment variable that is set",
+            r"odd.env\[0\] names an environment variable that is not set",
         ),
         ({"command": "x", "state": "state://kept"}, "needs `per_attempt: true`"),
         ({"command": "x", "enw": []}, "enw: Extra inputs are not permitted"),
@@ -393,7 +393,7 @@ def test_a_server_that_is_described_wrongly_is_refused_without_repeating_a_key(
         ({"command": "no_such_program"}, "No such file or directory"),
         (
             {"command": sys.executable, "args": ["-c", "raise SystemExit('no licence')"]},
-            "it said: no licence",
+            "last stderr line: no licence",
         ),
         (stdio(tools=["echo", "nothing"]), "it has no tool 'nothing'"),
         ({"url": "http://127.0.0.1:9/mcp"}, "ConnectError"),

@@ -129,7 +129,7 @@ async def test_a_grader_that_hangs_or_dies_leaves_the_answer_unscored_and_is_mad
     assert reward._process is not None and reward._process.pid != process.pid
     reward._process.send_signal(19)  # SIGSTOP
     hung = await reward.score(task, right)
-    assert hung.value is None and "not there within 1 s" in hung.reason
+    assert hung.value is None and "no grade within 1 s" in hung.reason
     monkeypatch.setattr(rewards, "LIMIT_S", 60.0)
     assert (await reward.score(task, right)).value == 1.0
     broken = replace(task, data={**task.data, "number": "x"})

@@ -155,8 +155,8 @@ def score(task: Task, *given: object, **more: str) -> tuple[float | None, dict[s
 def test_what_cannot_be_judged_is_left_out_and_says_why(library: Path) -> None:
     told = json.loads((library / data.TASKS).read_text())["library"]
     assert {task["id"]: task["left_out"] for task in told["tasks"] if "left_out" in task} == {
-        "judged": "its reward takes NL_ASSERTION",
-        "begun": "it begins with another database",
+        "judged": "its reward needs NL_ASSERTION",
+        "begun": "it starts with another database",
         "user": "its user calls tools",
         "goldless": "it has no gold actions",
         "broken": "its gold cannot be replayed: KeyError: '9'",
@@ -312,7 +312,7 @@ def test_a_dialogue_that_its_bounds_end_says_so_and_other_gold_is_refused(librar
     assert flags == [(), (NOT_ENDED,)]
     assert not Tau2Reward().refuses(task)
     for gold in ("three", "[1]", '{"changes": {}}'):
-        assert "none of tau2's" in Tau2Reward().refuses(replace(task, gold=gold))
+        assert "not of tau2" in Tau2Reward().refuses(replace(task, gold=gold))
 
 
 def test_what_the_model_gets_wrong_is_an_observation(made: Tau2Environment, library: Path) -> None:
@@ -364,10 +364,10 @@ def test_no_key_of_ours_reaches_the_side_process(
 @pytest.mark.parametrize(
     ("how", "fault"),
     [
-        ("die", "it ended (it said: out of paper)"),
-        ("garble", "it said b'no JSON"),
-        ("flood", "it said b'xxx"),
-        ("hang", "it gave no answer within 2 s"),
+        ("die", "it ended (last stderr line: out of paper)"),
+        ("garble", "it wrote b'no JSON"),
+        ("flood", "it wrote b'xxx"),
+        ("hang", "it did not answer within 2 s"),
     ],
 )
 def test_a_side_process_that_fails_is_no_failure_of_the_agent_and_is_started_anew(
@@ -472,7 +472,7 @@ def test_data_that_has_changed_is_refused_by_name(
     policy = folder / "inspect_evals/tau2/data/domains/library/policy.txt"
     policy.write_text("Do as you like.")
     assert tasks.check() == [policy.relative_to(folder).as_posix()]
-    with pytest.raises(TaskSetError, match=r"policy\.txt is not what was fetched"):
+    with pytest.raises(TaskSetError, match=r"policy\.txt has changed since it was fetched"):
         Tau2Tasks(data_dir=folder).load("val")
     with pytest.raises(TaskSetError, match="has library"):
         prepare(folder, *wheel, ["library"])
@@ -481,7 +481,7 @@ def test_data_that_has_changed_is_refused_by_name(
     other.mkdir()
     (other / "thesis.txt").write_text("of years")
     (other / "manifest.json").write_text("{}")
-    with pytest.raises(TaskSetError, match="has no tau2 data, so it is not replaced"):
+    with pytest.raises(TaskSetError, match="without tau2 data and is not replaced"):
         prepare(other, *wheel, ["library"])
     assert (other / "thesis.txt").read_text() == "of years"
 
@@ -519,7 +519,7 @@ def test_data_list_and_verify_know_it(
     found = told("verify", "tau2")
     assert (
         found.returncode == 1
-        and "library/policy.txt is missing or not what was fetched\n" in found.stdout
+        and "library/policy.txt is missing or has changed since it was fetched\n" in found.stdout
     )
 
 

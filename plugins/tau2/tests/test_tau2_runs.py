@@ -117,7 +117,7 @@ def test_an_agent_that_only_talks_is_wrong_where_something_was_to_be_done(
     right = {id.removeprefix("library/") for id, row in rows.items() if row["reward"] == 1.0}
     assert right == {"nothing", "say"} and {row["reward"] for row in rows.values()} == {0.0, 1.0}
     assert rows["library/lend"]["reward_reason"] == "books/1 not as it should be"
-    assert rows["library/words"]["reward_reason"] == "the user was not told 'closed'"
+    assert rows["library/words"]["reward_reason"] == "not stated to the user: 'closed'"
 
 
 @pytest.mark.slow
@@ -145,7 +145,7 @@ def test_an_attempt_whose_side_process_dies_is_tried_again_and_unscored(
     assert {row["reward"] for id, row in rows.items() if id != "library/both"} == {1.0}
     assert rows["library/both"]["reward"] is None
     assert (
-        "the side process of 'library': it ended (it said: out of paper)"
+        "the side process of 'library': it ended (last stderr line: out of paper)"
         in rows["library/both"]["detail"]
     )
 

@@ -114,7 +114,7 @@ def test_roles_are_those_that_called_and_count_together_as_asked(run: RunFolder)
         ),
         (
             ["--role", "write", "--role", "rewrite"],
-            "both find rewrite_query: let each role be in one",
+            "both find rewrite_query: each role may be in one group only",
         ),
         (["--role", "("], "is no regular expression"),
         (["--step", "7"], "has no checkpoint of step 7; it has 1"),
@@ -122,7 +122,7 @@ def test_roles_are_those_that_called_and_count_together_as_asked(run: RunFolder)
             ["--start", "pocket-sql", "--endpoint", "http://127.0.0.1:1/v1"],
             "either --start or --endpoint",
         ),
-        (["--endpoint", "http://127.0.0.1:1/v1"], "--endpoint and --model go together"),
+        (["--endpoint", "http://127.0.0.1:1/v1"], "--endpoint and --model must be given together"),
         (["--start", "./nowhere"], "--start ./nowhere: there is no folder nowhere"),
         (["--start", "pocket-sq"], "--start pocket-sq: "),
         (["--endpoint", "nowhere", "--model", "m"], "--endpoint nowhere: "),

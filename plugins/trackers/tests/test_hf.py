@@ -87,7 +87,7 @@ def test_the_card_has_the_identity_and_leaves_the_licence_to_whoever_publishes(
     record = json.loads((tmp_path / "with" / "run.json").read_text(encoding="utf-8"))
     assert record["identity"] == run.record["identity"] and "config" not in record
     assert run.id in texts[0] and run.record["identity"]["model"] in texts[0]
-    with pytest.raises(UserError, match=r"--licence Apache 2: write it as the Hub does"):
+    with pytest.raises(UserError, match=r"--licence Apache 2: use the Hub's format"):
         export(run, str(tmp_path / "third"), licence="Apache 2")
 
 

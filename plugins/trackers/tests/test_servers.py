@@ -206,7 +206,7 @@ def test_a_training_goes_on_without_a_wrong_server_and_one_that_is_killed(
     warnings = [
         line.partition(" ERROR harness_verl.run: ")[2]
         for line in lines
-        if "goes on without it" in line
+        if "continues without it" in line
     ]
     assert sorted(line.split(":")[0] for line in warnings) == ["mlflow", "wandb"], lines
     assert "afterwards: harness runs export RUN --to mlflow" in min(warnings)

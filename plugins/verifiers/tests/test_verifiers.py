@@ -1,4 +1,7 @@
-"""Tasksets of verifiers keep the contracts; what fails in the other environment leaves attempts unscored."""
+"""Tasksets of verifiers keep the contracts.
+
+What fails in the other environment leaves attempts unscored.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ from harness.plugins import reward_of
 from harness.scoring import Scorer, checked
 from harness_verifiers import reward as rewards
 from harness_verifiers.environment import VerifiersEnvironment
-from harness_verifiers.process import Answer, Process, Source, kept
+from harness_verifiers.process import Answer, Process, Source, shared_process
 from harness_verifiers.reward import Verifiers
 from harness_verifiers.tasks import VerifiersTasks
 
@@ -91,20 +94,22 @@ async def test_what_still_loads_is_waited_for_before_an_attempt_and_not_in_it(
 
     def start_stopped(source: Source) -> Process:
         """Stop a new process before it can load, however slow this one is."""
-        process = kept(source)
+        process = shared_process(source)
         if process.pid not in stopped:
             os.kill(process.pid, signal.SIGSTOP)
             stopped.append(process.pid)
         return process
 
-    monkeypatch.setattr("harness_verifiers.environment.kept", start_stopped)
+    monkeypatch.setattr("harness_verifiers.environment.shared_process", start_stopped)
     made = VerifiersEnvironment()
     (task,) = VerifiersTasks("scratchpad", python=python, limit=1).load("all")
     payload = {
         **made.payload(task, {"timeout_s": 20.0, "max_chars": 100}),
         "limit": 3,
     }  # which nobody has loaded
-    with pytest.raises(EnvironmentFault, match=r"is not loaded after 0\.05 s, and goes on"):
+    with pytest.raises(
+        EnvironmentFault, match=r"is not loaded after 0\.05 s, and continues to load"
+    ):
         await made.open(payload, "early/0")
     (pid,) = stopped
     os.kill(pid, signal.SIGCONT)
@@ -121,20 +126,20 @@ async def test_a_side_process_that_dies_or_hangs_scores_nothing_and_is_made_anew
     source = Source.of(task.data["verifiers"])
     reward, right = Verifiers(), _attempt(task.gold)
     assert (await reward.score(task, right)).value == 1.0
-    killed = kept(source).pid
+    killed = shared_process(source).pid
     os.kill(killed, signal.SIGKILL)
     again = await reward.score(task, right)
-    assert kept(source).pid != killed
+    assert shared_process(source).pid != killed
     assert (again.value, again.parts) == (1.0, {"looked_up": 1.0})
     monkeypatch.setattr(rewards, "SCORE_S", 1.0)
     monkeypatch.setattr(rewards, "TRIES", 1)
-    os.kill(kept(source).pid, signal.SIGSTOP)
+    os.kill(shared_process(source).pid, signal.SIGSTOP)
     hung = await reward.score(task, right)
-    assert hung.value is None and "no answer within 1 s" in hung.reason
+    assert hung.value is None and "did not answer within 1 s" in hung.reason
     other = Task(**{**{name: getattr(task, name) for name in Task.__slots__}, "data": _other(task)})
     monkeypatch.setattr(rewards, "SCORE_S", 60.0)
     refused = await reward.score(other, right)
-    assert refused.value is None and "another one than when the tasks were loaded" in refused.reason
+    assert refused.value is None and "has changed since the tasks were loaded" in refused.reason
 
 
 def _other(task: Task) -> Mapping[str, Any]:

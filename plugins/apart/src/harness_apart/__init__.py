@@ -1,10 +1,10 @@
-"""`harness store` and `harness runner`: the store and the agents of a run in processes of their own."""
+"""`harness store` and `harness runner`: the store and the agents of a run in separate processes."""
 
 from __future__ import annotations
 
 HARNESS_API = 1
 COMMANDS: dict[str, tuple[str, str]] = {
-    "store": ("harness_apart.store", "Keep the rollouts of runs in a process of its own."),
-    "runner": ("harness_apart.runner", "Run agents for runs that go on elsewhere."),
+    "store": ("harness_apart.store", "Keep the rollouts of runs in a separate process."),
+    "runner": ("harness_apart.runner", "Run agents for runs of other processes or machines."),
 }
-"""Command by name: module and summary, as in `harness.cli`."""
+"""Map commands to module and summary, as in `harness.cli`."""

@@ -1,8 +1,9 @@
-"""A store in a process of its own (`harness store`): its key, and a run's place in it.
+"""A separate store (`harness store`): its key, and a run's place in it.
 
-Every launch of a run has a place of its own there, `URL/runs/LAUNCH`, with a store that no other run sees, in that
-process's memory. The launch asks for it once a second: where the process was started anew the place is made again,
-empty, and rollouts that it does not know are enqueued again. Whoever else uses it waits meanwhile (`StoreClient`).
+Every launch of a run has its own place there, `URL/runs/LAUNCH`, with a store that no other run
+sees, in that process's memory. The launch renews its place once a second. After a restart of the
+store the place is created again, empty, and unknown rollouts are enqueued again. Other users of the
+place wait meanwhile (`StoreClient`).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ ASK_S = 1.0
 
 
 def key_place(file: Path | None = None) -> str:
-    """Where the key is: a variable or a file."""
+    """Return where the key is: a variable or a file."""
     return KEY if file is None and KEY in os.environ else str(file or _key_file())
 
 
@@ -45,13 +46,13 @@ def _key_file() -> Path:
 
 
 def store_key(file: Path | None = None) -> str:
-    """The key of stores; a file that is not there is made, with a new key.
+    """Return the key of stores; a missing file is created with a new key.
 
-    It is of `file`, else of the variable `HARNESS_STORE_KEY`, else of the file that `HARNESS_STORE_KEY_FILE` names,
-    else of `store.key` in the cache.
+    Its source is `file`, else the variable `HARNESS_STORE_KEY`, else the file in
+    `HARNESS_STORE_KEY_FILE`, else `store.key` in the cache.
 
     Raises:
-        ConfigError: The file cannot be read or made, others may read it, or there is no key.
+        ConfigError: The file cannot be read or created, others may read it, or there is no key.
     """
     if file is None and KEY in os.environ:
         key = os.environ[KEY].strip()
@@ -80,7 +81,7 @@ def store_key(file: Path | None = None) -> str:
 
 
 def _make(file: Path) -> None:
-    """A new key, whole or not at all, readable by its owner alone; of several makers the first counts."""
+    """Write a new key atomically, readable by its owner only. Of several writers the first wins."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(
         "w", dir=file.parent, encoding="utf-8"
@@ -93,10 +94,12 @@ def _make(file: Path) -> None:
 def runs_at(
     url: str, say: Callable[[str], None], limit_s: float = AWAY_S
 ) -> list[dict[str, JsonValue]]:
-    """What the runs of a store tell runners; waits for a store that does not answer yet, and says so once.
+    """Return the invitations of a store's runs.
+
+    Wait for a store that does not answer yet, with one message.
 
     Raises:
-        ConfigError: It is no store of ours, or has another key.
+        ConfigError: It is no store of harness, or has another key.
         EnvironmentProblem: It did not answer within `limit_s`.
     """
     ends, said = time.monotonic() + limit_s, False
@@ -118,13 +121,13 @@ def runs_at(
         except (httpx.HTTPError, httpx.InvalidURL, ValueError, LookupError, TypeError) as error:
             raise ConfigError(f"{url} is no store that `harness store` started: {error}") from error
         if not said:
-            say(f"waits for the store at {url}, for {limit_s:g} s at most")
+            say(f"waiting for the store at {url}, for {limit_s:g} s at most")
         said = True
         time.sleep(ASK_S)
 
 
 def bearer(key: str) -> dict[str, str]:
-    """The header that shows a key."""
+    """Return the header with the key."""
     return {"Authorization": f"Bearer {key}"}
 
 
@@ -142,21 +145,21 @@ class Elsewhere(StoreElsewhere):
 
     @classmethod
     def awaited(cls, url: str, say: Callable[[str], None]) -> None:
-        """As `runs_at`."""
+        """Wait for the store like `runs_at`."""
         runs_at(url, say)
 
     async def welcome(self, invitation: Mapping[str, object], resources: NamedResources) -> None:
-        """Have the place: for runners that ask the store for a run, and with what each rollout is given.
+        """Create the place with the invitation for runners and the resources of each rollout.
 
         Raises:
-            RunFailed: As `keep`.
+            RunFailed: As in `keep`.
         """
         given = {name: one.model_dump(mode="json") for name, one in resources.items()}
         self._told = {"invitation": invitation, "resources": given}
         await self.keep(once=True)
 
     async def keep(self, *, once: bool = False) -> None:
-        """Ask for the place again and again, until cancelled, or until it was given where that is `once`.
+        """Renew the place until cancelled, or with `once` until it exists.
 
         Raises:
             RunFailed: The store has not answered for `AWAY_S`, or refuses.
@@ -177,7 +180,7 @@ class Elsewhere(StoreElsewhere):
                     raise gone(self.endpoint) from error
                 if not away:
                     logger.error(
-                        "the store at %s does not answer: waits for it, %g s at most",
+                        "the store at %s does not answer: waiting for it, %g s at most",
                         self.endpoint,
                         AWAY_S,
                     )
@@ -191,7 +194,7 @@ class Elsewhere(StoreElsewhere):
             await asyncio.sleep(ASK_S)
 
     async def stop(self) -> None:
-        """Leave the place, and with it all that is known there of the run."""
+        """Remove the place and all its data of the run."""
         with suppress(aiohttp.ClientError, TimeoutError):
             session = await self._get_session()
             async with session.delete(self.endpoint, timeout=aiohttp.ClientTimeout(total=5)):

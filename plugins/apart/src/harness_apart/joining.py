@@ -1,4 +1,4 @@
-"""Works for one run with processes of its own, until the run ends."""
+"""Work for one run with local processes, until the run ends."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ from harness.rollout.pool import WorkerPool, give_back
 
 ASK_S = 1.0
 MISSED = 3
-"""A run whose gateway has not answered so many times in a row has ended."""
+"""Consecutive missing answers of a run's gateway that mark its end."""
 HAND_ON_S = 5.0
-"""How long a runner that is told to stop tries to hand on what its processes had under way."""
+"""Seconds in which a stopping runner hands on the unfinished work of its processes."""
 
 
 async def join_run(invitation: Invitation, runners: int, log_dir: Path) -> None:
-    """Work for a run with `runners` processes until it ends; what is under way when cancelled is handed on.
+    """Work for a run with `runners` processes until it ends.
+
+    After a cancellation, unfinished work is handed on.
 
     Raises:
         ConfigError: The run does not answer.
@@ -48,7 +50,7 @@ async def join_run(invitation: Invitation, runners: int, log_dir: Path) -> None:
     )
     names: Sequence[str] = ()
     try:
-        pool.start()  # before agentlightning's imports, which the processes do as well
+        pool.start()  # before agentlightning's slow imports, which the processes do in parallel
         await first(_ended(invitation.gateway_url), _watch(pool, invitation))
     except asyncio.CancelledError:
         names = pool.ids()
@@ -63,11 +65,11 @@ async def join_run(invitation: Invitation, runners: int, log_dir: Path) -> None:
 
 
 async def _hand_on(invitation: Invitation, names: Sequence[str]) -> None:
-    """Give back what processes had under way that did not do so themselves in the time they had."""
+    """Return the unfinished work of processes that did not return it in time."""
     from harness.rollout.store import StoreClient
 
     store = StoreClient(invitation.store_url, invitation.store_key)
-    with suppress(Exception):  # without it the store notices that they are silent
+    with suppress(Exception):  # otherwise the store notices that they are silent
         async with asyncio.timeout(HAND_ON_S):
             for name in names:
                 await give_back(store, name, "was stopped")
@@ -93,7 +95,7 @@ async def _ended(gateway_url: str) -> None:
 
 
 async def answers(gateway_url: str) -> bool:
-    """Whether a run's gateway does."""
+    """Return whether a run's gateway answers."""
     limit = aiohttp.ClientTimeout(total=5)
     try:
         async with (

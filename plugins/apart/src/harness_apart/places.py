@@ -1,15 +1,15 @@
-"""The store's server: a place for each launch of a run, with agentlightning's store in it, behind one key.
+"""The store's server: a place with agentlightning's store for each launch of a run, behind one key.
 
 | request | answer |
 |---|---|
 | `GET /health` | 200, without a key |
-| `GET /runs` | what runners need to know of the runs that go on, those with fewest runners first |
-| `PUT /runs/LAUNCH` | 201: the place was made, 200: it was there; 409: a later launch of the run has one |
-| `DELETE /runs/LAUNCH` | the place is gone, with all in it |
-| `/runs/LAUNCH/v1/...` | agentlightning's routes, and those of `harness.rollout.store`; 503: there is no such place |
+| `GET /runs` | invitations of active runs, those with the fewest runners first |
+| `PUT /runs/LAUNCH` | 201: the place was created, 200: it existed; 409: a later launch of the run has one |
+| `DELETE /runs/LAUNCH` | the place is removed with all its data |
+| `/runs/LAUNCH/v1/...` | agentlightning's routes, and those of `harness.rollout.store`; 503: no such place |
 
-A launch has a name of its own, `RUN.LETTERS`. What a launch left that was killed goes when the run's next launch has
-its place, or `FORGET_S` after the killed one was heard of.
+A launch has a name of its own, `RUN.LETTERS`. The place of a killed launch is removed when the
+run's next launch creates its own, or `FORGET_S` after the last request of the killed one.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 HEARD_S = 5.0
-"""A run that was not heard of for so long does not go on, as far as runners are told."""
+"""Seconds without a request after which runners regard a run as ended."""
 FORGET_S = 600.0
-"""A place whose launch was not heard of for so long is dropped."""
+"""Seconds without a request after which a place is removed."""
 REMEMBERED = 10_000
-"""Launches that a later one took the place of."""
+"""Number of replaced launches to remember."""
 
 
-class Told(BaseModel):
-    """What a launch says of itself."""
+class Launch(BaseModel):
+    """A launch's description of itself."""
 
     invitation: dict[str, JsonValue]
     resources: NamedResources
@@ -52,10 +52,10 @@ class Told(BaseModel):
 
 @dataclass(eq=False)
 class Place:
-    """What one launch of a run has here.
+    """The data of one launch of a run.
 
     Attributes:
-        heard: When its launch was last heard of, by the monotonic clock.
+        heard: Time of the launch's last request, by the monotonic clock.
     """
 
     run: str
@@ -66,21 +66,24 @@ class Place:
     heard: float = field(default_factory=time.monotonic)
 
     @classmethod
-    async def made(cls, told: Told) -> Place:
-        """An empty place, in which runners that fall silent are noticed."""
+    async def made(cls, description: Launch) -> Place:
+        """Create an empty place that detects silent runners."""
         store = RunStore(thread_safe=True)
-        await store.add_resources(told.resources)
+        await store.add_resources(description.resources)
         app = StoreServer(store).app
         assert app is not None
 
         @app.exception_handler(ValueError)
         async def unknown(request: Request, error: ValueError) -> Response:
-            """What agentlightning says of a rollout that it does not know; its clients ask once then."""
+            """Return agentlightning's answer for an unknown rollout.
+
+            Its clients then ask only once.
+            """
             return PlainTextResponse(str(error), 400)
 
         return cls(
-            str(told.invitation["run"]),
-            told.invitation,
+            str(description.invitation["run"]),
+            description.invitation,
             store,
             app,
             asyncio.create_task(watch_joined(store)),
@@ -91,7 +94,7 @@ class Places:
     """All places, and the ASGI application that serves them.
 
     Args:
-        key: What every request but `/health` has to show.
+        key: Key that every request except `/health` must show.
     """
 
     def __init__(self, key: str) -> None:
@@ -118,7 +121,7 @@ class Places:
             )
             if not hmac.compare_digest(shown, self._key):
                 refused = PlainTextResponse(
-                    "the store wants its key: Authorization: Bearer KEY\n", 401
+                    "the store requires its key: Authorization: Bearer KEY\n", 401
                 )
                 await refused(scope, receive, send)
                 return
@@ -162,10 +165,10 @@ class Places:
             place.heard = time.monotonic()
             return Response(status_code=200)
         try:
-            told = Told.model_validate_json(await request.body())
-            run = str(told.invitation["run"])
+            description = Launch.model_validate_json(await request.body())
+            run = str(description.invitation["run"])
         except (ValueError, LookupError) as error:
-            return PlainTextResponse(f"that is no run: {error}", 400)
+            return PlainTextResponse(f"invalid description of a run: {error}", 400)
         async with self._making:
             for other in [
                 name for name, one in self._places.items() if one.run == run and name != launch
@@ -175,7 +178,7 @@ class Places:
             for oldest in list(self._superseded)[:-REMEMBERED]:
                 del self._superseded[oldest]
             if launch not in self._places:
-                self._places[launch] = await Place.made(told)
+                self._places[launch] = await Place.made(description)
         return Response(status_code=201)
 
     async def _delete(self, request: Request) -> Response:

@@ -28,7 +28,7 @@ def runner(
     ] = None,
     store: complete.Store = None,
     run: Annotated[
-        str | None, typer.Option(help="With --store: for this run alone, by its folder's name.")
+        str | None, typer.Option(help="With --store: work for this run only, named by its folder.")
     ] = None,
     wait: Annotated[
         float, typer.Option(min=0, help="With --store: seconds to wait for a run.")
@@ -36,19 +36,23 @@ def runner(
     runners: Annotated[int, typer.Option(min=1, help="Runner processes.")] = 1,
     logs: Annotated[
         Path | None,
-        typer.Option(help="Where their logs go; by default beside the join file, or runner-logs."),
+        typer.Option(
+            help="Folder of their logs; by default the join file's folder, or runner-logs."
+        ),
     ] = None,
 ) -> None:
-    """Run agents for a run that goes on elsewhere, until it ends; with --store for one run after another.
+    """Run agents for a run on another machine or in another process, until it ends.
 
-    Ctrl-C and SIGTERM end it; rollouts under way are handed on to other runners.
+    With --store for one run after another.
+
+    Ctrl-C and SIGTERM end it; unfinished rollouts are handed on to other runners.
     """
     from harness.rollout.joining import Invitation
 
     say = progress_console().print
     interruptible()
     if (join is None) == (store is None) or (run is not None and store is None):
-        raise UserError("give --join RUN, or --store URL and perhaps --run NAME")
+        raise UserError("give --join RUN, or --store URL and optionally --run NAME")
     if join is not None:
         work(
             Invitation.read(join),
@@ -79,10 +83,10 @@ def work(invitation: Invitation, runners: int, logs: Path, say: Callable[[str], 
 
 
 def until_told(work: Coroutine[object, object, None]) -> None:
-    """Run something to its end; Ctrl-C, SIGTERM and SIGHUP cancel it, and it may tidy up.
+    """Run a coroutine to its end; Ctrl-C, SIGTERM and SIGHUP cancel it, and it may clean up.
 
     Raises:
-        KeyboardInterrupt: It was told to end.
+        KeyboardInterrupt: A signal ended it.
     """
 
     async def told() -> None:
@@ -96,19 +100,20 @@ def until_told(work: Coroutine[object, object, None]) -> None:
     try:
         asyncio.run(told())
     except asyncio.CancelledError:
-        raise KeyboardInterrupt("rollouts that were under way are handed on") from None
+        raise KeyboardInterrupt("unfinished rollouts are handed on") from None
     finally:
-        interruptible()  # the loop's end took its handlers away
+        interruptible()  # the loop removed its handlers at its end
 
 
 def awaited(
     store: str, run: str | None, wait_s: float, say: Callable[[str], None], *, say_so: bool
 ) -> Invitation | None:
-    """The run to work for: of those that go on the one with fewest runners; None where none comes in time.
+    """Return the active run with the fewest runners, or None if none starts in time.
 
     Raises:
-        ConfigError: It is no store of ours, has another key, or its run is of another version of harness.
-        EnvironmentProblem: The store does not come in time.
+        ConfigError: It is no store of harness, has another key, or its run has another version of
+            harness.
+        EnvironmentProblem: The store does not answer in time.
     """
     from harness.rollout.joining import Invitation
     from harness_apart.elsewhere import ASK_S, runs_at, store_key

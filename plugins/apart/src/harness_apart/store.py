@@ -18,29 +18,29 @@ from harness.serving import BoundedServer, Limits, fitting, raise_descriptors
 app = typer.Typer(add_completion=False)
 
 PORT = 4747
-"""agentlightning's own."""
+"""agentlightning's default port."""
 
 
 @app.command()
 def store(
-    host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port to listen at; 0 takes a free one.")
+        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")
     ] = PORT,
     key_file: Annotated[
         Path | None,
         typer.Option(
-            help="Its key; made where it is not there. By default HARNESS_STORE_KEY, or a file."
+            help="File with its key, created if missing; by default HARNESS_STORE_KEY, or a file."
         ),
     ] = None,
 ) -> None:
-    """Keep the rollouts of runs in a process of its own, which trainings and runners come to and go from.
+    """Keep the rollouts of runs in a separate process that trainings and runners connect to.
 
-    What it knows is in its memory alone. Runs that find it empty enqueue what it lost again.
+    All data are in its memory. Runs that find it empty enqueue the lost rollouts again.
     """
     from harness_apart.elsewhere import key_place, store_key
 
-    key = store_key(key_file)  # what cannot be is said before the slow imports
+    key = store_key(key_file)  # report errors before the slow imports
     listener = listening(host, port)
     from harness.rollout.store import quiet
     from harness_apart.places import Places
@@ -69,10 +69,10 @@ def store(
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """A socket that listens.
+    """Return a listening socket.
 
     Raises:
-        EnvironmentProblem: It cannot.
+        EnvironmentProblem: The address is not available.
     """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]

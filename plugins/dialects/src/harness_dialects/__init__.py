@@ -1,1 +1,1 @@
-"""OpenAI's Responses API and Anthropic's Messages API, exactly as far as chat completions can say the same."""
+"""OpenAI's Responses API and Anthropic's Messages API, as far as chat completions express them."""

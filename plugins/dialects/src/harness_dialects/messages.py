@@ -21,9 +21,11 @@ MAPPED = (
 )
 TEXT = ("text",)
 NOT_ASKED = ("disabled", "adaptive")
-"""Of `thinking`: the second leaves it to the model, and these think in their text or not at all."""
+"""Values of `thinking` that change nothing: the second leaves it to the model, and policies think
+in text or not at all.
+"""
 FAILED = "Error: "
-"""Before the text of a tool's result that its client marks as an error."""
+"""Text before a tool's result that its client marks as an error."""
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 ERRORS = {
     "bad_request": "invalid_request_error",
@@ -33,16 +35,16 @@ ERRORS = {
     "upstream_timeout": "timeout_error",
     "queue_full": "overloaded_error",
 }
-"""How the protocol names our codes."""
+"""The protocol's names of error codes."""
 STOPS = {"length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
 
 
 class Messages:
     """`POST /v1/messages`.
 
-    Arguments of tool calls travel as objects here; what a client sends back is put into the policy's spelling again.
-    A tool with `defer_loading` is one that the model is not shown until a search at the provider's finds it; there is
-    no such search here, so that it is left out.
+    Arguments of tool calls are objects in this protocol; a client's copy is converted back to the
+    policy's spelling. A tool with `defer_loading` is hidden from the model until a search at the
+    provider finds it. Without such a search, it is left out.
     """
 
     def asked(self, body: Given, written: Written) -> Json:
@@ -70,7 +72,7 @@ class Messages:
         if stops := body.get("stop_sequences"):
             chat["stop"] = stops
         if kind == "adaptive":
-            chat["thinking"] = thinking  # a wish as any other: forced away, and recorded
+            chat["thinking"] = thinking  # overridden and recorded like any other parameter
         return chat | rest(body, MAPPED)
 
     def reply(self, body: Given, completion: Given) -> Json:
@@ -114,7 +116,7 @@ class Messages:
 
 
 def _messages(role: str, content: str | Sequence[Given], written: Written) -> Iterator[Json]:
-    """One message as one or more: results of tools are messages of their own in a chat completion."""
+    """Convert a message to one or more, since chat completions separate tool results."""
     blocks: Sequence[Given] = (
         [{"type": "text", "text": content}] if isinstance(content, str) else content
     )
@@ -158,7 +160,7 @@ def _result(block: Given) -> Json:
 def _tool(tool: Given) -> Json:
     if tool.get("type", "custom") != "custom":
         raise ValueError(
-            f"a tool of type {tool['type']!r} runs at its provider's; offer one with an input_schema"
+            f"a tool of type {tool['type']!r} runs on the provider's servers; offer one with an input_schema"
         )
     return function(tool["name"], tool.get("description"), tool["input_schema"])
 

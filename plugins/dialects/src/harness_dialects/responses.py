@@ -19,7 +19,7 @@ MAPPED = (
 )
 STATEFUL = ("previous_response_id", "conversation", "prompt", "background")
 DEFAULTS = {"truncation": "disabled", "store": True}
-"""What holds anyway is no wish."""
+"""Values that hold anyway, and need no record."""
 TEXT = ("input_text", "output_text", "text")
 CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
@@ -31,7 +31,7 @@ class Responses:
         """See `harness.gateway.dialects.Dialect`."""
         if kept := [name for name in STATEFUL if body.get(name)]:
             raise ValueError(
-                f"{kept[0]} asks for state on the server; send the whole conversation as `input`"
+                f"{kept[0]} needs state on the server; send the whole conversation as `input`"
             )
         chat: Json = {"messages": _messages(body)}
         if body.get("tools"):
@@ -101,7 +101,7 @@ def _messages(body: Given) -> list[Json]:
     if isinstance(asked, str):
         return [*messages, {"role": "user", "content": asked}]
     spoken = False
-    """Whether the last message is one of the policy that calls may still belong to."""
+    """Whether the last message is one of the policy to which further calls may belong."""
     for item in asked:
         kind = item.get("type") or "message"
         if kind == "function_call":
@@ -130,7 +130,9 @@ def _messages(body: Given) -> list[Json]:
 
 def _tool(tool: Given) -> Json:
     if tool["type"] != "function":
-        raise ValueError(f"a tool of type {tool['type']!r} runs at its provider's; offer functions")
+        raise ValueError(
+            f"a tool of type {tool['type']!r} runs on the provider's servers; offer functions"
+        )
     made = function(tool["name"], tool.get("description"), tool.get("parameters"))
     if tool.get("strict"):
         made["function"]["strict"] = True

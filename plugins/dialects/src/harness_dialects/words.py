@@ -1,4 +1,4 @@
-"""What both dialects share."""
+"""Shared functions of both dialects."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from harness.gateway.dialects import Given, Json
 
 PIECE = 256
-"""Characters of one event of a stream: the answer is complete before its first piece leaves."""
+"""Characters per streamed event; the answer is complete before its first piece is sent."""
 
 
 def text_of(content: str | Sequence[Given], kinds: Sequence[str]) -> str:
-    """A message's content as one text, its parts on lines of their own.
+    """Return a message's content as one text, with each part on its own line.
 
     Raises:
         ValueError: A part is of another kind, such as an image.
@@ -27,18 +27,18 @@ def text_of(content: str | Sequence[Given], kinds: Sequence[str]) -> str:
 
 
 def assistant(text: str | None, calls: Sequence[Json]) -> Json:
-    """A message of the policy, as chat completions have it."""
+    """Return a message of the policy in the format of chat completions."""
     said: Json = {"role": "assistant", "content": text or (None if calls else "")}
     return {**said, "tool_calls": list(calls)} if calls else said
 
 
 def call(call_id: str, name: str, arguments: str) -> Json:
-    """A tool call of a chat completion."""
+    """Return a tool call in the format of chat completions."""
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def function(name: str, description: str | None, parameters: Given | None) -> Json:
-    """A tool of a chat completion request."""
+    """Return a tool in the format of a chat completion request."""
     said = {"name": name, "description": description, "parameters": parameters}
     return {
         "type": "function",
@@ -47,10 +47,10 @@ def function(name: str, description: str | None, parameters: Given | None) -> Js
 
 
 def pieces(text: str) -> Iterator[str]:
-    """A text in pieces for a stream."""
+    """Yield a text in pieces for a stream."""
     return (text[at : at + PIECE] for at in range(0, len(text), PIECE))
 
 
 def rest(body: Given, known: Sequence[str]) -> Json:
-    """Parameters that are no part of the conversation: the gateway forces them, or records them as wishes."""
+    """Return parameters outside of the conversation, which the gateway overrides or records."""
     return {name: value for name, value in body.items() if name not in known and value is not None}

@@ -1,4 +1,4 @@
-"""Dialogues: an agent with tools talks to a user, who is a policy of its own, until the user ends the conversation."""
+"""Dialogues: an agent with tools talks to a user with its own policy."""
 
 from __future__ import annotations
 
@@ -61,6 +61,6 @@ def harness_rewards() -> list[RewardSpec]:
         RewardSpec(
             "end_state",
             "harness_dialogues.reward:EndState",
-            "1 where the environment's end state is the gold's, else 0",
+            "1 if the environment's final state equals the gold, else 0",
         )
     ]

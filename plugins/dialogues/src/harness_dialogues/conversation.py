@@ -1,4 +1,4 @@
-"""How user and agent talk, for agents of all frameworks: whose turn it is, what the user is asked, when it ends."""
+"""The control flow of a conversation, the same in every framework."""
 
 from __future__ import annotations
 
@@ -12,32 +12,38 @@ from harness_dialogues.prompts import OPENING, USER, Prompts
 async def converse(
     problem: Problem, toolbox: Toolbox, answer: Callable[[str], Awaitable[str]]
 ) -> str:
-    """Have the user and an agent talk by turns, and return the agent's last words.
+    """Let the user and an agent talk by turns, and return the agent's last words.
 
-    The user ends the conversation, or `toolbox.max_turns` of its messages have been answered.
+    The conversation ends when the user ends it, or after `toolbox.max_turns` answered messages.
 
     Args:
-        answer: The agent's turn: from the user's message to its own, which follows all calls of tools. Empty where
-            after `toolbox.max_turns` replies with calls the next one called tools, too, which ends the conversation;
-            an agent that says nothing ends it as well.
+        answer: The agent's turn: from the user's message to its own, after all tool calls. Empty if
+            the agent still calls tools after `toolbox.max_turns` replies with calls. An empty
+            message ends the conversation.
 
     Raises:
-        httpx.HTTPError: The user's endpoint answered with an error, or not at all.
+        httpx.HTTPError: The user's endpoint returned an error or no answer.
     """
     prompts: Prompts = toolbox.prompts
-    heard = prompts.user_messages(problem)
+    user_messages = prompts.user_messages(problem)
 
-    async def said() -> str:
-        """The user's next message: its own are the model's, and the agent's a user's."""
-        reply = await toolbox.llm(USER).complete(toolbox.http_client, heard)
+    async def next_message() -> str:
+        """Return the user's next message.
+
+        In its request, its own messages are the model's, and the agent's a user's.
+        """
+        reply = await toolbox.llm(USER).complete(toolbox.http_client, user_messages)
         return (reply.get("content") or "").strip()
 
-    answered, message = "", problem.context.get(OPENING) or await said()
+    last_words, message = "", problem.context.get(OPENING) or await next_message()
     for turn in range(1, toolbox.max_turns + 1):
-        if prompts.ends(message) or not (words := (await answer(message)).strip()):
+        if prompts.ends(message) or not (reply_text := (await answer(message)).strip()):
             break
-        answered = words
+        last_words = reply_text
         if turn < toolbox.max_turns:
-            heard += [{"role": "assistant", "content": message}, {"role": "user", "content": words}]
-            message = await said()
-    return answered
+            user_messages += [
+                {"role": "assistant", "content": message},
+                {"role": "user", "content": reply_text},
+            ]
+            message = await next_message()
+    return last_words

@@ -1,4 +1,4 @@
-"""The program `dialogue`: talk to a user, with tools at hand, until the user ends the conversation."""
+"""The program `dialogue`: talk to a user, with tools, until the user ends the conversation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Dialogue(Played):
     calls_tools = True
     roles = ROLES
     checkers = (USER,)
-    """What the user says is no answer, and is not trained where nobody names it."""
+    """The user's messages are no answers; the user is trained only if a configuration names it."""
     revisers: tuple[str, ...] = ()
     prompts = PROMPTS
     prompts_hash = PROMPTS.hash

@@ -1,4 +1,4 @@
-"""The texts of the program `dialogue`. Standard library only, so that anything may import it."""
+"""The prompts of the program `dialogue`. Uses the standard library only, for cheap imports."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from harness.records import Problem
 
 USER, AGENT = ROLES = ("user", "agent")
 STOP = "###STOP###"
-"""What the user writes to end the conversation."""
+"""The user's text that ends the conversation."""
 OPENING = "opening"
-"""Under this name a task's context has the user's first words, where they are not the user policy's."""
+"""Key in a task's context with the user's first words, if they do not come from the user policy."""
 
 SYSTEM = """\
 You talk to a user and act for them with the help of tools.
@@ -25,30 +25,33 @@ When you have what you want, or the agent says that it cannot be had, write {sto
 Instructions:
 {instructions}"""
 GREETING = "Hello. What can I do for you?"
-"""What the user hears first; a chat begins with the other side's words."""
+"""The first message to the user; a chat begins with the other side's words."""
 
 
 class Prompts:
-    """Builds the messages that begin a conversation, so that no framework does it differently."""
+    """Build the messages that begin a conversation, the same in every framework."""
 
     hash = hashlib.sha256(
         "\0".join((SYSTEM, _PART, USER_SYSTEM, GREETING, STOP, OPENING)).encode()
     ).hexdigest()[:16]
 
     def system(self, problem: Problem) -> str:
-        """What the agent is told: what the task set says of the task, each under its name, but no instruction."""
-        told = {name: text for name, text in problem.context.items() if name != OPENING}
+        """Return the agent's system prompt: the task's context, each text under its name."""
+        context = {name: text for name, text in problem.context.items() if name != OPENING}
         return SYSTEM + "".join(
-            _PART.format(name=name.capitalize(), text=text) for name, text in told.items()
+            _PART.format(name=name.capitalize(), text=text) for name, text in context.items()
         )
 
     def user_messages(self, problem: Problem) -> list[dict[str, str]]:
-        """The user's first request; the task's question is the user's instructions, which nobody else is told."""
+        """Return the user's first request.
+
+        The task's question is the user's private instructions.
+        """
         system = USER_SYSTEM.format(stop=STOP, instructions=problem.question)
         return [{"role": "system", "content": system}, {"role": "user", "content": GREETING}]
 
     def ends(self, text: str) -> bool:
-        """Whether the user's text ends the conversation; saying nothing does, too."""
+        """Return whether the user's text ends the conversation; an empty one does."""
         return STOP in text or not text
 
 

@@ -1,4 +1,4 @@
-"""The agent of dialogues in plain Python: what every framework's version must do, call for call."""
+"""The reference agent of dialogues in plain Python, which every framework's version must match."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness_sql.tool_loop.reference import follow
 
 
 class ReferenceDialogue:
-    """Hear the user; ask, carry out what tools are called, ask again until a reply calls none; tell the user."""
+    """Call the model and its tools until a reply has no call, and send it to the user."""
 
     roles = ROLES
 

@@ -8,13 +8,13 @@ from harness import Attempt, Task, Verdict
 from harness_dialogues.prompts import USER
 
 NOT_ENDED = "not_ended_by_user"
-"""Flag of a dialogue that a bound ended, or an agent that said nothing."""
+"""Flag of a dialogue that ended by a bound or by an empty message of the agent."""
 
 
 class EndState:
-    """1 where the state that the environment's session left behind is the gold, a JSON object, else 0.
+    """1 if the session's final state equals the gold, a JSON object, else 0.
 
-    What was said does not count. An attempt whose session keeps no state has no verdict.
+    Messages do not count. An attempt without a final state has no verdict.
     """
 
     version = "end_state/1"
@@ -31,7 +31,7 @@ class EndState:
         return Verdict(1.0, "all is as it should be", flags=flags)
 
     def refuses(self, task: Task) -> str:
-        """Gold that is no state."""
+        """Refuse gold that is no state."""
         try:
             state = json.loads(task.gold)
         except ValueError:
@@ -39,12 +39,15 @@ class EndState:
         return (
             ""
             if isinstance(state, dict)
-            else f"the gold of {task.id} is no JSON object; take another reward"
+            else f"the gold of {task.id} is no JSON object; use another reward"
         )
 
 
 def _different(gold: dict[str, object], state: object) -> list[str]:
-    """Names under which a state is not the gold's; JSON's numbers are equal by value, true is not 1."""
+    """Return the keys with values other than the gold's.
+
+    JSON's numbers are equal by value, true is not 1.
+    """
     left = state if isinstance(state, dict) else {}
     return sorted(
         name

@@ -1,4 +1,4 @@
-"""The scripted episodes of dialogues, played in the environment `sql`: what the user says is scripted, too."""
+"""The scripted episodes of dialogues, played in the environment `sql`, with scripted users."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = ["DATABASE", "PRIVATE", "SCENARIOS", "Script", "stage"]
 
 DATABASE = sql.DATABASE
 PRIVATE = "You plan a festival in the valley of Oberau, and tell nobody."
-"""Stands in the instructions of every scenario's user; no request of an agent may contain it."""
+"""Part of every scenario's user instructions; no request of an agent may contain it."""
 
 
 def stage(scenario: Scenario, folder: Path) -> tuple[Task, Problem]:
-    """As for agents of SQL, but that the question is the user's, and the task may have its first words."""
+    """Return a task as for agents of SQL, with the question as the user's instructions."""
     task, problem = sql.stage(scenario, folder)
     opening = {name: scenario.options[name] for name in (OPENING,) if name in scenario.options}
     return task, replace(problem, context={**problem.context, **opening})
@@ -54,7 +54,7 @@ def _scenario(
     )
 
 
-# With a number in the place of `count(*)`, the contract of agents tells rollouts apart.
+# With a number instead of `count(*)`, the contract of agents distinguishes rollouts.
 _HELLO = Reply("How many of them are singer number count(*)?")
 _MORE = Reply("And how many concerts?")
 _STOP = Reply(STOP)
@@ -65,7 +65,7 @@ _OPENING = {OPENING: "How many singers are there?"}
 
 
 def _bad(name: str, shows: str, call: Reply) -> Scenario:
-    """A call that is refused, then one that is not, and a turn more, in which all of it is in the history."""
+    """Return a refused call, an accepted one, and a further turn with all of it in the history."""
     return _scenario(name, shows, _HELLO, call, _COUNT, _THREE, _MORE, _CONCERTS, _TWO, _STOP)
 
 

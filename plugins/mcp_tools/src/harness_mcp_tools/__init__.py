@@ -1,4 +1,4 @@
-"""harness plugin mcp_tools. This module is read to list plugins, so it imports nothing else."""
+"""The plugin's hooks. Listing plugins imports this module, so it imports nothing else."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def harness_tasks() -> list[TaskSetSpec]:
         TaskSetSpec(
             "mcp",
             "harness_mcp_tools.tasks:McpTasks",
-            "your own questions, or another task set's, for agents with the tools of MCP servers",
+            "your own questions, or those of another task set, for agents with tools of MCP servers",
             splits=("train", "val", "test"),
             environment="mcp",
         )

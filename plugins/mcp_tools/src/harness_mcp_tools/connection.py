@@ -1,4 +1,4 @@
-"""One connection to a server, whose faults are typed where they happen and told from a tool that says no."""
+"""One connection to a server, with typed faults that are distinct from a tool's own errors."""
 
 from __future__ import annotations
 
@@ -36,31 +36,32 @@ from harness_mcp_tools.stdio import stdio
 from harness_mcp_tools.streams import MAX_BYTES, TOO_LONG, Streams
 
 START_S = 20.0
-"""Seconds in which a server starts, shakes hands and lists all of its tools."""
+"""Seconds in which a server starts, completes the handshake and lists all of its tools."""
 PING_S = 1.5
-"""How long a server whose tool is late may take to say that it is there."""
+"""Seconds in which a server with a late tool must answer a ping."""
 END_S = 5.0
 MAX_TOOLS = 512
 MAX_PAGES = 64
-"""Pages in which a server may list its tools."""
+"""Most pages of a server's list of tools."""
 _NO_RESULT = (ValueError, RuntimeError, anyio.ClosedResourceError, anyio.BrokenResourceError)
 _OVER = (CONNECTION_CLOSED, 32600)
-"""Codes of the SDK's own: the connection broke, and the server has no such session (any more)."""
+"""The SDK's codes for a broken connection and for an unknown or ended session."""
 _T = TypeVar("_T")
 
-# What goes wrong is typed here and told; the SDK's tracebacks would only repeat it, with what a server said.
+# Faults are typed and reported here; the SDK's tracebacks would repeat them with the server's
+# output.
 logging.getLogger("mcp").setLevel(logging.CRITICAL)
 
 
 class Connection:
-    """A session of the SDK in a task of its own, which no attempt's end cancels.
+    """A session of the SDK in a task of its own, which outlives the end of an attempt.
 
     Args:
-        name: The server's, for messages.
+        name: The server's name in messages.
 
     Attributes:
-        title: What the server calls itself, with its version.
-        tools: Those that it offered when it was last asked.
+        title: The server's own name, with its version.
+        tools: The server's tools from its last list.
     """
 
     def __init__(self, name: str, server: Server) -> None:
@@ -75,7 +76,7 @@ class Connection:
 
     @property
     def gone(self) -> bool:
-        """Whether it has ended, by whatever cause."""
+        """Return whether it has ended for any reason."""
         return (
             self._owner.done()
             or self._stop.is_set()
@@ -83,14 +84,15 @@ class Connection:
         )
 
     async def open(self) -> None:
-        """Start the server, or reach it, and ask what it offers.
+        """Start or reach the server, and list its tools.
 
         Raises:
-            EnvironmentFault: It does not start, is no MCP server, takes too long, or has tools that are refused.
+            EnvironmentFault: It does not start, is no MCP server, takes too long, or has tools that
+                are refused.
         """
         deadline = time.monotonic() + START_S
         ready = asyncio.Event()
-        # Nothing of the attempt that happens to be the first one is handed to a task that outlives it.
+        # The task outlives the first attempt, so it inherits nothing from that attempt's context.
         self._owner = asyncio.create_task(self._own(ready), context=contextvars.Context())
         try:
             await self._ask(ready.wait(), START_S)
@@ -124,24 +126,25 @@ class Connection:
                     task.cancel()
         except asyncio.CancelledError:
             raise
-        except BaseException as error:  # a group, as a rule
+        except BaseException as error:  # usually a group
             self._why = _reason(error)
 
     async def _handle(self, message: object) -> None:
-        """Of the messages that answer nothing, those matter that say why nothing comes any more."""
+        """Handle messages that answer no request: some state why no further answers follow."""
         if isinstance(message, httpx.TransportError):
             self._why = _reason(message)
             self._stop.set()
 
     async def list(self, deadline: float | None = None) -> None:
-        """Ask again what the server offers.
+        """List the server's tools again.
 
         Args:
-            deadline: When all of it must have come, as `time.monotonic` counts; by default in `START_S`.
+            deadline: Time of `time.monotonic` by which the list must be complete; by default in
+                `START_S`.
 
         Raises:
-            EnvironmentFault: It does not list its tools in time, lists too many, or one has a schema that
-                cannot be applied safely.
+            EnvironmentFault: It does not list its tools in time, lists too many, or one has a
+                schema that cannot be applied safely.
         """
         deadline = time.monotonic() + START_S if deadline is None else deadline
         found = await self._list_pages(deadline)
@@ -196,8 +199,8 @@ class Connection:
         """Carry out a call.
 
         Raises:
-            TimeoutError: The tool takes too long; the server is there.
-            EnvironmentFault: The server is gone, hangs, or answers what is no result.
+            TimeoutError: The tool takes too long, but the server answers pings.
+            EnvironmentFault: The server is gone, hangs, or returns an invalid result.
         """
         try:
             result = await self._ask(self._request_call(tool, arguments), timeout_s)
@@ -207,7 +210,7 @@ class Connection:
         except McpError as error:
             if error.error.code == TOO_LONG:
                 return Observation(
-                    f"{tool} gave more than {MAX_BYTES >> 20} MiB. Ask for less.", ok=False
+                    f"{tool} returned more than {MAX_BYTES >> 20} MiB. Ask for less.", ok=False
                 )
             if error.error.code == INVALID_PARAMS:
                 return Observation(self._server.hide(error.error.message)[:max_chars], ok=False)
@@ -223,13 +226,13 @@ class Connection:
     def _request_call(
         self, tool: str, arguments: Mapping[str, JSON]
     ) -> Coroutine[None, None, CallToolResult]:
-        """Send the request itself: the SDK's `call_tool` applies output schemas without any bound."""
+        """Send the request itself: the SDK's `call_tool` applies output schemas without bounds."""
         params = CallToolRequestParams(name=tool, arguments=dict(arguments))
         request = ClientRequest(CallToolRequest(params=params))
         return self._live.send_request(request, CallToolResult)
 
     def _check_result(self, tool: str, result: CallToolResult) -> None:
-        """Hold a result against the output schema of its tool.
+        """Validate a result against the output schema of its tool.
 
         Raises:
             EnvironmentFault: It does not fit.
@@ -239,7 +242,7 @@ class Connection:
             return
         if result.structuredContent is None:
             raise self._odd(
-                ValueError(f"{tool} has an output schema and gave no structured content")
+                ValueError(f"{tool} has an output schema and returned no structured content")
             )
         try:
             found = find_mismatch(result.structuredContent, schema)
@@ -251,10 +254,10 @@ class Connection:
             raise self._odd(ValueError(reason))
 
     async def check(self) -> None:
-        """See whether the server is there; one that is not is ended.
+        """Ping the server, and end the connection if it does not answer.
 
         Raises:
-            EnvironmentFault: It is not.
+            EnvironmentFault: It does not answer.
         """
         try:
             await self._ask(self._live.send_ping(), PING_S)
@@ -266,10 +269,10 @@ class Connection:
             raise await self._refused(error) from None
 
     async def state(self, uri: str, timeout_s: float) -> str:
-        """The text of a resource.
+        """Return the text of a resource.
 
         Raises:
-            EnvironmentFault: It cannot be read.
+            EnvironmentFault: The resource cannot be read.
         """
         read = await self._answer(self._live.read_resource(AnyUrl(uri)), timeout_s)
         return "\n".join(
@@ -277,11 +280,11 @@ class Connection:
         )
 
     def stop(self) -> None:
-        """Let the connection end; whoever waits for an answer gets a fault."""
+        """End the connection. Every pending request gets a fault."""
         self._stop.set()
 
     async def close(self) -> None:
-        """End the connection, and the server's process where there is one."""
+        """End the connection, and the server's process if there is one."""
         self.stop()
         done, _ = await asyncio.wait({self._owner}, timeout=END_S)
         if not done:
@@ -297,7 +300,7 @@ class Connection:
     async def _answer(
         self, work: Coroutine[None, None, _T], timeout_s: float, late: str = ""
     ) -> _T:
-        """What the server answers to something that it may not refuse."""
+        """Return the server's answer to a request that it may not refuse."""
         try:
             return await self._ask(work, timeout_s)
         except TimeoutError:
@@ -310,7 +313,7 @@ class Connection:
             raise self._odd(error) from None
 
     async def _ask(self, work: Coroutine[None, None, _T], timeout_s: float) -> _T:
-        """Wait for an answer for as long as there is somebody to give it."""
+        """Wait for an answer as long as the connection lives."""
         asked = asyncio.ensure_future(work)
         stopped = asyncio.ensure_future(self._stop.wait())
         try:
@@ -330,8 +333,8 @@ class Connection:
                 task.cancel()
 
     async def _refused(self, error: McpError) -> EnvironmentFault:
-        """The fault of a server that answered with an error, or by ending."""
-        if error.error.code not in _OVER:  # of this call alone
+        """Return the fault of a server that answered with an error, or ended."""
+        if error.error.code not in _OVER:  # affects this call only
             return EnvironmentFault(
                 self._server.hide(f"server {self._name!r}: {error.error.message}")
             )
@@ -344,20 +347,18 @@ class Connection:
         if self.gone:
             return self._fault()
         return EnvironmentFault(
-            self._server.hide(f"server {self._name!r} answered what is no result: {_reason(error)}")
+            self._server.hide(f"server {self._name!r} returned an invalid result: {_reason(error)}")
         )
 
     def _fault(self) -> EnvironmentFault:
-        said = (
-            f" (it said: {self._streams.said})"
-            if self._streams is not None and self._streams.said
-            else ""
-        )
-        return EnvironmentFault(self._server.hide(f"server {self._name!r}: {self._why}{said}"))
+        output = ""
+        if self._streams is not None and self._streams.said:
+            output = f" (last stderr line: {self._streams.said})"
+        return EnvironmentFault(self._server.hide(f"server {self._name!r}: {self._why}{output}"))
 
 
 def _reason(error: BaseException) -> str:
-    """The first cause, in a line."""
+    """Return the first cause in one line."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     kind = "" if isinstance(error, McpError) else f"{type(error).__name__}: "

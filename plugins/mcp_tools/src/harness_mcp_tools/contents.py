@@ -1,4 +1,4 @@
-"""What a tool gave, as the text that a model is shown."""
+"""Convert a tool's result to the text that a model is shown."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mcp.types import (
 
 
 def text_of(result: CallToolResult) -> str:
-    """Texts as they are, in order; of what is no text a line each that says what it is."""
+    """Return texts unchanged, in order, and one descriptive line for each other content."""
     parts = [_text(part) for part in result.content]
     if not parts and result.structuredContent is not None:
         parts = [json.dumps(result.structuredContent, ensure_ascii=False)]

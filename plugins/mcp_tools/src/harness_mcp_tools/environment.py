@@ -1,4 +1,4 @@
-"""The environment `mcp`: tools that MCP servers carry out."""
+"""The environment `mcp`: tools of MCP servers."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from harness_mcp_tools.connection import Connection
 from harness_mcp_tools.servers import Server
 
 MCP = "mcp"
-"""Where a task's data has its servers, and the tools of each as they were when the tasks were loaded."""
+"""Key in a task's data with its servers, and their tools when the tasks were loaded."""
 
 
 class Pool:
-    """Connections that attempts share: one a server, for as long as its process, and this one, live."""
+    """Shared connections, one per server, for the lifetime of its process and of this one."""
 
     def __init__(self) -> None:
         self._kept: dict[str, Connection] = {}
         self._starting: dict[str, asyncio.Lock] = {}
 
     async def get(self, name: str, server: Server) -> Connection:
-        """The connection to a server, which is started where none is, or where it has ended.
+        """Return the connection to a server, which is started if missing or ended.
 
         Raises:
             EnvironmentFault: It does not start.
@@ -41,7 +41,10 @@ class Pool:
 
 
 class McpEnvironment(Environment):
-    """Servers are named by the task set. What an agent is told of their tools was frozen when tasks were loaded."""
+    """Tools of the servers that the task set names.
+
+    Their definitions are frozen when tasks are loaded.
+    """
 
     def __init__(self) -> None:
         self._pools: WeakKeyDictionary[asyncio.AbstractEventLoop, Pool] = WeakKeyDictionary()
@@ -53,19 +56,19 @@ class McpEnvironment(Environment):
         }
 
     def tools_for(self, payload: Mapping[str, Any]) -> tuple[Tool, ...]:
-        """Those of all servers of a task, in the order of the servers."""
-        return tuple(Tool(**one) for server in payload[MCP] for one in server["tools"])
+        """Return the tools of all servers of a task, in the order of the servers."""
+        return tuple(Tool(**tool) for server in payload[MCP] for tool in server["tools"])
 
     def check(self, payload: Mapping[str, Any]) -> None:
-        for one in payload[MCP]:
-            server = Server.model_validate(one["server"])
+        for entry in payload[MCP]:
+            server = Server.model_validate(entry["server"])
             if missing := server.missing():
                 raise RolloutError(
-                    f"server {one['name']!r}: {missing[0]} names no variable that is set on this machine"
+                    f"server {entry['name']!r}: {missing[0]} names a variable that is not set on this machine"
                 )
 
     async def open(self, payload: Mapping[str, Any], attempt: str) -> McpSession:
-        """Connect to every server of a task, and see whether it still offers what the agent is told of."""
+        """Connect to every server of a task, and check that it still offers the same tools."""
         pool = self._pools.setdefault(asyncio.get_running_loop(), Pool())
         session = McpSession(pool, payload)
         try:
@@ -77,13 +80,17 @@ class McpEnvironment(Environment):
 
 
 class McpSession:
-    """One attempt's connections: its own where a server keeps state, else those that all attempts share."""
+    """One attempt's connections: its own for a server with state, otherwise shared ones."""
 
     def __init__(self, pool: Pool, payload: Mapping[str, Any]) -> None:
         self._pool = pool
         self._limits = payload["limits"]
-        self._servers = {one["name"]: Server.model_validate(one["server"]) for one in payload[MCP]}
-        self._tools = {one["name"]: [Tool(**tool) for tool in one["tools"]] for one in payload[MCP]}
+        self._servers: dict[str, Server] = {}
+        self._tools: dict[str, list[Tool]] = {}
+        for entry in payload[MCP]:
+            self._servers[entry["name"]] = Server.model_validate(entry["server"])
+            self._tools[entry["name"]] = [Tool(**tool) for tool in entry["tools"]]
+        self._server_of = {tool.name: name for name, tools in self._tools.items() for tool in tools}
         self._own: dict[str, Connection] = {}
         self._checked: dict[str, Connection] = {}
         self._cut_off: set[str] = set()
@@ -109,13 +116,10 @@ class McpSession:
         return connection
 
     async def call(self, tool: str, arguments: Mapping[str, JSON]) -> Observation:
-        name = next(
-            name for name, tools in self._tools.items() if any(one.name == tool for one in tools)
-        )
+        name = self._server_of[tool]
         connection = self._checked[name]
-        if (
-            connection.gone and not self._servers[name].own
-        ):  # ended by another attempt's call, and without state
+        if connection.gone and not self._servers[name].own:
+            # Another attempt's call ended it. It has no state, so that a new one can replace it.
             connection = self._fit(name, await self._pool.get(name, self._servers[name]))
         try:
             return await connection.call(
@@ -126,25 +130,27 @@ class McpSession:
             raise
 
     async def close(self, read: bool = True) -> Mapping[str, JSON] | None:
-        """Close what is this attempt's own.
+        """Close this attempt's own connections.
 
         Args:
-            read: Whether its state is asked for first.
+            read: Whether to read the final state first.
 
         Raises:
-            EnvironmentFault: Its state cannot be read, or a server hung while the attempt waited for it.
+            EnvironmentFault: The state cannot be read, or a server hung while the attempt waited
+                for it.
         """
         try:
             for name in self._cut_off:
                 await self._checked[name].check()
             return await self._state() if read else None
         finally:
-            for one in self._own.values():
-                one.stop()  # at once, whoever is cancelled then
-            await asyncio.gather(*(one.close() for one in self._own.values()))
+            connections = list(self._own.values())
+            for connection in connections:
+                connection.stop()  # at once, even if the caller is cancelled then
+            await asyncio.gather(*(connection.close() for connection in connections))
 
     async def _state(self) -> Mapping[str, JSON] | None:
-        """The text of each server's resource, by server; None where no server has one."""
+        """Return the text of each server's resource, by server, or None without resources."""
         uris = {name: server.state for name, server in self._servers.items() if server.state}
         limit_s = self._limits["timeout_s"]
         return {
@@ -153,7 +159,7 @@ class McpSession:
 
 
 async def listed(name: str, server: Server) -> tuple[str, Sequence[Tool]]:
-    """What a server calls itself, and its tools, asked of one that is started for it.
+    """Start a server and return its own name and its tools.
 
     Raises:
         EnvironmentFault: It does not start, or does not answer.

@@ -1,4 +1,4 @@
-"""A server over streamable HTTP, by the SDK's client; no answer is held where it is longer than a bound."""
+"""A server over streamable HTTP, by the SDK's client, with answers of bounded length."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ CONNECT_S = 10.0
 
 
 class _Broken(httpx.ReadError):
-    """An answer that was not read to its end, of which the session has been told."""
+    """An incomplete answer that the session already knows of."""
 
 
 class _Bounded(httpx.AsyncByteStream):
-    """An answer's body, as far as the bound; what was wrong with it is told before it is raised."""
+    """An answer's body up to the bound. The session learns of an error before it is raised."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class _Transport(httpx.AsyncHTTPTransport):
 
 @contextlib.asynccontextmanager
 async def http(server: Server) -> AsyncIterator[Streams]:
-    """An MCP session of its own at a server, ended there in the end.
+    """Open an MCP session at a server, and end it there on exit.
 
     Raises:
         EnvironmentFault: A variable that holds a header is not set here.

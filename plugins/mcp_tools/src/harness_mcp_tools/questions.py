@@ -1,4 +1,4 @@
-"""The user's own questions for agents with tools, in JSON lines, a JSON list, CSV or Parquet."""
+"""User-supplied questions for agents with tools, as JSON lines, a JSON list, CSV or Parquet."""
 
 from __future__ import annotations
 
@@ -14,20 +14,23 @@ from harness_sql.sqlite.environment import GOLD_IS
 from harness_sql.tasks.files.reading import Row, Table, missing, read
 
 COLUMNS = ("question", "answer", "id", "split", "cluster", "difficulty", "context", MCP)
-"""Columns that are looked at; those after `answer` may be missing."""
+"""Columns in use; those after `answer` are optional."""
 
 
 def tasks_of(file: Path, split: str) -> list[Task]:
-    """The questions of a file, of the split that it is of, or, where that is empty, of those that its column names.
+    """Return the questions of a file.
+
+    They belong to `split` or, if that is empty, to the split in their column.
 
     Raises:
-        TaskSetError: The file cannot be read, lacks a column, or a line is bad; the message has the place.
+        TaskSetError: The file cannot be read, lacks a column, or a line is invalid; the message has
+            the place.
     """
     table = read(file)
     wanted = ("question", "answer") if split else ("question", "answer", "split")
     if lacking := [name for name in wanted if name not in table.columns]:
         raise TaskSetError(
-            f"{file} has no column {lacking[0]!r}. Columns: {', '.join(wanted)}, and, if you like, "
+            f"{file} has no column {lacking[0]!r}. Columns: {', '.join(wanted)}, and optionally "
             f"{', '.join(name for name in COLUMNS if name not in wanted)}"
         )
     tasks = [_task(table, row, split) for row in table.rows]

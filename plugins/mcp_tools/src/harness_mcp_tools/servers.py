@@ -1,4 +1,4 @@
-"""What is said of an MCP server: how it is started or reached, and by which variables it gets its keys."""
+"""Descriptions of MCP servers: how to start or reach them, and the variables with their keys."""
 
 from __future__ import annotations
 
@@ -14,22 +14,24 @@ from harness.errors import ConfigError, EnvironmentFault
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SHORTEST_KEY = 6
-"""Characters of a value that is worth hiding."""
+"""Shortest value that is hidden."""
 
 
 class Server(BaseModel):
-    """One server, of which this is all that travels: keys stand in environment variables, and only their names here.
+    """One server.
+
+    Only this description travels: keys stay in environment variables, which it names.
 
     Attributes:
         command: The program of a server over stdio.
         args: Its arguments.
-        env: Names of the variables that it gets, beside those without which no program runs.
-        url: Of a server over streamable HTTP, in place of a command.
-        headers: What is sent with each request: the name of the variable that holds a header's value, by header.
-        per_attempt: Whether each attempt has a process of its own, since calls change what later ones find. Over HTTP
-            each attempt has an MCP session of its own anyway.
-        tools: Those that are offered; empty: all.
-        state: URI of a resource that is read at an attempt's end, for the reward.
+        env: Names of the variables that it gets, in addition to those that every program needs.
+        url: Address of a server over streamable HTTP, instead of a command.
+        headers: Headers of each request: by header, the name of the variable with its value.
+        per_attempt: Whether each attempt has its own process, because calls change later results.
+            Over HTTP each attempt has its own MCP session anyway.
+        tools: Tools to offer; empty: all.
+        state: URI of a resource to read at an attempt's end, for the reward.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -59,32 +61,30 @@ class Server(BaseModel):
             )
         if not all(_VARIABLE.fullmatch(name) for name in self.variables):
             raise ValueError(
-                "`env` and `headers` have names of environment variables, never the values"
+                "`env` and `headers` contain names of environment variables, never values"
             )
         if self.state and self.command and not self.per_attempt:
-            raise ValueError(
-                "`state` needs `per_attempt: true`: else it is that of all attempts together"
-            )
+            raise ValueError("`state` needs `per_attempt: true`: otherwise all attempts share it")
         return self
 
     @property
     def variables(self) -> tuple[str, ...]:
-        """Names of all variables that it needs."""
+        """Return the names of all variables that it needs."""
         return (*self.env, *self.headers.values())
 
     @property
     def own(self) -> bool:
-        """Whether each attempt has a connection of its own."""
+        """Return whether each attempt has its own connection."""
         return bool(self.url) or self.per_attempt
 
     def missing(self) -> list[str]:
-        """Where variables are named that are not set here."""
+        """Return the places that name unset variables."""
         places = {f"env[{at}]": name for at, name in enumerate(self.env)}
         places |= {f"headers.{header}": name for header, name in self.headers.items()}
         return [place for place, name in places.items() if name not in os.environ]
 
     def value_of(self, variable: str) -> str:
-        """What a variable holds.
+        """Return the value of a variable.
 
         Raises:
             EnvironmentFault: It is not set here.
@@ -96,23 +96,23 @@ class Server(BaseModel):
         return os.environ[variable]
 
     def hide(self, text: str) -> str:
-        """A text without the values of its variables: a server may say its key."""
+        """Return a text without the values of its variables, because a server may print its key."""
         for name in self.variables:
             value = os.environ.get(name, "")
-            for secret in (value, value.rpartition(" ")[2]):  # of `Bearer KEY` also the key alone
+            for secret in (value, value.rpartition(" ")[2]):  # for `Bearer KEY` also the key alone
                 if len(secret) >= _SHORTEST_KEY:
                     text = text.replace(secret, f"[{name}]")
         return text
 
 
 def servers_of(given: Mapping[str, object], where: str) -> dict[str, Server]:
-    """Servers by name.
+    """Return servers by name.
 
     Args:
-        where: Begins the message, which repeats no value: it might be a key.
+        where: Begins the message, which repeats no value, since that might be a key.
 
     Raises:
-        ConfigError: One is not described as a server is, or names a variable that is not set.
+        ConfigError: A description is invalid, or names a variable that is not set.
     """
     found = {}
     for name, one in given.items():
@@ -126,7 +126,7 @@ def servers_of(given: Mapping[str, object], where: str) -> dict[str, Server]:
             ) from None
         if missing := found[name].missing():
             raise ConfigError(
-                f"{where}.{name}.{missing[0]} names no environment variable that is set. Set it, or correct the name; "
-                "the key itself never stands in a configuration"
+                f"{where}.{name}.{missing[0]} names an environment variable that is not set. Set it, or correct the name; "
+                "a configuration never contains the key itself"
             )
     return found

@@ -1,6 +1,6 @@
-"""A server's process and its messages over stdio, none of which is held where it is longer than a bound.
+"""A server's process and its messages over stdio, with messages of bounded length.
 
-The SDK's own client holds a line, however long, and copies it with every chunk that comes.
+The SDK's own client holds a line of any length, and copies it with every further chunk.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from harness_mcp_tools.servers import Server
 from harness_mcp_tools.streams import MAX_BYTES, Streams, too_long
 
 END_S = 1.0
-"""How long a process may take to end once its stdin is closed, and again once it is asked to."""
+"""Seconds in which a process must end after its stdin is closed, and again after SIGTERM."""
 _ENDS = 4096
-"""Bytes of a message that is too long which may name its request."""
+"""Bytes at each end of an overlong message that may contain its request id."""
 _ID = re.compile(rb'"id"\s*:\s*(\d+)')
 _FIRST = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d+)')
 
 
 @contextlib.asynccontextmanager
 async def stdio(server: Server) -> AsyncIterator[Streams]:
-    """Start a server's process and end it, with all that it started.
+    """Start a server's process, and end it with all its children.
 
     Raises:
         OSError: It cannot be started.
@@ -40,7 +40,7 @@ async def stdio(server: Server) -> AsyncIterator[Streams]:
     named = {name: server.value_of(name) for name in server.env}
     marked = (
         {RUN_MARK: os.environ[RUN_MARK]} if RUN_MARK in os.environ else {}
-    )  # what outlives a run is found by it
+    )  # identifies processes that outlive a run
     process = await asyncio.create_subprocess_exec(
         server.command,
         *server.args,
@@ -63,7 +63,7 @@ async def stdio(server: Server) -> AsyncIterator[Streams]:
 
 
 async def _read(process: Process, streams: Streams) -> None:
-    """Hand the server's messages on until it closes its stdout."""
+    """Pass the server's messages on until it closes its stdout."""
     assert process.stdout is not None
     async with streams.incoming:
         while True:
@@ -75,14 +75,14 @@ async def _read(process: Process, streams: Streams) -> None:
             except asyncio.IncompleteReadError:
                 streams.ended.set()
                 return
-            with contextlib.suppress(ValueError):  # something that the program prints
+            with contextlib.suppress(ValueError):  # other output of the program
                 await streams.incoming.send(
                     SessionMessage(JSONRPCMessage.model_validate_json(line))
                 )
 
 
 async def _skipped(stdout: asyncio.StreamReader) -> SessionMessage:
-    """Read past a message that is too long; what stands for it is an error of the request that it answers."""
+    """Skip an overlong message, and return an error for its request instead."""
     head, tail = b"", b""
     while True:
         try:
@@ -96,7 +96,7 @@ async def _skipped(stdout: asyncio.StreamReader) -> SessionMessage:
 
 
 async def _write(process: Process, streams: Streams) -> None:
-    """Hand our messages to the server until it does not take them any more."""
+    """Send messages to the server until it no longer accepts them."""
     assert process.stdin is not None
     async with streams.outgoing:
         async for message in streams.outgoing:
@@ -107,7 +107,7 @@ async def _write(process: Process, streams: Streams) -> None:
 
 
 async def _listen(process: Process, streams: Streams) -> None:
-    """Keep the last line of what the server says on stderr: why it ended, as a rule."""
+    """Keep the server's last line on stderr, which usually states why it ended."""
     assert process.stderr is not None
     while chunk := await process.stderr.read(1 << 16):
         said = chunk.decode(errors="replace").strip().rpartition("\n")[2].strip()
@@ -115,7 +115,10 @@ async def _listen(process: Process, streams: Streams) -> None:
 
 
 async def _end(process: Process) -> None:
-    """As the protocol asks: close stdin, wait, ask, kill; its children end with it."""
+    """End the process according to the protocol: close stdin, wait, terminate, kill.
+
+    Its children end with it.
+    """
     assert process.stdin is not None
     process.stdin.close()
     for number in (signal.SIGTERM, signal.SIGKILL):

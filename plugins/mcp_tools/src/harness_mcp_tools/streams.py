@@ -1,4 +1,4 @@
-"""What a transport and the SDK's session hand each other, and what stands for a message that is too long."""
+"""Streams between a transport and the SDK's session, and replacements of overlong messages."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from mcp.shared.message import SessionMessage
 from mcp.types import ErrorData, JSONRPCError, JSONRPCMessage
 
 MAX_BYTES = 4 << 20
-"""Of one message of a server; a longer one is not held."""
+"""Most bytes of one message of a server; a longer one is discarded."""
 TOO_LONG = -32099
-"""Code of the error that stands for one, of those that JSON-RPC leaves to implementations."""
+"""Error code for an overlong message, in JSON-RPC's range for implementations."""
 
 
 class Streams:
     """Both ends of a connection's two streams of messages.
 
     Attributes:
-        said: The last line that the server said beside its messages.
-        ended: Set once no message comes any more.
+        said: The server's last line outside of its messages.
+        ended: Set when no further message follows.
     """
 
     def __init__(self) -> None:
@@ -30,6 +30,6 @@ class Streams:
 
 
 def too_long(request: int | str) -> SessionMessage:
-    """The answer to a request whose own is too long."""
+    """Return an error for a request with an overlong answer."""
     said = ErrorData(code=TOO_LONG, message=f"more than {MAX_BYTES >> 20} MiB")
     return SessionMessage(JSONRPCMessage(JSONRPCError(jsonrpc="2.0", id=request, error=said)))

@@ -1,4 +1,4 @@
-"""The task set `mcp`: questions for agents with the tools of MCP servers, whose lists are frozen when it loads."""
+"""The task set `mcp`: questions for agents with tools of MCP servers, frozen at load time."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ SPLITS = ("train", "val", "test")
 
 
 class McpTasks:
-    """Questions of a file, of a file for each split, or of another task set; one of the three.
+    """Questions of one file, of one file per split, or of another task set.
 
     Args:
-        servers: Servers by name: `command`, `args`, `env`, or `url`, `headers`; and `per_attempt`, `tools`, `state`.
+        servers: Servers by name: `command`, `args`, `env`, or `url`, `headers`; and `per_attempt`,
+            `tools`, `state`.
         path: One file of questions, with a column `split`.
         train: The file of the split `train`.
         val: The file of the split `val`.
         test: The file of the split `test`.
-        tasks: A task set whose questions are asked, with these tools instead of its own.
-        options: That task set's.
+        tasks: A task set that provides the questions, with these tools instead of its own.
+        options: Options of that task set.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class McpTasks:
         }
         if sum((path is not None, bool(splits), tasks is not None)) != 1:
             raise ConfigError(
-                "task set 'mcp' takes questions from one place: task.options.path, files of splits "
+                "task set 'mcp' takes questions from exactly one source: task.options.path, files of splits "
                 "(task.options.train, val, test), or another task set (task.options.tasks)"
             )
         self._files = splits if path is None else {"": path.expanduser()}
@@ -68,32 +69,31 @@ class McpTasks:
             self._inner = make(task_set_spec(tasks), options or {}, "task.options.options")
 
     def load(self, split: str) -> Sequence[Task]:
-        """All tasks of a split, each with its servers and what they offered when this was first called.
+        """Return all tasks of a split, each with its servers and their tools at the first call.
 
         Raises:
-            TaskSetError: The split does not exist or is empty, or a server does not start or says nothing of use.
+            TaskSetError: The split does not exist or is empty, or a server does not start or gives
+                no valid answer.
         """
         check_split("mcp", split, SPLITS)
         if self._inner is not None:
             return [
                 self._equipped(replace(task, task_set=MCP), "") for task in self._inner.load(split)
             ]
-        found = [
-            self._equipped(task, task.data[MCP]) for task in self._questions if task.split == split
-        ]
-        if not found:
-            raise TaskSetError(
-                f"{', '.join(map(str, self._files.values()))}: split {split!r} is empty. Add questions"
-            )
-        return found
+        questions = [task for task in self._questions if task.split == split]
+        if not questions:
+            files = ", ".join(map(str, self._files.values()))
+            raise TaskSetError(f"{files}: split {split!r} is empty. Add questions")
+        return [self._equipped(task, task.data[MCP]) for task in questions]
 
     @cached_property
     def _questions(self) -> list[Task]:
         return [task for split, file in self._files.items() for task in tasks_of(file, split)]
 
-    def _equipped(self, task: Task, wanted: str) -> Task:
-        """A task with its servers, those that it names or all, and their tools."""
-        names = [name.strip() for name in wanted.split(",") if name.strip()] or list(self.servers)
+    def _equipped(self, task: Task, server_names: str) -> Task:
+        """Return a task with its tools: of the servers that it names, or of all."""
+        named = [name.strip() for name in server_names.split(",") if name.strip()]
+        names = named or list(self.servers)
         if unknown := [name for name in names if name not in self.servers]:
             raise TaskSetError(
                 f"question {task.id!r} names server {unknown[0]!r}. There are: {', '.join(self.servers)}"
@@ -102,90 +102,95 @@ class McpTasks:
 
     @cached_property
     def _offers(self) -> dict[str, tuple[str, Sequence[Tool]]]:
-        """By server, what it calls itself and its tools, asked once for all tasks."""
-        found = {}
+        """Return each server's own name and tools, requested once for all tasks."""
+        offers = {}
         for name, server in self.servers.items():
             try:
-                found[name] = _offer(name, server)
+                offers[name] = _offer(name, server)
             except EnvironmentFault as error:
                 raise TaskSetError(
                     f"{error} (task.options.servers.{name}). Start it by hand to see more"
                 ) from error
         taken: dict[str, str] = {}
-        for name, (_, tools) in found.items():
-            wanted = self.servers[name].tools
-            if lacking := set(wanted) - {tool.name for tool in tools}:
+        for name, (_, tools) in offers.items():
+            missing = set(self.servers[name].tools) - {tool.name for tool in tools}
+            if missing:
                 raise TaskSetError(
-                    f"task.options.servers.{name}.tools: it has no tool {min(lacking)!r}"
+                    f"task.options.servers.{name}.tools: it has no tool {min(missing)!r}"
                 )
             for tool in tools:
                 if tool.name in taken:
                     raise TaskSetError(
-                        f"servers {taken[tool.name]!r} and {name!r} both have a tool {tool.name!r}. Choose those that "
-                        f"are offered: task.options.servers.{name}.tools"
+                        f"servers {taken[tool.name]!r} and {name!r} both have a tool {tool.name!r}. Choose the tools "
+                        f"to offer: task.options.servers.{name}.tools"
                     )
                 taken[tool.name] = name
-        return found
+        return offers
 
     @cached_property
     def _frozen(self) -> dict[str, dict[str, object]]:
-        return {
-            name: {
+        frozen: dict[str, dict[str, object]] = {}
+        for name, server in self.servers.items():
+            _, tools = self._offers[name]
+            frozen[name] = {
                 "name": name,
                 "server": server.model_dump(mode="json", exclude_defaults=True),
-                "tools": [asdict(tool) for tool in self._offers[name][1]],
+                "tools": [asdict(tool) for tool in tools],
             }
-            for name, server in self.servers.items()
-        }
+        return frozen
 
     def context(self, task: Task) -> Mapping[str, str]:
         if self._inner is not None:
             return self._inner.context(task)
-        return {"context": told} if (told := task.data["context"]) else {}
+        context = task.data["context"]
+        return {"context": context} if context else {}
 
     def describe(self) -> Mapping[str, object]:
-        """What the servers are and offer, and hashes of the questions; no command, path or address of this machine."""
-        about = {
-            name: {
+        """Return servers and tools with hashes of the questions.
+
+        No command, path or address of this machine.
+        """
+        servers = {}
+        for name, (title, tools) in self._offers.items():
+            definitions = [tool.definition for tool in tools]
+            servers[name] = {
                 "server": title,
-                "tools_sha256": digest({"tools": [tool.definition for tool in tools]}),
+                "tools_sha256": digest({"tools": definitions}),
                 "per_attempt": self.servers[name].own,
             }
-            for name, (title, tools) in self._offers.items()
-        }
         if self._inner is not None:
-            return {"name": MCP, "servers": about, "tasks": dict(self._inner.describe())}
-        asked = {
-            split: [task for task in self._questions if task.split == split] for split in SPLITS
-        }
-        return {
-            "name": MCP,
-            "servers": about,
-            "counts": {split: len(tasks) for split, tasks in asked.items() if tasks},
-            "questions_sha256": {split: _hash(tasks) for split, tasks in asked.items() if tasks},
-        }
+            return {"name": MCP, "servers": servers, "tasks": dict(self._inner.describe())}
+        counts = {}
+        hashes = {}
+        for split in SPLITS:
+            tasks = [task for task in self._questions if task.split == split]
+            if tasks:
+                counts[split] = len(tasks)
+                hashes[split] = _hash(tasks)
+        return {"name": MCP, "servers": servers, "counts": counts, "questions_sha256": hashes}
 
     def check(self) -> list[str]:
-        """Servers that now offer something else, and files that the other task set says have changed."""
+        """Return servers with changed tools, and changed files of the other task set."""
         changed = []
         for name, server in self.servers.items():
             try:
                 now = _offer(name, server)
             except EnvironmentFault:
-                continue  # whether it is there says nothing of what it offered
-            changed += [] if now == self._offers[name] else [f"what server {name!r} offers"]
+                continue  # an unreachable server does not mean that its tools changed
+            if now != self._offers[name]:
+                changed.append(f"the tools of server {name!r}")
         return changed + (self._inner.check() if self._inner is not None else [])
 
 
 def _offer(name: str, server: Server) -> tuple[str, Sequence[Tool]]:
-    """As `listed`, in a thread of its own: whoever loads tasks may be in an event loop."""
+    """Call `listed` in a separate thread, because the caller may be in an event loop."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(lambda: asyncio.run(listed(name, server))).result()
 
 
 def _hash(tasks: Sequence[Task]) -> str:
-    asked = [
+    contents = [
         [task.id, task.question, task.gold, task.cluster, task.data["context"], task.data[MCP]]
         for task in tasks
     ]
-    return hashlib.sha256(json.dumps(asked).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(contents).encode()).hexdigest()

@@ -1,9 +1,9 @@
-"""`harness power`: how many seeds and questions find an effect, from the variances of runs that exist."""
+"""`harness power`: the seeds and questions that detect an effect, from existing runs."""
 
 from __future__ import annotations
 
 HARNESS_API = 1
 COMMANDS: dict[str, tuple[str, str]] = {
-    "power": ("harness_power.command", "Seeds and items needed for an effect.")
+    "power": ("harness_power.command", "Compute the seeds and questions that detect an effect.")
 }
-"""Command by name: module and summary, as in `harness.cli`."""
+"""Map commands to module and summary, as in `harness.cli`."""

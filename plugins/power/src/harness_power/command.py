@@ -23,35 +23,31 @@ def power(
     runs: Annotated[
         list[Path] | None,
         typer.Argument(
-            help="Runs or studies to learn variances from.", autocompletion=complete.runs
+            help="Runs or studies to estimate variances from.", autocompletion=complete.runs
         ),
     ] = None,
-    effect: Annotated[float, typer.Option(help="The difference to be found, in points.")] = 5.0,
-    power: Annotated[
-        float, typer.Option("--power", help="With which probability it should be found.")
-    ] = 0.8,
-    alpha: Annotated[float, typer.Option(help="Accepted chance of a false alarm.")] = 0.05,
+    effect: Annotated[float, typer.Option(help="The difference to detect, in points.")] = 5.0,
+    power: Annotated[float, typer.Option("--power", help="Probability of detecting it.")] = 0.8,
+    alpha: Annotated[float, typer.Option(help="Accepted probability of a false alarm.")] = 0.05,
     arms: Annotated[
         int | None,
-        typer.Option(
-            help="Arms that the study holds against its baseline; by default those given."
-        ),
+        typer.Option(help="Number of arms compared with the baseline; by default those given."),
     ] = None,
     margin: Annotated[
-        float | None, typer.Option(help="Margin of equivalence, e.g. 0.05; a study states its own.")
+        float | None, typer.Option(help="Margin of equivalence, e.g. 0.05; by default the study's.")
     ] = None,
     baseline: Annotated[
         str | None, typer.Option(help="The arm that others are compared with.")
     ] = None,
-    runs_dir: Annotated[Path, typer.Option(help="Where runs are looked for.")] = Path("runs"),
+    runs_dir: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("runs"),
     json_: complete.Json = False,
 ) -> None:
-    """How many seeds and questions find an effect of so many points, and what that takes in measured time."""
+    """Compute how many seeds and questions detect an effect, and their measured cost."""
     if not 0 < power < 1 or not 0 < alpha < 1:
         raise UserError("--power and --alpha lie between 0 and 1")
     if not runs and not runs_dir.is_dir():
         raise UserError(
-            f"there are no runs in {runs_dir} to learn variances from. Start some: harness study"
+            f"there are no runs in {runs_dir} to estimate variances from. Start some: harness study"
         )
     found = planned(
         select(runs or [runs_dir], runs_dir), effect / 100, power, alpha, arms, margin, baseline
@@ -95,7 +91,7 @@ def _show(planned: Planned, effect: float, power: float, alpha: float) -> None:
         f"{100 * (found.cell + found.score) ** 0.5:.1f} points."
     )
     out.print(
-        f"As it is, a difference of {100 * planned.now:.1f} points is found with probability {power:g}."
+        f"As it is, a difference of {100 * planned.now:.1f} points is detected with probability {power:g}."
     )
     against = "one arm" if family == 1 else f"each of {family} arms (Holm)"
     title = f"For {effect:g} points, power {power:g}, alpha {alpha:g}, {against} against the baseline; runs of two arms"
@@ -109,7 +105,7 @@ def _show(planned: Planned, effect: float, power: float, alpha: float) -> None:
     out.print(shown, soft_wrap=False)
     if len(found.sizes) == 1:
         out.print(
-            "One cluster: by how much others differ is not known, so none are added, and what is found holds for "
+            "One cluster: the variance between clusters is unknown, so none are added, and the result holds for "
             "questions like these."
         )
     if planned.run_s is not None:

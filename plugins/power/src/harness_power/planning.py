@@ -1,4 +1,4 @@
-"""How many seeds and questions an effect of a given size needs, from the variances of runs that exist."""
+"""Seeds and questions that detect an effect, from the variances of existing runs."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ MOST_SEEDS = 1000
 
 
 class Plan(TypedDict):
-    """What an effect takes with one validation set, as `harness power` says."""
+    """The cost of detecting an effect with one validation set, for `harness power`."""
 
-    clusters: Annotated[int, "groups of alike questions in it"]
+    clusters: Annotated[int, "groups of dependent questions in it"]
     questions: Annotated[int, "of the validation set"]
-    seeds: Annotated[int | None, "None where no number is enough"]
+    seeds: Annotated[int | None, "None if no number is enough"]
     runs: Annotated[int | None, "of two arms"]
     machine_s: Annotated[float | None, "by the measured time of a run"]
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What an effect takes.
+    """The cost of detecting an effect.
 
     Attributes:
         family: Arms that are compared with the baseline.
-        rows: Seeds needed, by validation set.
-        now: The smallest difference that is found with the runs that there are.
-        run_s: The median time of a run; None where none was measured.
-        equivalence: Seeds that show it with the power stated, at no true difference; None without a margin, or
-            where 200 are not enough.
-        lowest: The mean reward of the run that ends lowest.
-        ceiling: Whether what is left to gain is less than the effect, or the task set is saturated.
-        span: Between which values rewards lie.
+        rows: Required seeds, by validation set.
+        now: The smallest difference that the existing runs detect.
+        run_s: The median time of a run; None if none was measured.
+        equivalence: Seeds that show equivalence with the given power, at no true difference; None
+            without a margin, or if 200 are not enough.
+        lowest: The mean reward of the run with the lowest final one.
+        ceiling: Whether the possible gain is less than the effect, or the task set is saturated.
+        span: Lowest and highest reward.
     """
 
     variances: Variances
@@ -73,11 +73,13 @@ def planned(
     margin: float | None = None,
     baseline: str | None = None,
 ) -> Planned:
-    """What it takes to find an effect, by the finished runs of a selection; `margin` and `baseline` as a study's own.
+    """Return the cost of detecting an effect, from the finished runs of a selection.
+
+    `margin` and `baseline` default to the study's own.
 
     Args:
         effect: In units of the reward.
-        arms: Those compared with the baseline, by default all that were selected.
+        arms: Number of arms to compare with the baseline, by default all selected ones.
 
     Raises:
         UserError: No run has finished, a number is out of its range, or no variance is known.
@@ -87,7 +89,9 @@ def planned(
         if run.finished and len(run.validation()):
             found_arms.setdefault(run.arm, []).append(run)
     if not found_arms:
-        raise UserError("no finished run to learn from. `harness runs list` shows what there is")
+        raise UserError(
+            "no finished run to estimate variances from. `harness runs list` shows all runs"
+        )
     family = max(len(found_arms) - 1, 1) if arms is None else arms
     margin = selection.study.get("margin") if margin is None else margin
     pilots = [run for group in found_arms.values() for run in group]
@@ -102,13 +106,10 @@ def planned(
             f"--arms is 1 or more; a margin lies between 0 and {width:g} (0.05 is 5 points)"
         )
     found = variances(found_arms, baseline or selection.study.get("baseline"))
-    walls = [
-        result["wall_s"]
-        for result in (run.record["result"] for run in pilots)
-        if result and result.get("wall_s")
-    ]
+    results = [run.record["result"] for run in pilots]
+    walls = [result["wall_s"] for result in results if result and result.get("wall_s")]
     run_s = statistics.median(walls) if walls else None
-    strictest = alpha / family  # Holm's first step, which every arm passes in the worst case
+    strictest = alpha / family  # Holm's first step, which every arm must pass in the worst case
     lowest = min(cast(float, scores([run])["value"].mean()) for run in pilots)
     return Planned(
         variances=found,
@@ -130,13 +131,13 @@ def planned(
 
 
 def variances(arms: dict[str, list[Run]], baseline: str | None = None) -> Variances:
-    """Variance components of clusters of any size, averaged over all arms against the baseline.
+    """Return variance components for clusters of any size, averaged over arms.
 
-    With one arm of several seeds, differences between its own seeds stand in: what two arms differ by when
-    nothing but chance separates them.
+    With one arm of several seeds, differences between its own seeds are used instead: they show by
+    how much two equal arms differ by chance.
 
     Raises:
-        UserError: There are too few runs to see any variance, or there is no such baseline.
+        UserError: There are too few runs to estimate a variance, or the baseline does not exist.
     """
     names = list(arms)
     base = (
@@ -172,7 +173,7 @@ def variances(arms: dict[str, list[Run]], baseline: str | None = None) -> Varian
 def needed(
     found: Variances, effect: float, power: float, alpha: float, sizes: Sequence[int]
 ) -> int | None:
-    """The fewest seeds that find an effect; None where no number of seeds does."""
+    """Return the fewest seeds that detect an effect, or None if no number of seeds does."""
     low, high = 1, 2
     while found.detectable(high, sizes, power, alpha) > effect:
         if high == MOST_SEEDS:
@@ -190,10 +191,10 @@ def needed(
 def plan(
     found: Variances, effect: float, power: float, alpha: float, run_s: float | None
 ) -> list[Plan]:
-    """Seeds needed for several validation sets, with measured machine time of two arms.
+    """Return the required seeds for several validation sets, with machine time of two arms.
 
-    Sets grow by as many more questions of the same clusters, or by as many more clusters of the same sizes, if there
-    are several to know by what clusters vary.
+    Sets grow by more questions of the same clusters or, with several clusters to estimate their
+    variance, by more clusters of the same sizes.
     """
     rows: list[Plan] = []
     for factor in (1, 2, 4):
@@ -220,20 +221,21 @@ def plan(
 
 
 def _components(table: pl.DataFrame, around: bool = False) -> np.ndarray:
-    """Variances between seeds, clusters, questions, cells (seed and cluster) and scores of one table of differences.
+    """Return variances between seeds, clusters, questions, cells (seed and cluster) and scores.
 
-    Sums of squares of every grouping are set to what they are expected to be, and the equations solved. It holds for
-    clusters of any size, and where scores are missing. A component that comes out negative is left out, the most
-    negative first, and the others are fitted anew: cut at 0 it would make their sum too large. With one cluster
-    neither clusters nor questions are told apart from the mean.
+    Sums of squares of every grouping are set to their expected values, and the equations solved.
+    The method holds for clusters of any size and with missing scores. Negative components are left
+    out, the most negative first, and the others fitted again: setting them to 0 would make the sum
+    too large. With one cluster, clusters and questions cannot be distinguished from the mean.
 
-    Source: Henderson 1953, Biometrics 9, 226-252, method 1; Searle, Casella and McCulloch 1992, Variance Components,
-    chapter 5; Thompson 1962, Ann. Math. Stat. 33, 273-289, for leaving out.
+    Source: Henderson 1953, Biometrics 9, 226-252, method 1; Searle, Casella and McCulloch 1992,
+    Variance Components, chapter 5; Thompson 1962, Ann. Math. Stat. 33, 273-289, for leaving out.
 
     Args:
-        table: Columns `seed`, `cluster`, `task_id`, `value`.
-        around: The differences are those of `_neighbours`. They sum to 0, so their mean is known and costs no degree
-            of freedom: what n seeds differ by comes out n / (n - 1) times too large, and is brought back.
+        table: Columns `seed`, `cluster`, `task_id`, `value`; one table of differences.
+        around: The differences are those of `_neighbours`. They sum to 0, so their mean is known
+            and costs no degree of freedom: the variance of n seeds comes out n / (n - 1) times too
+            large, and is corrected.
     """
     values = table["value"].to_numpy()
     seed, cluster, question = (codes(table[name]) for name in ("seed", "cluster", "task_id"))
@@ -255,30 +257,25 @@ def _components(table: pl.DataFrame, around: bool = False) -> np.ndarray:
     counts = {name: np.bincount(group[name]) for name in names}
 
     def expected(by: str, component: str) -> float:
-        """How often a component's variance is in the sum over groups of (sum of values)^2 / size."""
+        """Return a variance's coefficient in the sum over groups of (sum of values)^2 / size."""
         width = len(counts[component])
         pairs, sizes = np.unique(group[by] * width + group[component], return_counts=True)
         return float((sizes**2 / counts[by][pairs // width]).sum())
 
     solved: dict[str, float] = {}
     while not solved or min(solved[name] for name in names[1:]) < 0:
-        names = [
-            name
-            for name in names
-            if not solved or name != min(names[1:], key=lambda one: solved[one])
-        ]
+        if solved:
+            most_negative = min(names[1:], key=lambda name: solved[name])
+            names = [name for name in names if name != most_negative]
         squares = [
             (np.bincount(group[name], values) ** 2 / np.maximum(counts[name], 1)).sum()
             for name in names
         ]
-        matrix = np.array([[expected(by, component) for component in names] for by in names])
-        solved = dict(
-            zip(
-                names,
-                np.linalg.lstsq(matrix, np.array(squares), rcond=None)[0].tolist(),
-                strict=True,
-            )
-        )
+        rows = []
+        for by in names:
+            rows.append([expected(by, component) for component in names])
+        solution = np.linalg.lstsq(np.array(rows), np.array(squares), rcond=None)[0]
+        solved = dict(zip(names, solution.tolist(), strict=True))
         if len(names) == 2:
             break
     if not several:
@@ -289,19 +286,21 @@ def _components(table: pl.DataFrame, around: bool = False) -> np.ndarray:
 
 
 def _within(arms: dict[str, list[Run]]) -> list[pl.DataFrame]:
-    """Differences of neighbouring seeds within the arms that have three or more."""
-    found = []
+    """Return differences of neighbouring seeds within the arms that have three or more."""
+    tables = []
     for runs in arms.values():
         if len(runs) < 3:
             continue
         pairs = []
-        for place, (one, other) in enumerate(_neighbours(runs)):
-            mine, theirs = (scores([run]).with_columns(seed=place) for run in (one, other))
-            pairs.append(paired_differences(mine, theirs)[0])
-        found.append(pl.concat(pairs))
-    return found
+        for place, (first, second) in enumerate(_neighbours(runs)):
+            # Both runs get the same seed, so that their scores are paired.
+            first_scores = scores([first]).with_columns(seed=place)
+            second_scores = scores([second]).with_columns(seed=place)
+            pairs.append(paired_differences(first_scores, second_scores)[0])
+        tables.append(pl.concat(pairs))
+    return tables
 
 
 def _neighbours(runs: Sequence[Run]) -> list[tuple[Run, Run]]:
-    """Every run with the next one, around: every run counts alike, and the differences sum to 0."""
+    """Return cyclic pairs of neighbouring runs, so that all count equally and differences sum to 0."""
     return [(run, runs[(index + 1) % len(runs)]) for index, run in enumerate(runs)]

@@ -1,4 +1,4 @@
-"""reasoning_gym as a task set: questions generated from a seed, answered in words, graded by their own rules."""
+"""reasoning_gym as a task set: generated questions, answered in words, graded by its rules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def harness_environments() -> list[EnvironmentSpec]:
         EnvironmentSpec(
             "no_tools",
             "harness_reasoning_gym.environment:NoTools",
-            "no tool: questions to think about",
+            "no tools: questions that need reasoning only",
         )
     ]
 
@@ -37,7 +37,7 @@ def harness_rewards() -> list[RewardSpec]:
         RewardSpec(
             "reasoning_gym",
             "harness_reasoning_gym.reward:ReasoningGym",
-            "what the data set's own rule gives for the text between <answer> and </answer>",
+            "the data set's own grade of the text between <answer> and </answer>",
             graded=True,
         )
     ]

@@ -9,7 +9,7 @@ from harness import Environment, Task
 
 
 class NoTools(Environment):
-    """Nothing to call: requests offer no tools, and an answer is what the model says."""
+    """An environment without tools: the answer is the model's text."""
 
     def payload(self, task: Task, limits: Mapping[str, object]) -> Mapping[str, Any]:
         return {}

@@ -1,4 +1,4 @@
-"""Grades answers: one JSON object a line in, one out. Ends with the process that asks."""
+"""Grade answers: one JSON object per line in, one out. Ends with the parent process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 
 def main() -> None:
-    """Grade until the input ends."""
+    """Grade answers until the input ends."""
     from harness_reasoning_gym.puzzles import extract_answer, puzzles
 
     out = sys.stdout

@@ -1,4 +1,4 @@
-"""reasoning_gym's data sets, made alike wherever a question is asked or graded."""
+"""reasoning_gym's data sets, identical in the task set and in the grader."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from harness import TaskSetError
 
-with warnings.catch_warnings():  # what it imports is older than Python's warnings
+with warnings.catch_warnings():  # its dependencies trigger warnings of newer Python versions
     warnings.simplefilter("ignore")
     from reasoning_gym.factory import CURRICULA, DATASETS
     from reasoning_gym.utils import extract_answer as extract_answer
@@ -19,14 +19,14 @@ with warnings.catch_warnings():  # what it imports is older than Python's warnin
 
 @lru_cache(maxsize=8)
 def puzzles(dataset: str, level: int, parameters: str, seed: int, size: int) -> Any:
-    """A data set of so many puzzles.
+    """Return a data set of `size` puzzles.
 
     Args:
-        level: Difficulty, as the data set's curriculum counts; 0 is its first.
+        level: Difficulty in the data set's curriculum; 0 is the lowest.
         parameters: Further parameters of its configuration, a JSON object.
 
     Raises:
-        TaskSetError: There is no such data set, level or parameter.
+        TaskSetError: The data set, level or parameter does not exist.
     """
     if dataset not in DATASETS:
         near = get_close_matches(dataset, DATASETS, 1)

@@ -12,14 +12,14 @@ import weakref
 from harness import Attempt, Task, Verdict
 
 LIMIT_S = 20.0
-"""For one grade. Some rules compute with the answer, which may be anything."""
+"""Seconds for one grade. Some rules compute with the answer, which is untrusted."""
 
 
 class ReasoningGym:
-    """0 to 1 by the rule of the puzzle's data set, for the text between the last `<answer>` and `</answer>`.
+    """0 to 1 by the rule of the puzzle's data set, for the text in the last `<answer>`.
 
-    The rules evaluate what a policy wrote, some as formulas, so they run in a process of their own, which is ended and
-    made anew where one does not come to an end.
+    The rules evaluate a policy's text, some as formulas. They run in a separate process, which is
+    replaced if a rule does not end.
     """
 
     version = "reasoning_gym/1"
@@ -32,16 +32,16 @@ class ReasoningGym:
         asked = json.dumps({**task.data, "answer": attempt.answer}).encode() + b"\n"
         said, late = await asyncio.to_thread(self._ask, asked)
         if late:
-            return Verdict(None, f"the grade was not there within {LIMIT_S:g} s")
+            return Verdict(None, f"there was no grade within {LIMIT_S:g} s")
         if not said:
-            return Verdict(None, "the grader ended with this answer")
+            return Verdict(None, "the grader crashed on this answer")
         grade = json.loads(said)
         if "error" in grade:
             return Verdict(None, f"the grader failed: {grade['error']}")
         return Verdict(grade["score"], grade["reason"])
 
     def _ask(self, asked: bytes) -> tuple[bytes, bool]:
-        """What the grader says, and whether it was ended for being late."""
+        """Return the grader's answer, and whether the grader was ended for being late."""
         with self._lock:
             process = self._grader()
             assert process.stdin is not None and process.stdout is not None
@@ -66,7 +66,7 @@ class ReasoningGym:
             return said, late.is_set()
 
     def _grader(self) -> subprocess.Popen[bytes]:
-        """The process that grades, made anew where it has ended; it goes with this reward."""
+        """Return the grading process, restarted if it has ended; it ends with this reward."""
         if self._process is None or self._process.poll() is not None:
             command = (sys.executable, "-m", "harness_reasoning_gym.grader")
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)

@@ -11,7 +11,7 @@ from harness import Task, TaskSetError
 from harness.tasks import check_split
 
 VAL_SEED = 1 << 24
-"""Puzzle n of a data set is made from its seed plus n, so this keeps those of the two splits apart."""
+"""Puzzle n of a data set uses its seed plus n, so this offset separates the two splits."""
 FORM = "Give the final answer, and nothing else, between <answer> and </answer>."
 
 
@@ -20,9 +20,9 @@ class ReasoningGymTasks:
 
     Args:
         dataset: A data set of reasoning_gym.
-        level: Difficulty, as its curriculum counts.
-        seed: Of the questions, whatever the run's.
-        parameters: Of its configuration, for example `{max_terms: 3}`.
+        level: Difficulty in its curriculum.
+        seed: Seed of the questions, independent of the run's.
+        parameters: Parameters of its configuration, for example `{max_terms: 3}`.
     """
 
     def __init__(
@@ -48,46 +48,42 @@ class ReasoningGymTasks:
             )
 
     def load(self, split: str) -> Sequence[Task]:
-        """Questions of a split; no question of `val` is one of `train`, and none comes twice."""
+        """Return the questions of a split, without duplicates and overlaps between splits."""
         check_split("reasoning_gym", split, self.sizes)
         seen = {task.question for task in self.load("val")} if split == "train" else set()
         tasks = []
-        for task in self._made(split):
+        for task in self._generate(split):
             if task.question not in seen:
                 seen.add(task.question)
                 tasks.append(task)
         if not tasks:
             raise TaskSetError(
-                f"all {split} questions are in val, too: {self.dataset!r} has too few at this difficulty"
+                f"all {split} questions are also in val: {self.dataset!r} has too few at this difficulty"
             )
         return tasks
 
-    def _made(self, split: str) -> list[Task]:
+    def _generate(self, split: str) -> list[Task]:
         from harness_reasoning_gym.puzzles import puzzles
 
         size = self.sizes[split]
-        of = (
-            self.dataset,
-            self.level,
-            self.parameters,
-            self.seed + (VAL_SEED if split == "val" else 0),
-            size,
-        )
-        made = puzzles(*of)
-        return [
-            Task(
+        seed = self.seed + (VAL_SEED if split == "val" else 0)
+        parameters = (self.dataset, self.level, self.parameters, seed, size)
+        generated = puzzles(*parameters)
+        tasks = []
+        for number in range(size):
+            entry = generated[number]
+            task = Task(
                 id=f"{self.dataset}/{split}/{number}",
                 task_set="reasoning_gym",
                 split=split,
                 question=entry["question"],
-                gold=str(
-                    entry["answer"] or ""
-                ),  # of some puzzles many answers are right, and none is given
+                # Some puzzles have many right answers and no single gold.
+                gold=str(entry["answer"] or ""),
                 difficulty=str(self.level),
-                data={"puzzles": list(of), "number": number},
+                data={"puzzles": list(parameters), "number": number},
             )
-            for number, entry in enumerate(made[number] for number in range(size))
-        ]
+            tasks.append(task)
+        return tasks
 
     def context(self, task: Task) -> Mapping[str, str]:
         return {"form": FORM}

@@ -1,4 +1,4 @@
-"""Processes beside ours, for what has an environment of its own or runs what others wrote."""
+"""Side processes, for code with an environment of its own or from untrusted sources."""
 
 from harness_side.process import INHERITED, OURS, Pool, SideProcess
 from harness_side.session import Payload, SideEnvironment, SideSession

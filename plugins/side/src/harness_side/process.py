@@ -1,4 +1,4 @@
-"""A process beside ours that answers a JSON object a line; its faults are typed where they happen."""
+"""A side process that answers one JSON object per line, with typed faults."""
 
 from __future__ import annotations
 
@@ -20,25 +20,26 @@ from harness.rollout.processes import RUN_MARK
 Answer = TypeVar("Answer", bound=Mapping[str, Any])
 Process = TypeVar("Process", bound="SideProcess[Any]")
 MAX_BYTES = 4 << 20
-"""Of one line that a side process says; one that is longer is not held, and ends the process."""
+"""Most bytes of one line from a side process. A longer line is discarded and ends the process."""
 INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", RUN_MARK)
-"""Variables of ours that it gets: no key is among them."""
+"""Environment variables that a side process inherits; none of them holds a key."""
 OURS = ("PYTHONPATH", "VIRTUAL_ENV")
-"""And those that it gets too where its interpreter is ours."""
+"""Further inherited variables if it uses this process's interpreter."""
 
 
 class SideProcess(Generic[Answer]):
-    """One such process, which any thread or event loop may ask; it ends with its owner.
+    """One side process, usable from any thread or event loop; it ends with its owner.
 
-    What is asked gets an `id`, which the answer has too. An answer with `fault` says what went wrong, and nothing else.
+    Each request gets an `id`, which its answer repeats. An answer with `fault` states an error and
+    nothing else.
 
     Args:
-        command: What starts it.
-        name: What it is called where it is at fault.
-        inherited: Names of variables that it gets of ours.
+        command: Command line of the process.
+        name: Name in messages about its faults.
+        inherited: Names of the environment variables that it inherits.
 
     Attributes:
-        why: Why it has ended, once it has.
+        why: Why it has ended; empty while it runs.
 
     Raises:
         OSError: It does not start.
@@ -53,7 +54,7 @@ class SideProcess(Generic[Answer]):
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={one: os.environ[one] for one in inherited if one in os.environ},
+            env={key: os.environ[key] for key in inherited if key in os.environ},
         )
         self.why = ""
         self._numbers = itertools.count()
@@ -75,62 +76,63 @@ class SideProcess(Generic[Answer]):
 
     @property
     def gone(self) -> bool:
-        """Whether it has ended, by whatever cause."""
+        """Return whether it has ended for any reason."""
         return bool(self.why) or self._process.poll() is not None
 
-    def asked(self, what: Mapping[str, object]) -> Future[Answer]:
-        """Ask, and get what will be the answer.
+    def send(self, request: Mapping[str, object]) -> Future[Answer]:
+        """Send a request and return the future answer.
 
         Raises:
-            EnvironmentFault: Nobody is there to be asked; the future raises it where none answers.
+            EnvironmentFault: The process has ended. If it ends later, the future raises this.
         """
         number, answer = next(self._numbers), Future[Answer]()
         with self._lock:
             if self.why:
                 raise self._fault()
             self._waiting[number] = answer
-        line = json.dumps({**what, "id": number}).encode() + b"\n"
+        line = json.dumps({**request, "id": number}).encode() + b"\n"
         assert self._process.stdin is not None
         try:
             with self._writing:
                 self._process.stdin.write(line)
                 self._process.stdin.flush()
         except (OSError, ValueError):
-            self.end("it does not take what it is asked")
+            self.end("it does not read its input")
         return answer
 
-    async def ask(self, limit_s: float, what: Mapping[str, object]) -> Answer:
-        """The answer; who is cancelled leaves it to itself.
+    async def ask(self, limit_s: float, request: Mapping[str, object]) -> Answer:
+        """Return the answer to a request. After a cancellation the answer is ignored.
 
         Raises:
-            EnvironmentFault: There is none within the limit, which ends the process.
+            EnvironmentFault: There is no answer within the limit, which ends the process.
         """
-        answer = await asyncio.to_thread(self.asked, what)
+        answer = await asyncio.to_thread(self.send, request)
         try:
             async with asyncio.timeout(limit_s):
-                return _told(await asyncio.wrap_future(answer), self.name)
+                return _checked(await asyncio.wrap_future(answer), self.name)
         except TimeoutError:
-            self.end(f"it gave no answer within {limit_s:g} s")
+            self.end(f"it did not answer within {limit_s:g} s")
             raise self._fault() from None
 
-    def wait(self, limit_s: float, what: Mapping[str, object]) -> Answer:
-        """As `ask`, where there is no event loop."""
-        return self.told(self.asked(what), limit_s)
+    def wait(self, limit_s: float, request: Mapping[str, object]) -> Answer:
+        """Return the answer like `ask`, without an event loop."""
+        return self.receive(self.send(request), limit_s)
 
-    def told(self, answer: Future[Answer], limit_s: float) -> Answer:
-        """What was asked before.
+    def receive(self, answer: Future[Answer], limit_s: float) -> Answer:
+        """Return the answer to an earlier request.
 
         Raises:
-            EnvironmentFault: It is not there within the limit, which ends the process, or says that it is at fault.
+            EnvironmentFault: It does not arrive within the limit, which ends the process, or it
+                states a fault.
         """
         try:
-            return _told(answer.result(limit_s), self.name)
+            return _checked(answer.result(limit_s), self.name)
         except TimeoutError:
-            self.end(f"it gave no answer within {limit_s:g} s")
+            self.end(f"it did not answer within {limit_s:g} s")
             raise self._fault() from None
 
     def end(self, why: str) -> None:
-        """End the process; whoever waits for an answer gets a fault."""
+        """End the process. Every pending request gets a fault."""
         with self._lock:
             self.why = self.why or why
             waiting, self._waiting = self._waiting, {}
@@ -142,31 +144,32 @@ class SideProcess(Generic[Answer]):
                 answer.set_exception(self._fault())
 
     def take(self, line: bytes) -> bool:
-        """Hand an answer to who waits for it; whether another one may come."""
+        """Pass an answer to its request; return whether another one may follow."""
         try:
-            said = cast(Answer, json.loads(line))
-            number = said["id"]
+            answer = cast(Answer, json.loads(line))
+            number = answer["id"]
         except (ValueError, KeyError, TypeError, RecursionError):
-            self.end(f"it said {line[:80]!r}" if line else "it ended")
+            self.end(f"it wrote {line[:80]!r}" if line else "it ended")
             return False
         with self._lock:
-            answer = self._waiting.pop(number, None)
-        if answer is not None and answer.set_running_or_notify_cancel():
-            answer.set_result(said)
+            pending = self._waiting.pop(number, None)
+        if pending is not None and pending.set_running_or_notify_cancel():
+            pending.set_result(answer)
         return True
 
     def _fault(self) -> EnvironmentFault:
-        said = f" (it said: {self._last[0]})" if self._last[0] else ""
-        return EnvironmentFault(f"{self.name}: {self.why}{said}")
+        output = f" (last stderr line: {self._last[0]})" if self._last[0] else ""
+        return EnvironmentFault(f"{self.name}: {self.why}{output}")
 
 
 class Pool(Generic[Process]):
-    """Side processes of one kind, each with at most so many sessions.
+    """Side processes of one kind, each with a bounded number of sessions.
 
     Args:
-        start: Makes one.
-        name: What they are called where none starts.
-        sessions: Attempts that share one, one of whose calls may wait for the others', and which it takes along.
+        start: Start one process.
+        name: Name in messages if none starts.
+        sessions: Most attempts that share a process. Their calls may wait for each other, and end
+            together if it ends.
     """
 
     def __init__(self, start: Callable[[], Process], name: str, sessions: int) -> None:
@@ -175,15 +178,17 @@ class Pool(Generic[Process]):
         self._sessions: dict[Process, int] = {}
 
     def get(self) -> Process:
-        """A process with room for one more session, which it now has; started where there is none.
+        """Return a process with room for one more session, and reserve it; start one if needed.
 
         Raises:
-            EnvironmentFault: None can be started.
+            EnvironmentFault: No process can be started.
         """
         with self._lock:
-            self._sessions = {one: count for one, count in self._sessions.items() if not one.gone}
+            self._sessions = {
+                process: count for process, count in self._sessions.items() if not process.gone
+            }
             process = next(
-                (one for one, count in self._sessions.items() if count < self._most), None
+                (running for running, count in self._sessions.items() if count < self._most), None
             )
             if process is None:
                 try:
@@ -194,20 +199,25 @@ class Pool(Generic[Process]):
         return process
 
     def leave(self, process: Process) -> None:
-        """One session of a process is over."""
+        """Release one session of a process."""
         with self._lock:
             if process in self._sessions:
                 self._sessions[process] -= 1
 
 
-def _told(answer: Answer, name: str) -> Answer:
+def _checked(answer: Answer, name: str) -> Answer:
+    """Return an answer without a fault.
+
+    Raises:
+        EnvironmentFault: The answer states a fault.
+    """
     if "fault" in answer:
         raise EnvironmentFault(f"{name}: {answer['fault']}")
     return answer
 
 
 def _read(stdout: IO[bytes], itself: weakref.ref[SideProcess[Any]]) -> None:
-    """Hand answers on until there is none any more, or nobody who wants them."""
+    """Pass answers on until the output ends or the process object is gone."""
     with stdout:
         while True:
             line = stdout.readline(MAX_BYTES)
@@ -218,7 +228,7 @@ def _read(stdout: IO[bytes], itself: weakref.ref[SideProcess[Any]]) -> None:
 
 
 def _listen(stderr: IO[bytes], last: list[str]) -> None:
-    """Keep the last line of what it says beside its answers: why it ended, as a rule."""
+    """Keep the last line on stderr, which usually states why the process ended."""
     with stderr:
         while line := stderr.readline(1 << 12):
             last[0] = line.decode(errors="replace").strip()[-300:] or last[0]

@@ -1,7 +1,8 @@
-"""`harness study --launcher slurm`: the runs of a study as jobs of Slurm, through its own `sbatch` and `squeue`.
+"""`harness study --launcher slurm`: the runs of a study as Slurm jobs.
 
-submitit was tried: it submits pickled functions, where a run is a command that resumes by itself, and asks `sacct`
-alone, so that where Slurm keeps no accounts a job that was cancelled stays `UNKNOWN`, and not done, for good.
+The launcher uses `sbatch` and `squeue`. submitit is unsuitable: it submits pickled functions, while
+a run is a command that resumes by itself. It also asks `sacct` only: without Slurm accounting, a
+cancelled job stays `UNKNOWN` and unfinished forever.
 """
 
 from __future__ import annotations
@@ -25,26 +26,26 @@ ENDED_BY = {
     "CANCELLED": "was cancelled",
     "TIMEOUT": "reached its time limit",
     "NODE_FAIL": "lost its node",
-    "OUT_OF_MEMORY": "took more memory than it had asked for",
+    "OUT_OF_MEMORY": "used more memory than requested",
     "PREEMPTED": "was preempted",
     "BOOT_FAIL": "got a node that did not start",
     "DEADLINE": "reached its deadline",
-    "REVOKED": "was taken by another cluster",
+    "REVOKED": "was revoked for another cluster",
 }
-"""States of a job that something else than its run has ended."""
+"""States of a job that was ended by something other than its run."""
 OVER = {"COMPLETED", "FAILED", *ENDED_BY}
 ANSWER_S = 60.0
-"""How long a command of Slurm may take: its own retries are over long before."""
+"""Most seconds of one Slurm command; its own retries end much earlier."""
 
 
 @dataclass(frozen=True)
 class Listed:
-    """A job as `squeue` has it.
+    """A job in the output of `squeue`.
 
     Attributes:
         state: In full, for example `RUNNING`.
-        reason: Why it waits, or ended as it did.
-        where: Nodes, or in brackets why it waits.
+        reason: Why it waits, or how it ended.
+        where: Nodes, or in brackets the reason to wait.
     """
 
     name: str
@@ -54,25 +55,30 @@ class Listed:
 
 
 class SlurmJob(Launched):
-    """One run as a job of Slurm; it goes on without the study."""
+    """One run as a Slurm job; it continues without the study."""
 
     by = "slurm"
 
     def __init__(self, launcher: Slurm, number: str, log: Path) -> None:
         self._launcher, self._number, self._log = launcher, number, log
         self._last: Listed | None = None
-        self.told = f"Slurm job {number}"
+        self.description = f"Slurm job {number}"
         self.cancel = f"scancel {number}"
 
     def ended(self) -> bool:
-        """Whether it is over; one that Slurm lists no more is, and its run's record says how it ended."""
+        """Return whether it is over.
+
+        A job that Slurm no longer lists is over, and its run's record states how.
+        """
         self._last = known = self._launcher.listed().get(self._number)
         if known is not None:  # Slurm job 12, pending (Resources)
-            self.told = f"Slurm job {self._number}, {known.state.lower()} {known.where}".rstrip()
+            self.description = (
+                f"Slurm job {self._number}, {known.state.lower()} {known.where}".rstrip()
+            )
         return self._last is None or self._last.state in OVER
 
     def outcome(self) -> tuple[int | None, str]:
-        """Slurm says of a run's own end whether it failed, of another what it was."""
+        """Return whether a run's own end failed, according to Slurm, or what else ended it."""
         if self._last is None:
             return None, ""
         state, reason = self._last.state, self._last.reason
@@ -80,25 +86,26 @@ class SlurmJob(Launched):
             return 0, ""
         if state == "FAILED" and reason == "NonZeroExitCode":
             return 1, ""
-        told = ENDED_BY.get(state, "failed")
-        more = "" if reason in ("None", "") else f", {reason}"
-        return None, f"Slurm job {self._number} {told} ({state}{more}); log: {_near(self._log)}"
+        end = ENDED_BY.get(state, "failed")
+        details = "" if reason in ("None", "") else f", {reason}"
+        return None, f"Slurm job {self._number} {end} ({state}{details}); log: {_near(self._log)}"
 
 
 class Slurm(Launcher):
     """`slurm`: every run is a job on one node.
 
     Args:
-        partition: Where jobs go.
-        time: Limit of each job, as sbatch has it, for example 12:00:00.
-        gpus: Of each job, by number or type (`h100:1`); by default what the run's configuration says, on `cuda`.
+        partition: Partition of the jobs.
+        time: Time limit of each job in sbatch's format, for example 12:00:00.
+        gpus: GPUs of each job, by number or type (`h100:1`); by default as in the run's
+            configuration, on `cuda`.
         cpus: Processors of each job.
         mem: Memory of each job, for example 120G.
         sbatch: Further options of sbatch, as on a command line.
-        poll_s: Seconds between two looks at the queue.
+        poll_s: Seconds between two queries of the queue.
 
     Raises:
-        ConfigError: The time is a number, as YAML reads 12:00:00.
+        ConfigError: The time is a number, as YAML parses 12:00:00.
     """
 
     def __init__(
@@ -113,36 +120,36 @@ class Slurm(Launcher):
     ) -> None:
         if isinstance(time, int):
             raise ConfigError(
-                f"launcher.slurm.time is the number {time}; YAML reads 12:00:00 without quotes as one, too. Write it "
+                f"launcher.slurm.time is the number {time}; YAML also parses 12:00:00 without quotes as a number. Write it "
                 'in quotes: time: "12:00:00" (or "60", minutes)'
             )
-        self._asked = {"partition": partition, "time": time, "cpus-per-task": cpus, "mem": mem}
-        self._gpus, self._more, self._poll_s = gpus, shlex.split(sbatch), poll_s
+        self._resources = {"partition": partition, "time": time, "cpus-per-task": cpus, "mem": mem}
+        self._gpus, self._further_options, self._poll_s = gpus, shlex.split(sbatch), poll_s
         self._tested: set[tuple[str, ...]] = set()
         self._list: dict[str, Listed] | None = None
         self._looked = 0.0
 
     def check(self, job: Job) -> None:
-        """Refuse what Slurm would, for example a partition that there is not."""
+        """Refuse a job that Slurm would refuse, for example in an unknown partition."""
         options = self._options(job)
         if tuple(options) in self._tested:
             return
         self._tested.add(tuple(options))
-        done = _asked(["sbatch", "--test-only", *options], "#!/bin/sh\n")
-        if done.returncode:  # such a job, submitted all the same, could wait for good
+        done = _run(["sbatch", "--test-only", *options], "#!/bin/sh\n")
+        if done.returncode:  # submitted anyway, such a job could wait forever
             raise UserError(
-                f"sbatch finds no place for {job.key} ({_said(done)}): nothing can have it, or all that could is down. "
-                f"Asked for: {shlex.join(options)}. Change it by --launch"
+                f"sbatch finds no place for {job.key} ({_error(done)}): no node fits, or all that fit are down. "
+                f"Requested: {shlex.join(options)}. Change it by --launch"
             )
 
     def slots(self, jobs: int, gpus_per_run: int) -> list[Slot]:
-        """Room for so many jobs in the queue or at work; where, Slurm says."""
+        """Return room for so many jobs in the queue; Slurm chooses their nodes."""
         return [Slot(index, frozenset()) for index in range(jobs)]
 
     def launch(
         self, job: Job, command: Sequence[str], environment: Mapping[str, str], log: Path
     ) -> SlurmJob:
-        """Submit a job. What is secret goes to it in its environment, never by a command line.
+        """Submit a job. Secrets travel in its environment, never on a command line.
 
         Raises:
             RunFailed: sbatch refused it.
@@ -154,65 +161,68 @@ class Slurm(Launcher):
             "--open-mode=append",
             *self._options(job),
         ]
-        done = _asked(
+        done = _run(
             ["sbatch", "--parsable", *options],
             f"#!/bin/sh\nexec {shlex.join(command)}\n",
             environment,
         )
         if done.returncode:
             raise RunFailed(
-                f"sbatch refused {job.key}: {_said(done)}. Jobs that it took go on; the study finds them started again"
+                f"sbatch refused {job.key}: {_error(done)}. Submitted jobs continue; a restarted study finds them"
             )
         self._list = None
         return SlurmJob(self, done.stdout.strip().partition(";")[0], log)
 
     def find(self, entry: Entry, log: Path) -> SlurmJob | None:
-        """By its name, which is of the study's folder: one is found, too, that was submitted right before a kill."""
+        """Find a job by its name, which contains the study's folder.
+
+        This also finds a job that was submitted right before a kill.
+        """
         for number, job in self.listed().items():
             if job.name == _name(log) and job.state not in OVER:
-                found = SlurmJob(self, number, log)
-                found.ended()
-                return found
+                launched = SlurmJob(self, number, log)
+                launched.ended()
+                return launched
         return None
 
     def listed(self) -> dict[str, Listed]:
-        """This user's jobs by number, as Slurm last said; those that ended a few minutes ago, too.
+        """Return this user's jobs by number from the last query, including recently ended ones.
 
         Raises:
             EnvironmentProblem: Slurm has not answered yet.
         """
         if self._list is not None and clock.monotonic() - self._looked < self._poll_s:
             return self._list
-        done = _asked(["squeue", "--me", "--states=all", "--noheader", "--format=%i|%T|%r|%R|%j"])
+        done = _run(["squeue", "--me", "--states=all", "--noheader", "--format=%i|%T|%r|%R|%j"])
         self._looked = clock.monotonic()
         if done.returncode == 0:
             rows = [line.split("|", 4) for line in done.stdout.splitlines()]
-            self._list = {number.strip(): Listed(name, *of) for number, *of, name in rows}
+            self._list = {number.strip(): Listed(name, *fields) for number, *fields, name in rows}
         elif self._list is None:
             raise EnvironmentProblem(
-                f"squeue does not answer, so what runs is not known: {_said(done)}"
+                f"squeue does not answer, so the running jobs are unknown: {_error(done)}"
             )
         return self._list
 
     def _options(self, job: Job) -> list[str]:
         gpus = job.config.gpus if self._gpus is None and job.config.device == "cuda" else self._gpus
-        asked = self._asked | {"gres": f"gpu:{gpus}" if gpus else ""}
-        # A job that Slurm started again by itself would begin its run anew; the study resumes it.
+        resources = self._resources | {"gres": f"gpu:{gpus}" if gpus else ""}
+        # A job that Slurm requeues by itself would restart its run; the study resumes it instead.
         always = ["--nodes=1", "--ntasks=1", "--no-requeue", "--export=ALL"]
         return [
             *always,
-            *(f"--{name}={value}" for name, value in asked.items() if value),
-            *self._more,
+            *(f"--{name}={value}" for name, value in resources.items() if value),
+            *self._further_options,
         ]
 
 
-def _asked(
+def _run(
     command: Sequence[str], script: str = "", environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """What a command of Slurm says.
+    """Run a Slurm command and return its result.
 
     Raises:
-        EnvironmentProblem: It is not installed here.
+        EnvironmentProblem: Slurm is not installed here.
     """
     try:
         return subprocess.run(
@@ -232,7 +242,7 @@ def _asked(
         ) from error
 
 
-def _said(done: subprocess.CompletedProcess[str]) -> str:
+def _error(done: subprocess.CompletedProcess[str]) -> str:
     return (
         last_line(done.stderr, f"status {done.returncode}")
         .removeprefix(f"{done.args[0]}: ")
@@ -241,10 +251,10 @@ def _said(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def _name(log: Path) -> str:
-    """A job's name: the run's within its study, and which study's folder it is of."""
+    """Return a job's name, which identifies the study's folder and the run in it."""
     return f"{log.stem}.{hashlib.sha256(str(log.resolve()).encode()).hexdigest()[:8]}"
 
 
 def _near(path: Path) -> str:
-    """A path as short as it can be given here."""
+    """Return a path in its shortest form."""
     return min(str(path), os.path.relpath(path), key=len)

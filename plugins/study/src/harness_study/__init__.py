@@ -1,4 +1,4 @@
-"""`harness study`: a matrix of trainings that share everything but what is varied on purpose."""
+"""`harness study`: a matrix of trainings that are identical except for what varies on purpose."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ HARNESS_API = 1
 COMMANDS: dict[str, tuple[str, str]] = {
     "study": ("harness_study.command", "Run a matrix of trainings.")
 }
-"""Command by name: module and summary, as in `harness.cli`."""
+"""Map commands to module and summary, as in `harness.cli`."""

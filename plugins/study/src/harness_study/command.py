@@ -32,10 +32,10 @@ def study(
     ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and stop.")] = False,
     only: Annotated[
-        list[str] | None, typer.Option(help="axis=label: leave out other arms; repeatable.")
+        list[str] | None, typer.Option(help="axis=label: run only matching arms; repeatable.")
     ] = None,
     seeds: Annotated[
-        str | None, typer.Option(help="Other seeds than the file's, for example 0,1,2.")
+        str | None, typer.Option(help="Seeds instead of the file's, for example 0,1,2.")
     ] = None,
     set_: Annotated[
         list[str] | None,
@@ -48,29 +48,27 @@ def study(
         typer.Option(
             "--jobs",
             min=1,
-            help="Runs at a time, each on an equal share of cores and GPUs of its own.",
+            help="Concurrent runs, each on an equal share of cores and GPUs.",
         ),
     ] = 1,
     launcher: Annotated[
-        str, typer.Option(help="What runs go to: this machine, or what a plugin brings.")
+        str, typer.Option(help="Launcher of the runs: this machine, or a plugin's.")
     ] = "local",
     launch: Annotated[
         list[str] | None, typer.Option(help="key=value, an option of the launcher; repeatable.")
     ] = None,
-    runs_dir: Annotated[Path, typer.Option(help="Where the study's folder is made.")] = Path(
-        "runs"
-    ),
+    runs_dir: Annotated[Path, typer.Option(help="Parent of the study's folder.")] = Path("runs"),
     any_code: Annotated[
-        bool, typer.Option("--any-code", help="Keep finished runs that other code has made.")
+        bool, typer.Option("--any-code", help="Keep finished runs of other code versions.")
     ] = False,
     price_in: complete.PriceIn = None,
     price_out: complete.PriceOut = None,
     without_parity: complete.WithoutParity = False,
     json_: Annotated[
-        bool, typer.Option("--json", help="The plan, or what came of it, as JSON on stdout.")
+        bool, typer.Option("--json", help="Print the plan or the results as JSON.")
     ] = False,
 ) -> None:
-    """Run a matrix of trainings: what is missing runs, what was interrupted goes on, what is finished stays."""
+    """Run a matrix of trainings: start missing runs, resume interrupted ones, keep finished ones."""
     from harness.compare.costs import price_of
     from harness.run.checks import check
     from harness_study import launchers
@@ -85,19 +83,18 @@ def study(
     jobs = jobs_of(described, set_ or [], only or [])
     for job in jobs:
         check(job.config, reads_reserved=described.read_reserved and job.kind == "eval")
-    for name, given in described.launcher.items():
-        launchers.launcher(name, given, f"launcher.{name}")
-    made = launchers.launcher(
-        launcher, described.launcher.get(launcher, {}) | launchers.options(launch or [])
-    )
-    slots = made.slots(at_once, max(job.config.gpus for job in jobs))
+    for name, launcher_options in described.launcher.items():
+        launchers.launcher(name, launcher_options, f"launcher.{name}")
+    options = described.launcher.get(launcher, {}) | launchers.options(launch or [])
+    chosen = launchers.launcher(launcher, options)
+    slots = chosen.slots(at_once, max(job.config.gpus for job in jobs))
     _refuse_shared_measuring(jobs, slots)
-    lacking = _uncertified(jobs)
-    folder = StudyFolder(runs_dir / described.name, described, jobs, made)
+    uncertified = _uncertified(jobs)
+    folder = StudyFolder(runs_dir / described.name, described, jobs, chosen)
     steps = folder.next_steps(jobs, any_code=any_code)
     plan = _plan(described.name, steps, runs_dir, slots)
-    if lacking:
-        plan["uncertified"] = lacking
+    if uncertified:
+        plan["uncertified"] = uncertified
     if (least := _out_of_reach(jobs, described.margin)) is not None:
         plan["seeds_for_equivalence"] = least
     if dry_run:
@@ -106,17 +103,17 @@ def study(
         return
     for step in steps:
         if step.action != "skip":
-            made.check(step.job)
+            chosen.check(step.job)
     interruptible()
-    if lacking and not without_parity and plan["to_run"]:
-        _certify(lacking)
+    if uncertified and not without_parity and plan["to_run"]:
+        _certify(uncertified)
     with folder.locked():
         shutil.copyfile(study_path(file), folder.path / "study.yaml")
         with StudyDisplay(plan, progress_console()) as display:
             standings = _execute(StudyRun(folder, steps, display.show, slots, any_code))
-    failed = [one for one in standings if one.state == "failed"]
+    failed = [run for run in standings if run.state == "failed"]
     if json_:
-        emit_json([{"job": one.job.key, "state": one.state, "line": one.line} for one in standings])
+        emit_json([{"job": run.job.key, "state": run.state, "line": run.line} for run in standings])
     else:
         _show_end(described.name, folder.path, standings)
     if failed:
@@ -127,20 +124,22 @@ def study(
 
 
 def _execute(run: StudyRun) -> list[Standing]:
-    """Carry a launch out; where it is interrupted, say what is done and how it goes on."""
+    """Carry out a launch. After an interruption, show what is finished and how to resume."""
     try:
         return run.execute()
     except KeyboardInterrupt:
-        done = sum(one.state in ("finished", "skipped") for one in run.standings)
-        kept = f"{done} of {len(run.standings)} runs are done, and what the others have is kept{run.left()}"
-        raise KeyboardInterrupt(f"{kept}. Go on: {as_called()}") from None
+        done = sum(standing.state in ("finished", "skipped") for standing in run.standings)
+        raise KeyboardInterrupt(
+            f"{done} of {len(run.standings)} runs are done, and what the others have is kept"
+            f"{run.left()}. Go on: {as_called()}"
+        ) from None
 
 
 def _refuse_shared_measuring(jobs: list[Job], slots: list[Slot]) -> None:
-    """vLLM measures what memory is free before it takes its cache, and gives up where a neighbour changes that.
+    """Refuse shared GPUs for vLLM without a memory share, because it measures free memory.
 
     Raises:
-        UserError: Runs would share a GPU without having been told how much to take.
+        UserError: Runs would share a GPU without a configured share of its memory.
     """
     from harness.config import resolve_device
 
@@ -227,7 +226,7 @@ def _add_cost(plan: Plan, steps: list[Step], runs_dir: Path) -> None:
 
 
 def _out_of_reach(jobs: list[Job], margin: float | None) -> int | None:
-    """Return the seeds without which *equivalent* is impossible; None where the study has as many, or no margin."""
+    """Return the fewest seeds for *equivalent*, or None if the study has enough, or no margin."""
     from harness.compare.estimates import seeds_for_equivalence
     from harness.plugins import reward_of
 
@@ -236,13 +235,14 @@ def _out_of_reach(jobs: list[Job], margin: float | None) -> int | None:
         seeds.setdefault(job.arm, set()).add(job.seed)
     if margin is None or len(seeds) < 2:
         return None
-    width = max(spec.high - spec.low for spec in (reward_of(job.config) for job in jobs))
+    rewards = [reward_of(job.config) for job in jobs]
+    width = max(reward.high - reward.low for reward in rewards)
     least = seeds_for_equivalence(margin / width, family=len(seeds) - 1)
     return least if max(map(len, seeds.values())) < least else None
 
 
 def _uncertified(jobs: list[Job]) -> list[str]:
-    """Strict agents without a valid certificate, where agents are to be compared with each other."""
+    """Return strict agents without a valid certificate, if agents are to be compared."""
     from harness.parity.report import uncertified
 
     names = dict.fromkeys(job.config.agent for job in jobs)
@@ -250,17 +250,17 @@ def _uncertified(jobs: list[Job]) -> list[str]:
 
 
 def _certify(agents: list[str]) -> None:
-    """Make the certificates that a comparison will ask for, as `harness parity` does.
+    """Create the certificates that a comparison requires, as `harness parity` does.
 
     Raises:
-        UserError: An agent does not do what its reference does, or cannot be recorded.
+        UserError: An agent differs from its reference, or cannot be recorded.
     """
     from harness.parity.report import certify
 
     try:
         certify(agents, progress_console().print)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"no run was started yet. Go on: {as_called()}") from None
+        raise KeyboardInterrupt(f"no run was started yet. Resume: {as_called()}") from None
 
 
 def _show_plan(plan: Plan, price: Price | None = None) -> None:
@@ -273,11 +273,11 @@ def _show_plan(plan: Plan, price: Price | None = None) -> None:
             head, justify="right" if head in ("", "seed", "steps", "estimate") else "left"
         )
     for index, row in enumerate(plan["jobs"], 1):
-        what = row["action"] if row["kind"] == "train" or row["action"] == "skip" else "evaluate"
+        action = row["action"] if row["kind"] == "train" or row["action"] == "skip" else "evaluate"
         cells = (
             row["arm"],
             str(row["seed"]),
-            what,
+            action,
             row["why"],
             str(row["steps"] or "-"),
             duration(row["estimate_s"]),
@@ -287,7 +287,7 @@ def _show_plan(plan: Plan, price: Price | None = None) -> None:
     different = plan["differences"]
     if different:
         arms = list(dict.fromkeys(arm for values in different.values() for arm in values))
-        shown = table("key", *arms, title="What differs between arms")
+        shown = table("key", *arms, title="Differences between arms")
         for key, values in different.items():
             shown.add_row(key, *(str(values.get(arm)) for arm in arms))
         out.print(shown)
@@ -306,36 +306,36 @@ def _show_plan(plan: Plan, price: Price | None = None) -> None:
     if "cost" in plan:
         out.print(cost_text(plan["cost"], price))
     if (least := plan.get("seeds_for_equivalence")) is not None:
-        planned = max(
-            len({row["seed"] for row in plan["jobs"] if row["arm"] == arm})
-            for arm in {row["arm"] for row in plan["jobs"]}
-        )
+        seeds: dict[str, set[int]] = {}
+        for row in plan["jobs"]:
+            seeds.setdefault(row["arm"], set()).add(row["seed"])
+        planned = max(map(len, seeds.values()))
         out.print(
-            f"Equivalent is out of reach with {planned} seed{'s' * (planned > 1)} at this margin, but for arms that "
-            f"are identical: it takes {least} seeds at least, and more where trainings scatter (`harness power` tells)."
+            f"Equivalence is impossible with {planned} seed{'s' * (planned > 1)} at this margin, except for "
+            f"identical arms: it takes at least {least} seeds, and more if trainings vary (see `harness power`)."
         )
     if plan.get("uncertified"):
         names = ", ".join(plan["uncertified"])
         out.print(
-            f"No parity certificate: {names}. Made first, where a run is to be made (not with --without-parity)."
+            f"No parity certificate: {names}. Created before the first run (not with --without-parity)."
         )
 
 
 def _show_end(name: str, path: Path, standings: list[Standing]) -> None:
     out = results()
-    for one in standings:
-        wall = f"  {duration(one.wall_s)}" if one.wall_s else ""
-        out.print(f"{one.state:9} {one.job.key}  {one.line[:120]}{wall}")
+    for run in standings:
+        wall = f"  {duration(run.wall_s)}" if run.wall_s else ""
+        out.print(f"{run.state:9} {run.job.key}  {run.line[:120]}{wall}")
     out.print(f"harness compare {path}    harness report {path}")
 
 
 def _seeds(text: str) -> list[int]:
     try:
-        found = [int(part) for part in text.split(",") if part.strip()]
+        seeds = [int(part) for part in text.split(",") if part.strip()]
     except ValueError as error:
         raise UserError(
-            f"--seeds wants numbers with commas, for example 0,1,2; got {text!r}"
+            f"--seeds takes numbers separated by commas, for example 0,1,2; got {text!r}"
         ) from error
-    if not found:
+    if not seeds:
         raise UserError("--seeds names no seed")
-    return found
+    return seeds

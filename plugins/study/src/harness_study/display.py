@@ -1,4 +1,4 @@
-"""How a study that runs is shown: its matrix live on a terminal, lines elsewhere."""
+"""The display of a running study: its matrix live on a terminal, otherwise lines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class PlannedJob(TypedDict):
-    """One run, as `--dry-run` shows it."""
+    """One run in `--dry-run`."""
 
     key: str
     arm: str
@@ -33,7 +33,7 @@ class PlannedJob(TypedDict):
 
 
 class Plan(TypedDict):
-    """The whole of `--dry-run --json`."""
+    """The content of `--dry-run --json`."""
 
     study: str
     jobs: list[PlannedJob]
@@ -45,26 +45,29 @@ class Plan(TypedDict):
     without_estimate: int
     differences: dict[str, dict[str, Any]]
     uncertified: NotRequired[list[str]]
-    """Strict agents whose parity certificates are made first."""
+    """Strict agents that need a parity certificate first."""
     cost: NotRequired[PlannedCost]
-    """Of the trainings that are still to be run, where something alike was measured."""
+    """Estimate for the trainings still to run, if a similar one was measured."""
     seeds_for_equivalence: NotRequired[int]
-    """The least with which an arm that is not identical can be *equivalent*, where the study has fewer."""
+    """Fewest seeds with which a non-identical arm can be *equivalent*, if the study has fewer."""
 
 
 EVERY_S = 30.0
-"""Between lines on what goes on, where there is no terminal."""
+"""Seconds between progress lines without a terminal."""
 COLUMNS = ("arm", "seed", "state", "step", "reward", "accuracy", "mean reward", "left", "time", "")
-"""Of the live table; the last is what a run said last."""
+"""Columns of the live table; the last is a run's latest output line."""
 LEFT_OUT = {"time": 24, "reward": 16, "left": 12}
-"""What it does without where arms would have less room than this, first to last."""
+"""Columns to drop, in this order, while arms have less width than this."""
 LINE_CHARS = 24
-"""A line that has less room says little."""
+"""Narrowest useful width for a run's output line."""
 STYLES = {"running": "bold cyan", "finished": "green", "skipped": "dim", "failed": "red"}
 
 
 class StudyDisplay:
-    """The whole matrix live on a terminal; elsewhere a line where a run begins, ends or was validated, and in time."""
+    """The matrix live on a terminal.
+
+    Otherwise lines for starts, ends, validations, and at intervals.
+    """
 
     def __init__(self, plan: Plan, console: Console) -> None:
         self._whole = plan
@@ -74,7 +77,7 @@ class StudyDisplay:
         self._at_once: int = plan["runs_at_once"]
         self._seen: dict[str, tuple[str, int]] = {}
         self._validated: dict[str, int] = {}
-        self._said = time.monotonic()
+        self._printed = time.monotonic()
         self._live: Any = None
 
     def __enter__(self) -> Self:
@@ -82,7 +85,7 @@ class StudyDisplay:
             self._console.print(f"{self._name}: {sharing(self._whole)}")
             if self._whole["cores_per_run"] == 1:
                 self._console.print(
-                    "With one core a run, Ray may not start in the 15 s that it gives itself."
+                    "With one core per run, Ray may exceed its own start limit of 15 s."
                 )
         if self._console.is_terminal:
             from rich.live import Live
@@ -96,113 +99,111 @@ class StudyDisplay:
             self._live.stop()
 
     def show(self, standings: list[Standing]) -> None:
-        """Bring the display up to date."""
+        """Update the display."""
         if self._live is not None:
             self._live.update(self._table(standings))
             return
-        due = time.monotonic() - self._said >= EVERY_S
-        self._said = time.monotonic() if due else self._said
-        for index, one in enumerate(standings, 1):
-            key, seen = one.job.key, (one.state, one.tries)
-            validated = len(one.progress.val_curve) if one.progress is not None else 0
-            running = one.state == "running"
-            if self._seen.get(key) != seen and one.state != "waiting":
-                said = (
-                    "started"
-                    if running and one.tries
-                    else f"{one.state}, {one.line[:160]}".rstrip(", ")
-                )
-                if one.wall_s is not None:
-                    said += f", {duration(one.wall_s)}"
+        due = time.monotonic() - self._printed >= EVERY_S
+        if due:
+            self._printed = time.monotonic()
+        for index, run in enumerate(standings, 1):
+            key, seen = run.job.key, (run.state, run.tries)
+            validated = len(run.progress.val_curve) if run.progress is not None else 0
+            running = run.state == "running"
+            if self._seen.get(key) != seen and run.state != "waiting":
+                text = f"{run.state}, {run.line[:160]}".rstrip(", ")
+                if running and run.tries:
+                    text = "started"
+                if run.wall_s is not None:
+                    text += f", {duration(run.wall_s)}"
             elif running and (due or validated > self._validated.get(key, 0)):
-                said = self._standing(one)
+                text = self._standing(run)
             else:
                 continue
             self._seen[key], self._validated[key] = seen, validated
-            self._console.print(f"[{index}/{len(standings)}] {key}: {said}")
+            self._console.print(f"[{index}/{len(standings)}] {key}: {text}")
         if due:
             self._console.print(self._title(standings))
 
     def _title(self, standings: list[Standing]) -> str:
-        done = sum(one.state in ("finished", "skipped", "failed") for one in standings)
+        done = sum(run.state in ("finished", "skipped", "failed") for run in standings)
         left_s = self._left_s(standings)
         left = "" if left_s is None else f", left about {duration(left_s)}"
         return f"Study {self._name}: {done} of {len(standings)} done{left}"
 
     @staticmethod
-    def _standing(one: Standing) -> str:
-        """How far a run is; what it says and for how long where it is still being started."""
-        if one.progress is not None and one.progress.rollouts:
-            return standing(one.progress)
-        return f"{one.line[:120] or 'starting'}, since {duration(_spent_s(one))}"
+    def _standing(run: Standing) -> str:
+        """Return a run's progress or, during its start, its last output and the elapsed time."""
+        if run.progress is not None and run.progress.rollouts:
+            return standing(run.progress)
+        return f"{run.line[:120] or 'starting'}, since {duration(_spent_s(run))}"
 
     def _table(self, standings: list[Standing]) -> Table:
         return fitted(
-            [_cells(one) for one in standings], self._title(standings), self._console.width
+            [_cells(run) for run in standings], self._title(standings), self._console.width
         )
 
     def _left_s(self, standings: list[Standing]) -> float | None:
         from harness_study.timing import makespan_s
 
-        left: list[float] = []
-        for one in standings:
-            if one.state not in ("waiting", "running"):
+        remaining: list[float] = []
+        for run in standings:
+            if run.state not in ("waiting", "running"):
                 continue
             if (
-                one.state == "running"
-                and one.progress is not None
-                and one.progress.remaining_s is not None
+                run.state == "running"
+                and run.progress is not None
+                and run.progress.remaining_s is not None
             ):
-                left.append(one.progress.remaining_s)
+                remaining.append(run.progress.remaining_s)
                 continue
-            estimate = self._plan[one.job.key]["estimate_s"]
+            estimate = self._plan[run.job.key]["estimate_s"]
             if estimate is None:
                 walls = [done.wall_s for done in standings if done.wall_s]
                 if not walls:
                     return None
                 estimate = sum(walls) / len(walls)
-            left.append(max(0.0, estimate - (_spent_s(one) or 0.0)))
-        return makespan_s(left, self._at_once)
+            remaining.append(max(0.0, estimate - (_spent_s(run) or 0.0)))
+        return makespan_s(remaining, self._at_once)
 
 
-def _spent_s(one: Standing) -> float | None:
-    return (
-        time.monotonic() - one.began if one.began is not None and one.wall_s is None else one.wall_s
-    )
+def _spent_s(run: Standing) -> float | None:
+    if run.began is not None and run.wall_s is None:
+        return time.monotonic() - run.began
+    return run.wall_s
 
 
-def _cells(one: Standing) -> dict[str, str]:
-    """A row of the live table, by column."""
-    state = one.progress
-    spent_s = _spent_s(one)
-    shown = {"arm": one.job.arm, "seed": str(one.job.seed), "state": one.state}
+def _cells(run: Standing) -> dict[str, str]:
+    """Return a row of the live table, by column."""
+    progress = run.progress
+    spent_s = _spent_s(run)
+    shown = {"arm": run.job.arm, "seed": str(run.job.seed), "state": run.state}
     shown["time"] = "" if spent_s is None else duration(spent_s)
-    if state is not None:
+    if progress is not None:
         shown |= {
-            name: cell.replace(f" of {state.expected})", ")") for name, cell in cells(state).items()
+            name: cell.replace(f" of {progress.expected})", ")")
+            for name, cell in cells(progress).items()
         }
-        shown["left"] = shown["left"] if one.state == "running" else ""
-    return shown | {"": one.line}
+        shown["left"] = shown["left"] if run.state == "running" else ""
+    return shown | {"": run.line}
 
 
 def fitted(rows: Sequence[Mapping[str, str]], title: str, width: int) -> Table:
-    """A table no wider than a terminal: what matters least is left out, and arms are shortened in the middle."""
+    """Return a table that fits a terminal, with fewer columns and shorter arms if needed."""
     from rich.cells import cell_len
     from rich.text import Text
 
-    heads = [head for head in COLUMNS if head == "" or any(row.get(head) for row in rows)]
+    filled = {head for row in rows for head, cell in row.items() if cell}
+    heads = [head for head in COLUMNS if head == "" or head in filled]
 
     def widest(head: str) -> int:
         return max(cell_len(head), *(cell_len(row.get(head, "")) for row in rows))
 
     def room() -> int:
-        """What is left for the arm, whose column is any width, with borders of 3 a column and 1 more."""
-        return (
-            width
-            - 1
-            - 3 * len(heads)
-            - sum(widest(head) for head in heads if head not in ("arm", ""))
-        )
+        """Return the width left for the arm; borders take 3 per column and 1 more."""
+        taken = sum(widest(head) for head in heads if head not in ("arm", ""))
+        borders = 3 * len(heads) + 1
+        return width - taken - borders
 
     heads.remove("")
     arm = widest("arm")
@@ -224,15 +225,15 @@ def _style(head: str, row: Mapping[str, str]) -> str:
 
 
 def _shortened(text: str, chars: int) -> str:
-    """A text without its middle: ends of names tell more arms apart."""
+    """Remove a text's middle, because the ends of names distinguish arms better."""
     if len(text) <= chars:
         return text
-    kept = chars - 2
-    return f"{text[: kept - kept // 2]}..{text[len(text) - kept // 2 :]}"
+    remaining = chars - 2
+    return f"{text[: remaining - remaining // 2]}..{text[len(text) - remaining // 2 :]}"
 
 
 def sharing(plan: Plan) -> str:
-    """`4 at a time with 16 cores each`."""
+    """Return `4 at a time with 16 cores each`."""
     text = f"{plan['runs_at_once']} at a time{with_cores(plan['cores_per_run'])}"
     if plan["gpus"]:
         text += f" on GPU {', '.join('+'.join(gpus) for gpus in dict.fromkeys(plan['gpus']))}"

@@ -1,4 +1,4 @@
-"""Runs the jobs of a study, several at a time where asked, each in a process of its own."""
+"""Run the jobs of a study, possibly several at a time, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -22,29 +22,33 @@ from harness.results.folder import RunFolder, now, undisturbed
 from harness.run.record import STUDY_VARIABLE
 from harness.trainers import Progress, Standby
 from harness_study.launchers import Launched
+from harness_study.output import job_of, last_line_of, outcome_of
 from harness_study.plan import Job
 from harness_study.slots import Slot, nearest
 from harness_study.state import Step, StudyFolder
-from harness_study.told import job_of, last_line_of, outcome_of
 
 POLL_S = 0.5
 STOP_S = 45.0
-"""How long interrupted trainings may take to write down what they have."""
+"""Seconds that interrupted trainings may take to save their state."""
 TRIES = 3
 RAY_WAS_SLOW = "node timed out during startup"
-"""Ray gives its own agent 15 s to start, however busy the machine; a run that ends so is started again."""
+"""Ray gives its own agent 15 s to start, even on a busy machine; a run that fails so is started
+again.
+"""
 START_GAP_S = 2.0
-"""Between two starts: reading the same libraries from a cold disk at once, Ray's agents miss their 15 s."""
+"""Seconds between two starts. Ray's agents miss their 15 s if they read libraries from a cold disk
+concurrently.
+"""
 
 
 @dataclass
 class Standing:
-    """Where one job of the matrix stands, for a display.
+    """The state of one job of the matrix, for a display.
 
     Attributes:
         state: `waiting`, `running`, `finished`, `failed`, `interrupted` or `skipped`.
-        line: The newest line that its process printed, or what came of it.
-        progress: How far its run is by the rows on disk; None before there is a record.
+        line: The latest output line of its process, or its result.
+        progress: Progress by the rows on disk; None before there is a record.
     """
 
     job: Job
@@ -58,14 +62,14 @@ class Standing:
 
 @dataclass(eq=False)
 class _Active:
-    """A job that is being carried out; where its step is to wait, since an earlier launch.
+    """A running job. If its step is `wait`, an earlier launch started it.
 
     Attributes:
-        slot: None for such a left one beyond the number of slots.
-        since: Where in the log its lines begin, in bytes.
+        slot: None for a job of an earlier launch beyond the number of slots.
+        since: Offset of its first line in the log, in bytes.
         run: Its folder, once the run has a record.
-        launches: How many the run had before this one.
-        follower: Reads the rows of the run, from this launch's record on.
+        launches: The run's earlier launches.
+        follower: Reads the rows of the run from this launch on.
     """
 
     step: Step
@@ -84,9 +88,9 @@ class StudyRun:
 
     Args:
         on_change: Called with all standings about twice a second.
-        slots: Where runs go, one at a time in each; by default one with everything that there is.
-        any_code: Keep finished runs of other code, as of `next_steps`.
-        command: How `harness` is started.
+        slots: Places for runs, one at a time in each; by default one with all resources.
+        any_code: Keep finished runs of other code, as in `next_steps`.
+        command: The command that starts `harness`.
     """
 
     def __init__(
@@ -111,7 +115,7 @@ class StudyRun:
         self.standings = [Standing(step.job) for step in steps]
 
     def execute(self) -> list[Standing]:
-        """Do what is missing, in order; a failed job does not stop the others.
+        """Run the missing jobs in order; a failed job does not stop the others.
 
         Raises:
             KeyboardInterrupt: After all running jobs were ended and their states written.
@@ -123,15 +127,18 @@ class StudyRun:
         folder.write()
         try:
             while waiting or self._active:
-                for one in [one for one in self._active if one.launched.ended()]:
-                    again = self._end(one)
-                    waiting[:0] = [again] if again else []
+                ended = [active for active in self._active if active.launched.ended()]
+                for active in ended:
+                    again = self._end(active)
+                    if again is not None:
+                        waiting.insert(0, again)
                 self._fill(waiting)
-                for one in self._active:
-                    one.standing.line = last_line_of(one.log, one.since) or one.launched.told
-                    if one.run is None and self._find_run(one) is not None:
-                        folder.set(one.step.job, "running", one.run, one.launched)
-                    _follow(one)
+                for active in self._active:
+                    line = last_line_of(active.log, active.since)
+                    active.standing.line = line or active.launched.description
+                    if active.run is None and self._find_run(active) is not None:
+                        folder.set(active.step.job, "running", active.run, active.launched)
+                    _follow(active)
                 self._on_change(self.standings)
                 if self._active:
                     time.sleep(POLL_S)
@@ -146,12 +153,12 @@ class StudyRun:
         return self.standings
 
     def _to_do(self) -> list[tuple[Step, Standing]]:
-        """Jobs to start, in order; those that run already are taken over, those that are done are passed."""
+        """Return the jobs to start, in order. Adopt running jobs and skip finished ones."""
         waiting: list[tuple[Step, Standing]] = []
         for step, standing in zip(self._steps, self.standings, strict=True):
             if step.left is not None:
                 slot = nearest(step.left.cores, self._free)
-                self._free = [one for one in self._free if one is not slot]
+                self._free = [free for free in self._free if free is not slot]
                 standing.state, standing.line, standing.began = (
                     "running",
                     step.why,
@@ -171,8 +178,9 @@ class StudyRun:
         return waiting
 
     def _fill(self, waiting: list[tuple[Step, Standing]]) -> None:
-        """Start jobs that can start, in order, while there is room."""
-        busy = {one.step.job.key for one in self._active} | {step.job.key for step, _ in waiting}
+        """Start jobs in order while there is room."""
+        busy = {active.step.job.key for active in self._active}
+        busy |= {step.job.key for step, _ in waiting}
         for step, standing in list(waiting):
             job = step.job
             if not self._free or len(self._active) >= len(self._slots):
@@ -180,7 +188,7 @@ class StudyRun:
             if self._active and time.monotonic() - self._started < START_GAP_S:
                 return
             if job.parent in busy:
-                continue  # what it evaluates is still to be trained
+                continue  # its policy is not trained yet
             waiting.remove((step, standing))
             parent = self._parent(job)
             if job.kind == "eval" and parent is None:
@@ -213,7 +221,7 @@ class StudyRun:
         self._folder.set(job, "running", step.folder, launched)
 
     def _held(self, job: Job, slot: Slot, environment: Mapping[str, str]) -> dict[str, str]:
-        """What a run finds in its environment of a slot's standby, where runs of it come one after the other, here."""
+        """Return environment variables for a slot's preloaded modules, if several runs use it."""
         trainings = sum(step.job.kind == "train" and step.action != "skip" for step in self._steps)
         if job.kind != "train" or trainings <= len(self._slots) or not slot.cores:
             return {}
@@ -228,15 +236,18 @@ class StudyRun:
         self._standbys[slot.index] = standby
         return dict(standby.variables)
 
-    def _end(self, one: _Active) -> tuple[Step, Standing] | None:
-        """Note what came of a job; given back where it is to go on: left by an earlier launch, or Ray did not start."""
-        self._active.remove(one)
-        if one.slot is not None:
-            self._free.append(one.slot)
-        job, standing = one.step.job, one.standing
+    def _end(self, active: _Active) -> tuple[Step, Standing] | None:
+        """Record the result of a job.
+
+        Return it if it must continue: an earlier launch left it, or Ray did not start.
+        """
+        self._active.remove(active)
+        if active.slot is not None:
+            self._free.append(active.slot)
+        job, standing = active.step.job, active.standing
         standing.wall_s = None if standing.began is None else time.monotonic() - standing.began
-        code, why = one.launched.outcome()
-        again = self._look_again(one.step) if one.step.left is not None else one.step
+        code, why = active.launched.outcome()
+        again = self._look_again(active.step) if active.step.left is not None else active.step
         if again.action == "skip":
             standing.state, standing.line = "finished", "by an earlier launch"
             if again.folder is not None:
@@ -245,35 +256,35 @@ class StudyRun:
                 )
             self._folder.set(job, "finished", again.folder)
             return None
-        if one.step.left is not None and not why:
+        if active.step.left is not None and not why:
             standing.state, standing.began, standing.wall_s = "waiting", None, None
             return again, standing
-        run = self._find_run(one)
-        _follow(one)
+        run = self._find_run(active)
+        _follow(active)
         record: Mapping[str, Any] = RunFolder(run).read() if run is not None else {}
-        status, line = record.get("status", "failed"), last_line_of(one.log, one.since)
+        status, line = record.get("status", "failed"), last_line_of(active.log, active.since)
         done = status == "finished" and not code
         if not done and status == "running":  # it was killed
             status = "interrupted"
         standing.state = "finished" if done else "failed"
-        reason = why or record.get("reason") or line or f"ended with status {code} and said nothing"
+        reason = why or record.get("reason") or line or f"ended with status {code} without output"
         standing.line = outcome_of(record) if done else reason
         self._folder.set(job, status if status != "finished" or done else "failed", run)
         if not done and RAY_WAS_SLOW in reason and standing.tries < TRIES:
             standing.state = "waiting"
-            return self._look_again(one.step), standing
+            return self._look_again(active.step), standing
         return None
 
-    def _find_run(self, one: _Active) -> Path | None:
-        """The run that this job has made, once it has a record and while that is there; the record names its job."""
-        if one.run is not None and not (one.run / "run.json").is_file():
-            one.run = None
-        if one.run is None:
+    def _find_run(self, active: _Active) -> Path | None:
+        """Return this job's run, once it has a record that names the job, or None."""
+        if active.run is not None and not (active.run / "run.json").is_file():
+            active.run = None
+        if active.run is None:
             for path in self._folder.path.glob("*/run.json"):
                 name = path.parent.name
-                if name not in one.step.earlier and job_of(path.parent) == one.step.job.key:
-                    one.run = path.parent
-        return one.run
+                if name not in active.step.earlier and job_of(path.parent) == active.step.job.key:
+                    active.run = path.parent
+        return active.run
 
     def _look_again(self, step: Step) -> Step:
         return self._folder.next_steps([step.job], any_code=self._any_code)[0]
@@ -318,38 +329,41 @@ class StudyRun:
         return self._folder.path / done if done else None
 
     def _stop_all(self) -> None:
-        """End all jobs of this machine as Ctrl-C would, so that they can be resumed; then by force."""
-        with undisturbed():  # a second one must not orphan them
-            ours = [one for one in self._active if not one.launched.cancel]
-            for one in ours:
-                one.launched.stop()
+        """End all local jobs as Ctrl-C would, so that they can be resumed; then by force."""
+        with undisturbed():  # a second signal must not orphan them
+            local = [active for active in self._active if not active.launched.cancel]
+            for active in local:
+                active.launched.stop()
             ends = time.monotonic() + STOP_S
-            while (
-                left := [one for one in ours if not one.launched.ended()]
-            ) and time.monotonic() < ends:
+            running = [active for active in local if not active.launched.ended()]
+            while running and time.monotonic() < ends:
                 time.sleep(0.1)
-            for one in left:
-                one.launched.stop(force=True)
-            for one in ours:
-                one.standing.state = "interrupted"
-                self._folder.set(one.step.job, "interrupted", self._find_run(one))
+                running = [active for active in running if not active.launched.ended()]
+            for active in running:
+                active.launched.stop(force=True)
+            for active in local:
+                active.standing.state = "interrupted"
+                self._folder.set(active.step.job, "interrupted", self._find_run(active))
             self._folder.launches[-1]["ended"] = now()
             self._folder.write()
 
     def left(self) -> str:
-        """What of an interrupted study goes on, and how it is ended; empty where nothing does."""
-        left = [one.launched for one in self._active if one.launched.cancel]
-        told, how = " and ".join(one.told for one in left), "; ".join(one.cancel for one in left)
-        return (
-            f"; {told} {'goes on (end it' if len(left) == 1 else 'go on (end them'}: {how})"
-            if left
-            else ""
-        )
+        """Return which jobs continue after an interruption, and how to end them.
+
+        Empty if none does.
+        """
+        left = [active.launched for active in self._active if active.launched.cancel]
+        if not left:
+            return ""
+        jobs = " and ".join(launched.description for launched in left)
+        commands = "; ".join(launched.cancel for launched in left)
+        verb = "continues (end it" if len(left) == 1 else "continue (end them"
+        return f"; {jobs} {verb}: {commands})"
 
 
 @contextmanager
 def _bound_to(cores: frozenset[int]) -> Iterator[None]:
-    """What this thread starts meanwhile is bound to these cores, where there are any."""
+    """Bind children of this thread to these cores, if there are any."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores or before)
     try:
@@ -358,17 +372,17 @@ def _bound_to(cores: frozenset[int]) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def _follow(one: _Active) -> None:
-    """Take in how far a job's run is. Where that cannot be read it is not shown; what is wrong, the run's end says."""
+def _follow(active: _Active) -> None:
+    """Read a job's progress. Errors are ignored here; the run's end reports them."""
     try:
-        if one.follower is None and one.run is not None:
-            folder = RunFolder(one.run)
+        if active.follower is None and active.run is not None:
+            folder = RunFolder(active.run)
             record = folder.read()
             if (
-                len(record["launches"]) > one.launches
-            ):  # by then the run has set aside what it does again
-                one.follower = Follower.of(folder, record)
-        if one.follower is not None:
-            one.standing.progress = one.follower.look()
+                len(record["launches"]) > active.launches
+            ):  # the run has discarded the rows that it repeats
+                active.follower = Follower.of(folder, record)
+        if active.follower is not None:
+            active.standing.progress = active.follower.look()
     except (UserError, OSError, ValueError, LookupError):
-        one.standing.progress = None
+        active.standing.progress = None

@@ -1,4 +1,4 @@
-"""Where the runs of a study go: to processes of this machine, or to what a plugin brings."""
+"""Launchers of a study's runs: local processes, or a plugin's."""
 
 from __future__ import annotations
 
@@ -24,69 +24,75 @@ from harness_study.plan import Job
 from harness_study.slots import Slot, make_slots
 
 GROUP = "harness.launchers"
-"""Entry points of classes that follow `Launcher`, by the name that `--launcher` is given; `local` is here."""
+"""Entry points of classes that follow `Launcher`, by the value of `--launcher`; `local` is defined
+here.
+"""
 
 
 class Launched(Protocol):
-    """One run that was started, however it is carried out.
+    """One started run.
 
     Attributes:
         by: Name of its launcher.
-        told: What it is, and where it waits, in a few words: `process 4711`.
-        cancel: The command that ends it, where it goes on without the study; empty where the study ends it.
-        process: Of one on this machine: number of its process, and when that began, seconds since 1970.
-        cores: Of one on this machine: the processors that it is bound to.
+        description: Short description with its location: `process 4711`.
+        cancel: The command that ends it, if it continues without the study; empty if the study ends
+            it.
+        process: For a local one: process id and start time, seconds since 1970.
+        cores: For a local one: the processors that it is bound to.
     """
 
     by: str
-    told: str
+    description: str
     cancel: str = ""
     process: tuple[int | None, float | None] = (None, None)
     cores: Collection[int] = ()
 
     def ended(self) -> bool:
-        """Whether it is over; asked about twice a second."""
+        """Return whether it is over; called about twice a second."""
 
     def outcome(self) -> tuple[int | None, str]:
-        """Of one that is over: its exit status, None where only its record says, and what ended it from outside."""
+        """Return a finished run's exit status, None if only its record has it, and what ended it."""
 
     def stop(self, force: bool = False) -> None:
-        """End it as Ctrl-C would, or by force. Not called where `cancel` says how it is ended."""
+        """End it as Ctrl-C would, or by force. Not called if `cancel` is set."""
         return None
 
 
 class Launcher(Protocol):
-    """Starts the runs of one study. The parameters of its constructor are its options (`--launch`)."""
+    """Start the runs of one study.
+
+    The parameters of its constructor are its options (`--launch`).
+    """
 
     def check(self, job: Job) -> None:
-        """Refuse a run that could not be carried out, before any is announced.
+        """Refuse a run that cannot be carried out, before any is announced.
 
         Raises:
-            UserError: It cannot; the message says why.
+            UserError: It cannot; the message states why.
         """
 
     def slots(self, jobs: int, gpus_per_run: int) -> list[Slot]:
-        """Room for so many runs at a time.
+        """Return room for so many concurrent runs.
 
         Raises:
-            UserError: There is no room for as many.
+            UserError: There is not enough room.
         """
 
     def launch(
         self, job: Job, command: Sequence[str], environment: Mapping[str, str], log: Path
     ) -> Launched:
-        """Start a run, whose output is appended to a file.
+        """Start a run that appends its output to a file.
 
         Raises:
             HarnessError: It was refused.
         """
 
     def find(self, entry: Entry, log: Path) -> Launched | None:
-        """What carries out the run that an earlier launch has started; None where nothing does any more."""
+        """Return the run that an earlier launch started, or None if it no longer runs."""
 
 
 class LocalProcess(Launched):
-    """A child, or what an earlier launch left (`child` is None)."""
+    """A child process, or one of an earlier launch (`child` is None)."""
 
     by = "local"
 
@@ -95,10 +101,10 @@ class LocalProcess(Launched):
     ) -> None:
         self._process, self._child = process, child
         self.process = process.pid, process.create_time()
-        self.told = f"process {process.pid}"
+        self.description = f"process {process.pid}"
 
     def ended(self) -> bool:
-        """Whether it is over; a zombie is."""
+        """Return whether it is over; a zombie is."""
         if self._child is not None:
             return self._child.poll() is not None
         with suppress(psutil.NoSuchProcess):
@@ -106,11 +112,11 @@ class LocalProcess(Launched):
         return True
 
     def outcome(self) -> tuple[int | None, str]:
-        """The status of a child."""
+        """Return the status of a child."""
         return (None if self._child is None else self._child.returncode), ""
 
     def stop(self, force: bool = False) -> None:
-        """By SIGTERM, or with all of its session by SIGKILL."""
+        """End it by SIGTERM, or with its whole session by SIGKILL."""
         with suppress(psutil.NoSuchProcess, ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL) if force else self._process.terminate()
 
@@ -122,7 +128,7 @@ class Local(Launcher):
         self._read: set[str] = set()
 
     def check(self, job: Job) -> None:
-        """Refuse what this machine cannot carry out: without questions or a policy every run would fail."""
+        """Refuse what this machine cannot carry out, such as a run with a missing policy."""
         task, task_set = job.config.task, make_task_set(job.config)
         for split in (task.val_split, *[task.train_split] * (job.kind == "train")):
             if (read := repr((task, job.config.reward, split))) not in self._read:
@@ -136,13 +142,13 @@ class Local(Launcher):
         answerers(job.config)
 
     def slots(self, jobs: int, gpus_per_run: int) -> list[Slot]:
-        """Equal shares of this machine."""
+        """Return equal shares of this machine."""
         return make_slots(jobs, gpus_per_run)
 
     def launch(
         self, job: Job, command: Sequence[str], environment: Mapping[str, str], log: Path
     ) -> LocalProcess:
-        """A process in a session of its own: Ctrl-C is ours to handle."""
+        """Start a process in its own session, because this process handles Ctrl-C."""
         with log.open("ab") as out:
             child = subprocess.Popen(
                 command,
@@ -155,8 +161,8 @@ class Local(Launcher):
         return LocalProcess(psutil.Process(child.pid), child)
 
     def find(self, entry: Entry, log: Path) -> LocalProcess | None:
-        """By the number of its process and when that began."""
-        pid, started = entry.get("pid") or 0, entry.get("pid_started") or 0.0  # of no process
+        """Find a process by its id and start time."""
+        pid, started = entry.get("pid") or 0, entry.get("pid_started") or 0.0  # no process
         with suppress(psutil.Error):
             process = psutil.Process(pid)
             left = LocalProcess(process)
@@ -167,35 +173,34 @@ class Local(Launcher):
 
 
 def launcher(name: str, options: Mapping[str, object], section: str = "--launch") -> Launcher:
-    """The launcher called `name`, with its options.
+    """Return the launcher called `name`, with its options.
 
     Args:
-        section: Where the options stand; begins the message.
+        section: Source of the options; begins the message.
 
     Raises:
-        PluginError: No plugin here brings it, or it does not import.
+        PluginError: No installed plugin provides it, or it does not import.
         ConfigError: An option is unknown, missing or does not fit.
     """
-    found = {"local": f"{__name__}:Local"} | {
-        point.name: point.value for point in entry_points(group=GROUP)
-    }
-    if name not in found:
-        hint = nearest(name, found, ".")
+    targets = {"local": f"{__name__}:Local"}
+    targets |= {point.name: point.value for point in entry_points(group=GROUP)}
+    if name not in targets:
+        hint = nearest(name, targets, ".")
         raise PluginError(
-            f"no launcher called {name!r}{hint} Installed: {', '.join(sorted(found))}"
+            f"no launcher called {name!r}{hint} Installed: {', '.join(sorted(targets))}"
         )
-    made: Launcher = make(Spec(name, found[name], ""), options, section)
-    return made
+    built: Launcher = make(Spec(name, targets[name], ""), options, section)
+    return built
 
 
 def options(items: Sequence[str]) -> dict[str, object]:
-    """Options as `--launch` has them: texts, which the launcher's types make numbers of.
+    """Return options from the texts of `--launch`; the launcher's types convert them.
 
     Raises:
         ConfigError: One is not `key=value`.
     """
     if wrong := [item for item in items if "=" not in item]:
         raise ConfigError(
-            f"--launch wants key=value, got {wrong[0]!r}. Example: --launch partition=gpu"
+            f"--launch takes key=value, got {wrong[0]!r}. Example: --launch partition=gpu"
         )
-    return {key: value for key, _, value in (item.partition("=") for item in items)}
+    return dict(item.split("=", 1) for item in items)

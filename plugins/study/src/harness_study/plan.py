@@ -1,4 +1,4 @@
-"""A study file and the jobs that it asks for, in the order in which they run."""
+"""A study file and its jobs, in the order in which they run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from harness.wording import shown
 
 Values = list[Any] | dict[str, Any]
 Choice = tuple[str, str, dict[str, Any]]
-"""Axis, label, and what it sets."""
+"""Axis, label and settings."""
 _DIRECT = ("agent", "agent_match", "seed")
 
 
@@ -31,26 +31,31 @@ class Study(Section):
     """A study file."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
-    """Names the folder of its runs."""
+    """Name of the folder of its runs."""
     question: str = ""
-    """What it is to answer, in one line."""
+    """The question that it answers, in one line."""
     baseline: str | None = None
-    """The arm, or the agent of one arm alone, that others are compared with."""
+    """The arm, or the agent of a single arm, that others are compared with."""
     margin: float | None = Field(None, gt=0)
-    """Differences below it count as none, in units of the reward. Stated here, before there is a result."""
+    """Differences below it count as none, in units of the reward. Declared before there is a
+    result.
+    """
     checkpoint: int | None = Field(None, ge=1)
-    """A training step at which accuracy is compared too, as a secondary measure; stated before there is a result."""
+    """A training step at which accuracy is compared too, as a secondary measure; declared before
+    there is a result.
+    """
     preset: str | None = "cpu"
     """The preset of all runs, unless the matrix varies it."""
     set: dict[str, Any] = Field(default_factory=dict)
-    """Configuration of all runs: dotted key and value."""
+    """Configuration of all runs: dotted keys and values."""
     matrix: dict[str, Values] = Field(default_factory=dict)
-    """Axes that are crossed: `agent`, `agent_match`, `seed`, `preset` or any dotted configuration key, with a
-    list of values, or a mapping from label to value."""
+    """Axes that are crossed: `agent`, `agent_match`, `seed`, `preset` or any dotted configuration
+    key, with a list of values, or a mapping from label to value.
+    """
     arms: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Named settings of several keys at once, crossed with the matrix."""
     launcher: dict[str, dict[str, object]] = Field(default_factory=dict)
-    """Options of launchers, by name, for those that runs go to with `--launcher`."""
+    """Options of launchers by name, for `--launcher`."""
     evaluate: list[str] = Field(default_factory=list)
     """Agents in which every trained policy is evaluated afterwards."""
     evaluate_split: str = ""
@@ -66,8 +71,8 @@ class Job:
 
     Attributes:
         key: Unique within the study, a valid file name.
-        arm: All jobs of an arm differ in their seed only.
-        config: Resolved.
+        arm: Name of its arm; all jobs of an arm differ in their seed only.
+        config: The resolved configuration.
         kind: `train`, or `eval` of the policy that job `parent` trains.
     """
 
@@ -79,12 +84,12 @@ class Job:
 
     @property
     def seed(self) -> int:
-        """What sets it apart within its arm."""
+        """The seed, which identifies it within its arm."""
         return self.config.seed
 
     @property
     def config_hash(self) -> str:
-        """By which finished runs of the same configuration are found again."""
+        """Hash that identifies finished runs of the same configuration."""
         return config_hash(self.config.dump())
 
 
@@ -92,7 +97,7 @@ def read_study(path: Path) -> Study:
     """Read and check a study file; a bare name means one of `configs/studies`.
 
     Raises:
-        ConfigError: It cannot be read, or says something unknown.
+        ConfigError: The file cannot be read, or has an unknown key.
     """
     file = study_path(path)
     try:
@@ -117,7 +122,7 @@ def read_study(path: Path) -> Study:
 
 
 def study_path(path: Path) -> Path:
-    """The file that a path or a bare name means."""
+    """Return the file of a path or a bare name."""
     shipped = presets_dir() / "studies"
     if path.is_file():
         return path
@@ -134,17 +139,18 @@ def study_path(path: Path) -> Path:
 
 
 def jobs_of(study: Study, overrides: Sequence[str] = (), only: Sequence[str] = ()) -> list[Job]:
-    """The jobs of a study in running order: seed by seed, and within a seed every arm once.
+    """Return the jobs of a study in running order: seed by seed, and within a seed every arm once.
 
-    The first arm moves on by one from seed to seed, so that a machine that slows down, or a cache that warms up,
+    The first arm changes from seed to seed, so that a slowing machine or a warming cache
     favours no arm.
 
     Args:
-        overrides: `key=value` on top of everything, as of `--set`.
-        only: `axis=label`; leaves out all other arms. Several labels of one axis: each of them stays.
+        overrides: `key=value` on top of everything, as for `--set`.
+        only: `axis=label`; leaves out all other arms. With several labels of one axis, each of them
+            stays.
 
     Raises:
-        ConfigError: A configuration is not valid, or the baseline names no arm, or several.
+        ConfigError: A configuration is invalid, or the baseline matches no arm or several arms.
     """
     axes = dict(study.matrix)
     seeds = list(axes.pop("seed", [study.set.get("seed", 0)]))
@@ -152,11 +158,10 @@ def jobs_of(study: Study, overrides: Sequence[str] = (), only: Sequence[str] = (
     if study.arms:
         choices.append([("arm", label, dict(settings)) for label, settings in study.arms.items()])
     for axis, values in axes.items():
-        labelled = (
-            values.items()
-            if isinstance(values, dict)
-            else [(_label(axis, value), value) for value in values]
-        )
+        if isinstance(values, dict):
+            labelled = list(values.items())
+        else:
+            labelled = [(_label(axis, value), value) for value in values]
         choices.append([(axis, str(label), {axis: value}) for label, value in labelled])
     every = list(itertools.product(*choices))
     after = [item for item in only if item.startswith("evaluate=")]
@@ -164,7 +169,7 @@ def jobs_of(study: Study, overrides: Sequence[str] = (), only: Sequence[str] = (
     arms = [combination for combination in every if _chosen(combination, before)]
     evaluate = [agent for agent in study.evaluate if _chosen([("evaluate", agent, {})], after)]
     if not arms or (after and not evaluate):
-        raise ConfigError(f"no arm of study {study.name!r} fits --only {' '.join(only)}")
+        raise ConfigError(f"no arm of study {study.name!r} matches --only {' '.join(only)}")
     jobs: list[Job] = []
     for place, seed in enumerate(seeds):
         shift = place % len(arms)
@@ -175,7 +180,7 @@ def jobs_of(study: Study, overrides: Sequence[str] = (), only: Sequence[str] = (
             jobs += [_evaluation(job, agent, study.evaluate_split) for agent in evaluate]
     if len({job.key for job in jobs}) < len(jobs):
         raise ConfigError(
-            f"study {study.name!r} asks for the same run twice; label its values apart"
+            f"study {study.name!r} has the same run twice; give its values different labels"
         )
     _check_baseline(study, every)
     for spec in {reward_of(job.config): None for job in jobs}:
@@ -188,7 +193,7 @@ def jobs_of(study: Study, overrides: Sequence[str] = (), only: Sequence[str] = (
 
 
 def varied_keys(study: Study) -> list[str]:
-    """Configuration keys that differ between arms on purpose."""
+    """Return configuration keys that differ between arms on purpose."""
     keys = [*study.matrix, *(key for settings in study.arms.values() for key in settings)]
     if study.evaluate:
         keys.append("policy")
@@ -201,10 +206,13 @@ def varied_keys(study: Study) -> list[str]:
 
 
 def differences(jobs: Iterable[Job]) -> dict[str, dict[str, Any]]:
-    """The configuration keys that differ between arms, with the value of every arm."""
+    """Return the configuration keys that differ between arms, with the value of every arm."""
     configs = {job.arm: flatten(job.config.dump()) for job in jobs if job.kind == "train"}
     keys = (key for key in differing(configs.values()) if key != "seed")
-    return {key: {arm: config.get(key) for arm, config in configs.items()} for key in keys}
+    values = {}
+    for key in keys:
+        values[key] = {arm: config.get(key) for arm, config in configs.items()}
+    return values
 
 
 def _resolve(study: Study, settings: Mapping[str, Any], overrides: Sequence[str]) -> Config:
@@ -224,11 +232,13 @@ def _resolve(study: Study, settings: Mapping[str, Any], overrides: Sequence[str]
 
 
 def _arm(study: Study, combination: Sequence[Choice], seed: int) -> tuple[str, dict[str, Any]]:
-    """Name and settings of an arm."""
+    """Return name and settings of an arm."""
     settings = dict(study.set) | {"seed": seed}
-    for _, _, more in combination:
-        settings |= more
-    return " ".join(one[1] for one in combination) or study.name, settings
+    labels = []
+    for _, label, choice_settings in combination:
+        labels.append(label)
+        settings |= choice_settings
+    return " ".join(labels) or study.name, settings
 
 
 def _check_baseline(study: Study, every: Sequence[Sequence[Choice]]) -> None:
@@ -267,30 +277,30 @@ def _evaluation(job: Job, agent: str, split: str = "") -> Job:
 
 def _label(axis: str, value: object) -> str:
     text = "default" if value is None else str(value)
-    return (
-        text if axis in ("agent", "agent_match", "preset") else f"{axis.rpartition('.')[2]}={text}"
-    )
+    if axis in ("agent", "agent_match", "preset"):
+        return text
+    return f"{axis.rpartition('.')[2]}={text}"
 
 
 def _chosen(combination: Sequence[tuple[str, str, dict[str, Any]]], only: Sequence[str]) -> bool:
-    """Whether an arm fits: of every axis that `only` names, one of the labels that it gives."""
+    """Return whether an arm has one of the given labels on every axis that `only` names."""
     fits: dict[str, bool] = {}
     for item in only:
         axis, separator, label = item.partition("=")
         if not separator:
-            raise ConfigError(f"--only wants axis=label, got {item!r}. Example: --only agent=NAME")
-        found = [(one, name, values.get(one)) for one, name, values in combination]
-        if axis not in [one for one, _, _ in found]:
+            raise ConfigError(f"--only takes axis=label, got {item!r}. Example: --only agent=NAME")
+        chosen = {name: (choice, str(values.get(name))) for name, choice, values in combination}
+        if axis not in chosen:
             raise ConfigError(
-                f"--only {item}: the study has no axis {axis!r}. Axes: {', '.join(o for o, *_ in found)}"
+                f"--only {item}: the study has no axis {axis!r}. Axes: {', '.join(chosen)}"
             )
-        here = any(one == axis and label in (name, str(value)) for one, name, value in found)
-        fits[axis] = fits.get(axis, False) or here
+        # A label or the value itself may be given.
+        fits[axis] = fits.get(axis, False) or label in chosen[axis]
     return all(fits.values())
 
 
 def _key(label: str, seed: int) -> str:
-    plain = "".join(letter if letter.isalnum() or letter in "_.=-" else "-" for letter in label)
-    if plain != label:  # "write|check" and "write check" must not share a file
-        plain += "-" + hashlib.sha256(label.encode()).hexdigest()[:4]
-    return f"{plain}-seed{seed}"
+    name = "".join(letter if letter.isalnum() or letter in "_.=-" else "-" for letter in label)
+    if name != label:  # "write|check" and "write check" must not share a file
+        name += "-" + hashlib.sha256(label.encode()).hexdigest()[:4]
+    return f"{name}-seed{seed}"

@@ -1,4 +1,4 @@
-"""Places for runs on one machine: each has processor cores, and accelerators, of its own."""
+"""Places for runs on one machine, each with its own processor cores and accelerators."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ class Slot:
 
     Attributes:
         index: From 0.
-        cores: Logical processors that its run is bound to; disjoint between slots. Empty where runs go elsewhere.
-        gpus: What its run finds in CUDA_VISIBLE_DEVICES; None leaves that as it is.
+        cores: Logical processors that its run is bound to; disjoint between slots. Empty if runs
+            are not local.
+        gpus: CUDA_VISIBLE_DEVICES of its run; None leaves that unchanged.
     """
 
     index: int
@@ -32,12 +33,12 @@ class Slot:
 
 
 def make_slots(jobs: int, gpus_per_run: int = 1) -> list[Slot]:
-    """Equal slots over the processors and GPUs that this process may use; one slot takes everything.
+    """Return equal slots over this process's processors and GPUs; one slot takes everything.
 
-    GPUs are dealt out in turn. Where there are fewer than the slots need, runs share them.
+    GPUs are distributed in turn. If there are fewer than the slots need, runs share them.
 
     Raises:
-        UserError: There is not a core for every slot.
+        UserError: There are fewer cores than slots.
     """
     cores = sorted(os.sched_getaffinity(0), key=_place)
     if jobs == 1:
@@ -50,23 +51,21 @@ def make_slots(jobs: int, gpus_per_run: int = 1) -> list[Slot]:
         )
     gpus = visible_gpus()
     width = len(cores) // jobs
-    return [
-        Slot(
-            index,
-            frozenset(cores[index * width : index * width + share]),
-            tuple(
-                gpus[(index * gpus_per_run + place) % len(gpus)]
-                for place in range(min(gpus_per_run, len(gpus)))
-            )
-            if gpus
-            else None,
-        )
-        for index in range(jobs)
-    ]
+    slots = []
+    for index in range(jobs):
+        own_cores = frozenset(cores[index * width : index * width + share])
+        own_gpus = None
+        if gpus:
+            # Slots take the GPUs in turn, and begin again when there are too few.
+            first = index * gpus_per_run
+            count = min(gpus_per_run, len(gpus))
+            own_gpus = tuple(gpus[place % len(gpus)] for place in range(first, first + count))
+        slots.append(Slot(index, own_cores, own_gpus))
+    return slots
 
 
 def usable_cores() -> int:
-    """Logical processors of this process: by affinity, and by a container's quota where there is one."""
+    """Return the logical processors of this process, by affinity and by a container's quota."""
     count = len(os.sched_getaffinity(0))
     try:
         quota, period = _QUOTA.read_text(encoding="utf-8").split()
@@ -76,10 +75,10 @@ def usable_cores() -> int:
 
 
 def visible_gpus() -> list[str]:
-    """The GPUs that CUDA_VISIBLE_DEVICES allows, else those that nvidia-smi lists; without loading CUDA."""
+    """Return the GPUs in CUDA_VISIBLE_DEVICES, else those of nvidia-smi, without loading CUDA."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is not None:
-        return [one.strip() for one in named.split(",") if one.strip()]
+        return [gpu.strip() for gpu in named.split(",") if gpu.strip()]
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return []
@@ -95,12 +94,12 @@ def visible_gpus() -> list[str]:
 
 
 def nearest(cores: Collection[int], slots: Sequence[Slot]) -> Slot | None:
-    """The slot that shares most cores with these, for a run that an earlier launch left running."""
+    """Return the slot that shares most cores with these, for a run of an earlier launch."""
     return max(slots, key=lambda slot: len(slot.cores.intersection(cores)), default=None)
 
 
 def _place(core: int) -> tuple[int, int, int]:
-    """Sorts the threads of one physical core next to each other, and the cores of one socket."""
+    """Sort the threads of a physical core, and the cores of a socket, next to each other."""
     folder = _TOPOLOGY / f"cpu{core}" / "topology"
     try:
         return (

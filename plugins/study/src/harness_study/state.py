@@ -1,10 +1,10 @@
-"""A study on disk: `study.json` beside its runs, and what each of them needs next.
+"""A study on disk: `study.json` with its runs, and the next step of each.
 
 runs/<study>/
-    study.json      jobs, their runs and states; what the study varies and its margin
+    study.json      jobs, their runs and states; the study's varied keys and its margin
     study.yaml      the file that it was started from
     configs/        the resolved configuration of every job
-    logs/           what every job printed
+    logs/           the output of every job
     <run id>/       the runs
 """
 
@@ -42,11 +42,11 @@ Action = Literal["run", "resume", "skip", "wait"]
 
 @dataclass
 class Step:
-    """What a job needs: `run` it, `resume` or `wait` for the run in `folder`, or `skip` it as finished.
+    """The next step of a job: `run`, `resume` or `wait` for the run in `folder`, or `skip` it.
 
     Attributes:
-        left: What carries the run out that is waited for.
-        earlier: Names of the runs that were there when this was found out, and none of which it is.
+        left: The launched process or job to wait for.
+        earlier: Names of existing runs that do not belong to the job.
     """
 
     job: Job
@@ -88,21 +88,21 @@ class StudyFolder:
                 entry |= {"pid": old.get("pid"), "pid_started": old.get("pid_started")}
                 entry["launcher"] = old.get("launcher")
             self.entries[job.key] = entry
-        self.entries |= known  # of an earlier, larger launch: its runs stay part of the study
+        self.entries |= known  # jobs of an earlier, larger launch remain part of the study
 
     def next_steps(self, jobs: Sequence[Job], *, any_code: bool = False) -> list[Step]:
-        """What is to be done for every job, in order.
+        """Return the next step of every job, in order.
 
         Raises:
-            UserError: The record of a run that is known to be a job's cannot be read: it is not done again unasked.
+            UserError: The record of a job's run cannot be read; the run is not repeated without
+                consent.
         """
         paths = [path.parent for path in sorted(self.path.glob("*/run.json"))]
-        mine = {self.entries[job.key]["run"] for job in jobs}
-        runs = [
-            run
-            for path in paths
-            for run in ([read_run(path)] if path.name in mine else readable([path]))
-        ]
+        own = {self.entries[job.key]["run"] for job in jobs}
+        runs: list[Run] = []
+        for path in paths:
+            # The record of a job's run must be readable, that of any other run need not be.
+            runs += [read_run(path)] if path.name in own else readable([path])
         known = frozenset(path.name for path in paths)
         at_work = {run.folder.path.name for run in runs if run.record["status"] == "running"}
         hashed = [(run, config_hash(run.record["config"])) for run in runs]
@@ -115,7 +115,7 @@ class StudyFolder:
     def set(
         self, job: Job, state: str, run: Path | None = None, launched: Launched | None = None
     ) -> None:
-        """Note where a job stands."""
+        """Record the state of a job."""
         entry = self.entries[job.key]
         entry["state"] = state
         if run is not None:
@@ -125,7 +125,7 @@ class StudyFolder:
         self.write()
 
     def write(self) -> None:
-        """Write `study.json` in one step."""
+        """Write `study.json` atomically."""
         study = self.study
         data: StudyState = {
             "schema_version": 1,
@@ -144,10 +144,10 @@ class StudyFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the study: two processes never run it at once.
+        """Lock the study, so that two processes never run it at once.
 
         Raises:
-            UserError: Another process does, or the folder cannot be written.
+            UserError: Another process holds the lock, or the folder cannot be written.
         """
         with held(self.path, f"study {self.study.name!r} is already running in {self.path}"):
             yield
@@ -155,34 +155,31 @@ class StudyFolder:
     def _next(
         self, job: Job, runs: Sequence[tuple[Run, str]], any_code: bool, before: Mapping[str, Step]
     ) -> Step:
-        entry, wanted = self.entries[job.key], job.config_hash
-        mine = (
-            [run for run, its in runs if run.trained and its == wanted]
-            if job.kind == "train"
-            else []
-        )
-        usable = [run for run in mine if any_code or same_code(run.record)]
-        if ended := [run for run in usable if run.finished]:
-            return Step(job, "skip", ended[-1].folder.path, "finished")
+        entry, job_hash = self.entries[job.key], job.config_hash
+        own: list[Run] = []
+        if job.kind == "train":
+            own = [run for run, run_hash in runs if run.trained and run_hash == job_hash]
+        usable = [run for run in own if any_code or same_code(run.record)]
+        finished = [run for run in usable if run.finished]
+        if finished:
+            return Step(job, "skip", finished[-1].folder.path, "finished")
         if left := self._left(job, entry):
-            return Step(job, "wait", self._folder(entry), f"still running as {left.told}", left)
+            return Step(
+                job, "wait", self._folder(entry), f"still running as {left.description}", left
+            )
         if job.kind == "eval":
             trained = self._trained(job, before)
-            mine = [
-                run
-                for run, its in runs
-                if run.finished and _made_by(run, job, entry, its == wanted)
-            ]
-            for run in reversed(mine):
-                of = parent["run"] if (parent := run.record.get("parent")) else trained
-                if trained is not None and of == trained and (any_code or same_code(run.record)):
+            for run, run_hash in runs:
+                if run.finished and _made_by(run, job, entry, run_hash == job_hash):
+                    own.append(run)
+            for run in reversed(own):
+                parent = run.record.get("parent")
+                evaluated = parent["run"] if parent else trained
+                same_policy = trained is not None and evaluated == trained
+                if same_policy and (any_code or same_code(run.record)):
                     return Step(job, "skip", run.folder.path, "finished")
-            return Step(
-                job,
-                "run",
-                None,
-                "its earlier run is of another training or code" if mine else "not yet run",
-            )
+            why = "its earlier run has another training or code" if own else "not yet run"
+            return Step(job, "run", None, why)
         if usable:
             return Step(
                 job,
@@ -190,44 +187,46 @@ class StudyFolder:
                 usable[-1].folder.path,
                 f"{usable[-1].record['status']} before its end",
             )
-        by_others = "its earlier run was made by other code (--any-code would keep it)"
-        return Step(job, "run", None, by_others if mine else self._set_otherwise(job, runs))
+        if own:
+            return Step(job, "run", None, "its earlier run has other code (--any-code keeps it)")
+        return Step(job, "run", None, self._set_otherwise(job, runs))
 
     def _set_otherwise(self, job: Job, runs: Sequence[tuple[Run, str]]) -> str:
-        """Why none of the runs is the job's. Named is one that is, but for settings that the study does not vary."""
-        own, varied = (
-            flatten(job.config.dump()),
-            {"agent", "agent_match", "seed", *varied_keys(self.study)},
-        )
-        for run in (
-            run
-            for run, _ in runs
-            if run.trained and run.finished and run.record["seed"] == job.seed
-        ):
+        """Return why none of the runs is the job's.
+
+        Names one that differs only in settings that the study does not vary.
+        """
+        own = flatten(job.config.dump())
+        varied = {"agent", "agent_match", "seed", *varied_keys(self.study)}
+        for run, _ in runs:
+            if not run.trained or not run.finished or run.record["seed"] != job.seed:
+                continue
             other = flatten(run.record["config"])
             keys = [key for key in differing([own, other]) if key in other]
             if keys and varied.isdisjoint(keys):
-                return f"{run.id} has {', '.join(f'{key}={other[key]}' for key in keys[:3])}"
+                settings = [f"{key}={other[key]}" for key in keys[:3]]
+                return f"{run.id} has {', '.join(settings)}"
         return "not yet run"
 
     def _trained(self, job: Job, before: Mapping[str, Step]) -> str | None:
-        """The run whose policy an evaluation is of; None where that is still to be trained."""
+        """Return the run with the policy of an evaluation, or None if it is not trained yet."""
         if step := before.get(job.parent or ""):
             return step.folder.name if step.action == "skip" and step.folder is not None else None
         entry = self.entries.get(job.parent or "")
         return entry["run"] if entry and entry["state"] == "finished" else None
 
     def _left(self, job: Job, entry: Entry) -> Launched | None:
-        """What carries out a job that an earlier launch has started; it may have been another launcher's."""
+        """Return the launched process or job of an earlier launch, possibly of another launcher."""
         log, by = self.log(job), entry.get("launcher")
-        if (found := self.launcher.find(entry, log)) or not by:
-            return found
-        if by not in self._others:  # one for all jobs, which asks its queue once
+        launched = self.launcher.find(entry, log)
+        if launched or not by:
+            return launched
+        if by not in self._others:  # one for all jobs, which reads its queue once
             self._others[by] = launcher(by, {})
         return self._others[by].find(entry, log)
 
     def log(self, job: Job) -> Path:
-        """What a job prints."""
+        """Return the log file of a job."""
         return self.path / "logs" / f"{job.key}.log"
 
     def _folder(self, entry: Entry) -> Path | None:
@@ -235,9 +234,10 @@ class StudyFolder:
 
 
 def same_code(record: RunRecord) -> bool:
-    """Whether the code that decides a run is as it was: its agent's, and that of this checkout, uncommitted or not.
+    """Return whether the code of the agent and of this checkout is unchanged since a run.
 
-    What is not known counts as the same: the commit of an installed wheel, and an older run's uncommitted changes.
+    Unknown code counts as the same: the commit of an installed wheel, and an older run's
+    uncommitted changes.
     """
     recorded, current, source = record["commit"], commit(), record.get("agent_source")
     if source and _source_of(record["config"]["agent"]) not in (source, None):
@@ -249,7 +249,7 @@ def same_code(record: RunRecord) -> bool:
         return unknown or recorded.get("changes", "") == current.get("changes", "")
     try:
         return not recorded.get("changes") and not changes(recorded["hash"])
-    except (OSError, SubprocessError):  # its commit is not here
+    except (OSError, SubprocessError):  # its commit is not in this repository
         return False
 
 
@@ -257,12 +257,15 @@ def same_code(record: RunRecord) -> bool:
 def _source_of(agent: str) -> str | None:
     try:
         return fingerprint(agent).get("agent_source")
-    except PluginError:  # not installed any more: what it did is done
+    except PluginError:  # no longer installed: its result stays valid
         return None
 
 
 def _made_by(run: Run, job: Job, entry: Entry, alike: bool) -> bool:
-    """Whether an evaluation is this job's; those of several policies may have one configuration."""
+    """Return whether an evaluation belongs to this job.
+
+    Evaluations of several policies may share a configuration.
+    """
     study = run.record.get("study")
     return run.folder.id == entry.get("run") or (
         study is not None and study["job"] == job.key and alike

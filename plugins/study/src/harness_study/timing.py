@@ -1,4 +1,4 @@
-"""How long a job will take, from runs that were measured."""
+"""Estimate the duration of a job from measured runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ALIKE = ("policy", "task", "rollout", "agent", "max_turns", "sampling", "agent_
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds of a run: `start_s` once and `step_s` each step; measured on run `source`."""
+    """Seconds of a run: `start_s` once and `step_s` per step; measured on run `source`."""
 
     start_s: float
     step_s: float
@@ -29,55 +29,55 @@ class Timing:
     """The folder of that run."""
 
     def of(self, steps: int) -> float:
-        """Seconds that so many steps take, the start included."""
+        """Return the seconds of so many steps, including the start."""
         return self.start_s + steps * self.step_s
 
 
 def measured(runs: Sequence[Run]) -> list[tuple[Mapping[str, Any], Timing]]:
-    """Configuration and timing of every finished training."""
-    found: list[tuple[Mapping[str, object], Timing]] = []
+    """Return configuration and timing of every finished training."""
+    timings: list[tuple[Mapping[str, object], Timing]] = []
     for run in runs:
         result = run.record["result"]
         if result is None or not run.finished or not run.trained:
             continue
         steps, step_s, wall_s = result.get("steps"), result.get("step_s_median"), result["wall_s"]
         if steps and step_s:
-            found.append(
+            timings.append(
                 (
                     run.record["config"],
                     Timing(max(0.0, wall_s - steps * step_s), step_s, run.id, run.folder.path),
                 )
             )
-    return found
+    return timings
 
 
 def timing_for(config: Config, known: Sequence[tuple[Mapping[str, Any], Timing]]) -> Timing | None:
-    """The timing of the most alike runs (their median); None where no run is of the same policy and batch."""
-    mine = config.dump()
+    """Return the median timing of the most similar runs of the same policy and batch, or None."""
+    wanted = config.dump()
 
     def similarity(other: Mapping[str, Any]) -> int:
         if (
             # Other settings of a policy, such as a later version's, hardly change how long a step takes.
-            other["policy"].get("path") != mine["policy"]["path"]
-            or other["train"]["batch_size"] != mine["train"]["batch_size"]
+            other["policy"].get("path") != wanted["policy"]["path"]
+            or other["train"]["batch_size"] != wanted["train"]["batch_size"]
         ):
             return 0
-        return 1 + len([key for key in _ALIKE if other.get(key) == mine[key]])
+        return 1 + len([key for key in _ALIKE if other.get(key) == wanted[key]])
 
     best = max((similarity(other) for other, _ in known), default=0)
     if best == 0:
         return None
-    alike = [timing for other, timing in known if similarity(other) == best]
+    most_similar = [timing for other, timing in known if similarity(other) == best]
     return Timing(
-        statistics.median(timing.start_s for timing in alike),
-        statistics.median(timing.step_s for timing in alike),
-        alike[-1].source,
-        alike[-1].path,
+        statistics.median(timing.start_s for timing in most_similar),
+        statistics.median(timing.step_s for timing in most_similar),
+        most_similar[-1].source,
+        most_similar[-1].path,
     )
 
 
 def makespan_s(durations_s: Sequence[float], at_once: int) -> float:
-    """How long jobs take together when each starts, in order, as soon as one of `at_once` places is free."""
+    """Return the total time of jobs that start in order on `at_once` places."""
     ends = [0.0] * at_once
     for duration_s in durations_s:
         heapq.heapreplace(ends, ends[0] + duration_s)
@@ -85,7 +85,7 @@ def makespan_s(durations_s: Sequence[float], at_once: int) -> float:
 
 
 def steps_of(config: Config) -> int | None:
-    """Training steps of a configuration; None where its task set cannot be read here."""
+    """Return the training steps of a configuration, or None if its task set cannot be read here."""
     if config.train.steps:
         return config.train.steps
     from harness.order import trained_on, training_order

@@ -1,4 +1,4 @@
-"""tau2-bench's retail and airline: an agent talks to a customer and acts on a database, whose end state is judged."""
+"""tau2-bench's retail and airline: an agent serves a customer; the final database is judged."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def harness_rewards() -> list[RewardSpec]:
         RewardSpec(
             "tau2",
             "harness_tau2.reward:Tau2Reward",
-            "1 where the database ends as tau2-bench's gold actions leave it and all was told to the user, else 0",
+            "1 if the final database matches tau2-bench's gold actions and the user got all required facts, else 0",
             parts=("database", "communicated"),
         )
     ]

@@ -17,22 +17,21 @@ if TYPE_CHECKING:
 def tau2(
     wheel: Annotated[
         Path | None,
-        typer.Argument(
-            help="The wheel of inspect_evals, where it is here; by default it is downloaded."
-        ),
+        typer.Argument(help="A local wheel of inspect_evals; by default it is downloaded."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Folder; default harness/tau2 in the cache folder.")
+        Path | None,
+        typer.Option("--out", help="Folder; by default harness/tau2 in the cache folder."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Fetch tau2-bench's retail and airline (the wheel of inspect_evals, MIT), check them and replay all gold."""
+    """Fetch tau2-bench's retail and airline (inspect_evals, MIT), check them and replay all gold."""
     from harness_tau2.data import Manifest, default_folder, prepare
 
     folder = (out or default_folder()).expanduser()
-    made = prepare(folder, wheel)
+    domains = prepare(folder, wheel)
     manifest = Manifest.read(folder)
-    rows = {name: _counted(one) for name, one in made.items()}
+    rows = {name: _counted(domain) for name, domain in domains.items()}
     if as_json:
         emit_json(
             {
@@ -44,31 +43,31 @@ def tau2(
         )
         return
     say(f"{folder}: {manifest.source}, {manifest.licence}, {len(manifest.files)} files")
-    for line in lines(made):
+    for line in lines(domains):
         say(line)
 
 
-def lines(made: Mapping[str, Prepared]) -> Iterator[str]:
-    """What is said of each domain, and of each task that is left out."""
-    for name, one in made.items():
-        row = _counted(one)
+def lines(domains: Mapping[str, Prepared]) -> Iterator[str]:
+    """Yield a line for each domain, and one for each excluded task."""
+    for name, domain in domains.items():
+        row = _counted(domain)
         yield (
             f"  {name}: {row['tasks']} tasks, {row['tools']} tools; gold changes nothing in {row['nothing_changes']}, "
-            f"and asks for no words either in {row['nothing_changes_nor_said']}"
+            f"and requires no text either in {row['nothing_changes_nor_said']}"
         )
         yield from (
             f"  left out: {name}/{task['id']}: {task['left_out']}"
-            for task in one.tasks
+            for task in domain.tasks
             if "left_out" in task
         )
 
 
-def _counted(one: Prepared) -> dict[str, int]:
-    judged = [task for task in one.tasks if "left_out" not in task]
+def _counted(domain: Prepared) -> dict[str, int]:
+    judged = [task for task in domain.tasks if "left_out" not in task]
     return {
         "tasks": len(judged),
-        "left_out": len(one.tasks) - len(judged),
-        "tools": len(one.tools),
+        "left_out": len(domain.tasks) - len(judged),
+        "tools": len(domain.tools),
         "nothing_changes": sum(not task["changes"] for task in judged),
         "nothing_changes_nor_said": sum(
             not task["changes"] and not task["said"] for task in judged

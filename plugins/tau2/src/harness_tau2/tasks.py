@@ -11,7 +11,7 @@ from pathlib import Path
 from harness import Task, TaskSetError
 from harness_tau2.data import Manifest, Prepared, default_folder, read
 from harness_tau2.environment import ENVIRONMENT
-from harness_tau2.side.messages import Told
+from harness_tau2.side.messages import TaskEntry
 
 SPLITS = ("train", "val", "base")
 CITATION = (
@@ -20,14 +20,17 @@ CITATION = (
 
 
 class Tau2Tasks:
-    """Customers of tau2-bench's domains. The question is what the customer is told; the context, the domain's policy.
+    """Customers of tau2-bench's domains.
 
-    Splits: tau2-bench's `train`; its `test`, here `val`; both together, `base`, of which it publishes numbers.
+    The question is the customer's instructions; the context, the domain's policy.
+
+    Splits: tau2-bench's `train`; its `test`, here `val`; both together, `base`, the split of its
+    published results.
 
     Args:
-        domain: One of them, `retail` or `airline`; by default all.
-        data_dir: The folder that was fetched; by default `$HARNESS_TAU2_DATA_DIR`, or `harness/tau2` in the cache
-            folder.
+        domain: `retail` or `airline`; by default both.
+        data_dir: The folder with the fetched data; by default `$HARNESS_TAU2_DATA_DIR`, or
+            `harness/tau2` in the cache folder.
     """
 
     def __init__(self, domain: str = "", data_dir: Path | None = None) -> None:
@@ -40,37 +43,38 @@ class Tau2Tasks:
 
     @cached_property
     def _domains(self) -> dict[str, Prepared]:
-        found = read(self.folder)
-        if self.domain and self.domain not in found:
-            raise TaskSetError(f"task.options.domain={self.domain!r}: tau2 has {', '.join(found)}")
-        return {name: one for name, one in found.items() if self.domain in ("", name)}
+        domains = read(self.folder)
+        if self.domain and self.domain not in domains:
+            known = ", ".join(domains)
+            raise TaskSetError(f"task.options.domain={self.domain!r}: tau2 has {known}")
+        return {name: domain for name, domain in domains.items() if self.domain in ("", name)}
 
     def load(self, split: str) -> Sequence[Task]:
         if split not in SPLITS:
             raise TaskSetError(f"tau2 has no split {split!r}. Splits: {', '.join(SPLITS)}")
         return [
-            self._task(split, name, domain, told)
+            self._task(split, name, domain, entry)
             for name, domain in self._domains.items()
-            for told in domain.tasks
-            if "left_out" not in told and split in (told["split"], "base")
+            for entry in domain.tasks
+            if "left_out" not in entry and split in (entry["split"], "base")
         ]
 
-    def _task(self, split: str, name: str, domain: Prepared, told: Told) -> Task:
+    def _task(self, split: str, name: str, domain: Prepared, entry: TaskEntry) -> Task:
         needed = {
             "folder": str(self.folder),
             "sha256": self._manifest.sha256,
             "domain": name,
             "tools": domain.tools,
         }
-        changes = told["changes"]
+        changes = entry["changes"]
         changed = len(changes or ())
         return Task(
-            id=f"{name}/{told['id']}",
+            id=f"{name}/{entry['id']}",
             task_set="tau2",
             split=split,
-            question=told["scenario"],
-            gold=json.dumps({"changes": changes, "said": told["said"]}, sort_keys=True),
-            cluster=f"{name}/{told['id']}",
+            question=entry["scenario"],
+            gold=json.dumps({"changes": changes, "said": entry["said"]}, sort_keys=True),
+            cluster=f"{name}/{entry['id']}",
             difficulty=f"{name}, {changed} record{'s' if changed != 1 else ''} changed",
             data={ENVIRONMENT: needed},
         )
@@ -79,7 +83,10 @@ class Tau2Tasks:
         return {"policy": self._domains[task.data[ENVIRONMENT]["domain"]].policy}
 
     def describe(self) -> Mapping[str, object]:
-        asked = {split: self.load(split) for split in SPLITS}
+        tasks_by_split = {split: self.load(split) for split in SPLITS}
+        excluded = 0
+        for domain in self._domains.values():
+            excluded += sum("left_out" in entry for entry in domain.tasks)
         return {
             "name": "tau2",
             "source": self._manifest.source,
@@ -87,18 +94,17 @@ class Tau2Tasks:
             "licence": self._manifest.licence,
             "citation": CITATION,
             "domains": list(self._domains),
-            "counts": {split: len(tasks) for split, tasks in asked.items()},
-            "left_out": sum(
-                "left_out" in told for one in self._domains.values() for told in one.tasks
-            ),
+            "counts": {split: len(tasks) for split, tasks in tasks_by_split.items()},
+            "left_out": excluded,
             "files_sha256": self._manifest.sha256,
-            "tasks_sha256": {
-                split: hashlib.sha256(
-                    json.dumps([(task.question, task.gold) for task in tasks]).encode()
-                ).hexdigest()
-                for split, tasks in asked.items()
-            },
+            "tasks_sha256": {split: _hash(tasks) for split, tasks in tasks_by_split.items()},
         }
 
     def check(self) -> list[str]:
         return self._manifest.changed(self.folder)
+
+
+def _hash(tasks: Sequence[Task]) -> str:
+    """Return the SHA-256 of questions and gold."""
+    contents = [(task.question, task.gold) for task in tasks]
+    return hashlib.sha256(json.dumps(contents).encode()).hexdigest()

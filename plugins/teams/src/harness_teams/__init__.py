@@ -1,4 +1,4 @@
-"""A planner, workers with tools of their own and a critic; and questions whose data are split between databases."""
+"""Teams: a planner, workers with tools of their own and a critic; questions over two databases."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def harness_programs() -> list[ProgramSpec]:
         ProgramSpec(
             "team",
             "harness_teams.program:TeamProgram",
-            "a planner hands tasks to workers, each with tools of its own; a critic checks the answer",
+            "a planner hands tasks to workers with their own tools; a critic checks the answer",
         )
     ]
 
@@ -39,7 +39,7 @@ def harness_environments() -> list[EnvironmentSpec]:
         EnvironmentSpec(
             "split_sql",
             "harness_teams.environment:SplitEnvironment",
-            "several read-only SQLite databases, each behind a tool of its own",
+            "several read-only SQLite databases, each with its own tool",
         )
     ]
 
@@ -50,7 +50,7 @@ def harness_tasks() -> list[TaskSetSpec]:
         TaskSetSpec(
             "pocket_split",
             "harness_teams.tasks:PocketSplitTasks",
-            "generated questions over two databases, of which each tool opens one",
+            "generated questions over two databases, one per tool",
             splits=("train", "val", "test"),
             reserved=("test",),
             environment="split_sql",
@@ -65,6 +65,6 @@ def harness_rewards() -> list[RewardSpec]:
         RewardSpec(
             "stated",
             "harness_teams.reward:Stated",
-            "1 where an answer states all numbers and names of the gold and makes none up, else 0",
+            "1 if an answer states all numbers and names of the gold and no others, else 0",
         )
     ]

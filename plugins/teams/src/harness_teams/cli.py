@@ -17,7 +17,7 @@ from harness.cli.common import emit_json, progress_console, results
 COMMANDS: dict[str, tuple[str, str]] = {
     "contribution": ("harness_teams.cli", "Measure what training each role is worth.")
 }
-"""Command by name: module and summary, as in `harness.cli`."""
+"""Map commands to module and summary, as in `harness.cli`."""
 app = typer.Typer(add_completion=False)
 _SECTION = re.compile(r"roles\.\w+(\.\w+)?:? ")
 
@@ -28,41 +28,41 @@ def contribution(
     role: Annotated[
         list[str] | None,
         typer.Option(
-            help="Roles that count as one, as --agent-match finds them; repeatable. All others count each by itself."
+            help="Regular expression for roles that count as one group; repeatable. Each other role is a group."
         ),
     ] = None,
     start: Annotated[
         str | None,
-        typer.Option(help="A policy, or a run, instead of the one that the training began with."),
+        typer.Option(help="A policy or run to use instead of the training's first policy."),
     ] = None,
     endpoint: Annotated[
         str | None,
-        typer.Option(help="Where that policy is served; needed on a GPU, as is --model."),
+        typer.Option(help="Endpoint of that policy; required on a GPU, with --model."),
     ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="The name by which the endpoint knows it.")
-    ] = None,
+    model: Annotated[str | None, typer.Option(help="Name of the policy at the endpoint.")] = None,
     api_key_env: Annotated[str, typer.Option(help="Variable that holds the endpoint's key.")] = "",
-    step: Annotated[int | None, typer.Option(help="A checkpoint other than the newest.")] = None,
-    split: Annotated[
-        str | None, typer.Option(help="The split; by default that of validation.")
+    step: Annotated[
+        int | None, typer.Option(help="Use this checkpoint instead of the newest.")
     ] = None,
-    read_reserved: Annotated[
-        bool, typer.Option(help="Read a split that is reserved for the end.")
-    ] = False,
-    limit: Annotated[int | None, typer.Option(help="Only so many tasks, a fixed sample.")] = None,
+    split: Annotated[
+        str | None, typer.Option(help="The split; by default the validation split.")
+    ] = None,
+    read_reserved: Annotated[bool, typer.Option(help="Consent to read a reserved split.")] = False,
+    limit: Annotated[
+        int | None, typer.Option(help="Measure only so many tasks, a fixed sample.")
+    ] = None,
     settings: complete.Settings = None,
-    runs_dir: Annotated[
-        Path, typer.Option(help="Where the folder of the evaluations is made.")
-    ] = Path("runs"),
+    runs_dir: Annotated[Path, typer.Option(help="Parent of the folder of the evaluations.")] = Path(
+        "runs"
+    ),
     json_: complete.Json = False,
 ) -> None:
-    """Evaluate a checkpoint with each role in turn as the training began, and say what training it is worth."""
+    """Measure the worth of training each role: evaluate a checkpoint with each role untrained."""
     if start is not None and endpoint is not None:
         raise UserError("give either --start or --endpoint, not both")
     if (endpoint is None) != (model is None):
         raise UserError(
-            "--endpoint and --model go together: where the policy is served, and its name there"
+            "--endpoint and --model must be given together: the policy's address and its name there"
         )
     if not run.is_dir() and (runs_dir / run).is_dir():
         run = runs_dir / run
@@ -102,7 +102,7 @@ def contribution(
 
 @contextmanager
 def _as_typed(option: str) -> Iterator[None]:
-    """Refusals of the sections `roles.NAME` that are made of an option name the option."""
+    """Name the option in refusals of the `roles.NAME` sections that it creates."""
     try:
         yield
     except UserError as error:

@@ -1,4 +1,4 @@
-"""What training is worth role by role: a trained policy, with some roles answered by the policy that it began with."""
+"""The worth of training, role by role: evaluate a trained policy with some roles untrained."""
 
 from __future__ import annotations
 
@@ -33,12 +33,14 @@ TRAINED, STARTED = "all trained", "all at their start"
 
 
 class Worth(TypedDict):
-    """What training some roles is worth, by the same questions; points are hundredths of accuracy or mean reward.
+    """The worth of training some roles, in hundredths of accuracy or mean reward.
+
+    All figures are over the same questions.
 
     Attributes:
-        roles: Those meant.
-        without: All trained, less all but these trained.
-        alone: Only these trained, less none.
+        roles: These roles.
+        without: All roles trained, minus all but these trained.
+        alone: Only these roles trained, minus none trained.
     """
 
     roles: list[str]
@@ -47,14 +49,14 @@ class Worth(TypedDict):
 
 
 @dataclass(frozen=True)
-class Found:
-    """What came of it.
+class Contribution:
+    """The result of the evaluations.
 
     Attributes:
-        folder: Of the evaluations, a study that `harness compare` and `harness report` take.
-        start: What answered for the policy that the training began with, in words.
-        against_trained: All arms against all trained.
-        worth: Of each role or group, and of all together.
+        folder: Folder of the evaluations, a study for `harness compare` and `harness report`.
+        start: Description of the policy that replaced the trained one.
+        against_trained: Comparison of all arms with the fully trained one.
+        worth: Worth of each role or group, and of all together.
     """
 
     run: str
@@ -65,21 +67,27 @@ class Found:
     worth: Mapping[str, Worth]
 
     def data(self) -> dict[str, object]:
-        """All of it, as plain data."""
-        arms = {arm["name"]: arm["accuracy_final"] for arm in self.against_trained["arms"]}
-        own = {"run": self.run, "step": self.step, "start": self.start, "folder": str(self.folder)}
-        return {**own, "accuracy": arms, "worth": dict(self.worth)}
+        """Return the result as plain data."""
+        accuracy = {arm["name"]: arm["accuracy_final"] for arm in self.against_trained["arms"]}
+        return {
+            "run": self.run,
+            "step": self.step,
+            "start": self.start,
+            "folder": str(self.folder),
+            "accuracy": accuracy,
+            "worth": dict(self.worth),
+        }
 
     def table(self) -> Table:
-        """A row a role or group."""
+        """Return a table with one row per role or group."""
         name = measured(self.against_trained.get("graded", False))
         rows = [
             [
                 role,
-                with_interval(one["without"], signed=True),
-                with_interval(one["alone"], signed=True),
+                with_interval(worth["without"], signed=True),
+                with_interval(worth["alone"], signed=True),
             ]
-            for role, one in self.worth.items()
+            for role, worth in self.worth.items()
         ]
         heads = [
             "role",
@@ -97,26 +105,31 @@ class Found:
 
 
 def groups_of(run: RunFolder, patterns: Sequence[str] = ()) -> dict[str, list[str]]:
-    """The roles that the trained policy answered, by what they are called together.
+    """Return the roles that the trained policy answered, by group name.
 
     Args:
-        patterns: Expressions, searched in names of roles as `agent_match` is; a role that none finds is by itself.
+        patterns: Regular expressions, searched in role names like `agent_match`. A role that none
+            matches is a group of its own.
 
     Raises:
-        UserError: A pattern is none, finds no role, or one that another finds too; or there is no role.
+        UserError: A pattern is invalid, matches no role or a role of another pattern; or there is
+            no role.
     """
     config = run.config()
     called = {role for row in run.rows("episodes") for role in row["call_roles"]}
-    everyone = [role for role in roles_of(config.agent) if role not in config.roles]
-    there = [role for role in everyone if role in called or not called]
-    if not there:
+    policy_roles = [role for role in roles_of(config.agent) if role not in config.roles]
+    # A run without recorded episodes may have called every role.
+    trained_roles = [role for role in policy_roles if role in called or not called]
+    if not trained_roles:
         raise UserError(
-            f"{run.path}: the trained policy answered no role of {config.agent}, so none can be at its start"
+            f"{run.path}: the trained policy answered no role of {config.agent}, so none can be untrained"
         )
-    groups = {role: [role] for role in there}
+    groups = {role: [role] for role in trained_roles}
     if patterns:
+        groups = {}
         try:
-            groups = {one: [role for role in there if re.search(one, role)] for one in patterns}
+            for pattern in patterns:
+                groups[pattern] = [role for role in trained_roles if re.search(pattern, role)]
         except re.error as error:
             raise UserError(
                 f"--role: {error.pattern!r} is no regular expression: {error}"
@@ -124,45 +137,46 @@ def groups_of(run: RunFolder, patterns: Sequence[str] = ()) -> dict[str, list[st
     seen: dict[str, str] = {}
     for name, roles in groups.items():
         if not roles:
-            close = nearest(name, there, ".")
+            close = nearest(name, trained_roles, ".")
             raise UserError(
-                f"--role {name}: no role of that name called the policy{close} Roles: {', '.join(there)}"
+                f"--role {name}: no role of that name called the policy{close} "
+                f"Roles: {', '.join(trained_roles)}"
             )
         for role in roles:
             if role in seen:
                 raise UserError(
-                    f"--role {name} and --role {seen[role]} both find {role}: let each role be in one"
+                    f"--role {name} and --role {seen[role]} both find {role}: each role may be in one group only"
                 )
             seen[role] = name
-    return groups | {role: [role] for role in there if role not in seen}
+    remaining = {role: [role] for role in trained_roles if role not in seen}
+    return groups | remaining
 
 
 def arms_of(groups: Mapping[str, Sequence[str]]) -> dict[str, frozenset[str]]:
-    """Roles at their start by arm. Arms with the same ones are one, whose name says both."""
-    everyone = frozenset(role for roles in groups.values() for role in roles)
-    wanted = [(TRAINED, frozenset[str]())]
-    wanted += [
-        (f"{name} at its start", frozenset(roles))
-        for name, roles in groups.items()
-        if len(groups) > 1
-    ]
-    wanted += [
-        (f"only {name} trained", everyone - {*roles})
-        for name, roles in groups.items()
-        if len(groups) > 1
-    ]
-    names: dict[frozenset[str], list[str]] = {}
-    for name, frozen in [*wanted, (STARTED, everyone)]:
-        names.setdefault(frozen, []).append(name)
-    return {", ".join(of): frozen for frozen, of in names.items()}
+    """Return the untrained roles by arm.
+
+    Arms with the same roles are combined under a joint name.
+    """
+    all_roles = frozenset(role for roles in groups.values() for role in roles)
+    arms = [(TRAINED, frozenset[str]())]
+    if len(groups) > 1:
+        for name, roles in groups.items():
+            arms.append((f"{name} at its start", frozenset(roles)))
+        for name, roles in groups.items():
+            arms.append((f"only {name} trained", all_roles - {*roles}))
+    arms.append((STARTED, all_roles))
+    names_by_roles: dict[frozenset[str], list[str]] = {}
+    for name, untrained in arms:
+        names_by_roles.setdefault(untrained, []).append(name)
+    return {", ".join(names): untrained for untrained, names in names_by_roles.items()}
 
 
 @dataclass(frozen=True)
 class Questions:
-    """What every evaluation asks, as `harness.evaluate` has it.
+    """Options of every evaluation, as in `harness.evaluate`.
 
     Attributes:
-        settings: Texts `key=value`, as `--set` takes them.
+        settings: Texts `key=value`, as for `--set`.
     """
 
     split: str | None = None
@@ -180,49 +194,53 @@ def contribution(
     start: Mapping[str, str] | None = None,
     step: int | None = None,
     questions: Questions = Questions(),
-) -> Found:
-    """Evaluate a run's checkpoint greedily with its roles in turn at their start, each on the same questions.
+) -> Contribution:
+    """Evaluate a run's checkpoint greedily with its roles untrained in turn, on the same questions.
 
-    Evaluations of the same configuration that are there already are not made again.
+    Existing evaluations of the same configuration are not repeated.
 
     Args:
-        console: Where is shown how far it is.
-        runs_dir: Where the folder of the evaluations is made.
-        patterns: As of `groups_of`.
-        start: What stands for the policy that the training began with, as a section `roles.NAME`.
-        step: A checkpoint other than the newest.
+        console: Console for the progress.
+        runs_dir: Parent of the folder of the evaluations.
+        patterns: As in `groups_of`.
+        start: Policy of untrained roles, as a section `roles.NAME`; by default the training's
+            first.
+        step: Use this checkpoint instead of the newest.
 
     Raises:
-        UserError: What is asked for cannot be done; nothing was started.
-        RunFailed: Too large a share of the rollouts of an evaluation brought no result; asked again, it goes on there.
+        UserError: The request cannot be fulfilled; nothing was started.
+        RunFailed: Too many rollouts of an evaluation brought no result. Another call resumes there.
     """
     trained = RunFolder.open(run)
     step, _ = checkpoint_dir(trained, step)
     groups = groups_of(trained, patterns)
     arms = arms_of(groups)
-    given = dict(start) if start else _began_with(trained)
-    asked = {
-        name: _asked(trained, step, questions, dict.fromkeys(sorted(frozen), given))
-        for name, frozen in arms.items()
+    start_policy = dict(start) if start else _first_policy(trained)
+    evaluations = {
+        name: _evaluation(trained, step, questions, dict.fromkeys(sorted(untrained), start_policy))
+        for name, untrained in arms.items()
     }
-    begun, model = asked[_arm(arms, groups)].answers, trained.read()["identity"]["model"]
-    answers = next(begun[role] for roles in groups.values() for role in roles)
-    if start is None and (found := role_models({"": answers})[""]) != model:
+    # In the arm without trained roles, the same policy answers every role.
+    start_answers = evaluations[_arm(arms, groups)].answers
+    answers = next(start_answers[role] for roles in groups.values() for role in roles)
+    model = trained.read()["identity"]["model"]
+    start_model = role_models({"": answers})[""]
+    if start is None and start_model != model:
         raise UserError(
-            f"{answers.name} ({found}) is not the policy that {trained.id} began with ({model}): restore it, or name "
+            f"{answers.name} ({start_model}) is not the policy that {trained.id} began with ({model}): restore it, or name "
             "it with --start or --endpoint"
         )
     folder = runs_dir.absolute() / f"contribution-{trained.id}-{step}"
     folder.mkdir(parents=True, exist_ok=True)
-    with held(folder, f"another `harness contribution` is at work in {folder}"):
-        _evaluate_all(folder, f"{trained.id}, step {step}", asked, console)
-    return Found(trained.id, step, answers.name, folder, *_compared(folder, groups, arms))
+    with held(folder, f"another `harness contribution` is running in {folder}"):
+        _evaluate_all(folder, f"{trained.id}, step {step}", evaluations, console)
+    return Contribution(trained.id, step, answers.name, folder, *_compare(folder, groups, arms))
 
 
-def _asked(
+def _evaluation(
     trained: RunFolder, step: int, questions: Questions, roles: Mapping[str, object]
 ) -> Evaluation:
-    """A greedy evaluation of a checkpoint with some roles answered by others."""
+    """Return a greedy evaluation of a checkpoint with some roles answered by other policies."""
     own = [f"roles.{role}={json.dumps(answer)}" for role, answer in roles.items()]
     return Wanted(
         run=trained.path,
@@ -239,60 +257,59 @@ def _asked(
 def _arm(
     arms: Mapping[str, frozenset[str]], groups: Mapping[str, Sequence[str]], *trained: str
 ) -> str:
-    """The arm in which nothing but these groups is trained."""
-    frozen = frozenset(
+    """Return the arm in which only these groups are trained."""
+    untrained = frozenset(
         role for name, roles in groups.items() if name not in trained for role in roles
     )
-    return next(arm for arm, of in arms.items() if of == frozen)
+    return next(arm for arm, roles in arms.items() if roles == untrained)
 
 
-def _began_with(trained: RunFolder) -> dict[str, str]:
-    policy, model = trained.config().policy, trained.read()["identity"]["model"]
-    _, _, commit = model.partition("@")
-    return {
-        "policy": policy.path,
-        **({"revision": commit} if commit and not Path(policy.path).is_dir() else {}),
-    }
+def _first_policy(trained: RunFolder) -> dict[str, str]:
+    path = trained.config().policy.path
+    _, _, commit = trained.read()["identity"]["model"].partition("@")
+    if commit and not Path(path).is_dir():
+        return {"policy": path, "revision": commit}
+    return {"policy": path}
 
 
 def _evaluate_all(
-    folder: Path, name: str, asked: Mapping[str, Evaluation], console: Console
+    folder: Path, name: str, evaluations: Mapping[str, Evaluation], console: Console
 ) -> None:
     known = read_state(folder)["jobs"] if (folder / STUDY_FILE).is_file() else []
     done = {
         job.get("config_hash", ""): job["run"] for job in known if job.get("state") == "finished"
     }
     jobs: list[Entry] = []
-    for arm, one in asked.items():
-        key, own = re.sub(r"\W+", "-", arm), config_hash(one.config.dump())
-        made = done.get(own)
-        state = "finished" if made and (folder / made / "run.json").is_file() else "planned"
-        run = made if state == "finished" else None
-        seed = one.config.seed
+    for arm, evaluation in evaluations.items():
+        own_hash = config_hash(evaluation.config.dump())
+        run = done.get(own_hash)
+        finished = bool(run) and (folder / str(run) / "run.json").is_file()
         jobs.append(
             {
-                "key": key,
+                "key": re.sub(r"\W+", "-", arm),
                 "arm": arm,
-                "seed": seed,
+                "seed": evaluation.config.seed,
                 "kind": "eval",
-                "config_hash": own,
-                "run": run,
-                "state": state,
+                "config_hash": own_hash,
+                "run": run if finished else None,
+                "state": "finished" if finished else "planned",
             }
         )
-    _write(folder, name, asked, jobs)
-    for job, one in zip(jobs, asked.values(), strict=True):
+    _write(folder, name, evaluations, jobs)
+    for job, evaluation in zip(jobs, evaluations.values(), strict=True):
         if job["state"] == "finished":
             continue
         console.print(f"{job['arm']}:")
-        one.runs_dir = folder
-        job["run"] = one.carry_out(console).id
+        evaluation.runs_dir = folder
+        job["run"] = evaluation.carry_out(console).id
         job["state"] = "finished"
-        _write(folder, name, asked, jobs)
+        _write(folder, name, evaluations, jobs)
 
 
-def _write(folder: Path, name: str, asked: Mapping[str, Evaluation], jobs: list[Entry]) -> None:
-    roles = sorted({role for one in asked.values() for role in one.config.roles})
+def _write(
+    folder: Path, name: str, evaluations: Mapping[str, Evaluation], jobs: list[Entry]
+) -> None:
+    roles = sorted({role for each in evaluations.values() for role in each.config.roles})
     state: StudyState = {
         "schema_version": 1,
         "name": name,
@@ -305,40 +322,39 @@ def _write(folder: Path, name: str, asked: Mapping[str, Evaluation], jobs: list[
     replace_text(folder / STUDY_FILE, json.dumps(state, indent=2, ensure_ascii=False) + "\n")
 
 
-def _compared(
+def _compare(
     folder: Path, groups: Mapping[str, list[str]], arms: Mapping[str, frozenset[str]]
 ) -> tuple[Comparison, dict[str, Worth]]:
-    """All arms against all trained, and what training is worth, of the evaluations in a folder."""
-    trained, begun = _arm(arms, groups, *groups), _arm(arms, groups)
-    to_trained, to_begun = compare(select([folder]), trained), compare(select([folder]), begun)
+    """Compare all arms in a folder with the fully trained one, and return the worth of training."""
+    trained, untrained = _arm(arms, groups, *groups), _arm(arms, groups)
+    to_trained = compare(select([folder]), trained)
+    to_untrained = compare(select([folder]), untrained)
 
-    def between(of: Comparison, arm: str) -> EstimateData:
-        return next(pair["difference"] for pair in of["pairs"] if pair["arm"] == arm)
+    def difference(comparison: Comparison, arm: str) -> EstimateData:
+        return next(pair["difference"] for pair in comparison["pairs"] if pair["arm"] == arm)
 
     worth: dict[str, Worth] = {}
     for name, roles in groups.items() if len(groups) > 1 else ():
         rest = _arm(arms, groups, *(other for other in groups if other != name))
-        without, alone = (
-            _turned(between(to_trained, rest)),
-            between(to_begun, _arm(arms, groups, name)),
-        )
+        without = _negated(difference(to_trained, rest))
+        alone = difference(to_untrained, _arm(arms, groups, name))
         worth[name] = {"roles": roles, "without": without, "alone": alone}
-    whole = between(to_begun, trained)
+    whole = difference(to_untrained, trained)
     worth["all"] = {
-        "roles": [role for of in groups.values() for role in of],
+        "roles": [role for roles in groups.values() for role in roles],
         "without": whole,
         "alone": whole,
     }
     return to_trained, worth
 
 
-def _turned(one: EstimateData) -> EstimateData:
-    """The difference the other way round."""
-    means = tuple(0.0 - mean for mean in one["by_seed"])
+def _negated(estimate: EstimateData) -> EstimateData:
+    """Return the difference with the opposite sign."""
+    means = tuple(0.0 - mean for mean in estimate["by_seed"])
     return {
-        **one,
-        "mean": 0.0 - one["mean"],
-        "low": 0.0 - one["high"],
-        "high": 0.0 - one["low"],
+        **estimate,
+        "mean": 0.0 - estimate["mean"],
+        "low": 0.0 - estimate["high"],
+        "high": 0.0 - estimate["low"],
         "by_seed": means,
     }

@@ -1,4 +1,4 @@
-"""The environment `split_sql`: several read-only SQLite databases, of which each tool opens one."""
+"""The environment `split_sql`: several read-only SQLite databases, each with its own tool."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from harness import Environment, Observation, Task, Tool
 from harness_sql.sqlite.environment import DATABASE, SQLEnvironment
 from harness_sql.sqlite.schema import schema_text
 
-Plain = Mapping[str, Any]
-"""JSON."""
+PlainData = Mapping[str, Any]
+"""PlainData JSON data."""
 DATABASES = "databases"
-"""Where a task's data name its SQLite files, by what each is called."""
+"""Key in a task's data with its SQLite files by database name."""
 SCHEMA_CHARS = 1_000
 _PREFIX = "query_"
 
 
 class SplitEnvironment(Environment):
-    """`query_NAME` reads database NAME alone, in the sandbox of the environment `sql`."""
+    """`query_NAME` reads only database NAME, in the sandbox of the environment `sql`."""
 
     tools = (
         Tool(
@@ -31,7 +31,7 @@ class SplitEnvironment(Environment):
     def __init__(self) -> None:
         self._sql = SQLEnvironment()
 
-    def payload(self, task: Task, limits: Plain) -> Plain:
+    def payload(self, task: Task, limits: PlainData) -> PlainData:
         databases = {
             name: {
                 DATABASE: path,
@@ -41,24 +41,22 @@ class SplitEnvironment(Environment):
         }
         return {DATABASES: databases, "limits": dict(limits)}
 
-    def tools_for(self, payload: Plain) -> tuple[Tool, ...]:
-        """A tool for each database, whose description has the tables."""
+    def tools_for(self, payload: PlainData) -> tuple[Tool, ...]:
+        """Return a tool for each database, with the tables in its description."""
         return tuple(
             Tool(
                 f"{_PREFIX}{name}",
-                f"Run one SQLite query on database {name} and read its result. It has:\n{one['schema']}",
+                f"Run one SQLite query on database {name} and read its result. It has:\n{database['schema']}",
                 self.tools[0].parameters,
             )
-            for name, one in payload[DATABASES].items()
+            for name, database in payload[DATABASES].items()
         )
 
-    def check(self, payload: Plain) -> None:
-        for one in payload[DATABASES].values():
-            self._sql.check(one)
+    def check(self, payload: PlainData) -> None:
+        for database in payload[DATABASES].values():
+            self._sql.check(database)
 
-    async def call(self, payload: Plain, tool: str, arguments: Plain) -> Observation:
-        of = {
-            DATABASE: payload[DATABASES][tool.removeprefix(_PREFIX)][DATABASE],
-            "limits": payload["limits"],
-        }
-        return await self._sql.call(of, self._sql.tools[0].name, arguments)
+    async def call(self, payload: PlainData, tool: str, arguments: PlainData) -> Observation:
+        database = payload[DATABASES][tool.removeprefix(_PREFIX)]
+        sql_payload = {DATABASE: database[DATABASE], "limits": payload["limits"]}
+        return await self._sql.call(sql_payload, self._sql.tools[0].name, arguments)

@@ -1,7 +1,10 @@
-"""The roles of a team, and how often it may answer. Standard library only, so that anything may import it."""
+"""The roles of a team and its number of passes.
+
+Uses the standard library only, for cheap imports.
+"""
 
 PLANNER, CRITIC = "planner", "critic"
 WORKERS = ("worker_a", "worker_b", "worker_c")
 ROLES = (PLANNER, *WORKERS, CRITIC)
 PASSES = 2
-"""Answers of the planner; the last one is not checked, since nothing could follow."""
+"""Most answers of the planner; the last one is not checked, because no further answer follows."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness import Attempt, Played, Tool, Turn
+from harness import Attempt, Played, Tool, Transition, Turn
 from harness_teams.names import CRITIC, PASSES, PLANNER, ROLES
 from harness_teams.prompts import TeamPrompts
 
 
 class TeamProgram(Played):
-    """plan -> (hand over -> work ...) -> answer -> check -> maybe once more."""
+    """plan -> (hand over -> work ...) -> answer -> check -> possibly a second pass."""
 
     reference = "reference_team"
     environment = ""
@@ -26,25 +26,25 @@ class TeamProgram(Played):
         return TeamPrompts(tools)
 
     def most_calls(self, max_turns: int) -> int:
-        """Of the planner and the critic in each pass, and of one worker each time that something is handed over."""
+        """Count planner and critic in each pass, and one worker for each handoff."""
         return PASSES * (max_turns + 2 + max_turns * (max_turns + 1))
 
     def turns(self, attempt: Attempt) -> list[Turn]:
-        """Every call goes with the answer that its pass came to; a critic's says what it thought of it."""
+        """Return the turn of every call: its pass's answer, and for a critic's call its verdict."""
         calls = attempt.transitions
-        passes: list[list[int]] = [[]]
-        for at, call in enumerate(calls):
-            passes[-1].append(at)
-            if call.role == CRITIC and at + 1 < len(calls):
+        # A critic's call ends a pass.
+        passes: list[list[Transition]] = [[]]
+        for index, call in enumerate(calls):
+            passes[-1].append(call)
+            if call.role == CRITIC and index + 1 < len(calls):
                 passes.append([])
-        found: list[Turn] = []
-        for one in passes:
-            said = [calls[at].response_text.strip() for at in one if calls[at].role == PLANNER]
-            answer = said[-1] if said else None
-            for at in one:
-                call = calls[at]
-                approved = (
-                    self.prompts.approves(call.response_text) if call.role == CRITIC else None
-                )
-                found.append(Turn(answer, approved))
-        return found
+        turns: list[Turn] = []
+        for members in passes:
+            replies = [call.response_text.strip() for call in members if call.role == PLANNER]
+            answer = replies[-1] if replies else None
+            for call in members:
+                approved = None
+                if call.role == CRITIC:
+                    approved = self.prompts.approves(call.response_text)
+                turns.append(Turn(answer, approved))
+        return turns

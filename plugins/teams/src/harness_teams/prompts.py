@@ -1,4 +1,4 @@
-"""The texts of the program `team`, and what its planner is offered."""
+"""The prompts of the program `team`, and the tools of its planner."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _APPROVED = re.compile(r"\W*correct\b", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Handoff:
-    """A planner's tool, and who carries it out with which tools."""
+    """A planner's tool: its worker and the worker's tools."""
 
     tool: Tool
     worker: str
@@ -37,7 +37,7 @@ class Handoff:
 
 @dataclass
 class Report:
-    """What a worker was asked, and what it said; in order of the asking."""
+    """The task of a worker and its reply, in order of the tasks."""
 
     worker: str
     task: str
@@ -48,10 +48,10 @@ class Report:
 
 
 class TeamPrompts:
-    """Builds every member's first messages, so that no framework does it differently.
+    """Build every member's first messages, the same in every framework.
 
     Args:
-        tools: Of the environment; they are dealt out to the workers in turn.
+        tools: Tools of the environment, distributed to the workers in turn.
     """
 
     planner = Prompts(PLANNER)
@@ -65,26 +65,28 @@ class TeamPrompts:
             if tools[at:]
         )
         texts = (HANDOFF, _TOOL, _REPORT, _APPROVED.pattern, *WORKERS)
-        parts = (*(one.hash for one in (self.planner, self.worker, self.critic)), *texts)
+        parts = (self.planner.hash, self.worker.hash, self.critic.hash, *texts)
         self.hash = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
     def again(
-        self, context: Mapping[str, str], reports: Sequence[Report], answer: str, said: str
+        self, context: Mapping[str, str], reports: Sequence[Report], answer: str, critique: str
     ) -> dict[str, str]:
-        """What the planner is told besides, once a critic found its answer wrong."""
-        return {**context, **self.review(reports, answer), "critic": said}
+        """Return the planner's further context after a critic rejected its answer."""
+        return {**context, **self.review(reports, answer), "critic": critique}
 
     def review(self, reports: Sequence[Report], answer: str) -> dict[str, str]:
-        """What the critic is told beside the question."""
+        """Return the critic's further context."""
         return {"reports": "\n".join(map(str, reports)) or "none", "answer": answer}
 
-    def approves(self, said: str) -> bool:
-        """Whether a critic's reply calls the answer right."""
-        return _APPROVED.match(said) is not None
+    def approves(self, reply: str) -> bool:
+        """Return whether a critic's reply accepts the answer."""
+        return _APPROVED.match(reply) is not None
 
 
 def _handoff(worker: str, tools: tuple[Tool, ...]) -> Handoff:
-    told = "\n".join(_TOOL.format(name=tool.name, description=tool.description) for tool in tools)
+    descriptions = "\n".join(
+        _TOOL.format(name=tool.name, description=tool.description) for tool in tools
+    )
     parameters = {
         "type": "object",
         "properties": {
@@ -94,7 +96,9 @@ def _handoff(worker: str, tools: tuple[Tool, ...]) -> Handoff:
         "additionalProperties": False,
     }
     return Handoff(
-        Tool(f"transfer_to_{worker}", HANDOFF.format(worker=worker, tools=told), parameters),
+        Tool(
+            f"transfer_to_{worker}", HANDOFF.format(worker=worker, tools=descriptions), parameters
+        ),
         worker,
         tools,
     )

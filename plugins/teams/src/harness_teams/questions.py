@@ -1,7 +1,7 @@
-"""The questions of `pocket_split`: two small databases of one theme, and what can be asked over both.
+"""The questions of `pocket_split`: two small databases of one theme, and questions over both.
 
-Database `a` has who or what there is, database `b` what they did; only together do they answer. Each question comes
-with a plan: which worker is asked what, with which query, and what it reports.
+Database `a` holds people or things, database `b` their actions; every question needs both. Each
+question has a plan: the task of each worker, its query, and its report.
 """
 
 from __future__ import annotations
@@ -51,11 +51,13 @@ YEARS = (2021, 2022, 2023, 2024)
 
 @dataclass(frozen=True, slots=True)
 class Theme:
-    """What a pair of databases is about.
+    """The theme of a pair of databases.
 
     Attributes:
-        who: Table of `a`, its singular, and the column that groups them with its values.
-        what: Table of `b`, its singular, its key to `a`, and the column of kinds with its values.
+        who: Table of `a`, its singular, and the column that groups its rows, with the column's
+            values.
+        what: Table of `b`, its singular, its key to `a`, and the column of kinds, with the column's
+            values.
         amount: The column of `b` that is summed.
     """
 
@@ -72,7 +74,7 @@ class Theme:
 
 
 def _theme(a: str, groups: str, b: str, kinds: str) -> Theme:
-    """A theme in few words: `TABLE ONE COLUMN`, values, `TABLE ONE COLUMN SUMMED`, values."""
+    """Return a theme from `TABLE ONE COLUMN`, values, `TABLE ONE COLUMN SUMMED`, values."""
     who, one, group = a.split()
     what, act, kind, amount = b.split()
     return Theme(
@@ -131,13 +133,13 @@ THEMES = (
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One task of a plan. `{0}` is what the first step of the plan found, `{1}` what the second did.
+    """One task of a plan. `{0}` is the result of the plan's first step, `{1}` of the second.
 
     Attributes:
-        database: Whose worker does it.
-        round: Steps of one round need nothing of each other.
-        task: What the planner hands over.
-        report: What the worker says.
+        database: Database of the worker.
+        round: Steps of one round are independent of each other.
+        task: Task that the planner hands over.
+        report: Report of the worker.
     """
 
     database: str
@@ -152,9 +154,9 @@ class Question:
     """A question over both databases.
 
     Attributes:
-        said: The answer, with `{0}` and `{1}` for what the steps find.
-        found: What they find.
-        facts: What an answer has to state.
+        said: The answer, with `{0}` and `{1}` for the results of the steps.
+        found: The results of the steps.
+        facts: Facts that an answer has to state.
     """
 
     kind: str
@@ -166,7 +168,7 @@ class Question:
 
     @property
     def answer(self) -> str:
-        """In words."""
+        """The answer as text."""
         return self.said.format(*self.found)
 
 
@@ -219,7 +221,7 @@ class Pair:
 
 
 def draw_pair(name: str, rng: Random) -> Pair:
-    """A pair of databases: 8 to 12 people in groups, 24 to 36 of what they did."""
+    """Return a pair of databases: 8 to 12 people in groups, with 24 to 36 actions."""
     theme = rng.choice(THEMES)
     names = rng.sample(NAMES, rng.randint(8, 12))
     ids = sorted(rng.sample(range(1, 60), len(names)))
@@ -235,7 +237,7 @@ def draw_pair(name: str, rng: Random) -> Pair:
 
 
 def _ids_of(pair: Pair, group: str) -> tuple[Step, list[int]]:
-    """The first step of most plans: who is of a group."""
+    """Return the first step of most plans, which finds the members of a group, and their ids."""
     theme = pair.theme
     ids = [one.id for one in pair.people if one.group == group]
     sql = f"SELECT id FROM {theme.who} WHERE {theme.group} = '{group}'"
@@ -251,7 +253,7 @@ def _ids_of(pair: Pair, group: str) -> tuple[Step, list[int]]:
 def _over(
     kind: str, text: str, said: str, first: Step, ids: Sequence[int], last: Step, found: int
 ) -> Question:
-    """A question whose second step needs the ids that the first one finds."""
+    """Return a question with a second step that needs the ids from the first one."""
     return Question(
         kind, text, said, (", ".join(map(str, ids)), str(found)), (str(found),), (first, last)
     )
@@ -331,7 +333,7 @@ KINDS: tuple[Callable[[Pair, Random], Question | None], ...] = (_total, _count, 
 
 
 def questions_of(pair: Pair, rng: Random, count: int) -> Iterator[Question]:
-    """So many questions over a pair, no text twice, the kinds in turn."""
+    """Yield `count` questions over a pair, with distinct texts and alternating kinds."""
     asked: set[str] = set()
     tries = 0
     while len(asked) < count and tries < 1000:

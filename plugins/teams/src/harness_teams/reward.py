@@ -1,4 +1,4 @@
-"""The reward `stated`: whether an answer states what it has to, and no other number."""
+"""The reward `stated`: whether an answer states all required facts and no other number."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from harness_sql.rewards.facts import Facts
 
 
 class Stated:
-    """The reward `facts`, all or nothing."""
+    """The reward `facts`: all facts or nothing."""
 
     version = f"stated/1+{Facts.version}"
 
@@ -17,7 +17,7 @@ class Stated:
         self._facts = Facts()
 
     async def score(self, task: Task, attempt: Attempt) -> Verdict:
-        """1 or 0; unscored where gold has no facts."""
+        """Return 1 or 0; unscored if gold has no facts."""
         verdict = await self._facts.score(task, attempt)
         return (
             verdict

@@ -27,7 +27,7 @@ WRONG = Reply("WRONG: ask for the fees of both singers.")
 
 
 def _hand(*tasks: tuple[str, str], text: str = "") -> Reply:
-    """The planner hands over tasks, to `a` or `b`."""
+    """Return a planner's reply that hands tasks over to `a` or `b`."""
     return calling(
         *((f"transfer_to_worker_{to}", json.dumps({"task": task})) for to, task in tasks), text=text
     )
@@ -38,7 +38,7 @@ def _query(database: str, *queries: str) -> Reply:
 
 
 Part = tuple[str, Reply | tuple[Reply, ...]]
-"""Who speaks, and what it says: `planner`, `critic`, or a worker by the task that it was given."""
+"""A speaker with its reply: `planner`, `critic`, or a worker, identified by its task."""
 _IDS, _FEES = (
     "Which ids have singers from Rome?",
     "What do concerts of singers 1 and 2 cost together?",
@@ -231,7 +231,7 @@ SCENARIOS: tuple[Scenario, ...] = (
 
 
 def stage(scenario: Scenario, folder: Path) -> tuple[Task, Problem]:
-    """A question over two databases; its gold holds the canary."""
+    """Return a question over two databases; its gold contains the canary."""
     paths = {}
     for name, script in DATABASE.items():
         paths[name] = str(folder / "split" / name / f"{name}.sqlite")
@@ -244,7 +244,7 @@ def stage(scenario: Scenario, folder: Path) -> tuple[Task, Problem]:
 
 
 class Script:
-    """Answers whoever asks with its own next words, however the calls of workers interleave."""
+    """Answer each speaker with its own next reply, in any order of the workers' calls."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._left = {who: list(replies) for who, replies in scenario.options["told"].items()}

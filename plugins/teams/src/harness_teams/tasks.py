@@ -1,4 +1,4 @@
-"""The task set `pocket_split`: generated questions over two databases, each behind a tool of its own."""
+"""The task set `pocket_split`: generated questions over two databases, each with its own tool."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from harness_teams.questions import Pair, Question, draw_pair, questions_of
 
 SEED = 1
 SIZES = {"train": (64, 8), "val": (24, 5), "test": (24, 10)}
-"""Pairs of databases of each split, and questions over each."""
+"""Pairs of databases in each split, and questions per pair."""
 
 
 @cache
 def drawn(split: str) -> tuple[tuple[Pair, tuple[Question, ...]], ...]:
-    """The pairs of a split with their questions: the same on every machine."""
+    """Return the pairs of a split with their questions, the same on every machine."""
     pairs, questions = SIZES[split]
     found = []
     for number in range(pairs):
@@ -36,10 +36,11 @@ def drawn(split: str) -> tuple[tuple[Pair, tuple[Question, ...]], ...]:
 
 
 class PocketSplitTasks:
-    """Nothing is bundled: databases are built on first use.
+    """Questions over databases that are built on first use.
 
     Args:
-        cache_dir: Where database files are built; by default `harness/pocket_split` in the user's cache folder.
+        cache_dir: Folder for database files; by default `harness/pocket_split` in the user's cache
+            folder.
     """
 
     name = "pocket_split"
@@ -50,7 +51,7 @@ class PocketSplitTasks:
         self._built = Built(self.name)
 
     def load(self, split: str) -> Sequence[Task]:
-        """All tasks of `train`, `val` or `test`.
+        """Return all tasks of `train`, `val` or `test`.
 
         Raises:
             TaskSetError: The split does not exist, or the databases cannot be built.
@@ -67,26 +68,26 @@ class PocketSplitTasks:
                     id=f"{pair.name}-{number}",
                     task_set=self.name,
                     split=split,
-                    question=one.text,
-                    gold=one.answer,
+                    question=question.text,
+                    gold=question.answer,
                     cluster=pair.name,
-                    difficulty=one.kind,
-                    data={DATABASES: paths, GOLD_IS: "answer", "facts": list(one.facts)},
+                    difficulty=question.kind,
+                    data={DATABASES: paths, GOLD_IS: "answer", "facts": list(question.facts)},
                 )
-                for number, one in enumerate(questions)
+                for number, question in enumerate(questions)
             ]
         return tasks
 
     def context(self, task: Task) -> Mapping[str, str]:
-        """Nothing: what there is stands with the tools, and is not for everybody."""
+        """Return nothing: the schemas are part of the tools, which not every role sees."""
         return {}
 
     def describe(self) -> Mapping[str, object]:
-        """Counts, licence, and the hash of all questions and databases."""
-        counts = {
-            split: {"pairs": pairs, "questions": sum(len(q) for _, q in drawn(split))}
-            for split, (pairs, _) in SIZES.items()
-        }
+        """Return counts, licence, and the hash of all questions and databases."""
+        counts = {}
+        for split, (pairs, _) in SIZES.items():
+            questions = sum(len(questions) for _, questions in drawn(split))
+            counts[split] = {"pairs": pairs, "questions": questions}
         return {
             "name": self.name,
             "licence": "Apache-2.0",
@@ -96,7 +97,7 @@ class PocketSplitTasks:
         }
 
     def check(self) -> list[str]:
-        """Databases whose files changed since their tasks were loaded."""
+        """Return databases with files that changed since their tasks were loaded."""
         return self._built.changed()
 
     def _database(self, pair: str, name: str, script: str) -> Path:
@@ -106,9 +107,9 @@ class PocketSplitTasks:
 
 @cache
 def _digest() -> str:
-    said = [
-        [pair.scripts, [[one.text, one.answer, *one.facts] for one in questions]]
-        for split in SIZES
-        for pair, questions in drawn(split)
-    ]
-    return hashlib.sha256(json.dumps(said).encode()).hexdigest()
+    contents = []
+    for split in SIZES:
+        for pair, questions in drawn(split):
+            texts = [[question.text, question.answer, *question.facts] for question in questions]
+            contents.append([pair.scripts, texts])
+    return hashlib.sha256(json.dumps(contents).encode()).hexdigest()

@@ -1,8 +1,10 @@
-"""Perfect members of a team for `pocket_split`, and a perfect single agent: each sees its own conversation alone.
+"""Perfect team members for `pocket_split`, and a perfect single agent.
 
-What to ask follows from the words of question or task, what to say from what was found. For transcripts to learn from,
-and to see that every question can be answered by what an agent is shown. `python -m harness.scripted.server --script
-harness_teams.teacher:script` serves them.
+Each sees only its own conversation.
+
+Tasks follow from the wording of a question or task, replies from earlier results. They produce
+transcripts for training, and prove that an agent can answer every question from what it is shown.
+`python -m harness.scripted.server --script harness_teams.teacher:script` serves them.
 """
 
 from __future__ import annotations
@@ -20,105 +22,110 @@ from harness_teams.questions import Question, Step
 from harness_teams.tasks import SIZES, drawn
 
 UNKNOWN = "I do not know."
-"""The reply to what nobody planned."""
+"""The reply to an unplanned request."""
 
 
-class Asked(Protocol):
-    """A request of a model."""
+class Request(Protocol):
+    """A request to a model."""
 
     @property
     def messages(self) -> Sequence[Mapping[str, Any]]:
-        """Its conversation."""
+        """The conversation."""
 
 
 def questions() -> Iterator[tuple[str, Question]]:
-    """Every question of every split, by the id of its task."""
+    """Yield every question of every split with its task id."""
     for split in SIZES:
-        for pair, asked in drawn(split):
-            for number, one in enumerate(asked):
-                yield f"{pair.name}-{number}", one
+        for pair, pair_questions in drawn(split):
+            for number, question in enumerate(pair_questions):
+                yield f"{pair.name}-{number}", question
 
 
 def _pattern(template: str) -> re.Pattern[str]:
-    """A template as a pattern, in which `{0}` finds the group `f0`."""
+    """Return a template as a pattern; `{0}` becomes the group `f0`."""
     return re.compile(re.sub(r"\\{(\d)\\}", r"(?P<f\1>.+)", re.escape(template)))
 
 
-def _filled(template: str, found: Mapping[int, str]) -> str:
-    return template.format(*(found.get(at, "") for at in range(2)))
+def _filled(template: str, results: Mapping[int, str]) -> str:
+    return template.format(results.get(0, ""), results.get(1, ""))
 
 
 class Teacher:
-    """Replies to requests about some questions, by their words.
+    """Reply to requests about some questions, identified by their wording.
 
     Args:
-        asked: The questions; of those with one text, any, since their plans are the same.
+        known: The questions. Questions with the same text have the same plan, so any of them
+            counts.
     """
 
-    def __init__(self, asked: Iterable[Question]) -> None:
-        self._asked = {one.text: one for one in asked}
+    def __init__(self, known: Iterable[Question]) -> None:
+        self._questions = {question.text: question for question in known}
         self._steps = {
-            step.task: (_pattern(step.task), at, step)
-            for one in self._asked.values()
-            for at, step in enumerate(one.plan)
+            step.task: (_pattern(step.task), index, step)
+            for question in self._questions.values()
+            for index, step in enumerate(question.plan)
         }
 
-    def __call__(self, request: Asked) -> Reply:
-        """The reply to a request of whichever member; words alone where it was asked what nobody planned."""
-        said = request.messages
-        system, user = (str(said[at]["content"]) for at in (0, 1))
+    def __call__(self, request: Request) -> Reply:
+        """Return the reply to a request of any member; plain text for an unplanned request."""
+        messages = request.messages
+        system, user = str(messages[0]["content"]), str(messages[1]["content"])
         if system == CRITIC:
             return Reply("CORRECT")
-        results = [str(one["content"]) for one in said if one["role"] == "tool"]
+        outputs = [str(message["content"]) for message in messages if message["role"] == "tool"]
         if system == WORKER:
-            return self._work(user.removeprefix("Task: "), results)
-        question = self._asked.get(user.rpartition("Question: ")[2])
+            return self._work(user.removeprefix("Task: "), outputs)
+        question = self._questions.get(user.rpartition("Question: ")[2])
         if question is None:
             return Reply(UNKNOWN)
         planner = system == PLANNER
-        found = {
-            at: _read(question.plan[at].report if planner else "", at, one)
-            for at, one in enumerate(results)
-        }
-        due = [at for at in range(len(question.plan)) if at not in found]
+        results = {}
+        for index, output in enumerate(outputs):
+            # Only the planner reads reports; a single agent reads rows.
+            report = question.plan[index].report if planner else ""
+            results[index] = _read(report, index, output)
+        due = [index for index in range(len(question.plan)) if index not in results]
         if not due:
-            return Reply(_filled(question.said, found))
-        at_once = [step for step in question.plan if step.round == question.plan[due[0]].round]
+            return Reply(_filled(question.said, results))
+        next_round = question.plan[due[0]].round
+        steps = [step for step in question.plan if step.round == next_round]
         if planner:
-            tasks = (
-                (f"transfer_to_worker_{step.database}", {"task": _filled(step.task, found)})
-                for step in at_once
-            )
-            return calling(*((name, json.dumps(given)) for name, given in tasks))
-        return calling(*(_query(step, found) for step in at_once))
+            return calling(*(_handoff(step, results) for step in steps))
+        return calling(*(_query(step, results) for step in steps))
 
-    def _work(self, task: str, results: Sequence[str]) -> Reply:
-        for pattern, at, step in self._steps.values():
-            if told := pattern.fullmatch(task):
-                found = {int(name[1:]): value for name, value in told.groupdict().items()}
-                if not results:
-                    return calling(_query(step, found))
-                return Reply(_filled(step.report, {**found, at: _read("", at, results[-1])}))
+    def _work(self, task: str, outputs: Sequence[str]) -> Reply:
+        for pattern, index, step in self._steps.values():
+            if match := pattern.fullmatch(task):
+                results = {int(name[1:]): value for name, value in match.groupdict().items()}
+                if not outputs:
+                    return calling(_query(step, results))
+                results[index] = _read("", index, outputs[-1])
+                return Reply(_filled(step.report, results))
         return Reply(UNKNOWN)
 
 
 @cache
 def _of_all() -> Teacher:
-    return Teacher(one for _, one in questions())
+    return Teacher(question for _, question in questions())
 
 
-def script(request: Asked) -> Reply:
-    """The reply about any question of the task set."""
+def script(request: Request) -> Reply:
+    """Return the reply about any question of the task set."""
     return _of_all()(request)
 
 
-def _query(step: Step, found: Mapping[int, str]) -> tuple[str, str]:
-    return f"query_{step.database}", json.dumps({"sql": _filled(step.sql, found)})
+def _query(step: Step, results: Mapping[int, str]) -> tuple[str, str]:
+    return f"query_{step.database}", json.dumps({"sql": _filled(step.sql, results)})
 
 
-def _read(report: str, at: int, text: str) -> str:
-    """What a step found: in a worker's report, or in the rows of a result."""
+def _handoff(step: Step, results: Mapping[int, str]) -> tuple[str, str]:
+    arguments = {"task": _filled(step.task, results)}
+    return f"transfer_to_worker_{step.database}", json.dumps(arguments)
+
+
+def _read(report: str, index: int, text: str) -> str:
+    """Return the result of a step, from a worker's report or from the rows of a result."""
     if not report:
         return ", ".join(text.splitlines()[1:])
-    told = _pattern(report).fullmatch(text)
-    return told[f"f{at}"] if told else text
+    match = _pattern(report).fullmatch(text)
+    return match[f"f{index}"] if match else text

@@ -1,4 +1,4 @@
-"""The team, whatever framework runs its members: who is asked what, and when it ends."""
+"""The control flow of a team, the same in every framework: calls, handoffs and the end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness_teams.workers import Workers
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """The toolbox of one member, whose loop knows no name for its role."""
+    """The toolbox of one member with a loop that knows no role names."""
 
     toolbox: Toolbox
     role: str
@@ -23,18 +23,20 @@ class Seat:
     max_turns: int
 
     def llm(self, _role: str) -> LLM:
-        """The member's own, by whatever name its loop asks."""
+        """Return the member's own endpoint for any role name."""
         return self.toolbox.llm(self.role)
 
-    def __getattr__(self, name: str) -> Any:  # tools, and their calls
+    def __getattr__(self, name: str) -> Any:  # tools and their calls
         return getattr(self.toolbox, name)
 
 
 class Team:
-    """A planner hands tasks to workers until it answers; a critic reads the answer, and the planner may try again.
+    """A planner hands tasks to workers until it answers; a critic reads the answer.
 
-    Each member is an agent of the framework that calls tools; handing over is one. `max_turns` bounds how often the
-    planner hands over, in each pass, and how often a worker calls its tools.
+    The planner may retry.
+
+    Each member is the framework's agent for calling tools, and handing over is such a tool.
+    `max_turns` bounds the planner's handoffs in each pass, and each worker's tool calls.
     """
 
     roles = ROLES
@@ -45,23 +47,23 @@ class Team:
         self._member = type(self).loop()
 
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
-        """Answer one problem; an error of any member's endpoint ends it."""
+        """Answer one problem; an endpoint error of any member ends it."""
         prompts: TeamPrompts = toolbox.prompts
-        asked, answer = problem, ""
-        for left in reversed(range(PASSES)):
+        request, answer = problem, ""
+        for passes_left in reversed(range(PASSES)):
             work = Workers(problem.task_id, toolbox, self._work)
             planner = Seat(work.toolbox, PLANNER, prompts.planner, toolbox.max_turns)
-            answer = await self._member.solve(asked, planner)
-            if not left:
+            answer = await self._member.solve(request, planner)
+            if not passes_left:
                 break
             review = replace(problem, context=prompts.review(work.reports, answer))
-            said = await self._member.solve(
+            verdict = await self._member.solve(
                 review, Seat(toolbox.part(()), CRITIC, prompts.critic, 0)
             )
-            if prompts.approves(said):
+            if prompts.approves(verdict):
                 break
-            asked = replace(
-                problem, context=prompts.again(problem.context, work.reports, answer, said)
+            request = replace(
+                problem, context=prompts.again(problem.context, work.reports, answer, verdict)
             )
         return answer
 

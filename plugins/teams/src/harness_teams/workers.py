@@ -1,4 +1,4 @@
-"""What a planner hands over, whoever runs the workers: to whom, with which tools, how many at once, what came of it."""
+"""Handoffs of a planner in every framework: worker, tools, concurrency and report."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from harness.records import JSON
 from harness_teams.prompts import Handoff, Report, TeamPrompts
 
 AT_ONCE = 4
-"""Workers under way; whoever hands over more is told so."""
+"""Most concurrent workers; the planner gets an error for more handoffs."""
 TOO_MANY = f"No more than {AT_ONCE} tasks can be under way. Hand this one over again."
 Run = Callable[[str, Problem, Toolbox], Awaitable[str]]
-"""How a worker is run: from its role, its task and its toolbox to its report."""
+"""Run a worker: from its role, its task and its toolbox to its report."""
 
 
 class Workers:
-    """The planner's tools, and what the workers reported.
+    """The planner's tools, and the workers' reports.
 
     Args:
-        task_id: Of the problem.
-        toolbox: The team's.
+        task_id: Id of the problem.
+        toolbox: The team's toolbox.
 
     Attributes:
-        toolbox: The planner's part, whose tools hand over.
+        toolbox: The planner's part, with tools that hand over.
         reports: In the order of the calls.
-        raised: By a worker, first; for frameworks that would show it to the planner and go on.
+        raised: The first exception of a worker; some frameworks would show it to the planner and
+            continue.
     """
 
     def __init__(self, task_id: str, toolbox: Toolbox, run: Run) -> None:
@@ -35,14 +36,16 @@ class Workers:
         self.reports: list[Report] = []
         self.raised: Exception | None = None
         prompts: TeamPrompts = toolbox.prompts
-        own = {one.tool.name: partial(self._hand_over, one) for one in prompts.handoffs}
-        self.toolbox = toolbox.part([one.tool for one in prompts.handoffs], own)
+        handoffs = {
+            handoff.tool.name: partial(self._hand_over, handoff) for handoff in prompts.handoffs
+        }
+        self.toolbox = toolbox.part([handoff.tool for handoff in prompts.handoffs], handoffs)
 
-    async def _hand_over(self, handoff: Handoff, given: Mapping[str, JSON]) -> str:
+    async def _hand_over(self, handoff: Handoff, arguments: Mapping[str, JSON]) -> str:
         if self._under_way == AT_ONCE:
             return TOO_MANY
-        # Up to here nothing is waited for: branches and reports are in the order of the calls.
-        report = Report(handoff.worker, str(given["task"]))
+        # Nothing is awaited up to here, so that branches and reports follow the order of the calls.
+        report = Report(handoff.worker, str(arguments["task"]))
         self.reports.append(report)
         part = self._whole.part(handoff.tools, at_once=True)
         self._under_way += 1

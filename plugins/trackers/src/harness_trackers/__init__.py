@@ -1,1 +1,1 @@
-"""Runs in other people's trackers: curves, configuration, final figures, a sample of episodes."""
+"""Export of runs to trackers: curves, configuration, final figures, a sample of episodes."""

@@ -14,7 +14,7 @@ from harness.cli.common import results
 from harness.errors import UserError, nearest
 
 GROUP = "harness.trackers"
-"""Entry points of what runs are given to: functions of a run and a place, which return where it is."""
+"""Entry points of trackers: functions that export a run to a place, and return where it is."""
 
 
 def export(
@@ -26,19 +26,22 @@ def export(
         typer.Option(help="A tracker, for example tensorboard, wandb, mlflow or swanlab; or hf."),
     ],
     where: Annotated[
-        str, typer.Option(help="A folder or address of the tracker's; it has a default.")
+        str, typer.Option(help="Folder or address of the tracker; by default its own.")
     ] = "",
     push: Annotated[
-        str | None, typer.Option(help="Of hf: the data set on the Hub that it becomes, USER/NAME.")
+        str | None, typer.Option(help="For hf: the data set to create on the Hub, USER/NAME.")
     ] = None,
     licence: Annotated[
-        str | None, typer.Option(help="Of hf: the data set's licence, as the Hub names it.")
+        str | None, typer.Option(help="For hf: the data set's licence in the Hub's format.")
     ] = None,
     runs_dir: Annotated[
-        Path, typer.Option(help="The folder of runs; studies inside it are searched too.")
+        Path, typer.Option(help="The folder of runs, including studies in it.")
     ] = Path("runs"),
 ) -> None:
-    """Give a run to a tracker: curves, configuration, final figures, a sample of episodes; or make a data set of it."""
+    """Export a run to a tracker: curves, configuration, final figures, sample episodes.
+
+    Or as a data set.
+    """
     from harness.python.loaded import one_run
 
     known = {point.name: point for point in entry_points(group=GROUP)}
@@ -46,15 +49,15 @@ def export(
         raise UserError(
             f"--to {to}: there is no such tracker{nearest(to, known, '.')} One of: {', '.join(sorted(known))}"
         )
-    asked = {
+    options = {
         name: value for name, value in (("push", push), ("licence", licence)) if value is not None
     }
     try:
         exporter = known[to].load()
-        if foreign := sorted(asked.keys() - signature(exporter).parameters.keys()):
+        if foreign := sorted(options.keys() - signature(exporter).parameters.keys()):
             raise UserError(f"--{foreign[0]}: --to {to} has no such option")
-        one = one_run(run, runs_dir)
-        place = exporter(one, where, **asked)
+        loaded = one_run(run, runs_dir)
+        place = exporter(loaded, where, **options)
     except ImportError as error:
         raise UserError(f"--to {to}: {error}. Install harness-trackers[{to}]") from error
-    results().print(f"{one.id} is in {to}: {place}")
+    results().print(f"{loaded.id} is in {to}: {place}")

@@ -1,4 +1,4 @@
-"""What every tracker is given of a run."""
+"""The parts of a run that every tracker gets."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from harness.compare.runs import Run
 from harness.layers import flatten
 
 EPISODES = 64
-"""Rollouts of the sample: of the last validation, by task."""
+"""Rollouts in the sample, from the last validation, ordered by task."""
 SHOWN = ("task_id", "question", "answer", "outcome", "reward", "reward_reason", "detail")
 CUT = 2_000
-"""Characters of a text in the sample."""
+"""Most characters of a text in the sample."""
 Scalar = str | int | float | bool
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """A run as trackers know it.
+    """The exported parts of a run.
 
     Attributes:
-        curves: By name, values by step; only what is a number.
+        curves: Numeric values by step, by name.
         config: Dotted keys.
-        figures: What came of it.
+        figures: Results.
         episodes: Rows of the sample, by column.
     """
 
@@ -37,56 +37,50 @@ class Contents:
     episodes: dict[str, list[str]]
 
     def by_step(self) -> dict[int, dict[str, float]]:
-        """The curves the other way round, steps in order."""
-        found: dict[int, dict[str, float]] = defaultdict(dict)
+        """Return the curves by step, then by name, in order."""
+        steps: dict[int, dict[str, float]] = defaultdict(dict)
         for name, values in self.curves.items():
             for step, value in values.items():
-                found[step][name] = value
-        return dict(sorted(found.items()))
+                steps[step][name] = value
+        return dict(sorted(steps.items()))
 
     def rows(self) -> list[list[str]]:
-        """The sample, a list a row."""
+        """Return the sample as one list per row."""
         return [list(row) for row in zip(*self.episodes.values(), strict=True)]
 
 
 def contents(run: Run) -> Contents:
-    """Read a run. Token ids, gold and prompts are not among it."""
+    """Read a run, without token ids, gold and prompts."""
     steps = run.steps
-    curves = {
-        name: {
-            int(step): float(value)
-            for step, value in steps.select("step", name).drop_nulls(name).rows()
-        }
-        for name in steps.columns
-        if name != "step" and steps[name].dtype.is_numeric()
-    }
-    figures = {
-        key: value
-        for key, value in flatten(dict(run.record["result"] or {})).items()
-        if _plain(value)
-    }
+    curves = {}
+    for name in steps.columns:
+        if name != "step" and steps[name].dtype.is_numeric():
+            rows = steps.select("step", name).drop_nulls(name).rows()
+            curves[name] = {int(step): float(value) for step, value in rows}
+    result = flatten(dict(run.record["result"] or {}))
+    figures = {key: value for key, value in result.items() if _is_scalar(value)}
+    settings = flatten(dict(run.record["config"]))
+    config = {key: value if _is_scalar(value) else str(value) for key, value in settings.items()}
     return Contents(
-        run.id,
-        run.record["agent"],
-        curves,
-        {
-            key: value if _plain(value) else str(value)
-            for key, value in flatten(dict(run.record["config"])).items()
-        },
-        {"status": run.record["status"], **figures},
-        _sample(run.episodes),
+        name=run.id,
+        agent=run.record["agent"],
+        curves=curves,
+        config=config,
+        figures={"status": run.record["status"], **figures},
+        episodes=_sample(run.episodes),
     )
 
 
-def _plain(value: object) -> bool:
+def _is_scalar(value: object) -> bool:
     return isinstance(value, str | int | float | bool)
 
 
 def _sample(episodes: pl.DataFrame) -> dict[str, list[str]]:
     validated = episodes.filter(pl.col("phase") == "val")
     last = validated.filter(pl.col("step") == pl.col("step").max()).sort("task_id").head(EPISODES)
-    return {
-        name: ["" if value is None else str(value)[:CUT] for value in last[name]]
-        for name in SHOWN
-        if name in last.columns
-    }
+    columns = [name for name in SHOWN if name in last.columns]
+    return {name: [_shortened(value) for value in last[name]] for name in columns}
+
+
+def _shortened(value: object) -> str:
+    return "" if value is None else str(value)[:CUT]

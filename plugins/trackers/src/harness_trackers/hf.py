@@ -1,4 +1,4 @@
-"""A data set of Hugging Face: rollouts, steps and calls in Parquet, and a card."""
+"""A data set for Hugging Face: rollouts, steps and calls in Parquet, and a card."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 SPLITS = {"train": "train", "val": "validation"}
-"""Split by phase."""
+"""Split of each phase."""
 RECORD = (
     *(
         "id",
@@ -43,14 +43,14 @@ RECORD = (
     ),
     *("agent_distribution", "parent", "result"),
 )
-"""Of `run.json`: what the run is. Its configuration is not of it, which may name folders and addresses."""
+"""Exported keys of `run.json`. The configuration may name folders and addresses and is left out."""
 TABLES = {
-    "episodes": "a row a rollout: question, answer, tool calls with their results, outcome, reward and why",
-    "steps": "a row a step: what the trainer logged, and means over its rollouts",
-    "calls": "a row a call: role, prompt, reply, lengths and times, and whether it was trained",
+    "episodes": "one row per rollout: question, answer, tool calls with results, outcome, reward and reason",
+    "steps": "one row per step: the trainer's figures, and means over its rollouts",
+    "calls": "one row per call: role, prompt, reply, lengths and times, and whether it was trained",
 }
 LICENCE = re.compile(r"[a-z0-9][a-z0-9.+-]*")
-"""As the Hub writes them: apache-2.0, cc-by-sa-4.0, other."""
+"""Licence names in the Hub's format: apache-2.0, cc-by-sa-4.0, other."""
 PATH = "(a local path)"
 LOCAL = re.compile(r"(?<![^\s'\"(=:])[~/][^\s'\"):,;]*/[^\s'\"):,;]*")
 ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://[^\s'\")]+")
@@ -60,17 +60,17 @@ def export(run: Run, where: str, *, push: str | None = None, licence: str | None
     """Write a run as a folder that `datasets.load_dataset` reads.
 
     Args:
-        where: The folder, which is made; by default `hf/RUN`.
-        push: `USER/NAME` of a data set on the Hub; it is made, private, where there is none.
-        licence: As the Hub names it; else whoever publishes it puts it into the card.
+        where: The folder to create; by default `hf/RUN`.
+        push: `USER/NAME` of a data set on the Hub; it is created as private if missing.
+        licence: Licence in the Hub's format; without one, the publisher adds it to the card.
 
     Raises:
-        UserError: The folder has files, or an option's value cannot be.
+        UserError: The folder has files, or an option's value is invalid.
         RunFailed: The Hub refused it, or did not answer. The folder stays.
     """
     if licence is not None and not LICENCE.fullmatch(licence):
         raise UserError(
-            f"--licence {licence}: write it as the Hub does, for example apache-2.0, cc-by-4.0 or other"
+            f"--licence {licence}: use the Hub's format, for example apache-2.0, cc-by-4.0 or other"
         )
     if push is not None:
         _check_name(push)
@@ -99,7 +99,7 @@ def export(run: Run, where: str, *, push: str | None = None, licence: str | None
 
 
 def _tables(run: Run) -> Iterator[tuple[str, pl.DataFrame]]:
-    """What there is; gold is in no row, token ids and log-probabilities are left out."""
+    """Yield the existing tables, without gold, token ids and log-probabilities."""
     tables = {"episodes": run.episodes, "steps": run.steps, "calls": run.transitions}
     yield from ((name, table) for name, table in tables.items() if table is not None and len(table))
 
@@ -114,29 +114,26 @@ def _splits(table: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
 
 
 def _portable(value: object) -> object:
-    """The same without names of folders of this machine and addresses of servers."""
+    """Return a value without folder names of this machine and addresses of servers."""
     if isinstance(value, dict):
-        return {key: _portable(one) for key, one in value.items()}
+        return {key: _portable(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_portable(one) for one in value]
+        return [_portable(item) for item in value]
     return LOCAL.sub(PATH, ADDRESS.sub("(an address)", value)) if isinstance(value, str) else value
 
 
 def _card(run: Run, rows: dict[str, dict[str, int]], licence: str | None) -> str:
+    configs = []
+    for name, parts in rows.items():
+        files = [{"split": split, "path": f"{name}/{split}.parquet"} for split in parts]
+        # The first table is what `load_dataset` returns by default.
+        default = {} if configs else {"default": True}
+        configs.append({"config_name": name, **default, "data_files": files})
     header: dict[str, object] = {"license": licence} if licence else {}
     header |= {
         "pretty_name": f"Rollouts of {run.record['agent']}, run {run.id}",
         "tags": ["agent-rl-harness", "agents", "reinforcement-learning", run.record["agent"]],
-        "configs": [
-            {
-                "config_name": name,
-                **({"default": True} if number == 0 else {}),
-                "data_files": [
-                    {"split": split, "path": f"{name}/{split}.parquet"} for split in parts
-                ],
-            }
-            for number, (name, parts) in enumerate(rows.items())
-        ],
+        "configs": configs,
     }
     record, identity = run.record, run.record["identity"]
     facts = {
@@ -158,10 +155,11 @@ def _card(run: Run, rows: dict[str, dict[str, int]], licence: str | None) -> str
     table = "\n".join(
         f"| {name} | {_cell(value)} |" for name, value in facts.items() if value is not None
     )
-    tables = "\n".join(
-        f"| `{name}` | {', '.join(f'{split} {count:,}' for split, count in parts.items())} | {TABLES[name]} |"
-        for name, parts in rows.items()
-    )
+    table_rows = []
+    for name, parts in rows.items():
+        counts = ", ".join(f"{split} {count:,}" for split, count in parts.items())
+        table_rows.append(f"| `{name}` | {counts} | {TABLES[name]} |")
+    tables = "\n".join(table_rows)
     front = yaml.safe_dump(header, sort_keys=False, allow_unicode=True)
     return _TEXT.format(front=front, run=run.id, missing=missing, facts=table, tables=tables)
 
@@ -224,11 +222,11 @@ def _check_name(push: str) -> None:
 
 
 def _pushed(folder: Path, name: str) -> str:
-    """Upload a folder. The token is huggingface_hub's own: `HF_TOKEN`, or what `hf auth login` left."""
+    """Upload a folder with huggingface_hub's own token: `HF_TOKEN`, or that of `hf auth login`."""
     import httpx
     from huggingface_hub import HfApi, constants, get_token
 
-    kept = f"The folder {folder} is whole; later: hf upload {name} {folder} . --repo-type dataset"
+    kept = f"The folder {folder} is complete; upload it later: hf upload {name} {folder} . --repo-type dataset"
     if not get_token():
         raise RunFailed(
             f"--push {name}: there is no token; set HF_TOKEN, or log in with `hf auth login`. {kept}"
@@ -246,7 +244,7 @@ def _pushed(folder: Path, name: str) -> str:
         OSError,
         ValueError,
         httpx.HTTPError,
-    ) as error:  # also of the Hub's own, which are among them
+    ) as error:  # includes the Hub's own errors
         raise RunFailed(f"--push {name}: {constants.ENDPOINT}: {_line(error)}. {kept}") from error
     return f"{constants.ENDPOINT}/datasets/{name}"
 

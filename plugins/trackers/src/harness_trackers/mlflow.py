@@ -11,16 +11,18 @@ from harness_trackers.contents import Contents, contents
 from harness_trackers.reach import be_quick, one_line, silent, without_keys
 
 BATCH = 1_000
-"""Measurements of one request, as many as MLflow takes."""
+"""Measurements per request, MLflow's maximum."""
 
 
 def export(run: Run, where: str) -> str:
-    """Log a run to the tracking server at `where` or `MLFLOW_TRACKING_URI`, or to a folder, by default `mlruns`.
+    """Log a run to the server at `where` or `MLFLOW_TRACKING_URI`, or to a folder.
+
+    The folder is `mlruns` by default.
 
     Raises:
         RunFailed: MLflow refused it, or did not answer.
     """
-    os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # a folder has to be asked for, and is
+    os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # MLflow requires explicit consent
     be_quick()
     from mlflow.exceptions import MlflowException
 
@@ -34,38 +36,42 @@ def export(run: Run, where: str) -> str:
         raise RunFailed(f"MLflow at {without_keys(uri)}: {one_line(error, uri)}") from error
 
 
-def _logged(told: Contents, uri: str) -> str:
+def _logged(exported: Contents, uri: str) -> str:
     from mlflow import MlflowClient
     from mlflow.entities import Metric, Param
 
     client = MlflowClient(uri)
-    found = client.get_experiment_by_name("harness")
-    experiment = found.experiment_id if found else client.create_experiment("harness")
-    begun = client.create_run(
-        experiment, run_name=told.name, tags={"agent": told.agent, "harness_run": told.name}
+    existing = client.get_experiment_by_name("harness")
+    experiment = existing.experiment_id if existing else client.create_experiment("harness")
+    run = client.create_run(
+        experiment,
+        run_name=exported.name,
+        tags={"agent": exported.agent, "harness_run": exported.name},
     )
-    to, now = begun.info.run_id, begun.info.start_time
+    run_id, now = run.info.run_id, run.info.start_time
     metrics = [
         Metric(_named(name), value, now, step)
-        for name, values in told.curves.items()
+        for name, values in exported.curves.items()
         for step, value in values.items()
     ]
     metrics += [
         Metric(f"final/{_named(name)}", float(value), now, 0)
-        for name, value in told.figures.items()
+        for name, value in exported.figures.items()
         if isinstance(value, int | float)
     ]
     for at in range(0, len(metrics), BATCH):
-        client.log_batch(to, metrics=metrics[at : at + BATCH])
-    params = [Param(_named(name), str(value)[:6000]) for name, value in told.config.items()]
+        client.log_batch(run_id, metrics=metrics[at : at + BATCH])
+    params = [Param(_named(name), str(value)[:6000]) for name, value in exported.config.items()]
     for at in range(0, len(params), 100):
-        client.log_batch(to, params=params[at : at + 100])
-    client.log_dict(to, told.figures, "figures.json")
-    client.log_dict(to, told.episodes, "episodes.json")
-    client.set_terminated(to, "FINISHED" if told.figures["status"] == "finished" else "FAILED")
-    return str(to)
+        client.log_batch(run_id, params=params[at : at + 100])
+    client.log_dict(run_id, exported.figures, "figures.json")
+    client.log_dict(run_id, exported.episodes, "episodes.json")
+    client.set_terminated(
+        run_id, "FINISHED" if exported.figures["status"] == "finished" else "FAILED"
+    )
+    return str(run_id)
 
 
 def _named(name: str) -> str:
-    """A name as MLflow takes it."""
+    """Return a name that MLflow accepts."""
     return "".join(sign if sign.isalnum() or sign in "_-./ " else "-" for sign in name)

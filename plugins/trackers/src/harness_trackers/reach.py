@@ -1,4 +1,4 @@
-"""Whether a tracker's server is there, asked at once: the trackers themselves try for minutes."""
+"""Fast check of a tracker's server; the trackers themselves retry for minutes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ADDRESSES = {
     "mlflow": "MLFLOW_TRACKING_URI",
     "swanlab": "SWANLAB_API_HOST",
 }
-"""The variable in which a tracker's own library looks for its server."""
+"""Variable with the server of each tracker's library."""
 LIMIT_S = 5.0
 PATIENCE = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
@@ -21,18 +21,22 @@ PATIENCE = {
     "WANDB_INIT_TIMEOUT": "30",
     "WANDB_FINISH_TIMEOUT": "60",
 }
-"""What the libraries are told where nobody told them: by their own numbers a server that is gone holds a run up for
-minutes, or without end."""
+"""Default patience of the libraries. With their own defaults, a missing server delays a run for
+minutes or forever.
+"""
 
 
 def be_quick() -> None:
-    """Set `PATIENCE` in this process; the libraries read it when they are imported."""
+    """Set `PATIENCE` in this process; the libraries read it at import."""
     for name, value in PATIENCE.items():
         os.environ.setdefault(name, value)
 
 
 def lost(tracker: str) -> str:
-    """Why a tracker's server cannot be used, in a line; empty where it answers, or its variable names none."""
+    """Return why a tracker's server is unusable, in one line.
+
+    Empty if it answers or none is configured.
+    """
     variable = ADDRESSES.get(tracker, "")
     address = os.environ.get(variable, "")
     if os.environ.get(f"{tracker.upper()}_MODE") in ("offline", "disabled", "dryrun", "local"):
@@ -44,13 +48,13 @@ def lost(tracker: str) -> str:
 
 
 def silent(address: str) -> str:
-    """Why nothing answers at an address, in a line; empty where something does, whatever it says."""
+    """Return why an address does not answer, in one line; empty after any answer."""
     shown = without_keys(address)
     try:
         parts = urlsplit(address)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             return f"{shown} is no address; write http://HOST:PORT"
-        # Only whether something is there: whom to trust the trackers know, and the key is theirs.
+        # Checks only for an answer: the trackers verify certificates and hold the key.
         httpx.get(shown, timeout=LIMIT_S, verify=False)
     except httpx.TimeoutException:
         return f"{shown} did not answer within {LIMIT_S:g} s"
@@ -60,13 +64,17 @@ def silent(address: str) -> str:
 
 
 def left_off(tracker: str, fault: str) -> str:
-    """What is said of a tracker that a training goes on without."""
-    later = f"; afterwards: harness runs export RUN --to {tracker}" if tracker in ADDRESSES else ""
-    return f"{tracker}: {fault}. The training goes on without it{later}"
+    """Return the message about a tracker that a training continues without."""
+    later = (
+        f"; export it afterwards: harness runs export RUN --to {tracker}"
+        if tracker in ADDRESSES
+        else ""
+    )
+    return f"{tracker}: {fault}. The training continues without it{later}"
 
 
 def without_keys(address: str) -> str:
-    """An address as it may be shown: without user and password, however they are written."""
+    """Return an address without user and password, however they are written."""
     head, separator, rest = address.partition("://") if "://" in address else ("", "", address)
     host, slash, path = rest.partition("/")
     if "@" in host and (separator or ":" in host):
@@ -77,8 +85,8 @@ def without_keys(address: str) -> str:
 
 
 def one_line(error: Exception, address: str = "") -> str:
-    """An error's text as one line; `address` stands in it as it may be shown."""
+    """Return an error as one line, with `address` stripped of keys."""
     text = str(error).replace(address, without_keys(address)) if address else str(error)
     text = re.sub(r"//[^\s@]*@", "//", text)
-    text = re.sub(r"<[^<>]*>", " ", text)  # of a page that a server answers with
+    text = re.sub(r"<[^<>]*>", " ", text)  # tags of a server's HTML page
     return " ".join(text.split())[:300].rstrip(".") or type(error).__name__

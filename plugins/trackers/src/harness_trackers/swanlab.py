@@ -12,13 +12,15 @@ from harness_trackers.reach import lost, one_line
 
 
 def export(run: Run, where: str) -> str:
-    """Send a run to SwanLab where `SWANLAB_API_KEY` is set (`SWANLAB_API_HOST`: to your own), else write it offline.
+    """Send a run to SwanLab if `SWANLAB_API_KEY` is set, otherwise write it offline.
+
+    `SWANLAB_API_HOST` names a server of your own.
 
     Args:
         where: Folder of SwanLab's own files; by default `swanlog`.
 
     Returns:
-        How to go on.
+        How to view it.
 
     Raises:
         RunFailed: The server refused it, or did not answer.
@@ -31,34 +33,36 @@ def export(run: Run, where: str) -> str:
         )
     except ImportError:
         raise
-    except Exception as error:  # its own errors have no class in common
+    except Exception as error:  # its errors have no common class
         raise RunFailed(f"SwanLab: {one_line(error)}") from error
 
 
-def _logged(told: Contents, where: Path, online: bool) -> str:
-    os.environ.setdefault(
-        "SWANLAB_LOG_LEVEL", "error"
-    )  # of its own lines; how to go on is said here
+def _logged(exported: Contents, where: Path, online: bool) -> str:
+    # Suppress SwanLab's own lines, because this function returns what to do next.
+    os.environ.setdefault("SWANLAB_LOG_LEVEL", "error")
     import swanlab
 
     where.mkdir(parents=True, exist_ok=True)
-    begun = swanlab.init(
+    run = swanlab.init(
         project=os.environ.get("SWANLAB_PROJ_NAME", "harness"),
-        experiment_name=told.name,
-        group=told.agent,
+        experiment_name=exported.name,
+        group=exported.agent,
         logdir=str(where),
-        config={**told.config, **{f"final/{name}": value for name, value in told.figures.items()}},
+        config={
+            **exported.config,
+            **{f"final/{name}": value for name, value in exported.figures.items()},
+        },
         mode="cloud" if online else "offline",
         settings=swanlab.Settings(
             metadata_collect=False, requirements_collect=False, log_proxy_type="none"
         ),
     )
-    by_step = told.by_step()
+    by_step = exported.by_step()
     for step, values in by_step.items():
-        begun.log(values, step=step)
+        run.log(values, step=step)
     table = swanlab.echarts.Table()
-    table.add(list(told.episodes), told.rows())
-    begun.log({"episodes": table}, step=max(by_step, default=0))
-    place = str(swanlab.get_url() if online else begun.public.run_dir)
-    begun.finish()
+    table.add(list(exported.episodes), exported.rows())
+    run.log({"episodes": table}, step=max(by_step, default=0))
+    place = str(swanlab.get_url() if online else run.public.run_dir)
+    run.finish()
     return place if online else f"swanlab sync {place}"

@@ -4,33 +4,39 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 
 from harness.compare.runs import Run
 from harness_trackers.contents import contents
 
 
 def export(run: Run, where: str) -> str:
-    """Write event files to a folder below `where`, by default `tensorboard`; returns how to look at them."""
+    """Write event files to a folder below `where`, by default `tensorboard`.
+
+    Return how to view them.
+    """
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.plugins.text.summary_v2 import text_pb
     from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-    told, root = contents(run), where or "tensorboard"
-    writer = EventFileWriter(f"{root}/{told.name}")
+    exported = contents(run)
+    root = where or "tensorboard"
+    writer = EventFileWriter(f"{root}/{exported.name}")
     now = time.time()
 
     def write(step: int, summary: Summary) -> None:
         writer.add_event(Event(step=step, wall_time=now, summary=summary))
 
-    for name, values in told.curves.items():
+    for name, values in exported.curves.items():
         for step, value in values.items():
             write(step, Summary(value=[Summary.Value(tag=name, simple_value=value)]))
-    table = [list(told.episodes), ["---"] * len(told.episodes), *told.rows()]
-    sample = "\n".join("| " + " | ".join(_cell(text) for text in row) + " |" for row in table)
+    separator = ["---"] * len(exported.episodes)
+    table = [list(exported.episodes), separator, *exported.rows()]
+    sample = "\n".join(_row(texts) for texts in table)
     for name, text in (
-        ("config", _block(told.config)),
-        ("figures", _block(told.figures)),
+        ("config", _block(exported.config)),
+        ("figures", _block(exported.figures)),
         ("episodes", sample),
     ):
         write(0, text_pb(name, text))
@@ -40,6 +46,12 @@ def export(run: Run, where: str) -> str:
 
 def _block(values: object) -> str:
     return "```json\n" + json.dumps(values, indent=2, ensure_ascii=False) + "\n```"
+
+
+def _row(texts: Sequence[str]) -> str:
+    """Return a row of a Markdown table."""
+    cells = [_cell(text) for text in texts]
+    return f"| {' | '.join(cells)} |"
 
 
 def _cell(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Tasksets of verifiers: loaded, their tools carried out and their attempts scored where verifiers is installed."""
+"""Tasksets of verifiers: loaded, run and scored in the environment where verifiers is installed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def harness_tasks() -> list[TaskSetSpec]:
         TaskSetSpec(
             "verifiers",
             "harness_verifiers.tasks:VerifiersTasks",
-            "tasksets of verifiers (task.options.taskset=NAME), installed in an environment of their own",
+            "tasksets of verifiers (task.options.taskset=NAME), installed in a separate environment",
             splits=("train", "val", "all"),
             environment="verifiers",
         )
@@ -37,7 +37,7 @@ def harness_rewards() -> list[RewardSpec]:
         RewardSpec(
             "verifiers",
             "harness_verifiers.reward:Verifiers",
-            "the weighted sum of the taskset's own rewards, on a trace that is rebuilt from the attempt",
+            "the weighted sum of the taskset's own rewards, on a trace rebuilt from the attempt",
             graded=True,
             ranged=True,
         )

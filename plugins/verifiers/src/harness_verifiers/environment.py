@@ -1,4 +1,4 @@
-"""The environment `verifiers`: a taskset's tools, carried out in side processes."""
+"""The environment `verifiers`: a taskset's tools, in side processes."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from pathlib import Path
 
 from harness import EnvironmentSession, RolloutError, TaskSetError
 from harness_side import Payload, SideEnvironment, SideSession
-from harness_verifiers.process import LOAD_S, Source, checked, kept
+from harness_verifiers.process import LOAD_S, Source, checked_python, shared_process
 from harness_verifiers.tasks import DATA
 
 START_S, OPEN_S = 25.0, 4.0
-"""How long an attempt waits for a side process that ended and is loaded anew; and for a session."""
+"""Seconds that an attempt waits for a side process that restarts, and for a session."""
 
 
 class VerifiersEnvironment(SideEnvironment):
-    """The tools of the task's taskset, as they were when tasks were loaded; it may have none.
+    """The tools of the task's taskset, frozen when tasks were loaded; possibly none.
 
-    An attempt leaves the taskset's state behind, which its tools share with its rewards.
+    The final state of an attempt is the taskset's state, which its tools share with its rewards.
     """
 
     data = DATA
@@ -25,7 +25,7 @@ class VerifiersEnvironment(SideEnvironment):
     def check(self, payload: Payload) -> None:
         if payload["tools"]:
             try:
-                checked(Path(payload["python"]))
+                checked_python(Path(payload["python"]))
             except TaskSetError as error:
                 raise RolloutError(
                     f"{error}. A runner on another machine needs it at that path"
@@ -33,12 +33,12 @@ class VerifiersEnvironment(SideEnvironment):
 
     async def ready(self, payload: Payload) -> None:
         if payload["tools"]:
-            await (await asyncio.to_thread(kept, Source.of(payload))).ready(LOAD_S)
+            await (await asyncio.to_thread(shared_process, Source.of(payload))).ready(LOAD_S)
 
     async def open(self, payload: Payload, attempt: str) -> EnvironmentSession:
         if not payload["tools"]:
             return await super().open(payload, attempt)
-        process = await asyncio.to_thread(kept, Source.of(payload))
+        process = await asyncio.to_thread(shared_process, Source.of(payload))
         await process.ready(START_S)
         session = SideSession(process, attempt, payload, "state")
         await session.open(OPEN_S, {"number": payload["number"], "hash": payload["hash"]})

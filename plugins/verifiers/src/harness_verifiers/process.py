@@ -1,4 +1,4 @@
-"""The side process of a taskset: which interpreter runs it, and what it answers."""
+"""The side process of a taskset: its interpreter and its answers."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from harness.records import JSON
 from harness_side import SideProcess
 
 VERIFIERS = "verifiers==0.4.0"
-"""What the tests run with."""
+"""The tested version."""
 VARIABLE = "HARNESS_VERIFIERS_PYTHON"
 SCRIPT = Path(__file__).with_name("side") / "__main__.py"
 LOAD_S = 300.0
-"""For loading a taskset, the first import of verifiers included."""
+"""Seconds to load a taskset, including the first import of verifiers."""
 
 
 class Definition(TypedDict):
-    """A tool as a model is told of it."""
+    """A tool as described to a model."""
 
     name: str
     description: str
     parameters: dict[str, JSON]
 
 
-class Told(TypedDict):
-    """A task; `system` is empty where it has none, `hash` is verifiers' own of all its data."""
+class TaskEntry(TypedDict):
+    """A task; `system` is empty if it has none, `hash` is verifiers' own over all its data."""
 
     name: str
     system: str
@@ -44,15 +44,15 @@ class Told(TypedDict):
 
 
 class Answer(TypedDict):
-    """What is answered: `tasks` to `count` for a page, `tools`, `text`, `ok` and `state` for sessions, else a score.
+    """An answer: a page of `tasks` out of `count`, a session's `tools`, `text` or `state`, or a score.
 
-    `files` has the SHA-256 of the taskset's own files, `rewards` score and weight by name, `stopped` what ended the
-    trace.
+    `files` has the SHA-256 of the taskset's own files, `rewards` score and weight by name,
+    `stopped` the reason for the end of the trace.
     """
 
     id: int
     fault: NotRequired[str]
-    tasks: NotRequired[list[Told]]
+    tasks: NotRequired[list[TaskEntry]]
     count: NotRequired[int]
     tools: NotRequired[list[Definition]]
     verifiers: NotRequired[str]
@@ -67,43 +67,48 @@ class Answer(TypedDict):
 
 
 class Process(SideProcess[Answer]):
-    """One side process, which is asked for its first tasks at once, and is ready when it has answered."""
+    """One side process.
+
+    It receives a request for its first tasks at once, and is ready after its answer.
+    """
 
     def __init__(self, command: Sequence[str], name: str) -> None:
         super().__init__(command, name)
         self._began = monotonic()
-        self._first = self.asked({"do": "tasks", "start": 0})
+        self._first = self.send({"do": "tasks", "start": 0})
 
     def first(self) -> Answer:
-        """Its first tasks, once it has loaded them.
+        """Return its first tasks, after it has loaded them.
 
         Raises:
             EnvironmentFault: It does not load within `LOAD_S`, which ends it.
         """
-        return self.told(self._first, LOAD_S)
+        return self.receive(self._first, LOAD_S)
 
     async def ready(self, limit_s: float) -> None:
-        """Wait until it has loaded; one that loads still goes on to.
+        """Wait until it has loaded. After the limit it continues to load.
 
         Raises:
-            EnvironmentFault: It has not within the limit.
+            EnvironmentFault: It has not loaded within the limit.
         """
         loaded, loading = await asyncio.wait({asyncio.wrap_future(self._first)}, timeout=limit_s)
-        for one in loaded:
-            one.exception()  # raised below, as a fault
+        for first in loaded:
+            first.exception()  # raised below as a fault
         if loading and monotonic() - self._began < LOAD_S:
-            raise EnvironmentFault(f"{self.name} is not loaded after {limit_s:g} s, and goes on")
-        await asyncio.to_thread(self.told, self._first, 0.0 if loading else LOAD_S)
+            raise EnvironmentFault(
+                f"{self.name} is not loaded after {limit_s:g} s, and continues to load"
+            )
+        await asyncio.to_thread(self.receive, self._first, 0.0 if loading else LOAD_S)
 
 
 @dataclass(frozen=True)
 class Source:
-    """A taskset as it is loaded.
+    """A taskset and the way to load it.
 
     Attributes:
-        python: The interpreter where it is installed.
-        config: Of the taskset, a JSON object.
-        limit: At most so many tasks; None: all.
+        python: The interpreter with the taskset.
+        config: Configuration of the taskset, a JSON object.
+        limit: Most tasks; None: all.
     """
 
     python: str
@@ -112,13 +117,13 @@ class Source:
     limit: int | None
 
     @classmethod
-    def of(cls, told: Mapping[str, JSON]) -> Source:
-        """From what a task's data or a payload has of it."""
-        limit = told["limit"]
+    def of(cls, data: Mapping[str, JSON]) -> Source:
+        """Return the source in a task's data or in a payload."""
+        limit = data["limit"]
         return cls(
-            str(told["python"]),
-            str(told["taskset"]),
-            str(told["config"]),
+            str(data["python"]),
+            str(data["taskset"]),
+            str(data["config"]),
             limit if type(limit) is int else None,
         )
 
@@ -127,46 +132,46 @@ class Source:
         return f"the side process of taskset {self.taskset!r}"
 
     def start(self) -> Process:
-        """A process that has it.
+        """Start a process that loads it.
 
         Raises:
-            OSError: There is no such interpreter.
+            OSError: The interpreter does not exist.
         """
         words = (self.python, "-P", str(SCRIPT), self.taskset, self.config, json.dumps(self.limit))
         return Process(words, self.name)
 
 
-_kept: dict[Source, Process] = {}
+_shared: dict[Source, Process] = {}
 _lock = threading.Lock()
 
 
-def kept(source: Source) -> Process:
-    """The process in which this one loads, carries out and scores a taskset, made anew where it has ended.
+def shared_process(source: Source) -> Process:
+    """Return this process's shared side process for a taskset, restarted if it has ended.
 
     Raises:
-        EnvironmentFault: There is no such interpreter.
+        EnvironmentFault: The interpreter does not exist.
     """
     with _lock:
-        process = _kept.get(source)
+        process = _shared.get(source)
         if process is None or process.gone:
             try:
-                process = _kept[source] = source.start()
+                process = _shared[source] = source.start()
             except OSError as error:
                 raise EnvironmentFault(f"{source.name} does not start: {error}") from error
     return process
 
 
 def default_python() -> Path:
-    """What HARNESS_VERIFIERS_PYTHON names, or the interpreter of an environment in the user's cache."""
+    """Return the interpreter in HARNESS_VERIFIERS_PYTHON, else that of the cached environment."""
     named = os.environ.get(VARIABLE)
     return Path(named).expanduser() if named else cache_dir() / "verifiers" / "bin" / "python"
 
 
-def checked(python: Path) -> str:
-    """The interpreter's path, not resolved: a link is what makes it an environment's.
+def checked_python(python: Path) -> str:
+    """Return the interpreter's path without resolving links, which identify its environment.
 
     Raises:
-        TaskSetError: There is none; the message says how to make one.
+        TaskSetError: There is none; the message states how to create one.
     """
     if not os.access(python, os.X_OK) or python.is_dir():
         folder = python.parent.parent

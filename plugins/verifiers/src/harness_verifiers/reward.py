@@ -9,19 +9,20 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from harness import Attempt, EnvironmentFault, Task, Verdict
 from harness.records import JSON
-from harness_verifiers.process import LOAD_S, Answer, Source, kept
+from harness_verifiers.process import LOAD_S, Answer, Source, shared_process
 from harness_verifiers.tasks import DATA
 
 SCORE_S = 60.0
-"""For one score, once the taskset is loaded."""
+"""Seconds for one score, once the taskset is loaded."""
 TRIES = 2
 
 
 class Verifiers:
-    """The sum of the taskset's rewards, each times its weight, for the trace that its own harness would have recorded.
+    """The weighted sum of the taskset's rewards, for a trace like its own harness's.
 
-    The trace is rebuilt call by call from the attempt, begins with the taskset's own prompt, and ends where a stop of
-    the taskset would have ended it. What raises, hangs or dies there leaves the attempt unscored.
+    The trace is rebuilt call by call from the attempt, begins with the taskset's own prompt, and
+    ends where a stop condition of the taskset would have ended it. An exception, hang or crash
+    there leaves the attempt unscored.
     """
 
     version = "verifiers/1"
@@ -29,74 +30,74 @@ class Verifiers:
     async def score(self, task: Task, attempt: Attempt) -> Verdict:
         data = task.data[DATA]
         state = None if attempt.state is None else attempt.state["state"]
-        tools = [dict(one) for one in data["tools"]]
-        asked = {
+        tools = [dict(tool) for tool in data["tools"]]
+        request = {
             "do": "score",
             "number": data["number"],
             "hash": data["hash"],
             "state": state,
             "tools": tools,
         }
-        asked["calls"] = list(calls_of(attempt))
-        for left in reversed(range(TRIES)):
+        request["calls"] = list(calls_of(attempt))
+        for tries_left in reversed(range(TRIES)):
             try:
-                process = await asyncio.to_thread(kept, Source.of(data))
+                process = await asyncio.to_thread(shared_process, Source.of(data))
                 await process.ready(LOAD_S)
-                said = await process.ask(SCORE_S, asked)
+                answer = await process.ask(SCORE_S, request)
                 break
             except EnvironmentFault as error:
-                if not left:
+                if not tries_left:
                     return Verdict(None, str(error))
-        return verdict_of(said)
+        return verdict_of(answer)
 
     def refuses(self, task: Task) -> str:
-        """Tasks of another task set."""
+        """Refuse tasks of another task set."""
         return (
             ""
             if DATA in task.data
-            else f"{task.id} is no task of a taskset of verifiers; take another reward"
+            else f"{task.id} is no task of a taskset of verifiers; use another reward"
         )
 
 
-def verdict_of(said: Answer) -> Verdict:
-    """The weighted sum as it is, however large: `reward.range` says what it may be."""
-    value, rewards = said["value"], said["rewards"]
+def verdict_of(answer: Answer) -> Verdict:
+    """Return the weighted sum unchanged; `reward.range` bounds it."""
+    value, rewards = answer["value"], answer["rewards"]
     parts = {name: score * weight for name, (score, weight) in rewards.items()}
     terms = " + ".join(
         f"{weight:g} * {name} {score:g}" for name, (score, weight) in rewards.items()
     )
-    ended = "" if said["stopped"] == "agent_completed" else f"; it ended by {said['stopped']}"
+    ended = "" if answer["stopped"] == "agent_completed" else f"; ended by {answer['stopped']}"
     if not math.isfinite(value):
         return Verdict(None, f"{terms} = {value}, which is not finite{ended}")
     return Verdict(value, f"{terms}{ended}", parts)
 
 
 def calls_of(attempt: Attempt) -> Iterator[Mapping[str, JSON]]:
-    """What a trace is rebuilt of: each call's messages since the one before it, and its reply."""
+    """Yield the parts of a trace: each call's messages since the previous one, and its reply."""
     transitions = attempt.transitions
     if not transitions:
         yield _call(
             "", "", "stop", None, [], {"role": "assistant", "content": attempt.answer or ""}
         )
     known = 0
-    for index, one in enumerate(transitions):
-        before = [] if index == 0 else [_message(message) for message in one.messages[known:]]
+    for index, call in enumerate(transitions):
+        before = [] if index == 0 else [_message(message) for message in call.messages[known:]]
         after = (
-            transitions[index + 1].messages[len(one.messages) :]
+            transitions[index + 1].messages[len(call.messages) :]
             if index + 1 < len(transitions)
             else ()
         )
-        said = after[0] if after and after[0].get("role") == "assistant" else {}
+        recorded_reply = after[0] if after and after[0].get("role") == "assistant" else {}
         reply = {
             "role": "assistant",
-            "content": one.response_text or None,
-            "tool_calls": _calls(said) or None,
+            "content": call.response_text or None,
+            "tool_calls": _calls(recorded_reply) or None,
         }
         tokens = None
-        if one.prompt_tokens is not None and one.response_tokens is not None:
-            tokens = [one.prompt_tokens, one.response_tokens]
-        yield _call(one.response_id, one.model, one.finish_reason, tokens, before, reply)
-        known = len(one.messages) + (1 if said else 0)
+        if call.prompt_tokens is not None and call.response_tokens is not None:
+            tokens = [call.prompt_tokens, call.response_tokens]
+        yield _call(call.response_id, call.model, call.finish_reason, tokens, before, reply)
+        known = len(call.messages) + (1 if recorded_reply else 0)
 
 
 def _call(
@@ -120,27 +121,25 @@ def _call(
 
 def _message(message: Mapping[str, JSON]) -> Mapping[str, JSON]:
     content = message.get("content")
-    text = (
-        content
-        if isinstance(content, str)
-        else json.dumps(content, ensure_ascii=False)
-        if content
-        else ""
-    )
-    made = {"role": message["role"], "content": text}
+    text = ""
+    if isinstance(content, str):
+        text = content
+    elif content:
+        text = json.dumps(content, ensure_ascii=False)
+    converted = {"role": message["role"], "content": text}
     if message["role"] == "tool":
-        return {**made, "tool_call_id": message["tool_call_id"]}
-    return (
-        {**made, "tool_calls": _calls(message) or None} if message["role"] == "assistant" else made
-    )
+        return {**converted, "tool_call_id": message["tool_call_id"]}
+    if message["role"] == "assistant":
+        return {**converted, "tool_calls": _calls(message) or None}
+    return converted
 
 
 def _calls(message: Mapping[str, JSON]) -> list[Mapping[str, JSON]]:
-    found = message.get("tool_calls")
-    made: list[Mapping[str, JSON]] = []
-    for one in found if isinstance(found, list | tuple) else []:
-        if isinstance(one, Mapping) and isinstance(function := one["function"], Mapping):
-            made.append(
-                {"id": one["id"], "name": function["name"], "arguments": function["arguments"]}
+    calls = message.get("tool_calls")
+    converted: list[Mapping[str, JSON]] = []
+    for call in calls if isinstance(calls, list | tuple) else []:
+        if isinstance(call, Mapping) and isinstance(function := call["function"], Mapping):
+            converted.append(
+                {"id": call["id"], "name": function["name"], "arguments": function["arguments"]}
             )
-    return made
+    return converted

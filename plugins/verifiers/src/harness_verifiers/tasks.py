@@ -17,22 +17,22 @@ from harness_verifiers.process import (
     VERIFIERS,
     Definition,
     Source,
-    Told,
-    checked,
+    TaskEntry,
+    checked_python,
     default_python,
-    kept,
+    shared_process,
 )
 
 DATA = "verifiers"
-"""Where a task's data has what its tools and its reward need."""
+"""Key in a task's data for its tools and its reward."""
 SPLITS = ("train", "val", "all")
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a taskset has: all tasks, the tools of each, the version of verifiers, its files by path with SHA-256."""
+    """A loaded taskset: tasks, tools, the version of verifiers, files with SHA-256."""
 
-    tasks: Sequence[Told]
+    tasks: Sequence[TaskEntry]
     tools: Sequence[Definition]
     version: str
     files: Mapping[str, str]
@@ -40,13 +40,13 @@ class Loaded:
 
 @lru_cache(maxsize=8)
 def loaded(source: Source) -> Loaded:
-    """Ask what a taskset has, once a process: the import of verifiers takes seconds.
+    """Load a taskset once per process, since the import of verifiers takes seconds.
 
     Raises:
-        TaskSetError: It cannot be loaded or run; the message says why.
+        TaskSetError: It cannot be loaded or run; the message states why.
     """
     try:
-        process = kept(source)
+        process = shared_process(source)
         first = process.first()
         tasks = list(first["tasks"])
         while len(tasks) < first["count"]:
@@ -59,15 +59,15 @@ def loaded(source: Source) -> Loaded:
 
 
 class VerifiersTasks:
-    """The tasks of a taskset, in its order: the last ones are `val`, those before them `train`, both together `all`.
+    """The tasks of a taskset, in its order: first `train`, then `val`, together `all`.
 
     Args:
-        taskset: Its name, as verifiers' `eval` takes it.
-        config: Of its configuration, for example `{dataset_split: test}`.
-        limit: At most so many tasks; a taskset without end needs it.
-        val_size: How many of them are `val`; by default a fifth, rounded up.
-        python: The interpreter where verifiers and the taskset are installed; by default `$HARNESS_VERIFIERS_PYTHON`,
-            or that of `harness/verifiers` in the cache folder.
+        taskset: Its name, as for verifiers' `eval`.
+        config: Its configuration, for example `{dataset_split: test}`.
+        limit: Most tasks; required for an infinite taskset.
+        val_size: Number of tasks in `val`; by default a fifth, rounded up.
+        python: The interpreter with verifiers and the taskset; by default
+            `$HARNESS_VERIFIERS_PYTHON`, or that of `harness/verifiers` in the cache folder.
     """
 
     def __init__(
@@ -87,25 +87,26 @@ class VerifiersTasks:
         self.python = (python or default_python()).expanduser()
 
     def load(self, split: str) -> Sequence[Task]:
-        """All tasks of a split, with the tools that were offered when this was first called.
+        """Return all tasks of a split, with their tools at the first call.
 
         Raises:
-            TaskSetError: The split is none, or the taskset cannot be loaded or run; the message says why.
+            TaskSetError: The split does not exist, or the taskset cannot be loaded or run; the
+                message states why.
         """
         check_split("verifiers", split, SPLITS)
-        found = self._loaded.tasks
-        val = -(-len(found) // 5) if self.val_size is None else self.val_size
-        if split == "train" and val >= len(found):
+        tasks = self._loaded.tasks
+        val = -(-len(tasks) // 5) if self.val_size is None else self.val_size
+        if split == "train" and val >= len(tasks):
             raise TaskSetError(
-                f"taskset {self.taskset!r}: all {len(found)} tasks are val. Lower task.options.val_size"
+                f"taskset {self.taskset!r}: all {len(tasks)} tasks are val. Lower task.options.val_size"
             )
-        first = len(found) - val
+        first = len(tasks) - val
         numbers = {
             "train": range(first),
-            "val": range(max(first, 0), len(found)),
-            "all": range(len(found)),
+            "val": range(max(first, 0), len(tasks)),
+            "all": range(len(tasks)),
         }[split]
-        return [self._task(split, number, found[number]) for number in numbers]
+        return [self._task(split, number, tasks[number]) for number in numbers]
 
     @cached_property
     def _source(self) -> Source:
@@ -113,13 +114,13 @@ class VerifiersTasks:
             raise TaskSetError(
                 "which taskset? Name one that is installed: task.options.taskset=NAME"
             )
-        return Source(checked(self.python), self.taskset, self.config, self.limit)
+        return Source(checked_python(self.python), self.taskset, self.config, self.limit)
 
     @property
     def _loaded(self) -> Loaded:
         return loaded(self._source)
 
-    def _task(self, split: str, number: int, told: Told) -> Task:
+    def _task(self, split: str, number: int, told: TaskEntry) -> Task:
         source = self._source
         return Task(
             id=f"{self.taskset}/{number}",
@@ -141,12 +142,15 @@ class VerifiersTasks:
         )
 
     def context(self, task: Task) -> Mapping[str, str]:
-        """The taskset's own system prompt, where it has one."""
+        """Return the taskset's own system prompt, if it has one."""
         system = self._loaded.tasks[task.data[DATA]["number"]]["system"]
         return {"instructions": system} if system.strip() else {}
 
     def describe(self) -> Mapping[str, object]:
-        """What was loaded, with verifiers' own hashes of the tasks; no path of this machine."""
+        """Return the loaded taskset with verifiers' own hashes of the tasks.
+
+        No path of this machine.
+        """
         found = self._loaded
         return {
             "name": "verifiers",
@@ -161,6 +165,6 @@ class VerifiersTasks:
         }
 
     def check(self) -> list[str]:
-        """Files of the taskset's package that are not what they were."""
+        """Return changed files of the taskset's package."""
         there = self._loaded.files
         return [name for name, known in there.items() if not has_hash(Path(name), known)]

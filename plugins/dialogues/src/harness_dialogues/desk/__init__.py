@@ -1,1 +1,1 @@
-"""A small shop's desk: customers who want something of their orders, rules, and tools that change them."""
+"""A small shop's order desk: customers with requests about their orders, rules, and tools."""

@@ -1,4 +1,4 @@
-"""The environment `order_desk`: look orders up and change them, in a world of the attempt's own."""
+"""The environment `order_desk`: look up and change orders, in a world of the attempt's own."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ORDER: JSON = {"type": "string", "description": "Number of the order."}
 
 
 class OrderDesk(Environment):
-    """Customers, orders and stock of a small shop. What the rules forbid the tools do not always refuse."""
+    """Customers, orders and stock of a small shop. The tools do not enforce all rules."""
 
     tools = (
         _tool(
@@ -59,17 +59,20 @@ class OrderDesk(Environment):
 
 
 class Desk:
-    """The desk of one attempt. It leaves behind what became of orders, by number, and nothing of the others."""
+    """The desk of one attempt.
+
+    Its final state has the changes of orders by number, without unchanged ones.
+    """
 
     def __init__(self, world: World, max_chars: int) -> None:
         self._world, self._max_chars = world, max_chars
         self._changes: dict[str, Change] = {}
 
     async def call(self, tool: str, arguments: Mapping[str, JSON]) -> Observation:
-        found: Observation = getattr(self, f"_{tool}")(
+        observation: Observation = getattr(self, f"_{tool}")(
             **{name: str(value).strip() for name, value in arguments.items()}
         )
-        return Observation(found.text[: self._max_chars], found.ok)
+        return Observation(observation.text[: self._max_chars], observation.ok)
 
     async def close(self) -> Mapping[str, JSON]:
         return self._changes
@@ -79,37 +82,37 @@ class Desk:
             if (person["name"].casefold(), person["postcode"]) == (name.casefold(), postcode):
                 orders = [
                     order
-                    for order, one in self._world["orders"].items()
-                    if one["customer"] == number
+                    for order, details in self._world["orders"].items()
+                    if details["customer"] == number
                 ]
                 return _shown({"customer": number, "orders": orders})
         return Observation(f"There is no customer {name!r} with postcode {postcode!r}.", ok=False)
 
     def _show_order(self, order: str) -> Observation:
-        found = self._world["orders"].get(order)
+        details = self._world["orders"].get(order)
         return (
-            _shown({"order": order, **found, **self._changes.get(order, {})})
-            if found
+            _shown({"order": order, **details, **self._changes.get(order, {})})
+            if details
             else _none(order)
         )
 
     def _show_stock(self, article: str) -> Observation:
-        found = self._world["stock"].get(article)
-        if found is None:
+        sizes = self._world["stock"].get(article)
+        if sizes is None:
             return Observation(
                 f"There is no article {article!r}. Articles: {', '.join(self._world['stock'])}.",
                 ok=False,
             )
-        return _shown({"article": article, "stock": found})
+        return _shown({"article": article, "stock": sizes})
 
     def _cancel_order(self, order: str, reason: str) -> Observation:
         return self._change(order, "being packed", status="cancelled", reason=reason)
 
     def _change_size(self, order: str, size: str) -> Observation:
-        found = self._world["orders"].get(order)
-        if found and not self._world["stock"][found["article"]].get(size):
+        details = self._world["orders"].get(order)
+        if details and not self._world["stock"][details["article"]].get(size):
             return Observation(
-                f"The {found['article']} is not in stock in size {size!r}.", ok=False
+                f"The {details['article']} is not in stock in size {size!r}.", ok=False
             )
         return self._change(order, "being packed", size=size)
 
@@ -119,28 +122,31 @@ class Desk:
     def _take_back(self, order: str) -> Observation:
         return self._change(order, "delivered", status="returned")
 
-    def _change(self, order: str, needed: str, **change: str) -> Observation:
-        found: Order | None = self._world["orders"].get(order)
-        if found is None:
+    def _change(self, order: str, required_status: str, **change: str) -> Observation:
+        details: Order | None = self._world["orders"].get(order)
+        if details is None:
             return _none(order)
         now = self._changes.get(order, {})
-        status = now.get("status", found["status"])
-        if status != needed:
+        status = now.get("status", details["status"])
+        if status != required_status:
             return Observation(
-                f"Order {order} is {status}: this can be done only while one is {needed}.", ok=False
+                f"Order {order} is {status}: this can be done only while one is {required_status}.",
+                ok=False,
             )
-        was: Mapping[str, object] = {**found}
+        original: Mapping[str, object] = {**details}
         changed = {
-            name: value for name, value in {**now, **change}.items() if was.get(name) != value
+            name: value for name, value in {**now, **change}.items() if original.get(name) != value
         }
         self._changes = {
-            number: one for number, one in {**self._changes, order: changed}.items() if one
+            number: changes_of_order
+            for number, changes_of_order in {**self._changes, order: changed}.items()
+            if changes_of_order
         }
         return Observation(f"Done. {self._show_order(order).text}")
 
 
-def _shown(what: Mapping[str, object]) -> Observation:
-    return Observation(json.dumps(what))
+def _shown(data: Mapping[str, object]) -> Observation:
+    return Observation(json.dumps(data))
 
 
 def _none(order: str) -> Observation:

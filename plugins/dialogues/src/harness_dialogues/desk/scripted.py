@@ -1,8 +1,8 @@
-"""A customer and a clerk of the desk without a model: each answers a request by rules, from its messages alone.
+"""A customer and a clerk of the desk without a model: rules that use only a request's messages.
 
     python -m harness.scripted.server --script harness_dialogues.desk.scripted:script
 
-serves both, so that `harness eval` and `harness doctor` have somebody to ask.
+serves both, as an endpoint for `harness eval` and `harness doctor`.
 """
 
 from __future__ import annotations
@@ -24,23 +24,25 @@ REFUSED = "I am sorry, that cannot be done."
 
 
 def script(request: ReceivedRequest) -> Reply:
-    """What the customer says, or where tools are offered the clerk."""
+    """Return the customer's reply or, if tools are offered, the clerk's."""
     return (clerk if "tools" in request.body else customer)(request.messages)
 
 
 def customer(messages: Messages) -> Reply:
-    """Says who it is and its first wish, then the next one, and then ends the conversation."""
-    told = str(messages[0]["content"])
-    wishes = re.findall(r"^- (.*)$", told.partition("Instructions:")[2], re.MULTILINE)
-    name, postcode = re.findall(r"You are (.+), and your postcode is (\d+)\.", told)[0]
-    said = sum(message["role"] == "assistant" for message in messages)
-    if said >= len(wishes):
+    """Identify the customer, state its wishes one by one, and end the conversation."""
+    system = str(messages[0]["content"])
+    wishes = re.findall(r"^- (.*)$", system.partition("Instructions:")[2], re.MULTILINE)
+    name, postcode = re.findall(r"You are (.+), and your postcode is (\d+)\.", system)[0]
+    spoken = sum(message["role"] == "assistant" for message in messages)
+    if spoken >= len(wishes):
         return Reply(STOP)
-    return Reply(wishes[said] if said else f"I am {name}, my postcode is {postcode}. {wishes[0]}")
+    return Reply(
+        wishes[spoken] if spoken else f"I am {name}, my postcode is {postcode}. {wishes[0]}"
+    )
 
 
 def clerk(messages: Messages) -> Reply:
-    """Finds the customer and the order, looks at the rules, and does what was asked for."""
+    """Find customer and order, read the rules, and fulfil the request."""
     texts = [str(message["content"]) for message in messages if message["role"] == "user"]
     turn = len(messages) - next(
         n for n, message in enumerate(reversed(messages)) if message["role"] == "user"
@@ -49,17 +51,17 @@ def clerk(messages: Messages) -> Reply:
     seen_now = [
         _read(str(message["content"])) for message in messages[turn:] if message["role"] == "tool"
     ]
-    found = next((one for one in seen if "customer" in one and "orders" in one), None)
-    if found is None:
+    account = next((data for data in seen if "customer" in data and "orders" in data), None)
+    if account is None:
         name, postcode = re.findall(r"I am (.+), my postcode is (\d+)", texts[0])[0]
         return _call("find_customer", name=name, postcode=postcode)
     number = re.findall(r"order (\d+)", texts[-1])[0]
-    if number not in found["orders"]:
+    if number not in account["orders"]:
         return Reply(REFUSED)
-    order = next((one for one in seen_now if one.get("order") == number), None)
+    order = next((data for data in seen_now if data.get("order") == number), None)
     if order is None:
         return _call("show_order", order=number)
-    if "" in seen_now[-1]:  # what a tool said that is no JSON: done, or refused
+    if "" in seen_now[-1]:  # a tool's output that is no JSON: done or refused
         return Reply("It is done." if seen_now[-1][""].startswith("Done.") else REFUSED)
     return _act(texts[-1], number, order)
 
@@ -70,14 +72,14 @@ def _act(wish: str, number: str, order: Message) -> Reply:
     acts: tuple[tuple[str, Callable[[re.Match[str]], Reply]], ...] = (
         (r"cancel .*by mistake", lambda _: _call("cancel_order", order=number, reason=REASONS[0])),
         (r"cancel ", lambda _: _call("cancel_order", order=number, reason=REASONS[1])),
-        (r" to (\w+)\.$", lambda found: _call("change_size", order=number, size=found[1])),
+        (r" to (\w+)\.$", lambda match: _call("change_size", order=number, size=match[1])),
         (
             r"send order \d+ to (.+), (.+)\.$",
-            lambda found: _call("change_address", order=number, street=found[1], town=found[2]),
+            lambda match: _call("change_address", order=number, street=match[1], town=match[2]),
         ),
         (r"take back", lambda _: _call("take_back", order=number)),
     )
-    return next(act(found) for pattern, act in acts if (found := re.search(pattern, wish)))
+    return next(act(match) for pattern, act in acts if (match := re.search(pattern, wish)))
 
 
 def _call(tool: str, **arguments: str) -> Reply:

@@ -12,14 +12,16 @@ from harness_dialogues.desk.world import RULES, visit
 
 SPLITS = ("train", "val")
 VERSION = 1
-"""Of what a seed gives."""
+"""Version of the tasks that a seed generates."""
 
 
 class OrderDeskTasks:
-    """Customers, one a task. The question is what the customer is told; the gold, what becomes of the orders.
+    """Customers, one per task.
+
+    The question is the customer's instructions; the gold, the changes of orders.
 
     Args:
-        seed: Of the tasks, whatever the run's.
+        seed: Seed of the tasks, independent of the run's.
     """
 
     def __init__(self, seed: int = 0, train_size: int = 400, val_size: int = 100) -> None:
@@ -34,33 +36,31 @@ class OrderDeskTasks:
         return [self._task(split, number) for number in range(self.sizes[split])]
 
     def _task(self, split: str, number: int) -> Task:
-        made = visit(Random(f"{VERSION}/{self.seed}/{split}/{number}"))
+        customer = visit(Random(f"{VERSION}/{self.seed}/{split}/{number}"))
         return Task(
             id=f"order_desk/{split}/{number}",
             task_set="order_desk",
             split=split,
-            question=made.instructions,
-            gold=json.dumps(made.changes, sort_keys=True),
-            difficulty=f"{len(made.changes)} of {len(made.wishes)} wishes granted",
-            data={"world": made.world},
+            question=customer.instructions,
+            gold=json.dumps(customer.changes, sort_keys=True),
+            difficulty=f"{len(customer.changes)} of {len(customer.wishes)} wishes granted",
+            data={"world": customer.world},
         )
 
     def context(self, task: Task) -> Mapping[str, str]:
         return {"rules": RULES}
 
     def describe(self) -> Mapping[str, object]:
-        asked = {
-            split: hashlib.sha256(
-                json.dumps([(task.question, task.gold) for task in self.load(split)]).encode()
-            )
-            for split in SPLITS
-        }
+        hashes = {}
+        for split in SPLITS:
+            contents = [(task.question, task.gold) for task in self.load(split)]
+            hashes[split] = hashlib.sha256(json.dumps(contents).encode()).hexdigest()
         return {
             "name": "order_desk",
             "version": VERSION,
             "seed": self.seed,
             "counts": self.sizes,
-            "tasks_sha256": {split: digest.hexdigest() for split, digest in asked.items()},
+            "tasks_sha256": hashes,
             "rules_sha256": hashlib.sha256(RULES.encode()).hexdigest(),
         }
 

@@ -1,4 +1,4 @@
-"""What a task of the desk is about, its rules, and what people want there; all of it from one random stream."""
+"""The worlds, rules and customers' wishes of the desk, all from one random stream."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Order(TypedDict):
 
 
 class World(TypedDict):
-    """What the desk knows when a conversation begins, by number or name."""
+    """The desk's data at the start of a conversation, by number or name."""
 
     customers: dict[str, Person]
     orders: dict[str, Order]
@@ -62,11 +62,11 @@ class World(TypedDict):
 
 
 Change = dict[str, str]
-"""What became of an order: its fields that are others now."""
+"""The changed fields of an order."""
 
 
 class Wish(NamedTuple):
-    """What a customer says, and what becomes of the order where the rules are kept; None: nothing."""
+    """A customer's wish, and the change of the order according to the rules; None: no change."""
 
     says: str
     order: str
@@ -83,7 +83,7 @@ class Visit:
 
     @property
     def instructions(self) -> str:
-        """What the customer's policy is told."""
+        """Return the instructions of the customer's policy."""
         person = self.world["customers"][self.customer]
         wants = "".join(f"\n- {wish.says}" for wish in self.wishes)
         return (
@@ -94,34 +94,35 @@ class Visit:
 
     @property
     def changes(self) -> dict[str, Change]:
-        """By order, what is to be different in the end."""
+        """Return the expected changes by order."""
         return {wish.order: wish.change for wish in self.wishes if wish.change is not None}
 
 
 def visit(random: Random) -> Visit:
-    """One customer with one wish or two, among others with orders of their own."""
+    """Return a customer with one or two wishes, among other customers with their own orders."""
     names = random.sample([f"{first} {last}" for first in _FIRST for last in _LAST], 3)
     numbers = iter(map(str, random.sample(range(1000, 10000), 12)))
     customers = {
         f"C{next(numbers)}": Person(name=name, postcode=str(random.randint(10000, 99999)))
         for name in names
     }
-    stock = {article: {size: random.choice((0, 1, 4)) for size in _SIZES} for article in _ARTICLES}
+    stock = {}
+    for article in _ARTICLES:
+        stock[article] = {size: random.choice((0, 1, 4)) for size in _SIZES}
     orders: dict[str, Order] = {
         next(numbers): _order(random, customer) for customer in customers for _ in range(3)
     }
-    mine = next(iter(customers))
+    visitor = next(iter(customers))
     world = World(customers=customers, orders=orders, stock=stock)
     chosen = random.sample(
-        [number for number, order in orders.items() if order["customer"] == mine], 2
+        [number for number, order in orders.items() if order["customer"] == visitor], 2
     )
-    others = [number for number, order in orders.items() if order["customer"] != mine]
+    others = [number for number, order in orders.items() if order["customer"] != visitor]
     chosen[1] = random.choice((chosen[1], chosen[1], chosen[1], others[0]))
     random.shuffle(chosen)
-    wishes = tuple(
-        _wish(random, world, mine, number) for number in chosen[: random.choice((1, 2, 2))]
-    )
-    return Visit(world, mine, wishes)
+    wish_count = random.choice((1, 2, 2))
+    wishes = tuple(_wish(random, world, visitor, number) for number in chosen[:wish_count])
+    return Visit(world, visitor, wishes)
 
 
 def _order(random: Random, customer: str) -> Order:
@@ -138,7 +139,7 @@ def _order(random: Random, customer: str) -> Order:
 
 
 def _wish(random: Random, world: World, mine: str, number: str) -> Wish:
-    """A wish of an order, and what becomes of it by the rules."""
+    """Return a wish for an order, and the change that the rules allow."""
     order = world["orders"][number]
     packed = order["status"] == "being packed"
     kind = random.choice(

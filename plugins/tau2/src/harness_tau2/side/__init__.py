@@ -1,4 +1,4 @@
-"""What runs in the side process: the wheel's tools, with stand-ins for the packages that they import names from.
+"""The side process: the wheel's tools, with replacements for names of other packages.
 
 Nothing here imports harness.
 """

@@ -1,4 +1,4 @@
-"""One domain of the wheel: its tools, its tasks, and sessions with a database of their own."""
+"""One domain of the wheel: its tools, its tasks, and sessions with their own databases."""
 
 from __future__ import annotations
 
@@ -24,26 +24,27 @@ Call: TypeAlias = "Callable[..., Coroutine[None, None, object]]"
 NOT_OF_THE_DATABASE = ("calculate", "transfer_to_human_agents")
 """Tools of gold actions that the wheel's own scorer does not replay."""
 DIGITS = 16
-"""Of a record's SHA-256."""
+"""Digits kept of a record's SHA-256."""
 
 
 class Domain:
-    """A domain, from the folder of the unpacked wheel; `standins.install` comes first.
+    """A domain from the folder of the unpacked wheel; call `standins.install` first.
 
     Args:
-        folder: Where `inspect_evals` is.
-        name: As in `retail`: the module `tools` lists `all_retail_tools`, `RetailAgentTools` has the database.
+        folder: Parent of `inspect_evals`.
+        name: For example `retail`: its module `tools` has `all_retail_tools`, `RetailAgentTools`
+            has the database.
     """
 
     def __init__(self, folder: Path, name: str) -> None:
         self.files = folder.joinpath(*PACKAGE.split("."), "data", "domains", name)
-        made = importlib.import_module(f"{PACKAGE}.{name}.tools")
+        module = importlib.import_module(f"{PACKAGE}.{name}.tools")
         title = f"{name.title()}AgentTools"
         self.state: type[StoreModel] = getattr(
             importlib.import_module(f"{PACKAGE}.{name}.{title}"), title
         )
         self.tools: dict[str, Call] = {
-            one.__name__: one() for one in getattr(made, f"all_{name}_tools")
+            factory.__name__: factory() for factory in getattr(module, f"all_{name}_tools")
         }
         database: Any = self.state.model_fields["db"].annotation
         with gzip.open(self.files / "db.json.gz") as file:
@@ -52,23 +53,26 @@ class Domain:
         self._runner = asyncio.Runner()
 
     def session(self) -> StoreModel:
-        """A state with a copy of the database."""
+        """Return a state with a copy of the database."""
         return self.state(db=pickle.loads(self._pristine), initialized=True)
 
     def call(self, session: StoreModel, tool: str, arguments: Arguments) -> tuple[str, bool]:
-        """What a tool says, and whether it did what was asked; whatever it raises it says, as in tau2-bench."""
+        """Return a tool's output and whether it succeeded.
+
+        Its exceptions become output, as in tau2-bench.
+        """
         execute = self.tools[tool]
         current[self.state] = session
         try:
-            said = self._runner.run(execute(**_typed(execute, arguments)))
+            output = self._runner.run(execute(**_typed(execute, arguments)))
         except Exception as error:
             return f"Error: {error}", False
         finally:
             del current[self.state]
-        return said if isinstance(said, str) else json.dumps(said, default=str), True
+        return output if isinstance(output, str) else json.dumps(output, default=str), True
 
     def replay(self, actions: Sequence[tuple[str, Arguments]]) -> tuple[Changes, int]:
-        """What gold actions change, and how many of them the tools refuse; as the wheel's own scorer replays them."""
+        """Return the changes of gold actions, and the number of refused ones, as the wheel's scorer does."""
         session, refused = self.session(), 0
         for name, arguments in actions:
             if name not in NOT_OF_THE_DATABASE:
@@ -79,41 +83,41 @@ class Domain:
         return self.changes(session), refused
 
     def changes(self, session: StoreModel) -> Changes:
-        """What is not as it was; two sessions end the same where this is the same."""
+        """Return changed records. Sessions with equal changes have equal final states."""
         now = _records(session)
-        found = {key: "" for key in self._was if key not in now}
+        changes = {key: "" for key in self._was if key not in now}
         for key, record in now.items():
             was = self._was.get(key)
-            if was != record:  # more than what counts, such as the order of a mapping
+            if was != record:  # also differs in irrelevant ways, such as the order of a mapping
                 digest = _digest(record)
                 if was is None or digest != _digest(was):
-                    found[key] = digest
-        return found
+                    changes[key] = digest
+        return changes
 
     def definitions(self) -> list[Definition]:
-        """Name, description and schema of every tool, from its signature and documentation."""
+        """Return name, description and schema of every tool."""
         return [_definition(name, execute) for name, execute in self.tools.items()]
 
 
 def _records(session: StoreModel) -> dict[str, bytes]:
-    """Every record of a database, by table and key."""
+    """Return every record of a database, by table and key."""
     database: BaseModel = getattr(session, "db")  # noqa: B009 (a field of its subclasses)
     tables = database.model_dump(warnings=False)
     return {
-        f"{table}/{key}": marshal.dumps(one, 2)
-        for table, found in tables.items()
-        for key, one in found.items()
+        f"{table}/{key}": marshal.dumps(record, 2)
+        for table, records in tables.items()
+        for key, record in records.items()
     }
 
 
 def _digest(record: bytes) -> str:
-    """Of a record written as tau2-bench writes the database that it hashes."""
+    """Return the digest of a record in the format that tau2-bench hashes."""
     written = json.dumps(marshal.loads(record), sort_keys=True, default=str)
     return hashlib.sha256(written.encode()).hexdigest()[:DIGITS]
 
 
 def _typed(execute: Call, arguments: Arguments) -> dict[str, object]:
-    """Arguments of which JSON's 3.0 is an integer where one is asked for."""
+    """Convert arguments such as JSON's 3.0 to an integer if the parameter is one."""
     hints = get_type_hints(execute)
     return {
         name: int(value) if hints.get(name) is int and isinstance(value, float) else value
@@ -122,11 +126,11 @@ def _typed(execute: Call, arguments: Arguments) -> dict[str, object]:
 
 
 def _definition(name: str, execute: Call) -> Definition:
-    """As inspect_ai has it: the description before the arguments, and theirs; definitions stand where they are used."""
-    told = docstring_parser.parse(inspect.getdoc(execute) or "")
-    about = {one.arg_name: one.description or "" for one in told.params}
+    """Return a tool's definition as inspect_ai makes it, with inlined schemas."""
+    documentation = docstring_parser.parse(inspect.getdoc(execute) or "")
+    descriptions = {param.arg_name: param.description or "" for param in documentation.params}
     fields: dict[str, Any] = {
-        argument: (hint, Field(description=about.get(argument)))
+        argument: (hint, Field(description=descriptions.get(argument)))
         for argument, hint in get_type_hints(execute).items()
         if argument != "return"
     }
@@ -135,18 +139,19 @@ def _definition(name: str, execute: Call) -> Definition:
     parameters: dict[str, object] = {
         "type": "object",
         "properties": {
-            key: _inline(one, definitions) for key, one in schema.get("properties", {}).items()
+            key: _inline(part, definitions) for key, part in schema.get("properties", {}).items()
         },
         "required": schema.get("required", []),
         "additionalProperties": False,
     }
-    return {"name": name, "description": (told.description or "").strip(), "parameters": parameters}
+    description = (documentation.description or "").strip()
+    return {"name": name, "description": description, "parameters": parameters}
 
 
 def _inline(schema: object, definitions: Mapping[str, dict[str, object]]) -> object:
-    """A schema without references and without pydantic's titles."""
+    """Return a schema without references and without pydantic's titles."""
     if isinstance(schema, list):
-        return [_inline(one, definitions) for one in schema]
+        return [_inline(part, definitions) for part in schema]
     if not isinstance(schema, dict):
         return schema
     if "$ref" in schema:
@@ -155,7 +160,7 @@ def _inline(schema: object, definitions: Mapping[str, dict[str, object]]) -> obj
             **{k: v for k, v in schema.items() if k != "$ref"},
         }
     first = {"type": schema["type"]} if isinstance(schema.get("type"), str) else {}
-    plain = {
-        key: one for key, one in schema.items() if not (key == "title" and isinstance(one, str))
+    untitled = {
+        key: part for key, part in schema.items() if not (key == "title" and isinstance(part, str))
     }
-    return {key: _inline(one, definitions) for key, one in {**first, **plain}.items()}
+    return {key: _inline(part, definitions) for key, part in {**first, **untitled}.items()}

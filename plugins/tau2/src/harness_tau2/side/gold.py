@@ -1,4 +1,4 @@
-"""The tasks of a domain as they are asked and judged: what the customer is told, and what the gold comes to."""
+"""The tasks of a domain: the customer's instructions and the result of the gold actions."""
 
 from __future__ import annotations
 
@@ -7,25 +7,30 @@ import json
 from typing import Any
 
 from harness_tau2.side.domain import Domain
-from harness_tau2.side.messages import Told
+from harness_tau2.side.messages import TaskEntry
 from harness_tau2.side.standins import PACKAGE
 
 JUDGED = {"DB", "COMMUNICATE"}
-"""Of the bases of tau2-bench's rewards, those that are judged here."""
+"""Bases of tau2-bench's rewards that are judged here."""
 
 
-def tasks(domain: Domain) -> list[Told]:
-    """All tasks, in the order of their file."""
+def tasks(domain: Domain) -> list[TaskEntry]:
+    """Return all tasks, in the order of their file."""
     model: Any = importlib.import_module(f"{PACKAGE}.data_model.tasks").Task
     rows = json.loads((domain.files / "tasks.json").read_text(encoding="utf-8"))
     splits = json.loads((domain.files / "split_tasks.json").read_text(encoding="utf-8"))
-    held = set(splits["test"])
-    asked = [model.model_validate(row) for row in rows if row["id"] in set(splits["base"])]
-    return [_task(domain, task, "val" if task.id in held else "train") for task in asked]
+    held_out = set(splits["test"])
+    base = set(splits["base"])
+    entries = []
+    for row in rows:
+        if row["id"] in base:
+            split = "val" if row["id"] in held_out else "train"
+            entries.append(_task(domain, model.model_validate(row), split))
+    return entries
 
 
-def _task(domain: Domain, task: Any, split: str) -> Told:
-    asked: Told = {
+def _task(domain: Domain, task: Any, split: str) -> TaskEntry:
+    entry: TaskEntry = {
         "id": task.id,
         "split": split,
         "scenario": str(task.user_scenario),
@@ -33,30 +38,30 @@ def _task(domain: Domain, task: Any, split: str) -> Told:
     }
     criteria = task.evaluation_criteria
     if criteria is None or criteria.actions is None:
-        return {**asked, "left_out": "it has no gold actions"}
-    asked["assertions"] = len(criteria.nl_assertions or ())
+        return {**entry, "left_out": "it has no gold actions"}
+    entry["assertions"] = len(criteria.nl_assertions or ())
     basis = {kind.value for kind in criteria.reward_basis}
     if unjudged := sorted(basis - JUDGED):
-        return {**asked, "left_out": f"its reward takes {', '.join(unjudged)}"}
+        return {**entry, "left_out": f"its reward needs {', '.join(unjudged)}"}
     if task.initial_state is not None:
-        return {**asked, "left_out": "it begins with another database"}
+        return {**entry, "left_out": "it starts with another database"}
     if any(action.requestor != "assistant" for action in criteria.actions):
-        return {**asked, "left_out": "its user calls tools"}
+        return {**entry, "left_out": "its user calls tools"}
     try:
         changes, refused = domain.replay(
             [(action.name, action.arguments) for action in criteria.actions]
         )
     except Exception as error:
         return {
-            **asked,
+            **entry,
             "left_out": f"its gold cannot be replayed: {type(error).__name__}: {error}"[:200],
         }
-    said = list(criteria.communicate_info or ()) if "COMMUNICATE" in basis else []
+    required_texts = list(criteria.communicate_info or ()) if "COMMUNICATE" in basis else []
     judged = changes if "DB" in basis else None
     return {
-        **asked,
+        **entry,
         "changes": judged,
-        "said": said,
+        "said": required_texts,
         "actions": len(criteria.actions),
         "refused": refused,
     }

@@ -1,4 +1,4 @@
-"""What the host and a side process say to each other, a JSON object a line."""
+"""Messages between the host and a side process, one JSON object per line."""
 
 from __future__ import annotations
 
@@ -6,25 +6,26 @@ from collections.abc import Mapping
 from typing import NotRequired, TypeAlias, TypedDict
 
 Changes: TypeAlias = dict[str, str]
-"""By table and key, a digest of every record that is not as it was, empty where it is gone."""
+"""Digests of changed records by table and key, empty for deleted ones."""
 Arguments: TypeAlias = Mapping[str, object]
-"""Of a call, by name."""
+"""Arguments of a call, by name."""
 
 
 class Definition(TypedDict):
-    """A tool as a model is told of it."""
+    """A tool as described to a model."""
 
     name: str
     description: str
     parameters: dict[str, object]
 
 
-class Told(TypedDict):
+class TaskEntry(TypedDict):
     """A task of a domain.
 
-    `split` is `train` or `val`, which tau2-bench calls `test`; `assertions` counts those in natural language, which
-    nothing judges. Then there is either `left_out`, saying why it cannot be judged, or the rest: `changes` (None: the
-    database does not count), `said`, `actions` and `refused` (how many, and of how many the tools say no).
+    `split` is `train` or `val`, which tau2-bench calls `test`; `assertions` counts those in natural
+    language, which are not judged. A task has either `left_out`, the reason why it cannot be
+    judged, or the rest: `changes` (None: the database does not count), `said`, `actions` and
+    `refused` (counts of all gold actions and of refused ones).
     """
 
     id: str
@@ -38,8 +39,11 @@ class Told(TypedDict):
     refused: NotRequired[int]
 
 
-class Asked(TypedDict, total=False):
-    """What is asked; those after `do` go with `open`, `close` and `call`, those after `session` with `call`."""
+class Request(TypedDict, total=False):
+    """A request.
+
+    Keys after `do` belong to `open`, `close` and `call`, keys after `session` to `call`.
+    """
 
     id: int
     do: str
@@ -50,12 +54,12 @@ class Asked(TypedDict, total=False):
 
 
 class Answer(TypedDict, total=False):
-    """What is answered; `fault` where the side process is at fault, and then nothing else."""
+    """An answer. With `fault`, the side process failed and there is no other key."""
 
     id: int
     fault: str
     tools: list[Definition]
-    tasks: list[Told]
+    tasks: list[TaskEntry]
     text: str
     ok: bool
     changes: Changes

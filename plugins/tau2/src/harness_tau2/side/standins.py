@@ -1,4 +1,4 @@
-"""Modules in the place of inspect_ai and toml, of which the tools of tau2 need a few names."""
+"""Replacements for inspect_ai and toml, with the few names that the tools of tau2 need."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _M = TypeVar("_M", bound="StoreModel")
 
 
 class ToolError(Exception):
-    """What a tool says no with."""
+    """A tool's refusal."""
 
 
 class StoreModel(BaseModel):
@@ -26,7 +26,7 @@ class StoreModel(BaseModel):
 
 
 class Content(BaseModel):
-    """A part of a message; no tool here gives any."""
+    """A part of a message; no tool here returns any."""
 
 
 class ContentText(Content):
@@ -36,23 +36,23 @@ class ContentText(Content):
 
 
 current: dict[type[StoreModel], StoreModel] = {}
-"""By class, the state of the session whose call is being carried out."""
+"""State of the session with the current call, by class."""
 
 
 def store_as(model: type[_M], instance: str | None = None) -> _M:
-    """The state of the session whose call is being carried out."""
+    """Return the state of the session with the current call."""
     found = current[model]
     assert isinstance(found, model)
     return found
 
 
 def tool(function: _F) -> _F:
-    """Marks what makes a tool; the lists of the domains name those that there are."""
+    """Mark a factory of a tool; the lists of the domains name the existing ones."""
     return function
 
 
 def install(folder: Path) -> None:
-    """Let the wheel's modules be imported from a folder, without what its packages import themselves."""
+    """Make the wheel's modules importable from a folder, without the imports of its packages."""
     modules: dict[str, dict[str, object]] = {
         "inspect_ai": {"__path__": []},
         "inspect_ai.tool": {"Tool": object, "ToolError": ToolError, "tool": tool},

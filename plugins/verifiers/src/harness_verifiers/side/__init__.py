@@ -1,1 +1,1 @@
-"""What the interpreter of the other environment runs: it has `verifiers` and nothing of harness."""
+"""Code for an interpreter with `verifiers` and without harness."""

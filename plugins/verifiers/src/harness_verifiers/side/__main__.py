@@ -1,9 +1,9 @@
-"""Loads a taskset of verifiers, carries its tools out, scores attempts: one JSON object a line in, one out.
+"""Load a taskset of verifiers, run its tools, score attempts: one JSON object per line in, one out.
 
     python -P __main__.py TASKSET CONFIG LIMIT
 
-`do` is `tasks`, `score`, or of a session `open`, `call` or `close`. Runs where `verifiers` is and harness is not, so it
-imports nothing of ours. Ends with the process that asks.
+`do` is `tasks`, `score`, or of a session `open`, `call` or `close`. Runs in an environment with
+`verifiers` and without harness, so it imports nothing of harness. Ends with the parent process.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ JSONObject = Mapping[str, Any]
 MESSAGE: TypeAdapter[Any] = TypeAdapter(Message)
 PAGE = 50
 _slot: contextvars.ContextVar[SimpleNamespace] = contextvars.ContextVar("slot")
-"""Its `value` is the state of one attempt, which its tools change and its rewards see."""
+"""Its `value` is the state of one attempt, which its tools change and its rewards read."""
 
 
 class Refused(Exception):
-    """A taskset that cannot be run here, and why."""
+    """A taskset that cannot run here, with the reason."""
 
 
 class Server:
-    """A toolset in this process, asked as an MCP server is; the state that its tools see is the attempt's.
+    """A toolset in this process, called like an MCP server; its tools see the attempt's state.
 
-    verifiers sends the state over HTTP to a server of its own. Here both ends are in one process: as there, a call sees
-    a copy, and what it leaves becomes the state of the attempt.
+    verifiers sends the state over HTTP to a separate server. Here both ends are in one process: as
+    there, a call receives a copy, and its result becomes the state of the attempt.
     """
 
     def __init__(self, toolset: Any) -> None:
@@ -74,7 +74,7 @@ class Server:
         toolset = self._toolset
         if toolset.config.url:
             raise Refused(
-                f"its tools {toolset.server_name!r} are elsewhere; the task set `mcp` asks such servers"
+                f"its tools {toolset.server_name!r} are on another server; the task set `mcp` supports such servers"
             )
         await stack.enter_async_context(toolset._exit_stack)
         await toolset.setup()
@@ -87,24 +87,27 @@ class Server:
     async def connected(
         self, stack: contextlib.AsyncExitStack
     ) -> tuple[Any, list[tuple[str, JSONObject]]]:
-        """A client, whose calls see the state of who connects, and its tools: own name, and what a model is told."""
+        """Return a client with calls that see the caller's state, and the tools with definitions."""
         client = await stack.enter_async_context(Client(self._server))
         prefix = f"{name}_" if (name := self._toolset.server_name) else ""
         return client, [
             (
-                one.name,
+                tool.name,
                 {
-                    "name": prefix + one.name,
-                    "description": one.description or "",
-                    "parameters": one.input_schema,
+                    "name": prefix + tool.name,
+                    "description": tool.description or "",
+                    "parameters": tool.input_schema,
                 },
             )
-            for one in (await client.list_tools()).tools
+            for tool in (await client.list_tools()).tools
         ]
 
 
 class Session:
-    """The tools of one attempt, and its state. Opened and closed in one asyncio task, as MCP's client asks for."""
+    """The tools and the state of one attempt.
+
+    Opened and closed in one asyncio task, as MCP's client requires.
+    """
 
     def __init__(self, task: Any, shared: list[Server]) -> None:
         self.definitions: list[JSONObject] = []
@@ -136,36 +139,36 @@ class Session:
             await self._over.wait()
 
     async def call(self, shown: str, arguments: Mapping[str, Any]) -> tuple[str, bool]:
-        """What a tool says, and whether it did what was asked."""
+        """Return a tool's output and whether it succeeded."""
         _slot.set(self._slot)
         client, name = self._where[shown]
-        said = await client.call_tool(name, dict(arguments))
-        content = mcp_content_to_chat_content(said.content)
+        result = await client.call_tool(name, dict(arguments))
+        content = mcp_content_to_chat_content(result.content)
         if not isinstance(content, str):
             content = "\n".join(
                 part.get("text", "(an image, which is not shown)") for part in content
             )
-        return content, not said.is_error
+        return content, not result.is_error
 
     async def close(self) -> JSONObject:
-        """The state that is left."""
+        """Return the final state."""
         self._over.set()
         await self._lives
         return dict(json.loads(self._slot.value.model_dump_json()))
 
 
 class Desk:
-    """A taskset, and the sessions of its tasks by the names that the asking side gives them."""
+    """A taskset, and the sessions of its tasks by the names that the parent gives them."""
 
     def __init__(self, name: str, config: Mapping[str, Any], limit: int | None) -> None:
         config_type = taskset_config_type(name)
         self._taskset = taskset_class(name)(config_type.model_validate({**config, "id": name}))
         if environment_class(name) is not SingleAgentEnv:
             raise Refused(
-                "it brings an environment of its own (more than one agent, or a user), which is not run here"
+                "it has an environment of its own (several agents, or a user), which is not supported"
             )
         if not self._taskset.bounded and limit is None:
-            raise Refused("it has no end; say how many: task.options.limit=N")
+            raise Refused("it is infinite; set a limit: task.options.limit=N")
         view = self._taskset if limit is None else self._taskset.take(limit)
         self._tasks = list(view)
         if not self._tasks:
@@ -175,7 +178,7 @@ class Desk:
         self._sessions: dict[str, Session] = {}
 
     async def start(self) -> None:
-        """Start the tools that all attempts share, and see what an attempt is offered."""
+        """Start the tools that all attempts share, and list the tools of an attempt."""
         stack = contextlib.AsyncExitStack()  # they end with this process
         for toolset in self._taskset.toolsets(self._taskset.config):
             self._shared.append(await Server(toolset).start(stack))
@@ -184,67 +187,71 @@ class Desk:
         self._tools = session.definitions
         await session.close()
 
-    async def answer(self, asked: JSONObject) -> JSONObject:
-        """What is said to one line."""
-        match asked["do"]:
+    async def answer(self, request: JSONObject) -> JSONObject:
+        """Return the answer to one line."""
+        match request["do"]:
             case "tasks":
-                start = asked["start"]
-                page = [_told(task) for task in self._tasks[start : start + PAGE]]
+                start = request["start"]
+                page = [_entry(task) for task in self._tasks[start : start + PAGE]]
                 about = {"verifiers": __version__, "files": _files(type(self._taskset))}
                 return {"tasks": page, "count": len(self._tasks), "tools": self._tools, **about}
             case "open":
-                session = Session(self._task(asked), self._shared)
-                self._sessions[asked["session"]] = session
+                session = Session(self._task(request), self._shared)
+                self._sessions[request["session"]] = session
                 await session.ready
                 return {"tools": session.definitions}
             case "call":
-                text, ok = await self._sessions[asked["session"]].call(
-                    asked["tool"], asked["arguments"]
+                text, ok = await self._sessions[request["session"]].call(
+                    request["tool"], request["arguments"]
                 )
-                if len(text) > (most := asked["max_chars"]):
-                    text = f"{text[:most]}\n... ({len(text):,} characters in all)"
+                limit = request["max_chars"]
+                if len(text) > limit:
+                    text = f"{text[:limit]}\n... ({len(text):,} characters in all)"
                 return {"text": text, "ok": ok}
             case "close":
-                return {"state": await self._sessions.pop(asked["session"]).close()}
+                return {"state": await self._sessions.pop(request["session"]).close()}
             case "score":
-                return await _score(self._task(asked), asked)
-        raise ValueError(f"{asked['do']!r} is nothing that can be asked")
+                return await _score(self._task(request), request)
+        raise ValueError(f"{request['do']!r} is no known request")
 
-    def _task(self, asked: JSONObject) -> Any:
-        """The task that is meant, if it is what it was when tasks were loaded."""
-        number = asked["number"]
-        if number >= len(self._tasks) or self._tasks[number].hash != asked["hash"]:
-            raise Refused(f"task {number} is another one than when the tasks were loaded")
+    def _task(self, request: JSONObject) -> Any:
+        """Return the requested task, if it is unchanged since tasks were loaded."""
+        number = request["number"]
+        if number >= len(self._tasks) or self._tasks[number].hash != request["hash"]:
+            raise Refused(f"task {number} has changed since the tasks were loaded")
         return self._tasks[number]
 
 
 def _files(kind: type) -> dict[str, str]:
-    """SHA-256 of the files that a taskset's class stands among, by path."""
+    """Return the SHA-256 of files in the folder of a taskset's class, by path."""
     file = Path(inspect.getfile(kind))
     package = (file.parent / "__init__.py").is_file()
-    found = sorted(file.parent.rglob("*")) if package else [file]
+    files = sorted(file.parent.rglob("*")) if package else [file]
     return {
-        str(one): hashlib.sha256(one.read_bytes()).hexdigest()
-        for one in found
-        if one.is_file() and "__pycache__" not in one.parts
+        str(path): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in files
+        if path.is_file() and "__pycache__" not in path.parts
     }
 
 
+def _requires_runtime(function: Any) -> bool:
+    """Return whether a function has a parameter `runtime` without a default."""
+    parameter = inspect.signature(function).parameters.get("runtime")
+    return parameter is not None and parameter.default is inspect.Parameter.empty
+
+
 def _check(task: Any) -> None:
-    """Refuse tasks that need what is not here: a runtime, a model that judges, a say in every request."""
+    """Refuse tasks with unsupported needs: a runtime, a judging model, control of every request."""
     kind = type(task)
     needs = [
         fn.__name__
         for fn in (*task.hooks("metric"), *task.hooks("reward"))
-        if (one := inspect.signature(fn).parameters.get("runtime")) is not None
-        and one.default is inspect.Parameter.empty
+        if _requires_runtime(fn)
     ]
     if needs or kind.NEEDS_CONTAINER:
-        raise Refused(
-            f"it needs a runtime in which the agent acted ({needs[0] if needs else 'a container'})"
-        )
+        raise Refused(f"it needs a runtime for the agent ({needs[0] if needs else 'a container'})")
     if any(getattr(kind, name) is not getattr(vf.Task, name) for name in ("setup", "finalize")):
-        raise Refused("its tasks prepare a runtime (setup or finalize), and none is kept here")
+        raise Refused("its tasks prepare a runtime (setup or finalize), which is not supported")
     if task.config.judges or discover_decorated(task, "intercept"):
         raise Refused(
             "a model judges it (config.task.judges)"
@@ -253,26 +260,27 @@ def _check(task: Any) -> None:
         )
     if any(hook_boundary(fn, allow_trace=True) is not Trace for fn in task.hooks("stop")):
         raise Refused(
-            "it stops at single requests or replies; only stops that look at the trace are known here"
+            "it stops at single requests or replies; only stops that read the trace are supported"
         )
     if not task.hooks("reward"):
         raise Refused("its tasks have no reward")
 
 
-def _told(task: Any) -> JSONObject:
-    """What the host makes a task of; `prompt` has the texts of system and user."""
+def _entry(task: Any) -> JSONObject:
+    """Return a task for the host; `prompt` has the texts of system and user."""
     data = task.data
     system = [data.system_prompt] if data.system_prompt else []
-    asked: list[str] = []
-    for message in (
-        [vf.UserMessage(content=data.prompt)] if isinstance(data.prompt, str) else data.prompt or []
-    ):
+    question: list[str] = []
+    messages = data.prompt or []
+    if isinstance(data.prompt, str):
+        messages = [vf.UserMessage(content=data.prompt)]
+    for message in messages:
         if not isinstance(message.content, str) or message.role not in ("system", "user"):
-            raise Refused(f"the prompt of task {data.idx} is more than texts of system and user")
-        (system if message.role == "system" else asked).append(message.content)
-    if not any(text.strip() for text in asked):
+            raise Refused(f"the prompt of task {data.idx} has more than texts of system and user")
+        (system if message.role == "system" else question).append(message.content)
+    if not any(text.strip() for text in question):
         raise Refused(
-            f"task {data.idx} has no prompt: a user opens the conversation, and none is here"
+            f"task {data.idx} has no prompt: a user opens the conversation, which is not supported"
         )
     own = data.model_dump(
         mode="json", include=set(type(data).model_fields) - set(vf.TaskData.model_fields)
@@ -281,7 +289,7 @@ def _told(task: Any) -> JSONObject:
     return {
         "name": data.name or data.id or "",
         "system": "\n\n".join(system),
-        "question": "\n\n".join(asked),
+        "question": "\n\n".join(question),
         "gold": answer
         if isinstance(answer, str) and answer.strip()
         else json.dumps(own, sort_keys=True),
@@ -289,16 +297,16 @@ def _told(task: Any) -> JSONObject:
     }
 
 
-async def _score(task: Any, asked: JSONObject) -> JSONObject:
-    """The taskset's own score of a trace that is rebuilt call by call, as its harness would have recorded it."""
+async def _score(task: Any, request: JSONObject) -> JSONObject:
+    """Return the taskset's own score of a trace rebuilt call by call."""
     trace: Any = Trace(
         task=TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash),
-        state=state_cls(type(task)).model_validate(asked["state"] or {}),
+        state=state_cls(type(task)).model_validate(request["state"] or {}),
         agent=AgentInfo(config=AgentConfig()),
     )
-    tools = [vf.Tool.model_validate(one) for one in asked["tools"]]
+    tools = [vf.Tool.model_validate(result) for result in request["tools"]]
     conversation = _opening(task.data)
-    for call in asked["calls"]:
+    for call in request["calls"]:
         stopped = [fn.__name__ for fn in task.hooks("stop") if await call_hook(fn, {Trace: trace})]
         if stopped:
             trace.stop(stopped[0])
@@ -313,29 +321,28 @@ async def _score(task: Any, asked: JSONObject) -> JSONObject:
             finish_reason=call["finish"],
         )
         node = graph.prepare_turn(trace, conversation, tools).commit(response)
-        usage = (
-            None
-            if call["tokens"] is None
-            else vf.Usage(prompt_tokens=call["tokens"][0], completion_tokens=call["tokens"][1])
-        )
+        usage = None
+        if call["tokens"] is not None:
+            prompt_tokens, completion_tokens = call["tokens"]
+            usage = vf.Usage(prompt_tokens=prompt_tokens, completion_tokens=completion_tokens)
         trace.calls.append(
             ModelCall(node=node, model=call["model"], finish_reason=call["finish"], usage=usage)
         )
         conversation.append(reply)
     trace.stop("agent_completed")
     await task.score(trace)
-    if unscored := [name for name, one in trace.rewards.items() if one is None]:
-        raise ValueError(f"reward {unscored[0]!r} gave nothing")
+    if unscored := [name for name, result in trace.rewards.items() if result is None]:
+        raise ValueError(f"reward {unscored[0]!r} returned nothing")
     return {
         "value": trace.reward,
-        "rewards": {name: [one.score, one.weight] for name, one in trace.rewards.items()},
-        "metrics": {name: one for name, one in trace.metrics.items() if one is not None},
+        "rewards": {name: [result.score, result.weight] for name, result in trace.rewards.items()},
+        "metrics": {name: result for name, result in trace.metrics.items() if result is not None},
         "stopped": trace.stop_condition,
     }
 
 
 def _opening(data: Any) -> list[Any]:
-    """The first messages, as verifiers' own harness sends them."""
+    """Return the first messages, as verifiers' own harness sends them."""
     system: list[object] = (
         [vf.SystemMessage(content=data.system_prompt)] if data.system_prompt else []
     )
@@ -350,28 +357,28 @@ async def _serve(desk: Desk, say: Any) -> None:
     await desk.start()
     running: set[asyncio.Task[None]] = set()
 
-    async def one(asked: JSONObject) -> None:
+    async def respond(request: JSONObject) -> None:
         try:
-            said = await desk.answer(asked)
+            answer = await desk.answer(request)
         except Refused as refused:
-            said = {"fault": str(refused)}
+            answer = {"fault": str(refused)}
         except Exception as error:
             cause = error.__cause__ or error
-            said = {"fault": f"{type(cause).__name__}: {cause}"[:300]}
-        say({"id": asked["id"], **said})
+            answer = {"fault": f"{type(cause).__name__}: {cause}"[:300]}
+        say({"id": request["id"], **answer})
 
     while line := await lines.readline():
-        task = asyncio.create_task(one(json.loads(line)))
+        task = asyncio.create_task(respond(json.loads(line)))
         running.add(task)
         task.add_done_callback(running.discard)
 
 
 def main(name: str, config: str, limit: str) -> None:
-    """Answer until the input ends."""
+    """Answer requests until the input ends."""
     out = sys.stdout
 
-    def say(what: JSONObject) -> None:
-        out.write(json.dumps(what) + "\n")
+    def say(answer: JSONObject) -> None:
+        out.write(json.dumps(answer) + "\n")
         out.flush()
 
     with contextlib.redirect_stdout(sys.stderr):  # tasksets may print

@@ -1,4 +1,4 @@
-"""What a run of a study says of itself: its log while it goes on, its record in the end."""
+"""The output of a study's run: its log while it runs, its record at the end."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from harness.wording import mean, measured
 
 
 def job_of(run: Path) -> str | None:
-    """The key of the job that a run is of."""
+    """Return the key of a run's job."""
     study = RunFolder(run).read().get("study")
     return study["job"] if study else None
 
 
 def last_line_of(log: Path, since: int = 0) -> str:
-    """The last line of a log that says something, from byte `since` on."""
+    """Return the last non-empty line of a log, from byte `since` on."""
     if not log.is_file():
         return ""
     with log.open("rb") as file:
@@ -28,14 +28,14 @@ def last_line_of(log: Path, since: int = 0) -> str:
 
 
 def outcome_of(record: Mapping[str, object]) -> str:
-    """What a run reached, in a few words; empty where it has no result."""
+    """Return a run's result in a few words; empty if it has none."""
     result = record.get("result")
     if not isinstance(result, dict):
         return ""
     graded = bool(result.get("graded"))
     if record.get("kind") == "eval":
         return f"{measured(graded)} {mean(result.get('accuracy'), graded)}"
-    first, last = (
-        mean(result.get(f"val_accuracy_{when}"), graded) for when in ("initial", "final")
-    )
-    return f"{measured(graded)} {first} -> {last}{', nothing could be learned' if result.get('no_signal') else ''}"
+    first = mean(result.get("val_accuracy_initial"), graded)
+    last = mean(result.get("val_accuracy_final"), graded)
+    remark = ", nothing could be learned" if result.get("no_signal") else ""
+    return f"{measured(graded)} {first} -> {last}{remark}"
