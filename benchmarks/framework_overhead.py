@@ -18,11 +18,13 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from harness.toolbox import Agent
+    from harness.records import JSON
+    from harness.toolbox import Agent, Report
 
 PROGRAM = "self_correcting_sql"
 QUESTION = "How many singers are there?"
@@ -58,6 +60,20 @@ class BenchToolbox:
         self.prompts = PROMPTS
         self.http_client = http_client
         self._base_url = base_url
+
+    @property
+    def phase(self) -> Literal["train", "val"]:
+        return "val"
+
+    @property
+    def payload(self) -> Mapping[str, JSON]:
+        return {}
+
+    @property
+    def report(self) -> Report:
+        from harness.toolbox import Report
+
+        return Report()
 
     def llm(self, role: str) -> Any:
         from harness.toolbox import LLM

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from harness.compare.runs import Run, read_run, readable
 from harness.compare.states import STUDY_FILE, Asked, Entry, read_state
@@ -106,8 +107,8 @@ def _located(paths: Sequence[Path], runs_dir: Path) -> list[tuple[Path, Path]]:
         raise UserError(
             f"{names} are neither runs, studies nor folders of runs. `harness runs list` shows those found"
         )
-    for error in missing.values():
-        raise error
+    for only in missing.values():
+        raise only
     return found
 
 
@@ -205,7 +206,7 @@ def best_run(folder: Path) -> BestRun:
         if not (run.path / "run.json").is_file():
             continue
         record = run.read()
-        result = record["result"] or {}
+        result: Mapping[str, Any] = record["result"] or {}
         validation = result.get("val_accuracy_final")
         if record["status"] == "finished" and validation is not None:
             finished.append(BestRun(run, job["arm"], job["seed"], float(validation), 0))

@@ -205,7 +205,7 @@ def error_in(answer: Mapping[str, Any], raw: bytes) -> Refusal | None:
     return Refusal("bad_answer", message, upstream_status=200)
 
 
-def _reported(answer: Mapping[str, Any]) -> object | None:
+def _reported(answer: Mapping[str, Any]) -> Any:
     """Return the error in an answer: at its top, in its first choice, or in place of a completion."""
     if answer.get("error"):
         return answer["error"]

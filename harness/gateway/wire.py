@@ -49,7 +49,7 @@ def parse(raw: bytes) -> dict[str, Any]:
     return value
 
 
-def _parse_with_bad_text(raw: bytes) -> object | None:
+def _parse_with_bad_text(raw: bytes) -> Any:
     """Return JSON whose texts hold bytes that are no UTF-8, or halves of characters, with replacements for them."""
     try:
         value = json.loads(raw.decode(errors="replace"))

@@ -42,7 +42,8 @@ def _of_the_server(failure: CallFailure) -> bool:
 
 def _later(attempt: Attempt, failure: CallFailure) -> Iterator[Transition | CallFailure | ToolCall]:
     """Yield what the same member of a team did after a failed call, or who waits for it."""
-    for call in (*attempt.transitions, *attempt.failures):
+    calls: list[Transition | CallFailure] = [*attempt.transitions, *attempt.failures]
+    for call in calls:
         if call.index > failure.index and call.branch in ("", failure.branch):
             yield call
     ended_s = failure.started_s + failure.latency_s

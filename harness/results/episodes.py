@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from harness.records import Attempt, Task, Verdict
+from harness.records import Attempt, CallFailure, Task, Transition, Verdict
 from harness.results.rows import Call, Episode
 from harness.tool_calls import has_unread_call
 
@@ -89,7 +89,7 @@ def episode_row(
     """
     chosen = [call for call in attempt.transitions if call.index in paid]
     kept = _Kept()
-    everything = (*attempt.transitions, *attempt.failures)
+    everything: list[Transition | CallFailure] = [*attempt.transitions, *attempt.failures]
     elsewhere = [call.text_elsewhere for call in attempt.transitions if call.text_elsewhere]
     served = dict.fromkeys(call.served_model for call in attempt.transitions if call.served_model)
     return {

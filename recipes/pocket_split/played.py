@@ -17,7 +17,7 @@ from harness.scripted.completion import Reply
 from harness_teams.prompts import CRITIC
 from harness_teams.questions import Pair, Question
 from harness_teams.tasks import PocketSplitTasks, drawn
-from harness_teams.teacher import UNKNOWN, Asked, Teacher
+from harness_teams.teacher import UNKNOWN, Request, Teacher
 from recipes.finetune.play import Job, Transcript, dealt, gone_on
 from recipes.finetune.rows import text_of
 from recipes.medical.samples import Dialogue
@@ -40,7 +40,7 @@ class Lesson:
     slip: Question | None = None
     noticed: bool = False
 
-    def __call__(self, request: Asked) -> Reply:
+    def __call__(self, request: Request) -> Reply:
         """The reply to a request of any member, or of a single agent."""
         messages = request.messages
         if self.slip is None:

@@ -30,8 +30,7 @@ def adapt(found: object, spec: AgentSpec) -> Callable[[], Any] | None:
 
     from harness_lit_agents.agent import LitRollouts
 
-    is_class = isinstance(found, type) and issubclass(found, LitAgent)
-    if is_class:
+    if isinstance(found, type) and issubclass(found, LitAgent):
         return partial(LitRollouts, found, spec.roles)
     if isinstance(found, LitAgent):  # made by a decorator such as `@agl.rollout`
         return partial(LitRollouts, lambda: found, spec.roles)

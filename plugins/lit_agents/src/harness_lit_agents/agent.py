@@ -31,7 +31,7 @@ class GatewayLLM(agl.ProxyLLM):
     """
 
     def get_base_url(self, rollout_id: str | None = None, attempt_id: str | None = None) -> str:
-        return self.endpoint
+        return str(self.endpoint)
 
 
 class TaskFields(dict[str, Any]):
@@ -106,7 +106,7 @@ class LitRollouts:
 
     def _made(self) -> agl.LitAgent[Any]:
         agent = self._make()
-        agent.set_runner(self._runner)  # type: ignore[arg-type]
+        agent.set_runner(self._runner)
         return agent
 
     async def _run(self, agent: agl.LitAgent[Any], problem: Problem, toolbox: Toolbox) -> Any:
@@ -180,7 +180,8 @@ def _reward(returned: Any) -> float | None:
     if isinstance(returned, bool | int | float):
         return float(returned)
     if isinstance(returned, list):
-        return find_final_reward(returned)
+        final: float | None = find_final_reward(returned)
+        return final
     raise TypeError(
         f"the rollout returned {type(returned).__name__}. Return a reward, spans, None, or the answer as a text"
     )

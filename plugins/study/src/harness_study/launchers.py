@@ -203,4 +203,8 @@ def options(items: Sequence[str]) -> dict[str, object]:
         raise ConfigError(
             f"--launch takes key=value, got {wrong[0]!r}. Example: --launch partition=gpu"
         )
-    return dict(item.split("=", 1) for item in items)
+    chosen: dict[str, object] = {}
+    for item in items:
+        name, _, text = item.partition("=")
+        chosen[name] = text
+    return chosen

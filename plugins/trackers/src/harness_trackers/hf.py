@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -123,7 +123,7 @@ def _portable(value: object) -> object:
 
 
 def _card(run: Run, rows: dict[str, dict[str, int]], licence: str | None) -> str:
-    configs = []
+    configs: list[dict[str, Any]] = []
     for name, parts in rows.items():
         files = [{"split": split, "path": f"{name}/{split}.parquet"} for split in parts]
         # The first table is what `load_dataset` returns by default.

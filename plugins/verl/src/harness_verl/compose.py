@@ -183,10 +183,6 @@ def _adapt(settings: Section, config: Config, device: str, model_path: str, own:
     merge(settings, yaml.safe_load(_DEVICES.read_text(encoding="utf-8")).get(device, {}))
     if device in ("cpu", "cuda"):
         merge(settings, {"actor_rollout_ref": _rows(config, device)})
-    if device == "cuda" and config.nodes == 1:
-        # The trainer sees the files of all workers only where they are on one machine.
-        saved = {"checkpoint": {"async_save": True}}
-        merge(settings, {"actor_rollout_ref": {"actor": saved}})
     if config.deterministic and device != "cpu":
         engine = {"fsdp_config": {"full_determinism": True, "seed": config.seed}}
         exact = {"actor": engine, "ref": engine, "rollout": {"full_determinism": True}}

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from harness.config import Config, resolve_device
+from harness.config import Config
 from harness.errors import ConfigError
 from harness.layers import at, nested
 from harness.policies import about
@@ -42,8 +42,9 @@ def checkpoint_bytes(config: Config, model_path: str, steps: int) -> int:
     )
     moments = 2 if "optimizer" in contents and not config.train.lora_rank else 0  # LoRA's are small
     saved = -(-steps // (config.train.save_every or steps))
-    # Where training goes on meanwhile (`saving.py`), an older checkpoint goes only after the next one is whole.
-    passing = 1 if resolve_device(config.device) == "cuda" else 0
+    # With asynchronous saving (`saving.py`) an older checkpoint is removed only after the next one is complete.
+    asynchronous = at(nested(config.verl), "actor_rollout_ref.actor.checkpoint.async_save", False)
+    passing = 1 if asynchronous else 0
     kept = min(config.train.keep_checkpoints + passing, saved)
     return weights * (2 if half else 1) * (1 + moments) * kept
 

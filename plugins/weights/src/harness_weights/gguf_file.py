@@ -12,7 +12,7 @@ import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import gguf
 import numpy as np
@@ -25,7 +25,7 @@ _LENGTH = struct.Struct("<Q")
 class FastReader(GGUFReader):
     """gguf's reader with the same fields and tensors, read through plain arrays."""
 
-    @property
+    @property  # type: ignore[override]
     def data(self) -> NDArray[Any]:
         """The bytes of the whole file, memory-mapped."""
         return self._bytes
@@ -35,9 +35,7 @@ class FastReader(GGUFReader):
         # A view of the base class: numpy runs Python code for every slice of a `memmap`.
         self._bytes = np.asarray(mapped).view(np.ndarray)
 
-    def _get_field_parts(
-        self, orig_offs: int, raw_type: int
-    ) -> tuple[int, list[NDArray[Any]], list[int], list[GGUFValueType]]:
+    def _get_field_parts(self, orig_offs: int, raw_type: int) -> Any:
         """Return the size in bytes, the parts, the indices of values and the types of a field's value."""
         kind = GGUFValueType(raw_type)
         # The struct below reads little-endian files, as nearly all are.
@@ -68,10 +66,10 @@ class FastReader(GGUFReader):
         """Append the length and the bytes of every string to `parts`, and return where the last one ends."""
         position = begin
         # transformers makes a list of every string's bytes, which is much faster from a view of bytes than from an array.
-        whole: Any = memoryview(self._bytes)
+        whole: Any = memoryview(cast(Any, self._bytes))
         for _ in range(count):
             try:
-                (size,) = _LENGTH.unpack_from(self._bytes, position)
+                (size,) = _LENGTH.unpack_from(whole, position)
             except struct.error as error:
                 raise ValueError(f"a text at byte {position} is cut off") from error
             text = position + _LENGTH.size
