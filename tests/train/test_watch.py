@@ -259,6 +259,34 @@ def test_a_ray_that_was_slow_to_start_is_started_again(
         assert len(tries) == expected
 
 
+@pytest.mark.parametrize("runs", [True, False])
+def test_a_start_waits_for_the_node_agent_while_its_process_runs(
+    runs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ray._private import services
+
+    from harness_verl import driver
+
+    asked: list[str] = []
+
+    def get_node(address: str) -> str:
+        asked.append(address)
+        if len(asked) < 4:
+            raise RuntimeError("no node yet")
+        return "node"
+
+    monkeypatch.setattr(services, "get_node", get_node)
+    monkeypatch.setattr(driver, "node_agent_runs", lambda: runs)
+    monkeypatch.setattr(driver, "NODE_EVERY_S", 0.0)
+    with driver.waiting_for_the_node():
+        if runs:
+            assert services.get_node("local") == "node" and len(asked) == 4
+        else:
+            with pytest.raises(RuntimeError):
+                services.get_node("local")
+    assert services.get_node is get_node
+
+
 @pytest.mark.parametrize("name", ["TMPDIR", "RAY_TMPDIR"])
 def test_ray_gets_a_folder_whose_name_leaves_room_for_its_sockets(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

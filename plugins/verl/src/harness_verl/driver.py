@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -22,6 +22,9 @@ import psutil
 WATCH_S = 1.0
 START_S = 300.0
 """A Ray that is not up by then never will be: its start waits without end where one of its processes died."""
+NODE_S = 240.0
+"""Seconds that Ray's node agent may take to register while its process runs; Ray itself gives up after 30."""
+NODE_EVERY_S = 0.2
 TRIES = 3
 """How often Ray is started before a run gives up."""
 VERLS_OWN_S = 5.0
@@ -162,27 +165,63 @@ def start_no_more_than_needed() -> None:
 
 
 def patient(start: Callable[..., object]) -> Callable[..., Any]:
-    """`ray.init` that is tried again where Ray's processes were not up in the 30 s that it gives them.
+    """Return `ray.init` that waits for Ray's processes on a busy machine, and starts them again if they are gone.
 
-    On a busy machine they are not, the first time: by the next they are in the disk's cache.
+    Ray gives its node agent 30 s to register. Starting it again would cost a busy machine as much work once more, so
+    the first start waits for as long as the agent's process runs, up to `NODE_S`.
     """
 
     def again(*arguments: Any, **options: Any) -> Any:
         for left in reversed(range(TRIES)):
             try:
-                return start(*arguments, **options)
+                with waiting_for_the_node():
+                    return start(*arguments, **options)
             except Exception as error:
                 if not left or "timed out during startup" not in str(error):
                     raise
-                sys.stderr.write("Ray was not up within its 30 s (a busy machine?): trying again\n")
-                for process in psutil.Process().children(
-                    recursive=True
-                ):  # they would only be in the way
+                sys.stderr.write(
+                    "Ray's node agent did not register (a busy machine?): trying again\n"
+                )
+                # Processes of the failed start would only be in the way.
+                for process in psutil.Process().children(recursive=True):
                     with contextlib.suppress(psutil.Error):
                         process.kill()
         raise AssertionError("unreachable")
 
     return again
+
+
+@contextlib.contextmanager
+def waiting_for_the_node() -> Iterator[None]:
+    """Have Ray's start wait for its node agent while the agent's process runs, at most `NODE_S`."""
+    from ray._private import services
+
+    get_node = services.get_node
+
+    def get_node_in_time(*arguments: Any) -> Any:
+        deadline = time.monotonic() + NODE_S
+        while True:
+            try:
+                return get_node(*arguments)
+            except RuntimeError:
+                if time.monotonic() > deadline or not node_agent_runs():
+                    raise
+            time.sleep(NODE_EVERY_S)
+
+    services.get_node = get_node_in_time
+    try:
+        yield
+    finally:
+        services.get_node = get_node
+
+
+def node_agent_runs() -> bool:
+    """Return whether a child of this process is Ray's node agent, `raylet`."""
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if process.name() == "raylet" and process.status() != psutil.STATUS_ZOMBIE:
+                return True
+    return False
 
 
 def watch(over: threading.Event) -> None:
