@@ -237,9 +237,7 @@ class AgentContract(Contract):
 
         self.play(found, gateway, tmp_path, play)
 
-    @pytest.mark.parametrize(
-        "name", ["server_error", "rate_limited", "refused", "broken_connection"]
-    )
+    @pytest.mark.parametrize("name", ["server_error", "refused", "broken_connection"])
     def test_an_error_of_the_server_surfaces(
         self, loaded: Agent, gateway: GatewayServer, tmp_path: Path, name: str
     ) -> None:
@@ -255,6 +253,18 @@ class AgentContract(Contract):
             )
 
         self.play(self.scenario(name), gateway, tmp_path, play)
+
+    def test_the_host_waits_for_a_limited_rate(
+        self, loaded: Agent, gateway: GatewayServer, tmp_path: Path
+    ) -> None:
+        """The gateway waits as the server asks, so that the agent sees no error and sends no call twice."""
+
+        async def play(stage: Stage) -> None:
+            attempt = await stage.attempt(loaded, "rate_limited", stage.request())
+            assert (attempt.outcome, attempt.failures) == ("ok", ()), attempt.detail
+            assert attempt.transitions[0].rate_limits == 1
+
+        self.play(self.scenario("rate_limited"), gateway, tmp_path, play)
 
     def test_a_model_that_never_answers_is_the_endpoints_failure(
         self, recordings: Sequence[Recording]

@@ -267,7 +267,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         Reply.failure(429, retry_after="0"),
         options=_OPENING,
     ),
-    _scenario("refused", "400 after a call", _HELLO, _COUNT, Reply.failure(400, "too long")),
+    _scenario("refused", "400 after a call", _HELLO, _COUNT, Reply.failure(400, "invalid request")),
     _scenario("broken_connection", "the connection breaks", _HELLO, _COUNT, Reply(drop="before")),
     _scenario(
         "timeout",

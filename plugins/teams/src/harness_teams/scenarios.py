@@ -212,7 +212,10 @@ SCENARIOS: tuple[Scenario, ...] = (
         "rate_limited", "429 to the first call", _planner(Reply.failure(429, retry_after="0"))
     ),
     _scenario(
-        "refused", "400 to the critic", _planner(ANSWER), ("critic", Reply.failure(400, "too long"))
+        "refused",
+        "400 to the critic",
+        _planner(ANSWER),
+        ("critic", Reply.failure(400, "invalid request")),
     ),
     _scenario(
         "broken_connection",

@@ -143,7 +143,9 @@ SCENARIOS: tuple[Scenario, ...] = (
     ),
     _scenario("server_error", "500 to the check", (_sql(_COUNT), Reply.failure(500))),
     _scenario("rate_limited", "429 to the first call", (Reply.failure(429, retry_after="0"),)),
-    _scenario("refused", "400 to the rewrite", (_sql(_COUNT), _NO, Reply.failure(400, "too long"))),
+    _scenario(
+        "refused", "400 to the rewrite", (_sql(_COUNT), _NO, Reply.failure(400, "invalid request"))
+    ),
     _scenario("broken_connection", "the connection breaks", (_sql(_COUNT), Reply(drop="before"))),
     _scenario(
         "timeout", "the model never answers", (_sql(_COUNT), _NO, Reply(hang=True)), timeout_s=3.0

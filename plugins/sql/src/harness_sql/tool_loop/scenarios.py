@@ -163,7 +163,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     _scenario("empty_reply", "the model says nothing", Reply("")),
     _scenario("server_error", "500 after a call", _query(_COUNT), Reply.failure(500)),
     _scenario("rate_limited", "429 to the first call", Reply.failure(429, retry_after="0")),
-    _scenario("refused", "400 after a call", _query(_COUNT), Reply.failure(400, "too long")),
+    _scenario("refused", "400 after a call", _query(_COUNT), Reply.failure(400, "invalid request")),
     _scenario("broken_connection", "the connection breaks", _query(_COUNT), Reply(drop="before")),
     _scenario(
         "timeout", "the model never answers", _query(_COUNT), Reply(hang=True), timeout_s=3.0
