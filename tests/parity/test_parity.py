@@ -294,7 +294,6 @@ def test_every_scenario_is_reached_by_its_script(everything: list[Recording]) ->
     recordings = {one.scenario: one for one in everything if one.play == "alone"}
     assert {name: one.outcome for name, one in recordings.items() if one.outcome != "ok"} == {
         "server_error": "endpoint_error",
-        "rate_limited": "endpoint_error",
         "refused": "agent_error",
         "broken_connection": "endpoint_error",
         "timeout": "endpoint_error",
