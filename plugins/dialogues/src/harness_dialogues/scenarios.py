@@ -263,8 +263,8 @@ SCENARIOS: tuple[Scenario, ...] = (
     ),
     _scenario(
         "rate_limited",
-        "429 to the agent's first call",
-        Reply.failure(429, retry_after="0"),
+        "429 to the agent's first call, then answers",
+        *(Reply.failure(429, retry_after="0"), _COUNT, _THREE, _STOP),
         options=_OPENING,
     ),
     _scenario("refused", "400 after a call", _HELLO, _COUNT, Reply.failure(400, "invalid request")),

@@ -209,7 +209,10 @@ SCENARIOS: tuple[Scenario, ...] = (
         (_IDS, (_query("a", "SELECT 1"), Reply.failure(500))),
     ),
     _scenario(
-        "rate_limited", "429 to the first call", _planner(Reply.failure(429, retry_after="0"))
+        "rate_limited",
+        "429 to the first call, then answers",
+        _planner(Reply.failure(429, retry_after="0"), ANSWER),
+        ("critic", RIGHT),
     ),
     _scenario(
         "refused",

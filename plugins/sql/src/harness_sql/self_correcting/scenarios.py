@@ -142,7 +142,11 @@ SCENARIOS: tuple[Scenario, ...] = (
         "empty_check", "the checker says nothing", (_sql(_COUNT), Reply(""), _sql(_COUNT), _YES)
     ),
     _scenario("server_error", "500 to the check", (_sql(_COUNT), Reply.failure(500))),
-    _scenario("rate_limited", "429 to the first call", (Reply.failure(429, retry_after="0"),)),
+    _scenario(
+        "rate_limited",
+        "429 to the first call, then answers",
+        (Reply.failure(429, retry_after="0"), _sql(_COUNT), _YES),
+    ),
     _scenario(
         "refused", "400 to the rewrite", (_sql(_COUNT), _NO, Reply.failure(400, "invalid request"))
     ),

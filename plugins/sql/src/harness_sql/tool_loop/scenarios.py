@@ -162,7 +162,13 @@ SCENARIOS: tuple[Scenario, ...] = (
     ),
     _scenario("empty_reply", "the model says nothing", Reply("")),
     _scenario("server_error", "500 after a call", _query(_COUNT), Reply.failure(500)),
-    _scenario("rate_limited", "429 to the first call", Reply.failure(429, retry_after="0")),
+    _scenario(
+        "rate_limited",
+        "429 to the first call, then answers",
+        Reply.failure(429, retry_after="0"),
+        _query(_COUNT),
+        _DONE,
+    ),
     _scenario("refused", "400 after a call", _query(_COUNT), Reply.failure(400, "invalid request")),
     _scenario("broken_connection", "the connection breaks", _query(_COUNT), Reply(drop="before")),
     _scenario(
