@@ -145,7 +145,7 @@ class Follower:
         if phase == "val" and whole and self._rewards[key]:
             state.val_curve[step] = statistics.fmean(self._rewards[key])
         # A damaged row may lack its times: figures are finite or null where they are read.
-        timed = row["started_s"] is not None and row["elapsed_s"] is not None
+        timed = row.get("started_s") is not None and row.get("elapsed_s") is not None
         if state.validating is not None and timed:
             began, last = self._spans.get(step, (row["started_s"], 0.0))
             self._spans[step] = (

@@ -257,7 +257,7 @@ def _starts(comparison: Comparison) -> Table:
         )
     else:
         note = (
-            "One start: intervals and verdicts hold for other seeds from it, not for another start, which the same recipe "
+            "One start: intervals hold for other seeds from it, not for another start, which the same recipe "
             "would make. To learn of others, repeat the study from several and compare all with `--allow model`."
         )
     return Table("starts", "Starts", heads, rows, note)

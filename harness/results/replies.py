@@ -12,7 +12,7 @@ from harness.results.schema import Replies
 
 def replies_of(rows: Sequence[Episode]) -> Replies | None:
     """Return what is worth a remark of the replies of these rollouts; None where nothing is."""
-    replies = sum(row["transitions"] for row in rows)
+    replies = sum(row.get("transitions") or 0 for row in rows)
     empty = sum(row.get("empty_replies") or 0 for row in rows)
     limits = sum(row.get("rate_limits") or 0 for row in rows)
     elsewhere = Counter(field for row in rows if (field := row.get("text_elsewhere")))

@@ -159,7 +159,7 @@ def test_an_endpoint_loses_its_closing_slash() -> None:
             ("eval", "--endpoint", "http://127.0.0.1:9/v1", "--model", "m", "--split", "nope"),
             "nope",
         ),
-        (("eval", "--endpoint", "http://127.0.0.1:9/v1"), "does not list its models"),
+        (("eval", "--endpoint", "http://127.0.0.1:9/v1"), "no model server answers"),
         (("eval", "--endpoint", "ftp://x", "--model", "m"), "no URL"),
         (("dev", "--plugin", "reference_sql", "--endpoint", "nonsense", "--model", "m"), "no URL"),
         (("dev", "--plugin", "reference_sql", "--endpoint", "http://[", "--model", "m"), "no URL"),

@@ -57,7 +57,7 @@ def run(
     overrides = [f"task.name={task}"] if task is not None else []
     overrides += set_ or []
     resolved = load_config(preset, config or file, overrides, agent=agent)
-    from harness.plugins import agent_spec, environment_of, load
+    from harness.plugins import agent_spec, checked_options, environment_of, load, task_set_spec
     from harness.policies.roles import check
     from harness.rollout.request import RolloutRequest
     from harness_sql.sqlite.environment import DATABASE
@@ -68,6 +68,8 @@ def run(
             f"task set {resolved.task.name!r} is not about one SQLite database. "
             "Name one that is: --task pocket"
         )
+    # Options are checked before a server is looked for.
+    checked_options(task_set_spec(resolved.task.name), resolved.task.options, "task.options")
     answers = here or named_endpoint(endpoint, model, api_key_env)
     made = load(agent_spec(resolved.agent))()
     schema = schema_of_database(db, resolved)
