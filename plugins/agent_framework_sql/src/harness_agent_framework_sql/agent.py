@@ -22,7 +22,7 @@ from harness_sql.self_correcting.prompts import ROLES, Prompt, Prompts
 
 @dataclass(frozen=True)
 class Draft:
-    """What the executors send each other."""
+    """The message between executors."""
 
     sql: str
     queries: int
@@ -32,7 +32,7 @@ class Draft:
 
 
 async def ask(prompt: Prompt, toolbox: Toolbox) -> str:
-    """One call of a role, as an agent without tools."""
+    """Make one call of a role, as an agent without tools."""
     agent = Agent(
         chat_client(prompt.role, toolbox),
         prompt.system,
@@ -43,7 +43,7 @@ async def ask(prompt: Prompt, toolbox: Toolbox) -> str:
 
 
 def workflow(problem: Problem, toolbox: Toolbox) -> Workflow:
-    """The workflow of one rollout: a workflow has one run at a time."""
+    """Return the workflow of one rollout, since a workflow has one run at a time."""
     prompts: Prompts = toolbox.prompts
 
     @executor(id="write")
@@ -70,7 +70,7 @@ def workflow(problem: Problem, toolbox: Toolbox) -> Workflow:
         await context.yield_output(draft.sql)
 
     def last(draft: Draft) -> bool:
-        """The last query that the run allows is the answer, unchecked."""
+        """Return whether this is the last allowed query, which is the answer without a check."""
         return draft.queries >= toolbox.max_turns
 
     def approved(draft: Draft) -> bool:
@@ -87,7 +87,7 @@ def workflow(problem: Problem, toolbox: Toolbox) -> Workflow:
 
 
 class AgentFrameworkSQL:
-    """write -> execute -> check -> (end | rewrite -> execute -> check ...), the last query unchecked."""
+    """write -> execute -> check -> (end | rewrite -> ...); the last query is unchecked."""
 
     roles = ROLES
 

@@ -11,12 +11,12 @@ from openai import AsyncOpenAI
 
 from harness.toolbox import Toolbox
 
-# On by default: spans of every call, to whatever tracer the process has.
+# Enabled by default: spans of every call, sent to any tracer of the process.
 disable_instrumentation()
 
 
 def as_said(message: Message, prepared: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Null where a reply has calls and no words, which the framework leaves out; no name, which earlier runs' have."""
+    """Send null content for replies with only tool calls, and no names of earlier runs."""
     for sent in prepared:
         sent.pop("name", None)
         if "tool_calls" in sent:
@@ -27,7 +27,7 @@ def as_said(message: Message, prepared: list[dict[str, Any]]) -> list[dict[str, 
 def chat_client(
     role: str, toolbox: Toolbox, invocation: FunctionInvocationConfiguration | None = None
 ) -> OpenAIChatCompletionClient:
-    """A client of a role's endpoint, on the runner's connection pool."""
+    """Return a client of a role's endpoint on the runner's connection pool."""
     llm = toolbox.llm(role)
     return OpenAIChatCompletionClient(
         llm.model,
@@ -44,5 +44,5 @@ def chat_client(
 
 
 def options(role: str, toolbox: Toolbox) -> Any:
-    """What is sent beside the messages: an agent would add `tool_choice`."""
+    """Return the request options. Without them, an agent would add `tool_choice`."""
     return {**toolbox.llm(role).sampling, "tool_choice": None}

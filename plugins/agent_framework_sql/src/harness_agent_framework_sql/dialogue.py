@@ -1,4 +1,4 @@
-"""The agent of dialogues as an agent of Microsoft Agent Framework, whose session keeps what was said."""
+"""The agent of dialogues as an agent of Microsoft Agent Framework with its history in a session."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness_dialogues.prompts import AGENT, ROLES
 
 
 class AgentFrameworkDialogue:
-    """The agent hears the user, asks the model and calls the tools, until a reply calls none."""
+    """Read the user's message, then call the model and its tools until a reply has no tool call."""
 
     roles = ROLES
 

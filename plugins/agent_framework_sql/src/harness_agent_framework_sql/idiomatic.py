@@ -1,4 +1,4 @@
-"""One agent of Microsoft Agent Framework that calls an execute tool itself, as often as it likes."""
+"""One agent of Microsoft Agent Framework that calls an execute tool as often as it chooses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from harness_sql.self_correcting.prompts import TRY
 
 
 class AgentFrameworkSQLIdiomatic:
-    """The model decides when to execute; the reply after the last round has no tools and is the answer."""
+    """The model decides when to execute. The reply after the last round is the answer.
+
+    Its request has no tools.
+    """
 
     roles = ("write_query",)
 

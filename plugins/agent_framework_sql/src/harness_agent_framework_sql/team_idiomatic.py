@@ -1,6 +1,8 @@
-"""The team as Microsoft Agent Framework means it without its orchestrations: an agent whose tools run other agents.
+"""The team in Microsoft Agent Framework without orchestrations: agents as tools of an agent.
 
-The handoff orchestration is a distribution of its own (`agent-framework-orchestrations`), which is not installed.
+The handoff orchestration is a separate distribution (`agent-framework-orchestrations`), which is
+not
+installed.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from harness_teams.workers import Workers
 
 
 class Stop(ChatMiddleware):
-    """The planner is not asked again once a worker raised: the framework would show it that and go on."""
+    """Stop the planner after a worker raised. The framework would let it continue."""
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
@@ -31,14 +33,14 @@ class Stop(ChatMiddleware):
 
 
 async def work(role: str, task: Problem, part: Toolbox) -> str:
-    """A run of a worker."""
+    """Run a worker."""
     texts = part.prompts.worker
     worker = member(role, texts.system, part, functions(part), max(1, part.max_turns))
     return (await worker.run(texts.user(task))).text.strip()
 
 
 class AgentFrameworkTeamIdiomatic:
-    """The planner's session goes on with the critic's words."""
+    """The planner's session continues with the critic's remarks."""
 
     roles = ROLES
 

@@ -24,14 +24,14 @@ from harness_sql.tool_loop.prompts import ROLES
 
 
 class Call(Content):
-    """A call whose arguments stay text: the framework would parse them, and raise where Python cannot."""
+    """A tool call with raw arguments, which the framework would parse or reject."""
 
     def parse_arguments(self) -> dict[str, Any]:
         return {}
 
 
 class Turns(ChatMiddleware):
-    """Notes the calls of each reply; the reply after the last turn is the answer, whatever it calls."""
+    """Record each reply's calls. The reply after the last turn is the answer."""
 
     def __init__(self, toolbox: Toolbox) -> None:
         self.tools = [
@@ -39,16 +39,16 @@ class Turns(ChatMiddleware):
             for tool in toolbox.tools
         ]
         self.left: list[Content] = []
-        """Calls of the last reply that are to be carried out."""
+        """Tool calls of the last reply that are to be executed."""
         self.raised: BaseException | None = None
-        """By a call: the framework would show it to the model and go on."""
+        """Exception of a tool call. The framework would show it to the model and continue."""
         self.replies = 0
-        """Of this run."""
+        """Number of replies in this run."""
         self._toolbox = toolbox
 
     @property
     def cut_off(self) -> bool:
-        """Whether calls of the last reply were not followed."""
+        """Return whether the last reply had tool calls that were not executed."""
         return bool(self.left) and self.replies > self._toolbox.max_turns
 
     @staticmethod
@@ -58,7 +58,8 @@ class Turns(ChatMiddleware):
         description: str = "",
         parameters: Mapping[str, object] = MappingProxyType({}),
     ) -> FunctionTool:
-        # `Verbatim` answers for its function; without one the framework would hand the call back to the caller.
+        # `Verbatim` replaces the function. Without one, the framework would return the call to the
+        # caller.
         return FunctionTool(
             name=name, description=description, input_model=parameters, func=toolbox.call
         )
@@ -82,13 +83,14 @@ class Turns(ChatMiddleware):
             if said.type == "function_call"
         ]
         reply.contents = words + self.left if not self.cut_off else words
-        # The framework answers calls of unknown tools itself: until the next request they are known.
+        # The framework rejects calls of unknown tools, so register their names until the next
+        # request.
         unknown = {str(call.name) for call in self.left} - {tool.name for tool in self.tools}
         offered += [self._tool(name, self._toolbox) for name in unknown]
 
 
 class Verbatim(FunctionMiddleware):
-    """Hands calls to the toolbox as the model wrote them; the framework parses arguments and refuses misfits itself."""
+    """Pass raw calls to the toolbox. The framework would parse and check arguments."""
 
     def __init__(self, turns: Turns, toolbox: Toolbox) -> None:
         self._turns = turns
@@ -109,7 +111,7 @@ class Verbatim(FunctionMiddleware):
 
 
 def caller(role: str, system: str, toolbox: Toolbox) -> tuple[Agent, Turns]:
-    """The agent that calls tools, and what notes its replies."""
+    """Return the agent that calls tools and the middleware that records its replies."""
     turns = Turns(toolbox)
     client = chat_client(
         role,
@@ -128,7 +130,7 @@ def caller(role: str, system: str, toolbox: Toolbox) -> tuple[Agent, Turns]:
 
 
 class AgentFrameworkTools:
-    """The agent asks the model and calls the tools, until a reply calls none."""
+    """Call the model and its tools until a reply has no tool call."""
 
     roles = ROLES
 

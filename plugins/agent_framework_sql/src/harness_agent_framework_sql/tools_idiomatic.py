@@ -1,4 +1,4 @@
-"""The tool-calling agent as Microsoft Agent Framework means it: an agent with function tools, and its own loop."""
+"""The idiomatic tool-calling agent of Microsoft Agent Framework: function tools, its own loop."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness_sql.tool_loop.prompts import ROLES
 
 
 def as_function(tool: Tool, toolbox: Toolbox) -> FunctionTool:
-    """A tool of the environment as one of the framework's."""
+    """Convert a tool of the environment to the framework's type."""
 
     async def run(**arguments: Any) -> str:
         return await toolbox.call(tool.name, arguments)
@@ -33,7 +33,7 @@ def member(
     rounds: int,
     *more: ChatMiddleware,
 ) -> Agent:
-    """An agent with tools, whose replies may call them in so many rounds."""
+    """Return an agent with tools and a limit on its rounds of tool calls."""
     return Agent(
         chat_client(role, toolbox, {"max_iterations": rounds}),
         system,
@@ -45,12 +45,15 @@ def member(
 
 
 def functions(toolbox: Toolbox) -> list[FunctionTool]:
-    """The toolbox's tools."""
+    """Return the toolbox's tools."""
     return [as_function(tool, toolbox) for tool in toolbox.tools]
 
 
 class AgentFrameworkToolsIdiomatic:
-    """The framework checks arguments, calls tools side by side, and asks a last time without tools."""
+    """Let the framework check arguments and run calls concurrently.
+
+    Its last request has no tools.
+    """
 
     roles = ROLES
 

@@ -21,7 +21,7 @@ from harness_sql.self_correcting.prompts import ROLES, Prompt, Prompts
 
 
 class Draft(BaseModel):
-    """What the agents of the flow tell each other."""
+    """The message between the agents of the flow."""
 
     sql: str = ""
     result: str = ""
@@ -54,11 +54,11 @@ class DraftAgent(BaseChatAgent):
         return Response(chat_message=StructuredMessage[Draft](content=content, source=self.name))
 
     async def on_reset(self, cancellation_token: CancellationToken) -> None:
-        """Nothing is kept between drafts."""
+        """Do nothing, because no state is kept between drafts."""
 
 
 def team(problem: Problem, toolbox: Toolbox) -> GraphFlow:
-    """The team of one rollout: AutoGen's teams keep state, so each rollout gets its own."""
+    """Return the team of one rollout, because AutoGen's teams keep state."""
     prompts: Prompts = toolbox.prompts
 
     async def ask(prompt: Prompt, token: CancellationToken) -> str:
@@ -119,7 +119,7 @@ def team(problem: Problem, toolbox: Toolbox) -> GraphFlow:
 
 
 class AutoGenSQL:
-    """write -> execute -> check -> (end | rewrite -> execute -> check ...), the last query unchecked."""
+    """write -> execute -> check -> (end | rewrite -> ...); the last query is unchecked."""
 
     roles = ROLES
 

@@ -10,7 +10,7 @@ from harness_dialogues.prompts import AGENT, ROLES
 
 
 class AutoGenDialogue:
-    """The agent hears the user, asks the model and calls the tools, until a reply calls none."""
+    """Read the user's message, then call the model and its tools until a reply has no tool call."""
 
     roles = ROLES
 

@@ -18,7 +18,7 @@ from harness_autogen_sql.running import chat_client, run_team
 
 
 class Database(BaseChatAgent):
-    """Runs the query of the last message and tells the chat its result."""
+    """Run the query of the last message and send its result to the chat."""
 
     def __init__(self, toolbox: Toolbox) -> None:
         super().__init__("database", "Runs the query.")
@@ -38,11 +38,11 @@ class Database(BaseChatAgent):
         )
 
     async def on_reset(self, cancellation_token: CancellationToken) -> None:
-        """Nothing is kept between messages."""
+        """Do nothing, because no state is kept between messages."""
 
 
 class AutoGenSQLIdiomatic:
-    """A round-robin chat of `write_query`, the database and `check_query`; all see the whole conversation."""
+    """A round-robin chat of `write_query`, the database and `check_query` with a shared history."""
 
     roles = ("write_query", "check_query")
 

@@ -1,4 +1,4 @@
-"""A role's model client, and how a team is run."""
+"""Create a role's model client and run agents and teams."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def chat_client(
     kind: type[OpenAIChatCompletionClient] = OpenAIChatCompletionClient,
     **more: Any,
 ) -> OpenAIChatCompletionClient:
-    """A client of a role's endpoint, on the runner's connection pool."""
+    """Return a client of a role's endpoint on the runner's connection pool."""
     llm = toolbox.llm(role)
     return kind(  # type: ignore[call-arg]  # what AsyncOpenAI takes it takes too; its types lack http_client
         model=llm.model,
@@ -51,9 +51,9 @@ def chat_client(
 
 
 class ToolAgent(AssistantAgent):
-    """An AssistantAgent whose run ends where a tool call of its raises: AutoGen's own waits without end.
+    """An AssistantAgent with a run that ends if a tool call raises. AutoGen's would wait forever.
 
-    A call raises for arguments that Python's JSON decoder gives up on, such as 2,000 nested lists.
+    A call raises for arguments that Python's JSON decoder cannot parse, such as 2,000 nested lists.
     """
 
     @staticmethod
@@ -66,7 +66,10 @@ class ToolAgent(AssistantAgent):
 
 
 async def run_agent(task: str, agent: AssistantAgent) -> str:
-    """What an agent with tools says in the end; a call of a tool is a task of its own, which must not outlive it."""
+    """Run an agent with tools and return its last message.
+
+    A tool call is a separate task, which must not outlive the run.
+    """
     token = CancellationToken()
     try:
         run = await agent.run(task=task, cancellation_token=token)
@@ -76,7 +79,7 @@ async def run_agent(task: str, agent: AssistantAgent) -> str:
 
 
 async def run_team(task: str, group: BaseGroupChat) -> TaskResult:
-    """Run a team so that cancellation ends it at once instead of after the call in flight."""
+    """Run a team. Cancellation ends it at once instead of after the current call."""
     token = CancellationToken()
     run = asyncio.ensure_future(group.run(task=task, cancellation_token=token))
     try:

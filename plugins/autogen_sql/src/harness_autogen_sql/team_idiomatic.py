@@ -1,6 +1,7 @@
-"""The team as AutoGen's documentation first shows one: an AssistantAgent whose tools run other AssistantAgents.
+"""The team in AutoGen's first documented form: an AssistantAgent with other agents as tools.
 
-A `Swarm` has one speaker at a time, whose handoffs carry no task, and one conversation that all see: not this program.
+A `Swarm` does not fit this program: it has one speaker at a time, handoffs without a task, and one
+conversation that all members see.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from harness_teams.workers import Workers
 
 
 def functions(toolbox: Toolbox) -> list[ToolboxTool]:
-    """The toolbox's tools."""
+    """Return the toolbox's tools."""
     return [ToolboxTool(tool, toolbox) for tool in toolbox.tools]
 
 
 class Bench(StaticWorkbench):
-    """The planner's tools. What a worker raises ends the run: AutoGen's own bench shows it to the model and goes on."""
+    """The planner's tools. A worker's exception ends the run; AutoGen's bench continues."""
 
     def __init__(self, workers: Workers) -> None:
         super().__init__([*functions(workers.toolbox)])
@@ -39,7 +40,7 @@ class Bench(StaticWorkbench):
         cancellation_token: CancellationToken | None = None,
         call_id: str | None = None,
     ) -> ToolResult:
-        """What the tool gave."""
+        """Return the tool's result."""
         result = await super().call_tool(name, arguments, cancellation_token, call_id)
         if self._workers.raised is not None:
             raise self._workers.raised
@@ -47,7 +48,7 @@ class Bench(StaticWorkbench):
 
 
 def member(role: str, system: str, toolbox: Toolbox, bench: StaticWorkbench) -> ToolAgent:
-    """An agent of the team."""
+    """Return an agent of the team."""
     return ToolAgent(
         role,
         chat_client(role, toolbox),
@@ -58,7 +59,7 @@ def member(role: str, system: str, toolbox: Toolbox, bench: StaticWorkbench) -> 
 
 
 async def work(role: str, task: Problem, part: Toolbox) -> str:
-    """A run of a worker."""
+    """Run a worker."""
     texts = part.prompts.worker
     return await run_agent(
         texts.user(task), member(role, texts.system, part, StaticWorkbench([*functions(part)]))
@@ -66,7 +67,7 @@ async def work(role: str, task: Problem, part: Toolbox) -> str:
 
 
 class AutoGenTeamIdiomatic:
-    """The planner keeps its history, and goes on with the critic's words."""
+    """The planner keeps its history and continues with the critic's remarks."""
 
     roles = ROLES
 

@@ -20,13 +20,13 @@ from harness_sql.tool_loop.prompts import ROLES
 
 
 class ToolboxBench(StaticWorkbench):
-    """The toolbox's tools. AutoGen starts the calls of a reply together, each as a task of its own."""
+    """The toolbox's tools. AutoGen starts all calls of a reply together, as separate tasks."""
 
     def __init__(self, toolbox: Toolbox) -> None:
         super().__init__([])
         self._toolbox = toolbox
         self._said: list[tuple[str, str]] = []
-        """Calls of one reply, until they are carried out."""
+        """Calls of one reply that are not executed yet."""
         self._texts: asyncio.Task[list[str]] | None = None
 
     async def list_tools(self) -> list[ToolSchema]:
@@ -48,7 +48,7 @@ class ToolboxBench(StaticWorkbench):
 
 
 class ToolAgent(AssistantAgent):
-    """Hands calls to the workbench as the model wrote them; AutoGen answers bad JSON and unknown tools itself."""
+    """Pass raw calls to the workbench. AutoGen would reject bad JSON and unknown tools itself."""
 
     @staticmethod
     async def _execute_tool_call(
@@ -72,11 +72,11 @@ class ToolAgent(AssistantAgent):
 
 
 class TurnsClient(OpenAIChatCompletionClient):
-    """The reply after the last turn is the answer, whatever it calls."""
+    """Treat the reply after the last turn as the answer, even if it has tool calls."""
 
     turns_left = 0
     cut_off = False
-    """Whether calls of the last reply were not followed."""
+    """Whether the last reply had tool calls that were not executed."""
 
     async def create(self, *args: Any, **kwargs: Any) -> CreateResult:
         reply = await super().create(*args, **kwargs)
@@ -88,7 +88,7 @@ class TurnsClient(OpenAIChatCompletionClient):
 
 
 class Caller:
-    """An agent that calls tools, and keeps what was said."""
+    """An agent that calls tools and keeps its history."""
 
     def __init__(self, role: str, system: str, toolbox: Toolbox) -> None:
         # AutoGen adds `strict` to a tool's definition, which chat templates print, and a `tool_choice`.
@@ -107,13 +107,13 @@ class Caller:
         )
 
     async def follow(self, task: str) -> str:
-        """One run: until a reply calls no tool, or is not followed."""
+        """Run the agent until a reply has no tool call or exceeds the limit of turns."""
         self.client.turns_left = self._most
         return await run_agent(task, self._agent)
 
 
 class AutoGenTools:
-    """The agent asks the model and calls the tools, until a reply calls none."""
+    """Call the model and its tools until a reply has no tool call."""
 
     roles = ROLES
 

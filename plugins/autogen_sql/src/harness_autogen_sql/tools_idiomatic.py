@@ -1,4 +1,4 @@
-"""The tool-calling agent as AutoGen means it: an AssistantAgent with tools, and its own loop."""
+"""The idiomatic tool-calling agent of AutoGen: an AssistantAgent with tools and its own loop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from harness_sql.tool_loop.prompts import ROLES
 
 
 class ToolboxTool(BaseTool[BaseModel, str]):  # type: ignore[type-var]  # tools of theirs give texts, too
-    """A tool of the environment; AutoGen checks its arguments and writes its schema anew."""
+    """A tool of the environment. AutoGen checks its arguments and rewrites its schema."""
 
     def __init__(self, tool: Tool, toolbox: Toolbox) -> None:
         arguments = schema_to_pydantic_model(dict(tool.parameters), f"{tool.name}_arguments")
@@ -32,7 +32,7 @@ class ToolboxTool(BaseTool[BaseModel, str]):  # type: ignore[type-var]  # tools 
 
 
 class AutoGenToolsIdiomatic:
-    """Calls of a reply run side by side; where the rounds are used up, the last results are the answer."""
+    """Run the calls of a reply concurrently. After the last round, its results are the answer."""
 
     roles = ROLES
 

@@ -26,7 +26,7 @@ class AsyncLLM(OpenAICompletion):
 def chat_model(
     role: str, toolbox: Toolbox, kind: type[AsyncLLM] = AsyncLLM, **more: Any
 ) -> AsyncLLM:
-    """CrewAI's model of a role's endpoint."""
+    """Return CrewAI's model of a role's endpoint."""
     llm = toolbox.llm(role)
     return kind(
         model=llm.model,
@@ -87,7 +87,7 @@ class SQLFlow(Flow[Draft]):
         state.queries += 1
 
     async def answer_to(self, prompt: Prompt) -> str:
-        """What the model replies to a prompt."""
+        """Return the model's reply to a prompt."""
         return str(
             await chat_model(prompt.role, self.toolbox).acall(
                 cast("list[LLMMessage]", prompt.messages)
@@ -96,7 +96,7 @@ class SQLFlow(Flow[Draft]):
 
 
 class CrewAISQL:
-    """write -> execute -> check -> (end | rewrite -> execute -> check ...), the last query unchecked."""
+    """write -> execute -> check -> (end | rewrite -> ...); the last query is unchecked."""
 
     roles = ROLES
 

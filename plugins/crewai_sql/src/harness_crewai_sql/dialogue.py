@@ -1,4 +1,4 @@
-"""The agent of dialogues as a CrewAI Flow a turn, whose messages the next one begins with: a flow ends with its run."""
+"""The agent of dialogues as one CrewAI Flow per turn, which passes its messages to the next one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness_dialogues.prompts import AGENT, ROLES
 
 
 class CrewAIDialogue:
-    """The user's message -> a turn of the model -> (its tools -> a turn ...) -> what the agent says."""
+    """user's message -> model -> (tools -> model ...) -> the agent's message."""
 
     roles = ROLES
 

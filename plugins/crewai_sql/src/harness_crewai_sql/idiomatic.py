@@ -29,7 +29,7 @@ class CrewAISQLIdiomatic(ReferenceSQL):
     """The strict agent's control flow, each call a crew of one agent with one task."""
 
     async def ask(self, toolbox: Toolbox, prompt: Prompt) -> str:
-        """One call of a role."""
+        """Make one call of a role and return its text."""
         set_suppress_console_output(True)  # of this rollout's context only
         agent = Agent(
             role=prompt.role,

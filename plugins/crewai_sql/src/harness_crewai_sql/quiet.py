@@ -1,7 +1,8 @@
-"""CrewAI as a library inside a runner. Import this before anything else of `crewai`.
+"""Set up CrewAI as a library inside a runner. Import this before anything else of `crewai`.
 
-CrewAI asks only the environment whether it may send telemetry, and a plugin leaves the environment alone: the
-question is answered here, before `import crewai` builds the exporter, its thread and its signal handlers.
+CrewAI reads its telemetry setting only from the environment, which a plugin must not change. This
+module disables telemetry before `import crewai` builds the exporter, its thread and its signal
+handlers.
 """
 
 from __future__ import annotations

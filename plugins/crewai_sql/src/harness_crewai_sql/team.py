@@ -1,4 +1,4 @@
-"""The team whose members are tool-calling agents of this framework."""
+"""The team with this framework's tool-calling agents as members."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from harness_sql.tool_loop.prompts import ROLES
 
 
 class ToolLLM(AsyncLLM):
-    """Keeps the words beside tool calls, of which CrewAI returns the calls alone."""
+    """Keep the text of replies with tool calls, which CrewAI drops."""
 
     _words: str = PrivateAttr(default="")
 
@@ -25,7 +25,7 @@ class ToolLLM(AsyncLLM):
         return super()._extract_chat_finish_reason_and_id(said)
 
     async def reply(self, messages: list[Any]) -> tuple[str, list[Any]]:
-        """What the model says, and the tools that it calls."""
+        """Return the model's text and its tool calls."""
         said = await self.acall(messages)
         return self._words, said if isinstance(said, list) else []
 
@@ -55,7 +55,7 @@ class ToolFlow(Flow[Conversation]):
         state = self.state
         state.words, state.calls = await self.llm.reply(state.messages)
         state.replies += 1
-        # The reply after the last turn is the answer, whatever it calls.
+        # The reply after the last turn is the answer, even if it has tool calls.
         return "calls" if state.calls and state.replies <= self.toolbox.max_turns else "answered"
 
     @router("calls")
@@ -77,7 +77,7 @@ class ToolFlow(Flow[Conversation]):
 
 
 async def follow(role: str, toolbox: Toolbox, said: Conversation) -> Conversation:
-    """One flow: until a reply calls no tool, or is not followed."""
+    """Run one flow until a reply has no tool call or exceeds the limit of turns."""
     set_suppress_console_output(True)  # of this rollout's context only
     # As parameters of the model: CrewAI writes the schemas of tools anew for OpenAI's strict mode.
     offered = {"tools": [tool.definition for tool in toolbox.tools]} if toolbox.tools else {}
@@ -95,7 +95,7 @@ async def follow(role: str, toolbox: Toolbox, said: Conversation) -> Conversatio
 
 
 class CrewAITools:
-    """A turn of the model -> (its tools -> a turn ...) -> answer."""
+    """model -> (tools -> model ...) -> answer."""
 
     roles = ROLES
 

@@ -17,13 +17,13 @@ from harness_sql.self_correcting.prompts import ROLES, Prompt
 
 @dataclass(frozen=True)
 class Context:
-    """What one run of the graph is given; LangGraph wants it in a class of its own."""
+    """Context of one run of the graph. LangGraph requires a separate class for it."""
 
     toolbox: Toolbox
 
 
 class State(TypedDict, total=False):
-    """What one run of the graph knows; each node returns the keys that it changes."""
+    """State of one run of the graph. Each node returns the keys that it changes."""
 
     problem: Problem
     sql: str
@@ -34,7 +34,7 @@ class State(TypedDict, total=False):
 
 
 async def write(state: State, runtime: Runtime[Context]) -> State:
-    """The first node: write a query."""
+    """Write a query (the first node)."""
     toolbox = runtime.context.toolbox
     reply = await ask(toolbox, toolbox.prompts.write(state["problem"]))
     return {"sql": toolbox.prompts.parse_sql(reply), "queries": 1}
@@ -46,7 +46,7 @@ async def execute(state: State, runtime: Runtime[Context]) -> State:
 
 
 async def check(state: State, runtime: Runtime[Context]) -> State:
-    """Have the query judged by its result."""
+    """Check the query by its result."""
     toolbox = runtime.context.toolbox
     return {
         "remarks": await ask(
@@ -56,7 +56,7 @@ async def check(state: State, runtime: Runtime[Context]) -> State:
 
 
 async def rewrite(state: State, runtime: Runtime[Context]) -> State:
-    """Repair the query by the remarks."""
+    """Rewrite the query by the remarks."""
     toolbox = runtime.context.toolbox
     prompt = toolbox.prompts.rewrite(
         state["problem"], state["sql"], state["result"], state["remarks"]
@@ -67,19 +67,19 @@ async def rewrite(state: State, runtime: Runtime[Context]) -> State:
     }
 
 
-# Asynchronous, like the nodes: LangGraph sends synchronous functions through a thread.
+# Asynchronous, like the nodes: LangGraph runs synchronous functions in a thread.
 async def after_writing(state: State, runtime: Runtime[Context]) -> Literal["execute", "__end__"]:
-    """The last query that the run allows is the answer, unchecked."""
+    """End the run without a check after the last allowed query."""
     return "execute" if state["queries"] < runtime.context.toolbox.max_turns else "__end__"
 
 
 async def after_check(state: State, runtime: Runtime[Context]) -> Literal["rewrite", "__end__"]:
-    """A query that the check approves is the answer."""
+    """End the run if the check approves the query."""
     return "__end__" if runtime.context.toolbox.prompts.approves(state["remarks"]) else "rewrite"
 
 
 async def ask(toolbox: Toolbox, prompt: Prompt) -> str:
-    """One call of a role, without a history."""
+    """Make one call of a role, without a history."""
     llm = toolbox.llm(prompt.role)
     message = await chat_model(llm, toolbox).ainvoke(
         [("system", prompt.system), ("human", prompt.user)]
@@ -88,7 +88,7 @@ async def ask(toolbox: Toolbox, prompt: Prompt) -> str:
 
 
 def chat_model(llm: LLM, toolbox: Toolbox, kind: type[ChatOpenAI] = ChatOpenAI) -> ChatOpenAI:
-    """LangChain's model of a role's endpoint, on the runner's connection pool."""
+    """Return LangChain's model of a role's endpoint on the runner's connection pool."""
 
     async def api_key() -> str:
         return llm.api_key
@@ -107,7 +107,7 @@ def chat_model(llm: LLM, toolbox: Toolbox, kind: type[ChatOpenAI] = ChatOpenAI) 
 
 
 class LangGraphSQL:
-    """write -> execute -> check -> (end | rewrite -> execute -> check ...), the last query unchecked."""
+    """write -> execute -> check -> (end | rewrite -> ...); the last query is unchecked."""
 
     roles = ROLES
 

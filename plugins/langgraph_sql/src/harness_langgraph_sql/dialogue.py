@@ -1,4 +1,4 @@
-"""The agent of dialogues as the graph of the tool-calling one, whose state is carried from turn to turn."""
+"""The agent of dialogues: the graph of the tool-calling agent, with state kept between turns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness_langgraph_sql.tools import Caller, LangGraphTools
 
 
 class LangGraphDialogue(LangGraphTools):
-    """The user's message -> model -> (tools -> model ...) -> what the agent says."""
+    """user's message -> model -> (tools -> model ...) -> the agent's message."""
 
     roles = ROLES
 

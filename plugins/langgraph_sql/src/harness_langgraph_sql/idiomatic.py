@@ -1,4 +1,4 @@
-"""The SQL agent as LangGraph's documentation writes one: a model with an execute tool, and a prebuilt ToolNode."""
+"""The SQL agent as in LangGraph's documentation: a model with an execute tool and a ToolNode."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness_sql.self_correcting.prompts import TRY
 
 
 class LangGraphSQLIdiomatic:
-    """The model decides when to execute and when to stop; the recursion limit bounds its replies."""
+    """The model decides when to execute and stop; the recursion limit bounds its replies."""
 
     roles = ("write_query",)
 

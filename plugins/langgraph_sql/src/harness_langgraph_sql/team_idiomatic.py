@@ -1,4 +1,4 @@
-"""The team as LangGraph's documentation writes it: a graph whose supervisor hands over by `Command(goto=...)`."""
+"""The team as in LangGraph's documentation: a supervisor that hands over by `Command(goto=...)`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class State(MessagesState):
 
 
 class Call(TypedDict):
-    """What a worker's node is sent: a call of the planner's."""
+    """A call of the planner, as sent to a worker's node."""
 
     id: str
     name: str
@@ -54,7 +54,7 @@ class Work:
         return graph.compile()
 
     async def planner(self, state: State) -> Command[Literal["worker", "critic", "__end__"]]:
-        """Hands over to workers, all calls of a reply at once, or answers."""
+        """Hand over all calls of a reply to workers at once, or answer."""
         llm = chat_model(self._toolbox.llm(PLANNER), self._toolbox)
         tools = [as_langchain(tool, self._part) for tool in self._part.tools]
         reply = await (llm.bind_tools(tools) if tools else llm).ainvoke(state["messages"])
@@ -69,7 +69,7 @@ class Work:
         return Command(goto="__end__" if state["checked"] else "critic", update=update)
 
     async def worker(self, state: Call) -> Command[Literal["planner"]]:
-        """Whom the call names; its report is the call's result."""
+        """Run the worker named in the call. Its report is the call's result."""
         text = await self._part.call(
             state["name"], state["args"] if state["args"] is not None else ""
         )
@@ -78,7 +78,7 @@ class Work:
         )
 
     async def critic(self, state: State) -> Command[Literal["planner", "__end__"]]:
-        """Reads the answer; the planner goes on with its words."""
+        """Read the answer. The planner continues with the remarks."""
         texts = self._prompts.critic
         answer = str(state["messages"][-1].text).strip()
         review = replace(self._problem, context=self._prompts.review(self._workers.reports, answer))
@@ -94,14 +94,14 @@ class Work:
 
 
 async def work(role: str, task: Problem, part: Toolbox) -> str:
-    """A run of a worker."""
+    """Run a worker."""
     return await LangGraphToolsIdiomatic().solve(
         task, Seat(part, role, part.prompts.worker, part.max_turns)
     )
 
 
 class LangGraphTeamIdiomatic:
-    """Workers of one reply run in one step of the graph; the recursion limit bounds the steps of both passes."""
+    """Workers of one reply run in one step; the recursion limit bounds the steps of both passes."""
 
     roles = ROLES
 

@@ -22,23 +22,24 @@ from harness_sql.tool_loop.prompts import ROLES
 
 @dataclass(frozen=True)
 class Caller(Context):
-    """And the role that calls tools."""
+    """Context with the role that calls tools."""
 
     role: str = ROLES[0]
 
 
 class State(TypedDict):
-    """The conversation, and how many replies are in it."""
+    """The conversation and its number of replies."""
 
     messages: Annotated[list[AnyMessage], operator.add]
     replies: int
 
 
 class VerbatimChatOpenAI(ChatOpenAI):
-    """Keeps tool calls as the model wrote them, in `additional_kwargs`.
+    """Keep raw tool calls in `additional_kwargs`.
 
-    LangChain parses arguments and writes them anew, moves calls that are no JSON behind the others, and raises where
-    arguments are JSON but no object.
+    LangChain parses and rewrites arguments, moves calls with invalid JSON behind the others, and
+    raises
+    if arguments are JSON but not an object.
     """
 
     def _create_chat_result(
@@ -54,7 +55,7 @@ class VerbatimChatOpenAI(ChatOpenAI):
 
 
 async def model(state: State, runtime: Runtime[Caller]) -> dict[str, Any]:
-    """Ask the model, with all tools at hand."""
+    """Call the model with all tools."""
     toolbox = runtime.context.toolbox
     llm = chat_model(toolbox.llm(runtime.context.role), toolbox, VerbatimChatOpenAI)
     offered = {"tools": [tool.definition for tool in toolbox.tools]} if toolbox.tools else {}
@@ -63,7 +64,7 @@ async def model(state: State, runtime: Runtime[Caller]) -> dict[str, Any]:
 
 
 async def tools(state: State, runtime: Runtime[Caller]) -> dict[str, Any]:
-    """Carry out the calls of the last reply, in order."""
+    """Execute the calls of the last reply, in order."""
     calls = state["messages"][-1].additional_kwargs["tool_calls"]
     said = [(call["function"]["name"], call["function"]["arguments"]) for call in calls]
     texts = await runtime.context.toolbox.call_all(said)
@@ -76,7 +77,7 @@ async def tools(state: State, runtime: Runtime[Caller]) -> dict[str, Any]:
 
 
 async def after_reply(state: State, runtime: Runtime[Caller]) -> Literal["tools", "__end__"]:
-    """The reply after the last turn is the answer, whatever it calls."""
+    """End the run after the last turn's reply, even if it has tool calls."""
     called = "tool_calls" in state["messages"][-1].additional_kwargs
     return (
         "tools" if called and state["replies"] <= runtime.context.toolbox.max_turns else "__end__"
@@ -105,7 +106,7 @@ class LangGraphTools:
         return str(said[-1].text).strip()
 
     async def follow(self, messages: Sequence[AnyMessage], caller: Caller) -> list[AnyMessage]:
-        """The messages with what came of the calls of tools, and the reply that calls none or is not followed."""
+        """Return the messages with all tool results and the last reply."""
         start = State(messages=list(messages), replies=0)
         with tracing_context(enabled=False):
             final = await self.graph.ainvoke(

@@ -1,4 +1,4 @@
-"""The tool-calling agent as LangGraph's documentation writes it: a model with bound tools and a prebuilt ToolNode."""
+"""The tool-calling agent as in LangGraph's documentation: bound tools and a ToolNode."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from harness_sql.tool_loop.prompts import ROLES
 
 
 def as_langchain(tool: Tool, toolbox: Toolbox) -> StructuredTool:
-    """A tool of the environment as one of LangChain's."""
+    """Convert a tool of the environment to LangChain's type."""
 
     async def run(**arguments: Any) -> str:
         return await toolbox.call(tool.name, arguments)
@@ -39,7 +39,7 @@ async def follow(
     said: Sequence[Mapping[str, str]],
     steps: int,
 ) -> str:
-    """What the last reply says; nothing where the graph would take more steps, replies and rounds of tools."""
+    """Return the last reply's text, or nothing if the graph exceeds its limit of steps."""
     llm = chat_model(toolbox.llm(role), toolbox)
     model = llm.bind_tools(tools) if tools else llm
 
@@ -62,7 +62,7 @@ async def follow(
 
 
 class LangGraphToolsIdiomatic:
-    """LangChain parses calls and LangGraph carries them out; the recursion limit bounds the rounds."""
+    """LangChain parses calls and LangGraph executes them; the recursion limit bounds the rounds."""
 
     roles = ROLES
 

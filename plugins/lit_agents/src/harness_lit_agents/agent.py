@@ -19,15 +19,16 @@ from harness.toolbox import LAST_REPLY, Arguments, Toolbox
 from harness_lit_agents.tracing import REPORT, TRACER, activate
 
 MAIN = "main_llm"
-"""The name under which agents look for the policy. Each role's model is there too, under the role's name."""
+"""Resource name of the policy. Each role's model is also a resource, under the role's name."""
 TOOLBOX = "toolbox"
-"""The name under which agents that want the environment's tools find them."""
+"""Resource name of the environment's tools."""
 
 
 class GatewayLLM(agl.ProxyLLM):
-    """The policy as agents of Agent Lightning get it; its URL names rollout, attempt and role already.
+    """The policy as a resource of Agent Lightning, with a URL that names rollout, attempt and role.
 
-    The key is in the URL too, for agents that take theirs from elsewhere: the gateway accepts either.
+    The URL also has the key, for agents that take theirs from elsewhere. The gateway accepts
+    either.
     """
 
     def get_base_url(self, rollout_id: str | None = None, attempt_id: str | None = None) -> str:
@@ -35,7 +36,7 @@ class GatewayLLM(agl.ProxyLLM):
 
 
 class TaskFields(dict[str, Any]):
-    """A task as an agent sees it: without gold, and with a message for an agent that looks for it."""
+    """A task as an agent sees it: without gold, with a message for agents that read it."""
 
     def __missing__(self, key: str) -> Any:
         raise KeyError(
@@ -44,7 +45,7 @@ class TaskFields(dict[str, Any]):
 
 
 class ThreadTools:
-    """The environment's tools for a synchronous rollout, which runs in a thread of its own."""
+    """The environment's tools for a synchronous rollout, which runs in a separate thread."""
 
     def __init__(self, toolbox: Toolbox) -> None:
         self._toolbox = toolbox
@@ -67,17 +68,17 @@ class ThreadTools:
 
 
 class Runner:
-    """What an agent finds as `self.runner`: its tracer. A rollout of harness has no store."""
+    """The agent's `self.runner`, with its tracer. A rollout of harness has no store."""
 
     tracer = TRACER
 
 
 class LitRollouts:
-    """Gives each rollout an object of the agent's class, which no other rollout uses meanwhile.
+    """Give each rollout its own object of the agent's class, not shared while in use.
 
     Args:
-        make: Makes the agent. One that a decorator made keeps nothing of a rollout and serves all.
-        roles: Names of its callers; the first asks where none is named.
+        make: Creates the agent. One from a decorator keeps no state of a rollout and serves all.
+        roles: Names of its callers. The first is the default.
     """
 
     def __init__(self, make: Callable[[], agl.LitAgent[Any]], roles: Sequence[str]) -> None:
@@ -125,9 +126,10 @@ class LitRollouts:
 
 
 def task_fields(problem: Problem, payload: Mapping[str, JSON]) -> TaskFields:
-    """Return a task as a dictionary: its id, its question, what the task set tells, and the environment's payload.
+    """Return a task as a dictionary: id, question, context, and the environment's payload.
 
-    A task about a database also has the names of Spider's files: `db_id`, and `query`, which is None.
+    A task about a database also has the names of Spider's files: `db_id`, and `query`, which is
+    None.
     """
     fields = TaskFields({**payload, **problem.context})
     fields |= {"id": problem.task_id, "question": problem.question}
@@ -188,9 +190,10 @@ def _reward(returned: Any) -> float | None:
 
 
 async def _in_thread(work: Callable[[], Any]) -> Any:
-    """Run blocking work in a thread of its own, however many there are, with this task's context.
+    """Run blocking work in a new thread, without a limit on threads, with this task's context.
 
-    Nothing can stop it. Once its attempt is closed, its calls of the model fail at once, and what it returns is dropped.
+    The thread cannot be stopped. Once its attempt is closed, its model calls fail at once, and its
+    result is dropped.
     """
     loop, context = asyncio.get_running_loop(), contextvars.copy_context()
     done: asyncio.Future[Any] = loop.create_future()
@@ -214,7 +217,7 @@ async def _in_thread(work: Callable[[], Any]) -> Any:
 
 
 def _raisable(error: BaseException) -> BaseException:
-    """Return an error as a future takes it: StopIteration and what ends a process only end the rollout."""
+    """Return an error that a future accepts. StopIteration and exit errors end only the rollout."""
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
     return RuntimeError(f"{type(error).__name__}: {error}")

@@ -1,4 +1,4 @@
-"""Roles of calls from LangChain's callbacks: imported only where an agent asks for the handler."""
+"""Roles of calls from LangChain's callbacks. Imported only if an agent requests the handler."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.toolbox import Report
 
 
 class RoleHandler(BaseCallbackHandler):
-    """Gives each reply the role of the innermost run around it, such as a LangGraph node, that has a role's name."""
+    """Assign each reply the role of the innermost run that is named like a role."""
 
     run_inline = True  # in the order of the calls, also where they are asynchronous
 

@@ -14,11 +14,11 @@ from agentlightning.types import Attributes, SpanCoreFields, TraceStatus
 from harness.toolbox import Report
 
 REPORT: ContextVar[tuple[Report, Sequence[str]]] = ContextVar("harness_lit_report")
-"""The report and the role names of the rollout that this task, or thread, works for."""
+"""The report and the role names of the current task's or thread's rollout."""
 
 
 class ReportingTracer(DummyTracer):
-    """Keeps no spans: the gateway sees every call. Takes emitted rewards into the rollout's report."""
+    """Keep no spans, since the gateway sees every call, and add emitted rewards to the report."""
 
     def create_span(
         self,
@@ -38,10 +38,7 @@ class ReportingTracer(DummyTracer):
         return []
 
     def get_langchain_handler(self, tags: list[str] | None = None) -> Any:
-        """Return a callback handler that names the role of each call of the current rollout.
-
-        Outside of a rollout there is nothing to name: None.
-        """
+        """Return a handler that names the role of each call, or None outside of a rollout."""
         from harness_lit_agents.langchain import RoleHandler
 
         found = REPORT.get(None)

@@ -16,7 +16,7 @@ RUN = RunConfig(tracing_disabled=True, workflow_name="harness")
 
 
 def chat_client(role: str, toolbox: Toolbox) -> AsyncOpenAI:
-    """A client of a role's endpoint, on the runner's connection pool."""
+    """Return a client of a role's endpoint on the runner's connection pool."""
     llm = toolbox.llm(role)
     return AsyncOpenAI(
         base_url=llm.base_url,
@@ -28,12 +28,12 @@ def chat_client(role: str, toolbox: Toolbox) -> AsyncOpenAI:
 
 
 def chat_model(role: str, toolbox: Toolbox) -> OpenAIChatCompletionsModel:
-    """The SDK's model of a role's endpoint."""
+    """Return the SDK's model of a role's endpoint."""
     return OpenAIChatCompletionsModel(toolbox.llm(role).model, chat_client(role, toolbox))
 
 
 def member(role: str, system: str, toolbox: Toolbox, tools: Sequence[Tool] = ()) -> Agent[Any]:
-    """A role as an agent."""
+    """Return a role as an agent."""
     return Agent(
         name=role,
         instructions=system,
@@ -44,7 +44,7 @@ def member(role: str, system: str, toolbox: Toolbox, tools: Sequence[Tool] = ())
 
 
 async def ask(prompt: Prompt, toolbox: Toolbox) -> str:
-    """One call of a role, as an agent without tools."""
+    """Make one call of a role, as an agent without tools."""
     run = await Runner.run(
         member(prompt.role, prompt.system, toolbox), prompt.user, run_config=RUN, max_turns=1
     )
@@ -52,7 +52,7 @@ async def ask(prompt: Prompt, toolbox: Toolbox) -> str:
 
 
 class OpenAIAgentsSQL:
-    """write -> execute -> check -> (end | rewrite -> execute -> check ...), the last query unchecked."""
+    """write -> execute -> check -> (end | rewrite -> ...); the last query is unchecked."""
 
     roles = ROLES
 

@@ -1,4 +1,4 @@
-"""The agent of dialogues as one agent of the OpenAI Agents SDK: a run a turn, whose items the next one begins with."""
+"""The agent of dialogues in the OpenAI Agents SDK: one run per turn, with earlier items."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness_openai_agents_sql.tools import Session, caller, follow
 
 
 class OpenAIAgentsDialogue:
-    """The runner hears the user, asks the model and calls the tools, until a reply calls none."""
+    """Read the user's message, then call the model and its tools until a reply has no tool call."""
 
     roles = ROLES
 

@@ -1,4 +1,4 @@
-"""One agent of the OpenAI Agents SDK that calls an execute tool itself, as often as it likes."""
+"""One agent of the OpenAI Agents SDK that calls an execute tool as often as it chooses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness_sql.self_correcting.prompts import TRY
 
 @dataclass
 class Session:
-    """What the tool needs of the rollout."""
+    """The part of the rollout that the tool needs."""
 
     toolbox: Toolbox
     last_sql: str = ""

@@ -1,7 +1,8 @@
-"""The team as the OpenAI Agents SDK means it: a manager that keeps control, whose tools are agents.
+"""The idiomatic team of the OpenAI Agents SDK: a manager that keeps control, with agents as tools.
 
-The SDK's documentation calls this "manager (agents as tools)"; its handoffs would give the conversation away. Of its
-two ways to make a tool of an agent this is "customizing tool-agents": a function tool that starts `Runner.run` itself.
+The SDK's documentation calls this "manager (agents as tools)"; its handoffs would give up the
+conversation. Of its two ways to make a tool of an agent, this is "customizing tool-agents": a
+function tool that starts `Runner.run` itself.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from harness_teams.workers import Workers
 
 
 async def work(role: str, task: Problem, part: Toolbox) -> str:
-    """A run of a worker; one that is stopped by its turns reports nothing."""
+    """Run a worker. A worker that exceeds its turns reports nothing."""
     texts = part.prompts.worker
     worker = member(role, texts.system, part, functions(part))
     try:
@@ -31,7 +32,7 @@ async def work(role: str, task: Problem, part: Toolbox) -> str:
 
 
 class OpenAIAgentsTeamIdiomatic:
-    """The planner's run goes on with the critic's words; `max_turns` bounds the replies of each run."""
+    """The planner continues with the critic's remarks; `max_turns` limits each run's replies."""
 
     roles = ROLES
 

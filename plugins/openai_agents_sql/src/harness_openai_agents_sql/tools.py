@@ -28,18 +28,20 @@ from harness_sql.tool_loop.prompts import ROLES
 
 @dataclass
 class Session:
-    """What model and tools need of the rollout."""
+    """The part of the rollout that model and tools need."""
 
     toolbox: Toolbox
     calls: dict[str, ResponseFunctionToolCall] = field(default_factory=dict)
-    """As the model wrote them, by number: the SDK sees numbers for ids and no arguments, since it refuses ids that come
-    again or are empty, and parses arguments itself."""
+    """Raw calls by number. The SDK sees only numbers as ids and no arguments.
+
+    It would refuse repeated or empty ids and parse arguments itself.
+    """
     results: dict[str, str] = field(default_factory=dict)
-    """By the call's number."""
+    """Results by the call's number."""
     replies: int = 0
-    """Of this turn."""
+    """Number of replies in this turn."""
     cut_off: bool = False
-    """Whether calls of the last reply were not followed."""
+    """Whether the last reply had tool calls that were not executed."""
 
     def numbered(self, call: ResponseFunctionToolCall) -> ResponseFunctionToolCall:
         number = str(len(self.calls))
@@ -47,7 +49,7 @@ class Session:
         return call.model_copy(update={"call_id": number, "arguments": "{}"})
 
     async def result(self, number: str) -> str:
-        """Carries out all calls of the reply: the SDK leaves those of unknown tools to the end."""
+        """Execute all calls of the reply. The SDK would handle unknown tools last."""
         if number not in self.results:
             due = {one: call for one, call in self.calls.items() if one not in self.results}
             texts = await self.toolbox.call_all(
@@ -57,7 +59,7 @@ class Session:
         return self.results[number]
 
     def written(self, items: list[Any]) -> list[Any]:
-        """Calls and ids as the model wrote them, results in the order of their calls."""
+        """Return items with the model's calls and ids, and results in the order of calls."""
         results = [item for item in items if item.get("type") == "function_call_output"]
         ordered = iter(sorted(results, key=lambda item: int(item["call_id"])))
         found = (
@@ -72,7 +74,7 @@ class Session:
 
 
 class TurnsModel(OpenAIChatCompletionsModel):
-    """Notes the calls of each reply; the reply after the last turn is the answer, whatever it calls."""
+    """Record each reply's calls. The reply after the last turn is the answer."""
 
     def __init__(self, role: str, session: Session) -> None:
         super().__init__(session.toolbox.llm(role).model, chat_client(role, session.toolbox))
@@ -94,12 +96,12 @@ class TurnsModel(OpenAIChatCompletionsModel):
 
 
 async def invoke(context: ToolContext[Session], arguments: str) -> str:
-    """What a call of a known tool gave."""
+    """Return the result of a call of a known tool."""
     return await context.context.result(context.tool_call_id)
 
 
 async def unknown_tool(call: ToolErrorFormatterArgs[Session]) -> str:
-    """What a call of a tool that does not exist gave."""
+    """Return the result of a call of an unknown tool."""
     return await call.run_context.context.result(call.call_id)
 
 
@@ -113,7 +115,7 @@ RUN = RunConfig(
 
 
 def caller(role: str, instructions: str, session: Session) -> Agent[Session]:
-    """The agent that calls tools."""
+    """Return the agent that calls tools."""
     toolbox = session.toolbox
     # The SDK adds `strict` to a tool's definition, which chat templates print.
     exact = {"tools": [tool.definition for tool in toolbox.tools]} if toolbox.tools else None
@@ -134,14 +136,14 @@ def caller(role: str, instructions: str, session: Session) -> Agent[Session]:
 async def follow(
     agent: Agent[Session], input: str | list[TResponseInputItem], session: Session
 ) -> RunResult:
-    """One run: until a reply calls no tool, or is not followed."""
+    """Run the agent until a reply has no tool call or exceeds the limit of turns."""
     session.replies = 0
     max_turns = session.toolbox.max_turns + 1
     return await Runner.run(agent, input, context=session, run_config=RUN, max_turns=max_turns)
 
 
 class OpenAIAgentsTools:
-    """The runner asks the model and calls the tools, until a reply calls none."""
+    """Call the model and its tools until a reply has no tool call."""
 
     roles = ROLES
 

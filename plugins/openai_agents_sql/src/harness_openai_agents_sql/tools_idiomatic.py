@@ -1,4 +1,4 @@
-"""The tool-calling agent as the OpenAI Agents SDK means it: strict function tools, and the runner as it is."""
+"""The idiomatic tool-calling agent of the OpenAI Agents SDK: strict tools and its runner."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness_sql.tool_loop.prompts import ROLES
 
 
 def as_function(tool: Tool, toolbox: Toolbox) -> FunctionTool:
-    """A tool of the environment as one of the SDK's."""
+    """Convert a tool of the environment to the SDK's type."""
 
     async def invoke(context: ToolContext[None], arguments: str) -> str:
         return await toolbox.call(tool.name, arguments)
@@ -22,12 +22,12 @@ def as_function(tool: Tool, toolbox: Toolbox) -> FunctionTool:
 
 
 def functions(toolbox: Toolbox) -> list[FunctionTool]:
-    """The toolbox's tools."""
+    """Return the toolbox's tools."""
     return [as_function(tool, toolbox) for tool in toolbox.tools]
 
 
 class OpenAIAgentsToolsIdiomatic:
-    """The SDK makes schemas strict and calls tools side by side; `max_turns` bounds its replies, answer included."""
+    """The SDK makes schemas strict and runs calls concurrently; `max_turns` limits all replies."""
 
     roles = ROLES
 

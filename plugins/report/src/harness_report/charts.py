@@ -1,4 +1,4 @@
-"""The figures of a report, as plotly's JSON; the page gives them the colours of its theme."""
+"""The figures of a report as plotly JSON. The page applies the colours of its theme."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Arms = Mapping[str, Sequence["Run"]]
 def charts(
     arms: Arms, comparison: Comparison | None, figures: Mapping[str, list[Figures]]
 ) -> list[Figure]:
-    """All charts that there is data for: id, title, caption, data and layout.
+    """Return all charts with data: id, title, caption, data and layout.
 
     Args:
         figures: `measure` of every run, by arm.
@@ -77,7 +77,7 @@ def _measured(arms: Arms) -> str:
 
 
 def validation_curve(arms: Arms) -> Figure:
-    """Mean over seeds with the range of seeds as a band; a ring where a validation is under way."""
+    """Plot the mean over seeds with their range as a band, and a ring for a running validation."""
     trained = {arm: [run for run in runs if run.trained] for arm, runs in arms.items()}
     asked = max((run.validated_tasks() for runs in trained.values() for run in runs), default=0)
     caption = (
@@ -105,7 +105,7 @@ def validation_curve(arms: Arms) -> Figure:
 
 
 def training_curve(arms: Arms) -> Figure:
-    """Every step's mean reward as points, and the mean of every k steps as a line."""
+    """Plot every step's mean reward as points, and the mean of every k steps as a line."""
     data: list[Figure] = []
     window = 1
     for index, (arm, runs) in enumerate(arms.items()):
@@ -136,7 +136,7 @@ def training_curve(arms: Arms) -> Figure:
 
 
 def signal(figures: Mapping[str, list[Figures]]) -> Figure:
-    """The share of every step's groups that training can learn from, mean over seeds."""
+    """Plot the share of each step's groups with a training signal, as a mean over seeds."""
     caption = (
         "Groups of rollouts of one task in which rewards differ, or with train.algorithm=rejection one that is trained "
         "on; others give no gradient. Mean over seeds, the band reaches from the least to the most."
@@ -146,7 +146,7 @@ def signal(figures: Mapping[str, list[Figures]]) -> Figure:
 
 
 def logged(arms: Arms) -> list[Figure]:
-    """What a trainer logs of the policy's course, and what its rollouts take; only of what it logs."""
+    """Plot what a trainer logs of the policy and the cost of rollouts, if it is logged."""
 
     def of(measure: str) -> Curves:
         return {arm: [run.logged(measure) for run in runs] for arm, runs in arms.items()}
@@ -192,7 +192,7 @@ def _tokens_per_s(run: Run) -> dict[int, float]:
 
 
 def differences(comparison: Comparison | None) -> Figure:
-    """Final accuracy against the baseline, with intervals and the margin."""
+    """Plot final accuracy against the baseline, with intervals and the margin."""
     pairs = list(reversed(comparison["pairs"])) if comparison else []
     data: list[Figure] = []
     if pairs and comparison:
@@ -228,7 +228,7 @@ def differences(comparison: Comparison | None) -> Figure:
 
 
 def cost_split(figures: Mapping[str, list[Figures]]) -> Figure:
-    """Seconds of a step by part."""
+    """Plot seconds of a step by part."""
     rows: dict[str, dict[str, float]] = {}
     for arm, runs in figures.items():
         timed = [(run["step_s"], run["shares"]) for run in runs if run["step_s"] is not None]
@@ -259,7 +259,7 @@ def cost_split(figures: Mapping[str, list[Figures]]) -> Figure:
 
 
 def rewrites(arms: Arms) -> Figure:
-    """Share of validation questions whose rewrite helped (up) or hurt (down), by step."""
+    """Plot the share of validation questions that a rewrite helped (up) or hurt (down), by step."""
     import polars as pl
 
     data: list[Figure] = []
@@ -303,7 +303,7 @@ def rewrites(arms: Arms) -> Figure:
 
 
 def turns(arms: Arms) -> Figure:
-    """How many answers rollouts of the last validation wrote; nothing where none wrote a second."""
+    """Plot the number of answers per rollout in the last validation, if any has several."""
     data: list[Figure] = []
     several = False  # one bar of 100 % says nothing
     for index, (arm, runs) in enumerate(arms.items()):
@@ -321,7 +321,7 @@ def turns(arms: Arms) -> Figure:
 
 
 def by_role(arms: Arms, key: str, title: str, y: str, form: str) -> Figure:
-    """A figure of each of several roles in the training rollouts of every step; none of more curves than can differ."""
+    """Plot a figure per role for each step's rollouts, unless there are too many curves."""
     from harness.compare.by_role import roles_table
 
     curves: dict[str, list[dict[int, float]]] = {}
@@ -344,7 +344,7 @@ def by_role(arms: Arms, key: str, title: str, y: str, form: str) -> Figure:
 
 
 def by_group(arms: Arms, column: str, title: str) -> Figure:
-    """Final accuracy within each difficulty or cluster, where it has several: bars, or dots where there are many."""
+    """Plot final accuracy by difficulty or cluster: bars, or dots if there are many groups."""
     import polars as pl
 
     means: dict[str, dict[str, float]] = {}
@@ -387,12 +387,12 @@ def by_group(arms: Arms, column: str, title: str) -> Figure:
 
 
 _FEW = 10
-"""Groups that bars fit beside each other."""
+"""Maximum number of groups that are shown as bars."""
 _LEVELS = ("easy", "medium", "hard", "extra")
 
 
 def tokens(arms: Arms, column: str, title: str) -> Figure:
-    """Histogram of tokens per rollout in the last validation."""
+    """Plot a histogram of tokens per rollout in the last validation."""
     import numpy as np
 
     values = {
@@ -419,7 +419,7 @@ def tokens(arms: Arms, column: str, title: str) -> Figure:
 
 
 def failures(figures: Mapping[str, list[Figures]]) -> Figure:
-    """Rollouts of the whole run that ended without a score, and answers that did not run."""
+    """Plot rollouts of the whole run without a score, and answers that did not execute."""
     causes = dict.fromkeys(
         cause for runs in figures.values() for run in runs for cause in run["failures"]
     )
@@ -440,6 +440,6 @@ def failures(figures: Mapping[str, list[Figures]]) -> Figure:
 
 
 def _ended(run: Run, column: str) -> list[Any]:
-    """A column over the rollouts of the last validation that ended well."""
+    """Return a column for the rollouts of the last validation that ended normally."""
     rows = run.validation()
     return list(rows.filter(outcome="ok")[column])

@@ -1,4 +1,4 @@
-"""The episodes that a report can be browsed for: a stated sample, the same questions from every run."""
+"""Episodes to browse in a report: a fixed sample with the same questions from every run."""
 
 from __future__ import annotations
 
@@ -23,18 +23,21 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TEXT_LIMIT = 6000
-"""Characters of one prompt or answer that are kept."""
+"""Maximum number of characters kept of one prompt or answer."""
 _TRAIN_SHARE = 0.2
 Shown = dict[str, Any]
 """What the page shows of something, by the names of its script."""
 
 
 def sample(arms: Mapping[str, Sequence[Run]], cap: int) -> Shown:
-    """At most `cap` episodes: of every run's last validation the same questions, and some of its last training step.
+    """Return at most `cap` episodes of every run's last validation and last training step.
+
+    The validation questions are the same for every run.
 
     Returns:
-        `episodes` (rows with their calls), `texts` (each prompt text once; calls refer to it by number), `total`
-        (episodes that all runs hold), and `shown`.
+        `episodes` (rows with their calls), `texts` (each prompt text once; calls refer to it by
+        number),
+        `total` (number of episodes of all runs), and `shown`.
     """
     runs = [(arm, run) for arm, group in arms.items() for run in group if len(run.episodes)]
     total = sum(len(run.episodes) for _, run in runs)
@@ -71,10 +74,11 @@ def sample(arms: Mapping[str, Sequence[Run]], cap: int) -> Shown:
 
 
 def newest(arms: Mapping[str, Sequence[Run]], cap: int) -> Shown:
-    """The `cap` episodes that ended last, newest first, each without its calls: `opened` has them.
+    """Return the `cap` episodes that ended last, newest first, without calls (see `opened`).
 
     Returns:
-        What `sample` does; a row's `id` is its attempt's, or its place among the run's rows where those name none.
+        The keys of `sample`. A row's `id` is its attempt's or, without one, its position in the
+        run.
     """
     import polars as pl
 
@@ -85,7 +89,7 @@ def newest(arms: Mapping[str, Sequence[Run]], cap: int) -> Shown:
             rows.columns
         )  # not of published copies
         ended = pl.col("started_s") + pl.col("elapsed_s") if timed else pl.col("id").cast(float)
-        # An episode whose times are not known comes last.
+        # An episode with unknown times comes last.
         rows = rows.with_columns(ended=ended.fill_null(0.0))
         for row in rows.top_k(cap, by="ended").rows(named=True):
             name = str(row["attempt_id"] if timed else row["id"])
@@ -106,11 +110,11 @@ def newest(arms: Mapping[str, Sequence[Run]], cap: int) -> Shown:
 
 
 def opened(run: Run, name: str, calls: Sequence[Call] | None = None) -> Shown:
-    """What one of `newest` says when it is opened: `steps`, and the `texts` that they refer to.
+    """Return the `steps` of an episode of `newest` and the `texts` to which they refer.
 
     Args:
         name: Its `id`.
-        calls: Its calls in order, where the run does not hold them.
+        calls: Its calls in order, if the run does not have them.
 
     Raises:
         LookupError: The run has no such episode.
@@ -133,7 +137,7 @@ def opened(run: Run, name: str, calls: Sequence[Call] | None = None) -> Shown:
 
 
 def shown(run: Run, count: int) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """What `count` episodes of a run are: of its last validation, and a few of its last training step."""
+    """Return `count` episodes of a run's last validation, and some of its last training step."""
     import polars as pl
 
     train = run.training
@@ -143,7 +147,7 @@ def shown(run: Run, count: int) -> tuple[pl.DataFrame, pl.DataFrame]:
 
 
 def _spread(table: pl.DataFrame, count: int) -> pl.DataFrame:
-    """A fixed sample of questions: those with the smallest hash, so that all runs show the same."""
+    """Return a fixed sample of questions: those with the smallest hash, the same for all runs."""
     if len(table) <= count:
         return table
     ranks = [_rank(task) for task in table["task_id"]]
@@ -155,7 +159,7 @@ def _rank(task: str) -> str:
 
 
 def golds_of(run: Run) -> Mapping[str, str]:
-    """Golds of a run's tasks by question, where the task set is here and a question has but one."""
+    """Return golds by question, if the task set is installed and a question has only one."""
     return _golds(json.dumps(run.record["config"]["task"], sort_keys=True))
 
 
@@ -229,7 +233,7 @@ def _verdict(reward: float | None, low: float, high: float) -> str:
 
 
 def _steps(tools: list[Shown], calls: Sequence[Call], texts: dict[str, int]) -> list[Shown]:
-    """Calls of the model and of tools in the order in which they were made."""
+    """Return calls of the model and of tools in the order in which they were made."""
     steps: list[Shown] = []
     left = list(tools)
     for call in calls:
@@ -276,7 +280,7 @@ def _call(call: Call, texts: dict[str, int]) -> Shown:
 
 
 def _said(message: Mapping[str, object]) -> str:
-    """Words of a message, and the tools that it calls."""
+    """Return a message's text and its tool calls."""
     parts = [message[name] for name in ("content", "tool_calls") if message.get(name)]
     return "\n".join(
         part if isinstance(part, str) else json.dumps(part, ensure_ascii=False) for part in parts

@@ -1,4 +1,4 @@
-"""What figures are made of, as plotly's JSON: axes, lines with bands, bars, colours of arms."""
+"""Elements of figures as plotly JSON: axes, lines with bands, bars and colours of arms."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 COLOURS = ("#2a7de1", "#e07b00", "#1a9c6b", "#c2479b", "#8a6fe8", "#b5a000", "#d6483e", "#3aa5b8")
-"""Told apart by colour-blind readers and legible on white and on black; one an arm, in order."""
+"""One colour per arm, in order: distinct for colour-blind readers, legible on white and black."""
 
 
 DASHES = ("solid", "dash", "dot", "dashdot")
@@ -20,7 +20,7 @@ Curves = Mapping[str, Sequence[Mapping[int, float]]]
 
 
 def scaled(figure: Figure, span: tuple[float, float], graded: bool) -> Figure:
-    """Axes of accuracy or reward from end to end of what there can be; graded ones without percent."""
+    """Set axes of accuracy or reward to the full range, in percent unless graded."""
     (low, high), room = span, 0.04 * (span[1] - span[0])
     for axis, letter in (("xaxis", "x"), ("yaxis", "y")):
         if figure["layout"][axis]["title"]["text"] not in ("accuracy", "mean reward", "reward"):
@@ -38,10 +38,10 @@ def scaled(figure: Figure, span: tuple[float, float], graded: bool) -> Figure:
 def by_step(
     key: str, title: str, caption: str, y: str, curves: Curves, form: str = ".1%"
 ) -> Figure:
-    """Means of an arm's runs by step, with the range of its runs as a band.
+    """Return means of an arm's runs by step, with the range of its runs as a band.
 
     Args:
-        form: Of a value, as d3 has it.
+        form: Format of a value, in d3's syntax.
     """
     data: list[Figure] = []
     for index, (arm, found) in enumerate(curves.items()):
@@ -65,7 +65,7 @@ def banded(
     band: bool = True,
     form: str = ".1%",
 ) -> list[Figure]:
-    """Means of what several runs have at each place, as a line, and their range as a band."""
+    """Return means over several runs at each place as a line, and their range as a band."""
     means = [sum(found) / len(found) for found in values]
     mode = "lines+markers" if band or len(x) == 1 else "lines"
     line = trace_of(arm, mode, x, means, f"%{{y:{form}}} at step %{{x}}") | {"legendgroup": arm}
@@ -86,7 +86,7 @@ def banded(
 
 
 def trace_of(arm: str, mode: str, x: Iterable[float], y: Sequence[float], hover: str) -> Figure:
-    """A line, or points, of one arm."""
+    """Return a line, or points, of one arm."""
     return {
         "type": "scatter",
         "mode": mode,
@@ -98,7 +98,7 @@ def trace_of(arm: str, mode: str, x: Iterable[float], y: Sequence[float], hover:
 
 
 def bar_of(arm: str, index: int, x: Sequence[str], y: Sequence[float | None]) -> Figure:
-    """The bars of one arm."""
+    """Return the bars of one arm."""
     bar: Figure = {"type": "bar", "name": arm, "x": list(x), "y": list(y)}
     return bar | {"marker": {"color": colour_of(index)}, "hovertemplate": "%{y:.1%} %{x}"}
 
@@ -114,7 +114,7 @@ def figure_of(
     percent: bool = False,
     categories: bool = False,
 ) -> Figure:
-    """A whole figure: traces with title, caption and axes."""
+    """Return a whole figure: traces with title, caption and axes."""
     layout: Figure = {
         "xaxis": {"title": {"text": x}},
         "yaxis": {"title": {"text": y}},
@@ -136,10 +136,10 @@ def figure_of(
 
 
 def colour_of(index: int) -> str:
-    """The colour of an arm."""
+    """Return the colour of an arm."""
     return COLOURS[index % len(COLOURS)]
 
 
 def dash_of(index: int) -> str:
-    """How the lines of an arm are dashed, which tells it from the one with the same colour."""
+    """Return the dash style of an arm, which distinguishes arms of the same colour."""
     return DASHES[index // len(COLOURS) % len(DASHES)] if index >= len(COLOURS) else "solid"

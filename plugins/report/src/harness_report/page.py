@@ -1,4 +1,4 @@
-"""Puts a report together: data, charts, tables, episodes, in one HTML file."""
+"""Build a report in one HTML file: data, charts, tables and episodes."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 DIGITS = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;/=>?@^_`{|}~"
-"""Those of base 85, but `/` for `<`, on which elements end; `unpack` in page.js has the same."""
+"""The digits of base 85 with `/` for `<`, which ends elements; as in `unpack` in page.js."""
 EPISODES = 240
-"""Episodes in a report unless told otherwise."""
+"""Default number of episodes in a report."""
 COLUMNS = ("arm", "seed", "state", "step", "reward", "accuracy", "mean reward", "left")
-"""Of the table of runs."""
+"""Columns of the table of runs."""
 Contents = dict[str, Any]
-"""What a page says, by the names of its template."""
+"""Content of a page, by the names of its template."""
 
 
 def write_report(
@@ -80,7 +80,7 @@ def render(
     episodes: int = EPISODES,
     references: bool | None = None,
 ) -> str:
-    """The report as text."""
+    """Return the report as text."""
     from harness_report.episodes import sample
 
     comparison, compared_remarks = compared(selection, baseline, allow, margin)
@@ -116,7 +116,7 @@ def compared(
     allow: Iterable[str] = (),
     margin: float | None = None,
 ) -> tuple[Comparison | None, list[str]]:
-    """The comparison of what has finished, and what there is to say of it."""
+    """Return the comparison of finished runs and remarks on it."""
     from harness.compare.comparison import compare
 
     try:
@@ -129,7 +129,7 @@ def compared(
 
 
 def by_arm(runs: Iterable[Run], comparison: Comparison | None) -> dict[str, list[Run]]:
-    """Runs that have episodes by arm and seed, arms in the comparison's order."""
+    """Return runs with episodes by arm and seed, with arms in the comparison's order."""
     arms: dict[str, list[Run]] = (
         {arm["name"]: [] for arm in comparison["arms"]} if comparison else {}
     )
@@ -147,7 +147,7 @@ def contents(
     browser: Mapping[str, object],
     published: Sequence[Reference] = (),
 ) -> Contents:
-    """What a page says, by the names of its template."""
+    """Return the content of a page, by the names of its template."""
     figures = {arm: [measure(run) for run in runs] for arm, runs in arms.items()}
     found = tables(comparison, published) if comparison else role_tables(held_by_role(figures))
     manifest = (
@@ -174,7 +174,7 @@ def contents(
 
 
 def page(found: Contents) -> str:
-    """The page, whole and by itself."""
+    """Return the complete, self-contained page."""
     from plotly.offline import get_plotlyjs
 
     data = {name: found[name] for name in ("charts", "browser")}
@@ -194,7 +194,7 @@ def page(found: Contents) -> str:
 
 
 def blocks(found: Contents) -> dict[str, str]:
-    """The parts of a page that change while a run goes on, by name."""
+    """Return the parts of a page that change during a run, by name."""
     template = _template()
     return {
         name: "".join(block(template.new_context(found))) for name, block in template.blocks.items()
@@ -213,7 +213,7 @@ def _template() -> Template:
 
 
 def matrix(selection: Selection) -> list[dict[str, str]]:
-    """Where each run of a study stands, planned ones too, or each of several: cells by column, and its `folder`."""
+    """Return one row per run, planned ones included: cells by column, and its `folder`."""
     runs = {run.folder.id: run for run in selection.runs}
     seen = {str(job["run"]) for job in selection.jobs}
     planned = [
@@ -237,7 +237,7 @@ def matrix(selection: Selection) -> list[dict[str, str]]:
 
 
 def stands(run: Run) -> dict[str, str]:
-    """State of a run, and what `harness.monitor.cells` has of it."""
+    """Return a run's state and cells of `harness.monitor.cells`."""
     found, rewards = cells(run.progress), run.logged("rollout/reward")
     if rewards and not found["reward"]:  # of a finished run
         found["reward"] = f"{rewards[max(rewards)]:.3f}"
@@ -260,7 +260,7 @@ def _sections(found: Sequence[Table], manifest: Sequence[Table]) -> dict[str, li
 
 
 def _first(table: Table) -> Table:
-    """What a phone has room for before the rest: what was reached, by how much it differs, the verdict."""
+    """Return the table with result, difference and verdict first, for narrow screens."""
     late = {"seeds", "initial", "failed", "p", "unscored"}
     order = sorted(
         range(len(table.heads)), key=lambda index: not late.isdisjoint(table.heads[index].split())
@@ -273,7 +273,7 @@ def _first(table: Table) -> Table:
 
 
 def _headline(comparison: Comparison | None, arms: Mapping[str, list[Run]]) -> list[dict[str, Any]]:
-    """A few numbers that a reader looks for first."""
+    """Return the key figures at the top of a page."""
     if comparison is None:
         alone = len(arms) == 1
         return [
@@ -316,7 +316,7 @@ def _card(arm: str, run: Run) -> dict[str, Any]:
 
 
 def _cards(run: Run) -> list[dict[str, Any]]:
-    """Where a run that has not finished stands, a card for each figure."""
+    """Return one card per figure of an unfinished run."""
     now, failed = run.progress, measure(run)["failures"]
     doing = (
         f"{now.phase}: {now.done} of {now.expected} rollouts"
@@ -379,7 +379,7 @@ def _runs(runs: Sequence[Run]) -> Table:
 
 
 def _identity(runs: Sequence[Run]) -> Table:
-    """What must be identical: one value where it is, and how many where it is not."""
+    """Return what must be identical: the value, or the number of different values."""
     flat = [flatten(run.record["identity"]) for run in runs]
     different = {one.key for one in differences(runs)}
     rows = []
@@ -433,7 +433,7 @@ def _parity(runs: Sequence[Run]) -> Table:
 
 
 def _shadow(runs: Sequence[Run]) -> str:
-    """What the shadow checks of one agent's runs found, in a few words."""
+    """Return a summary of the shadow checks of one agent's runs."""
     found = [shadow for run in runs if (shadow := run.record.get("shadow")) is not None]
     if not found:
         return "not checked"
@@ -445,7 +445,7 @@ def _shadow(runs: Sequence[Run]) -> str:
 
 
 def _about(runs: Sequence[Run]) -> dict[str, str]:
-    """What was done, in the words of the command line."""
+    """Return a description of the runs, in command-line terms."""
     found: dict[str, dict[str, None]] = {"task": {}, "policy": {}, "agents": {}, "reward": {}}
     for run in runs:
         identity, config = run.record["identity"], run.record["config"]
@@ -457,14 +457,14 @@ def _about(runs: Sequence[Run]) -> dict[str, str]:
 
 
 def _reward(identity: Mapping[str, Any]) -> str:
-    """The reward with its weighted parts, where it has some."""
+    """Return the reward with its weighted parts, if any."""
     parts = identity.get("reward_options", {}).get("parts") or {}
     made_of = " + ".join(f"{part['weight']:g} {part['reward']}" for part in parts.values())
     return f"{identity['reward']} ({made_of})" if made_of else str(identity["reward"])
 
 
 def packed(text: str) -> str:
-    """Text deflated, in `DIGITS`, four bytes in five; `base64.b85encode` takes ten times as long."""
+    """Return deflated text in `DIGITS`. `base64.b85encode` is ten times slower."""
     import numpy as np
 
     data = zlib.compress(text.encode())

@@ -1,4 +1,7 @@
-"""What plugins for SQL import: `from harness_sql import ROLES, execute`. Names come from their homes when asked for."""
+"""Public names for SQL plugins: `from harness_sql import ROLES, execute`.
+
+Each name is imported from its module on first access.
+"""
 
 from __future__ import annotations
 

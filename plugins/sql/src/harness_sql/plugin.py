@@ -1,4 +1,4 @@
-"""What the SQL plugin offers: the environment `sql`, two programs over it, task sets and rewards."""
+"""Register the SQL plugin: the environment `sql`, two programs, task sets and rewards."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _SPIDERS = (
         ("dev",),
     ),
 )
-"""Spider and its variants: name, class, summary, splits."""
+"""Spider and its variants: name, class, summary and splits."""
 _graded = partial(RewardSpec, graded=True)
 _task_set = partial(TaskSetSpec, environment="sql")
 _SPIDER = (("cpu", "cpu-spider"), ("cuda", "qwen-1.5b"), ("npu", "qwen-1.5b"))

@@ -24,16 +24,16 @@ GOLDS = (
     "SELECT title FROM concert ORDER BY year DESC LIMIT 3",
     'SELECT "Straße" FROM "Verkäufe"',
 )
-"""Gold queries on the database that the parity scenarios are played on."""
+"""Gold queries on the database of the parity scenarios."""
 
 
 class SQLRewardContract(RewardContract):
-    """`RewardContract` for rewards whose tasks have a query as gold. Set `reward` to the reward's name."""
+    """`RewardContract` for rewards of gold queries. Set `reward` to the reward's name."""
 
     @pytest.fixture(scope="class")
     @classmethod
     def tasks(cls, tmp_path_factory: pytest.TempPathFactory) -> Sequence[Task]:
-        """Tasks with gold queries."""
+        """Return tasks with gold queries."""
         database = str(build_database(tmp_path_factory.mktemp("reward")))
         return [
             Task(f"t{n}", "contract", "val", "?", gold, "parity", data={DATABASE: database})
@@ -45,6 +45,6 @@ class SQLRewardContract(RewardContract):
     def unscorable(
         cls, tasks: Sequence[Task], tmp_path_factory: pytest.TempPathFactory
     ) -> Sequence[Task]:
-        """Tasks whose gold fails, and whose database is missing."""
+        """Return one task with a failing gold query and one with a missing database."""
         nowhere = str(tmp_path_factory.mktemp("unscorable") / "no.sqlite")
         return [replace(tasks[0], gold="SELECT nope"), replace(tasks[0], data={DATABASE: nowhere})]

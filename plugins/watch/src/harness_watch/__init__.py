@@ -6,4 +6,4 @@ HARNESS_API = 1
 COMMANDS: dict[str, tuple[str, str]] = {
     "watch": ("harness_watch.command", "Show a run or a study live, in a browser or as text.")
 }
-"""Command by name: module and summary, as in `harness.cli`."""
+"""Commands by name: module and summary, as in `harness.cli`."""

@@ -17,9 +17,9 @@ from harness.errors import UserError
 app = typer.Typer(add_completion=False)
 
 NICE = 5
-"""How far this process stands back behind the training that it watches."""
+"""Increment of this process's niceness, so that the watched training has priority."""
 AWAIT_S = 1.0
-"""Between two looks for a first run."""
+"""Interval of polling for a first run."""
 
 
 @app.command()
@@ -75,10 +75,10 @@ def watch(
 
 
 def _place(target: Path | None, runs_dir: Path) -> tuple[Path, str]:
-    """A folder, and what below it is shown first.
+    """Return a folder and the place in it to show first.
 
     Raises:
-        UserError: There is nothing to look at.
+        UserError: There is nothing to show.
     """
     from harness.compare.selection import located
 
@@ -101,7 +101,7 @@ def _begun(runs_dir: Path) -> list[Path]:
 
 
 def _came(runs_dir: Path) -> bool:
-    """Waits for a run to show; False where Ctrl-C came first."""
+    """Wait for a run to appear. Return False on Ctrl-C."""
     if not _begun(runs_dir):
         results().print(
             f"waiting for the first run below {runs_dir}: harness train starts one", soft_wrap=True

@@ -1,4 +1,4 @@
-"""One run folder, read as it grows: rows from where reading stopped, the record where it changed."""
+"""Follow a growing run folder: read new rows, and the record after changes."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from harness.results.tables import episodes_table, step_rows, steps_table
 from harness.trainers import Progress
 
 QUIET_S = 10.0
-"""Between looks at whether a process holds a run that writes nothing."""
+"""Interval of checks whether a process holds a run that writes nothing."""
 MOST_CHUNKS = 100
-"""Of a table that grows, before it is laid out anew."""
+"""Maximum number of chunks of a growing table before it is rechunked."""
 GROWING = ("logs/episodes-*.jsonl", "logs/steps-*.jsonl")
 TABLES = ("*.parquet",)
 GONE = "The folder is gone; this is what it held."
@@ -74,7 +74,10 @@ class Feed(Follower):
 
     @property
     def steps(self) -> pl.DataFrame:
-        """One row a step, as `harness.results.tables` makes it; of the step under way no figures of its rollouts."""
+        """Return one row per step, as in `harness.results.tables`.
+
+        The current step has no figures of its rollouts.
+        """
         rows = [self._steps[step] for step in sorted(self._steps)]
         over = [
             {name: of for name, of in row.items() if not name.startswith("rollout/")}
@@ -87,7 +90,7 @@ class Feed(Follower):
 
     @property
     def whole(self) -> int:
-        """The last step whose rollouts have all ended: those that end first are the short ones, which say little."""
+        """The last step with all rollouts ended. Those that end first are short and say little."""
         ended = {
             step: row["rollout/rollouts"]
             for step, row in self._steps.items()
@@ -98,20 +101,20 @@ class Feed(Follower):
 
     @property
     def rewritten(self) -> bool:
-        """Whether a file holds less than was read of it: rows were set aside for a resumption."""
+        """Whether a file is shorter than what was read, because a resumption set rows aside."""
         return any(
             not path.exists() or path.stat().st_size < read for path, read in self.offsets.items()
         )
 
 
 class Followed:
-    """A run folder; `look` gives the same `Run` until something changes in it.
+    """A run folder. `look` returns the same `Run` until something changes in it.
 
     Attributes:
-        run: As it was last read; None where it never could be.
-        trouble: What keeps it from being read, or who no longer writes it; empty where nothing does.
-        version: How often it was read.
-        era: How often reading began anew, since rows that were read are no longer there.
+        run: The run as last read; None if it has never been readable.
+        trouble: Why it cannot be read or is no longer written; empty without a problem.
+        version: Number of reads.
+        era: Number of restarts of reading, because rows that were read no longer exist.
     """
 
     def __init__(self, path: Path) -> None:
@@ -125,7 +128,7 @@ class Followed:
         self._quiet_since = -math.inf
 
     def look(self) -> Run | None:
-        """The run as its folder has it now."""
+        """Return the run as its folder has it now."""
         try:
             stamp = self._state()
         except OSError:
@@ -155,11 +158,11 @@ class Followed:
         return self.run
 
     def calls(self, attempt: str) -> list[Call] | None:
-        """The calls of an attempt, from the row logs of a run under way; None where its tables hold them."""
+        """Return an attempt's calls from a running run's logs; None if its tables have them."""
         return None if self._feed is None else calls_of(self.path / "logs", attempt)
 
     def _state(self) -> list[tuple[str, int, int]]:
-        """Name, time and size of every file that what is shown is made of."""
+        """Return name, time and size of every file that the content depends on."""
         record = self.path / "run.json"
         files = [
             record,
@@ -191,7 +194,7 @@ class Followed:
         self.run = run
 
     def _ask_who_holds_it(self) -> None:
-        """Whether the process that writes a run still does: by its lock, held here for the blink of an eye."""
+        """Check by a brief lock whether the process that writes a run still does."""
         running = self.run is not None and self.run.record["status"] == "running"
         if not running or time.monotonic() - self._quiet_since < QUIET_S:
             return
@@ -203,7 +206,7 @@ class Followed:
 
 
 def calls_of(logs: Path, attempt: str) -> list[Call]:
-    """The calls of an attempt in order, found in row logs that may be many gigabytes: they are searched, not read."""
+    """Return an attempt's calls in order by searching row logs, which may be many gigabytes."""
     found: list[Call] = []
     name = f'"{attempt}"'.encode()
     for path in sorted(logs.glob("transitions-*.jsonl")):

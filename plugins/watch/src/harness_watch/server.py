@@ -1,4 +1,4 @@
-"""The page and what changes of it, on loopback: HTML, then server-sent events."""
+"""Serve the page and its changes on loopback, as HTML and server-sent events."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ log = logging.getLogger(__name__)
 
 HOST = "127.0.0.1"
 NAMES = [HOST, "localhost"]
-"""What a request may call this server: another name is a page of somewhere else that was led here."""
+"""Host names that requests may use. Others come from pages of other sites (DNS rebinding)."""
 BEAT = 15
-"""Looks without news after which a line is sent all the same, so that a browser that went away is noticed."""
+"""Number of polls without news before a keep-alive line, which detects closed browsers."""
 MOST_STREAMS = 64
-"""Streams of events at once. There are more connections than that, so that a new page finds one."""
+"""Maximum number of concurrent event streams. It leaves connections free for new pages."""
 CONNECTIONS = 256
 POLICY = (
     "default-src 'none'; connect-src 'self'; img-src data:; style-src 'unsafe-inline'; script-src 'nonce-{}'; "
@@ -47,11 +47,11 @@ POLICY = (
 def application(
     view: View, start: str = HERE, over: Callable[[], bool] = lambda: False
 ) -> Starlette:
-    """The ASGI application.
+    """Return the ASGI application.
 
     Args:
-        start: The place that is shown where none is named.
-        over: Whether the server is about to end, and with it every stream of events.
+        start: The default place.
+        over: Whether the server is about to end, with all event streams.
     """
     lock = asyncio.Lock()
     streams = OpenStreams()
@@ -111,14 +111,14 @@ def application(
 
 
 class OpenStreams:
-    """The streams of events that are open. The oldest ends where they are too many; a browser asks for it again."""
+    """The open event streams. Too many end the oldest; its browser reconnects."""
 
     def __init__(self) -> None:
         self._open: dict[object, None] = {}
 
     @contextmanager
     def opened(self) -> Iterator[Callable[[], bool]]:
-        """Count a stream while it is open; the value says whether it may go on."""
+        """Count a stream while it is open. The yielded function returns whether it may continue."""
         mine = object()
         self._open[mine] = None
         if len(self._open) > MOST_STREAMS:
@@ -131,7 +131,7 @@ class OpenStreams:
 
 
 def change(sent: State | None, now: State) -> str:
-    """What a page that shows one state needs for the next, as JSON."""
+    """Return the changes from the sent state to the current one, as JSON."""
     old = {} if sent is None else sent.blocks
     reset = sent is not None and sent.era != now.era
     shown = (

@@ -1,4 +1,4 @@
-"""The same facts as the page's, in plain lines."""
+"""The facts of the page as plain lines."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 SO_FAR_S = 15.0
-"""Between lines on a validation under way, which changes with every rollout."""
+"""Minimum interval between lines on a running validation, which changes with every rollout."""
 EPISODES = 8
-"""Of the newest, as many lines."""
+"""Number of newest episodes shown, one line each."""
 
 
 def show(view: View, at: str, console: Console) -> None:
-    """Show a place until what is there has ended: refreshed on a terminal, a line for each change elsewhere."""
+    """Show a place until it has ended, refreshed on a terminal, else one line per change."""
     if console.is_terminal:
         from rich.live import Live
 
@@ -53,7 +53,7 @@ def _states(view: View, at: str) -> Iterator[State]:
 
 
 def lines(found: Contents) -> Iterator[str]:
-    """What there is to say, a line for each fact, the same as long as the fact is."""
+    """Yield one line per fact. A line is unchanged while its fact is."""
     if not found["matrix"]:
         yield f"{found['title']}: {found['live'].said}"
     for row in found["matrix"]:
@@ -96,6 +96,6 @@ def _screen(found: Contents) -> RenderableType:
 
 
 def _last(traces: list[dict[str, list[float]]]) -> str | None:
-    """The newest value of a curve, of its first arm."""
+    """Return the newest value of a curve, for its first arm."""
     line = next((trace for trace in traces if len(trace["x"])), None)
     return None if line is None else f"{line['y'][-1]:.4g} at step {line['x'][-1]}"

@@ -1,4 +1,4 @@
-"""A run, a study or a folder of runs, as the report's page has it, built anew where something changed."""
+"""A run, a study or a folder of runs as shown on the page, rebuilt after changes."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
     from harness.compare.keys import Comparison
 
 EVERY_S = 1.0
-"""Between looks at the files."""
+"""Minimum interval between reads of the files."""
 NEWEST = 200
-"""Episodes that are listed."""
+"""Number of listed episodes."""
 MOST_PLACES = 64
-"""Places of which the state is kept; the one that nothing looked at for longest is built again when it is wanted."""
+"""Number of cached places. The least recently used one is evicted."""
 MOST_CHARS = 4096
-"""Length of a place's name."""
+"""Maximum length of a place's name."""
 HERE = "."
-"""The place that everything else is below."""
+"""The root place."""
 Mark = tuple[object, ...]
-"""Equal as long as nothing changed."""
+"""A value that is equal while nothing changes."""
 
 
 class Live(NamedTuple):
-    """What the page says of itself; `at` and `up` are places, `below` is what begins those below."""
+    """Live state of a page. `at` and `up` are places; `below` is the prefix of places below it."""
 
     at: str
     state: str
@@ -48,11 +48,11 @@ class Live(NamedTuple):
 
 @dataclass(frozen=True)
 class State:
-    """What a place shows.
+    """The content of a place.
 
     Attributes:
         charts: As JSON.
-        era: Changes where episodes that were shown are no longer there.
+        era: A number that changes when shown episodes no longer exist.
     """
 
     found: Contents
@@ -62,7 +62,7 @@ class State:
 
 
 class View:
-    """What is below a folder; places are its folders by their path from there.
+    """The content of a folder. Places are its folders by relative path.
 
     Args:
         root: A run, a study, or a folder of runs.
@@ -76,11 +76,11 @@ class View:
         self._looked: dict[str, float] = {}
 
     def look(self, at: str) -> State:
-        """What a place shows now, as it was a moment ago where that is less than a second.
+        """Return the content of a place, at most a second old.
 
         Raises:
             LookupError: There is no such place.
-            UserError: It cannot be read, and never could.
+            UserError: It has never been readable.
         """
         at, path = self._place(at)
         now, known = time.monotonic(), self._known.get(at)
@@ -109,10 +109,10 @@ class View:
         return self._known[at][1]
 
     def opened(self, at: str, run: str, episode: str) -> dict[str, object]:
-        """The calls of an episode, as `harness_report.episodes.opened` gives them.
+        """Return the calls of an episode, as `harness_report.episodes.opened` does.
 
         Raises:
-            LookupError: There is none such.
+            LookupError: There is no such episode.
         """
         for one in self._runs(self._place(at)[1])[0]:
             if one.run is not None and one.run.id == run:
@@ -120,7 +120,7 @@ class View:
         raise LookupError(run)
 
     def _place(self, at: str) -> tuple[str, Path]:
-        """Return the one spelling of a place, by which its state is kept, and its path.
+        """Return the canonical name of a place, which is its cache key, and its path.
 
         Raises:
             LookupError: There is no such place.
@@ -139,7 +139,7 @@ class View:
         raise LookupError(at)
 
     def _runs(self, path: Path) -> tuple[list[Followed], Mark]:
-        """The runs of a place, each looked at, and a mark of what else it shows."""
+        """Return the refreshed runs of a place and a mark of its other content."""
         if _held(path, STUDY_FILE):
             try:
                 names = [job["run"] for job in read_state(path)["jobs"]]
@@ -199,7 +199,7 @@ class View:
         return replace(chosen, runs=kept)
 
     def _compare(self, at: str, chosen: Selection, runs: Sequence[Followed]) -> Contents:
-        """What a page says of runs; compared again where another has finished."""
+        """Return the page's content for runs, with a new comparison after another run finishes."""
         mark = tuple(
             (one.path, one.version) for one in runs if one.run is not None and one.run.finished
         )
@@ -220,7 +220,7 @@ def _held(path: Path, name: str) -> bool:
 
 
 def _said(found: Contents, runs: Sequence[Followed]) -> tuple[str, str]:
-    """Of what kind the state of a place is, and what is said of it."""
+    """Return the kind of a place's state and its description."""
     trouble = next((one.trouble for one in runs if one.trouble), "")
     records = [one.run.record["status"] for one in runs if one.run is not None]
     if trouble and (
@@ -252,7 +252,7 @@ def _counted(states: Sequence[str]) -> str:
 
 
 def _folder(path: Path, runs: Sequence[Followed]) -> Contents:
-    """A list to choose from, newest first."""
+    """Return a list of runs to choose from, newest first."""
     rows = [*_studies(path), *_listed(runs)]
     columns = ("run", *COLUMNS[2:], "agent", "trained roles", "seed")
     found = contents(

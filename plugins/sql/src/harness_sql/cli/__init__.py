@@ -1,4 +1,4 @@
-"""Commands that know SQL; `harness` lists them beside its own."""
+"""Commands for SQL, which `harness` lists together with its own."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "reward": ("harness_sql.cli.reward", "Audit the reward."),
     "score": ("harness_sql.cli.score", "Score one query against its gold."),
 }
-"""Command by name: module and summary, as in `harness.cli`."""
+"""Commands by name: module and summary, as in `harness.cli`."""

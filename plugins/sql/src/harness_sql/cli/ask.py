@@ -93,7 +93,7 @@ def run(
 async def _attempt(
     agent: Agent, request: RolloutRequest, endpoint: Endpoint, roles: Mapping[str, Endpoint]
 ) -> Attempt:
-    """One attempt, through a gateway of its own."""
+    """Run one attempt through its own gateway."""
     import httpx
 
     from harness.gateway.server import GatewayServer

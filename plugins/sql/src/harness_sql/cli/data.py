@@ -57,7 +57,7 @@ TaskOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 GROUP = "harness.data"
-"""Entry points of plugins' own data: functions, each of them a command under its name."""
+"""Entry points of plugins' data commands: functions, each registered under its name."""
 _BUNDLED = ("pocket", "pocket_probe", "medical")
 _BUNDLED_NAMES = f"{', '.join(_BUNDLED[:-1])} and {_BUNDLED[-1]}"
 SEEDS = (3, 8)
@@ -140,7 +140,10 @@ def check(
 
 
 def _detectable(seeds: int, sizes: Sequence[int]) -> float:
-    """The smallest difference that can be found where nothing but single answers varies, half of which are right."""
+    """Return the smallest detectable difference if half of the answers are right.
+
+    Only the variance of single answers counts.
+    """
     from harness.compare.power import Variances
 
     return Variances(0, 0, 0, 0, 0.5, tuple(sizes), seeds, "single answers").detectable(

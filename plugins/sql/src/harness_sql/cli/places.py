@@ -1,15 +1,15 @@
-"""Where something was found, on one line."""
+"""Format the places of a finding on one line."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 SHOWN = 5
-"""Places and clusters that one line names."""
+"""Number of places and clusters shown on one line."""
 
 
 def places(found: Sequence[str], between: str = ", ") -> str:
-    """`questions.jsonl, line 3, line 5 and 2 more`."""
+    """Return for example `questions.jsonl, line 3, line 5 and 2 more`."""
     shown, last = [], ""
     for place in found[:SHOWN]:
         file, _, where = place.rpartition(", ")

@@ -1,4 +1,4 @@
-"""Which data is prepared: that of task sets here, and that of plugins."""
+"""List prepared data of the task sets here and of plugins."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ if TYPE_CHECKING:
     from harness_sql.tasks.prepared.verify import Verified
 
 PREPARED = "harness.prepared"
-"""Entry points of data that plugins prepare: modules that follow `Prepared`."""
+"""Entry points of plugins' prepared data: modules that follow `Prepared`."""
 
 
 class Prepared(Protocol):
     """A plugin's prepared data."""
 
     def state(self) -> dict[str, str]:
-        """Its row of `harness data list`: name, folder, state, detail."""
+        """Return its row of `harness data list`: name, folder, state and detail."""
         ...
 
     def verify(self, folder: Path | None = None) -> Verified:
-        """Hold its files against its manifest."""
+        """Compare its files with its manifest."""
         ...
 
 
 def layouts() -> dict[str, Layout]:
-    """Of the task sets that are prepared, by name."""
+    """Return the layouts of the prepared task sets, by name."""
     from harness_sql.tasks.bird.layout import BIRD
     from harness_sql.tasks.spider.layout import LAYOUTS
 
@@ -38,7 +38,7 @@ def layouts() -> dict[str, Layout]:
 
 
 def prepared() -> dict[str, Prepared]:
-    """Modules of plugins that prepare data, by task set."""
+    """Return plugins' modules that prepare data, by task set."""
     found = {}
     for point in sorted(entry_points(group=PREPARED), key=lambda point: point.name):
         with suppress(Exception):  # `harness plugins` says what is broken
@@ -47,7 +47,7 @@ def prepared() -> dict[str, Prepared]:
 
 
 def state(layout: Layout) -> dict[str, str]:
-    """A row of `harness data list`."""
+    """Return a row of `harness data list`."""
     from harness_sql.tasks.prepared.verify import check_prepared, read_manifest
 
     folder = layout.default_folder()

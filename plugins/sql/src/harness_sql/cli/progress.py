@@ -1,4 +1,4 @@
-"""How far the preparation of data is."""
+"""Show the progress of preparing data."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def progress_bar() -> Iterator[Progress]:
-    """A progress bar on stderr, one line per kind of work."""
+    """Yield a callback for a progress bar on stderr, with one line per kind of work."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())

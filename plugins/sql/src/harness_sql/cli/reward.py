@@ -1,4 +1,4 @@
-"""`harness reward`: how the reward stands up to attacks."""
+"""`harness reward`: measure how a reward withstands attacks."""
 
 from __future__ import annotations
 
@@ -146,7 +146,10 @@ def _audit_judge(
 
 
 def _agreement(labels: list[Label], values: list[float | None]) -> dict[str, Any]:
-    """How the judge's values lie to the labels, questions taken as independent, with 95 % intervals."""
+    """Return how the judge's values agree with the labels, with 95 % intervals.
+
+    Questions count as independent.
+    """
     import polars as pl
 
     from harness.compare.estimates import accuracy

@@ -1,4 +1,4 @@
-"""`harness score`: the verdict on one prediction, or on each line of a file."""
+"""`harness score`: return the verdict on one prediction, or on each line of a file."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def score(
 
 
 def _score_lines(file: Path, judge: Callable[[str, str, str], Match], as_json: bool) -> int:
-    """Prints a verdict for each pair and returns the exit status."""
+    """Print a verdict for each pair and return the exit status."""
     status = 0
     try:
         with file.open("rb") as lines:

@@ -1,4 +1,4 @@
-"""What `harness data check` says of a task set other than `files`: its questions, their gold queries, agents' tools."""
+"""Check task sets other than `files` for `harness data check`: questions, gold and tools."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from harness_sql.sqlite.environment import database_of
 from harness_sql.tasks.files.checking import Progress, gold_error
 
 _SHOWN = 100
-"""Characters of a description that a line shows."""
+"""Number of description characters shown on a line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class OfferedTool:
     """A tool of some tasks.
 
     Attributes:
-        problem: What is wrong with it, in words; empty: nothing.
+        problem: A description of the tool's problem, or an empty string.
     """
 
     name: str
@@ -41,11 +41,11 @@ class OfferedTool:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Questions of the splits that a training reads, and what their agents are offered.
+    """Questions of the splits that a training reads, and the tools of their agents.
 
     Attributes:
-        gold_queries: How many golds are queries, which were all run.
-        gold_failed: Ids of tasks whose gold query does not run, by its error.
+        gold_queries: Number of gold queries, all of which were executed.
+        gold_failed: Ids of tasks with a failing gold query, by its error.
     """
 
     ok: bool
@@ -57,7 +57,7 @@ class Offer:
 
 
 def offered(config: Config, progress: Progress) -> Offer:
-    """Load the splits of a configuration's task set, look at every tool of their tasks and run each gold query.
+    """Load the splits of a configuration's task set, check every tool and run each gold query.
 
     Raises:
         TaskSetError: They do not load.
@@ -97,7 +97,7 @@ def offered(config: Config, progress: Progress) -> Offer:
 
 
 def problem_of(tool: Tool) -> str:
-    """Why servers or frameworks would refuse a tool's definition; empty where they would not."""
+    """Return why servers or frameworks would reject a tool's definition, or an empty string."""
     if not re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", tool.name):
         return "its name is not 1 to 64 letters, digits, _ and -"
     if tool.parameters.get("type") != "object":
@@ -110,10 +110,10 @@ def problem_of(tool: Tool) -> str:
 
 
 def check_tools(config: Config, as_json: bool) -> None:
-    """Print what is offered, a line a tool.
+    """Print the tools, one line each.
 
     Raises:
-        typer.Exit: Something is wrong with a tool, or a gold query fails; status 1.
+        typer.Exit: A tool is invalid or a gold query fails; status 1.
         TaskSetError: The tasks do not load.
     """
     with progress_bar() as progress:

@@ -1,1 +1,1 @@
-"""Rewards of queries, and of answers in words about databases."""
+"""Rewards for queries and for answers in words about databases."""

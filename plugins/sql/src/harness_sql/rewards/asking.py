@@ -1,4 +1,4 @@
-"""Asks a judge, any OpenAI-compatible endpoint, for grades: what it is sent, and what counts as a reply."""
+"""Request grades from a judge at an OpenAI-compatible endpoint and parse its replies."""
 
 from __future__ import annotations
 
@@ -38,23 +38,23 @@ professionalism: its tone and form are what one would send to a customer.
 An answer that does not answer the question gets 0.0 in accuracy and completeness."""
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 20.0
-"""Between tries, doubled each time; a server that names a time is given that."""
+"""Wait between attempts, doubled each time. A `Retry-After` header takes precedence."""
 _UNSTRUCTURED = frozenset({400, 415, 422, 501})
-"""How endpoints refuse a `response_format` that they do not know."""
+"""Status codes with which endpoints reject an unknown `response_format`."""
 _AGAIN = frozenset({408, 409, 425, 429})
 _HIDDEN = re.compile(
     r"[<>&\x7f-\x9f\u00ad\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\U000e0000-\U000e0fff]"
 )
-"""What could forge the marks, and what nobody sees."""
+"""Characters that could forge the markers, and invisible characters."""
 _FENCED = re.compile(r"```(?:json)?\n(.*)\n```", re.DOTALL)
 
 
 class Unjudged(Exception):
-    """No grades: why, in a line."""
+    """The judge gave no grades. The message is one line with the reason."""
 
 
 class _Again(Exception):
-    """This try gave none, another may."""
+    """This attempt failed, but another may succeed."""
 
     def __init__(self, why: str, wait_s: float | None = None) -> None:
         super().__init__(why)
@@ -62,7 +62,7 @@ class _Again(Exception):
 
 
 def data_block(data: Mapping[str, str]) -> str:
-    """Data between marks that nothing in them can forge, every invisible character as an escape."""
+    """Return data between markers that it cannot forge. Invisible characters are escaped."""
     text = json.dumps(data, ensure_ascii=False, sort_keys=True).encode("utf-8", "replace").decode()
     return f"<data>\n{_HIDDEN.sub(_escaped, text)}\n</data>"
 
@@ -73,10 +73,10 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def grades_of(text: object, criteria: Sequence[str]) -> dict[str, float]:
-    """The grades of a reply.
+    """Return the grades of a reply.
 
     Raises:
-        ValueError: It is anything but one JSON object with a number from 0 to 1 for each criterion.
+        ValueError: It is not one JSON object with a number from 0 to 1 for each criterion.
     """
     if not isinstance(text, str) or not text.strip():
         raise ValueError("the reply is empty")
@@ -95,7 +95,7 @@ def grades_of(text: object, criteria: Sequence[str]) -> dict[str, float]:
 
 
 def fits(grades: object, criteria: Sequence[str]) -> bool:
-    """Whether there is a number from 0 to 1 for each criterion and nothing else."""
+    """Return whether there is a number from 0 to 1 for each criterion and nothing else."""
     return (
         isinstance(grades, dict)
         and grades.keys() == set(criteria)
@@ -113,12 +113,13 @@ def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class JudgeClient:
-    """Asks one model at one endpoint. One instance belongs to one event loop.
+    """Client for one model at one endpoint. An instance belongs to one event loop.
 
     Args:
-        key: Sent as a bearer's token and shown nowhere.
-        body: Of every request, but for its messages: the model and how it samples.
-        timeout_s: Deadline of one answer's grades, all tries and the waits between them included.
+        key: API key, sent as a bearer token and never displayed.
+        body: Fields of every request except its messages: the model and sampling parameters.
+        timeout_s: Deadline of one answer's grades, including all attempts and the waits between
+            them.
     """
 
     def __init__(
@@ -146,10 +147,12 @@ class JudgeClient:
         self._structured = True
 
     async def grades(self, data: Mapping[str, str], ledger: Ledger) -> dict[str, float]:
-        """Grades of one answer.
+        """Return the grades of one answer.
 
         Raises:
-            Unjudged: The endpoint is down, slow, refuses, or replies with anything else, however often it is asked.
+            Unjudged: The endpoint is down, slow, rejects the request or sends invalid replies, on
+                every
+                attempt.
         """
         async with self._gate:
             end = time.monotonic() + self._timeout_s

@@ -1,7 +1,9 @@
-"""Replays attacks on execution accuracy against a database made for it.
+"""Replay attacks on execution accuracy against a temporary database.
 
-The reference's column is what the evaluator of taoyds/test-suite-sql-eval does by its code, as documented in
-`docs/evaluator.md`; it is not run here, since several of the attacks would hang it or change the database.
+The reference column is the behaviour of the evaluator of taoyds/test-suite-sql-eval according to
+its
+code, as documented in `docs/evaluator.md`. That evaluator is not executed here, because several
+attacks would hang it or change the database.
 """
 
 from __future__ import annotations
@@ -31,11 +33,11 @@ _ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) "
 
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """One way to be paid without answering, or to do harm.
+    """An attempt to get reward without an answer, or to do harm.
 
     Attributes:
-        expected: What it must score.
-        reference: What the reference evaluator gives, in words.
+        expected: The expected score.
+        reference: The verdict of the reference evaluator, in words.
     """
 
     name: str
@@ -47,7 +49,7 @@ class Attack:
 
 @dataclass(frozen=True, slots=True)
 class AuditRow:
-    """What one attack scored."""
+    """The score of one attack."""
 
     attack: str
     gold: str
@@ -58,7 +60,7 @@ class AuditRow:
     flags: tuple[str, ...]
     reason: str
     unchanged: bool
-    """Whether the database and its folder are as before."""
+    """Whether the database and its folder are unchanged."""
     elapsed_s: float
 
     @property
@@ -192,7 +194,7 @@ ATTACKS = (
 
 
 def audit(timeout_s: float = 1.0) -> list[AuditRow]:
-    """Scores every attack on a throw-away database.
+    """Score every attack on a temporary database.
 
     Args:
         timeout_s: Deadline of each execution.

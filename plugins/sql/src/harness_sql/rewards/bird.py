@@ -1,7 +1,9 @@
-"""The rewards `bird_accuracy`, `bird_soft_f1` and `bird_r_ves`: what BIRD's official scripts measure, on one database.
+"""The rewards `bird_accuracy`, `bird_soft_f1` and `bird_r_ves`: BIRD's official metrics.
 
-Source: Li et al. 2023, "Can LLM Already Serve as A Database Interface?"; `evaluation_ex.py`, `evaluation_f1.py` and
-`evaluation_ves.py` of bird-bench/mini_dev.
+Each task is judged on one database.
+
+Source: Li et al. 2023, "Can LLM Already Serve as A Database Interface?"; `evaluation_ex.py`,
+`evaluation_f1.py` and `evaluation_ves.py` of bird-bench/mini_dev.
 """
 
 from __future__ import annotations
@@ -35,19 +37,25 @@ Rows = Sequence[tuple[Any, ...]]
 _MAX_ROWS = 100_000
 _MAX_BYTES = 1 << 26
 _TIMES = 10
-"""A result of more than so many times gold's rows or bytes is not compared, if it passes the least limits, too."""
+"""A result with more than this multiple of gold's rows or bytes is too large to compare.
+
+The limits `_MAX_ROWS` and `_MAX_BYTES` are lower bounds.
+"""
 _VALUE_BYTES = 1_000_000
 _BUCKETS = ((2.0, 1.25), (1.0, 1.0), (0.5, 0.75), (0.25, 0.5))
-"""What a right answer is paid from a ratio of gold's time to its own on; below the last, `_SLOWEST`."""
+"""Lower bounds of the time ratio (gold's time to the answer's) and the reward from there on.
+
+A lower ratio gets `_SLOWEST`.
+"""
 _SLOWEST = 0.25
 
 
 class _BirdReward(OfQueries):
-    """Runs the answer and gold as they stand.
+    """Execute the answer and gold unchanged.
 
     Args:
         timeout_s: Deadline of each of the two.
-        cache_folder: Where gold results are shared between processes; none by default.
+        cache_folder: Folder of gold results that processes share; none by default.
     """
 
     def __init__(
@@ -57,11 +65,11 @@ class _BirdReward(OfQueries):
         self._cache = GoldCache(cache_folder)
 
     def value(self, gold: Rows, pred: Rows) -> tuple[float, str]:
-        """The value of a prediction's rows, and why."""
+        """Return the value of a prediction's rows and the reason."""
         raise NotImplementedError
 
     def _gold(self, path: str, sql: str) -> GoldResult | Verdict:
-        """Gold's result, or why there is nothing to judge by."""
+        """Return gold's result, or an unscored verdict if there is none."""
         limits = Limits(self._timeout_s, max_value_bytes=_VALUE_BYTES)
         try:
             gold = self._cache.get(path, content_hash(path), sql, limits)
@@ -110,11 +118,13 @@ class _BirdReward(OfQueries):
 
 
 class BirdAccuracy(_BirdReward):
-    """1 if the answer returns the same set of rows as gold, else 0: no order, no number of equal rows.
+    """Return 1 if the answer gives the same set of rows as gold, else 0.
+
+    Neither the order of rows nor the number of equal rows matters.
 
     Args:
         timeout_s: Deadline of the answer, and of gold.
-        cache_folder: Where gold results are shared between processes; none by default.
+        cache_folder: Folder of gold results that processes share; none by default.
     """
 
     version: ClassVar[str] = "bird_accuracy/1"
@@ -130,11 +140,11 @@ class BirdAccuracy(_BirdReward):
 
 
 class BirdSoftF1(_BirdReward):
-    """F1 over the cells of rows, the first row of the answer against the first of gold and so on, without repetitions.
+    """F1 over the cells of rows, comparing rows by position after removing duplicates.
 
     Args:
         timeout_s: Deadline of the answer, and of gold.
-        cache_folder: Where gold results are shared between processes; none by default.
+        cache_folder: Folder of gold results that processes share; none by default.
     """
 
     version: ClassVar[str] = "bird_soft_f1/1"
@@ -159,15 +169,23 @@ class BirdSoftF1(_BirdReward):
 
 
 class BirdRVes(BirdAccuracy):
-    """R-VES: 0 for a wrong answer; a right one is paid by the ratio of gold's time to its own, 0.5 to 1.118.
+    """R-VES: 0 for a wrong answer, else 0.5 to 1.118 by the ratio of gold's time to the answer's.
 
-    Times are measured, so a verdict is not reproducible: the same answer may be paid otherwise the next time, and gold
-    itself 1 or 0.866. One answer at a time is timed in a process, its runs and gold's by turns.
+    Times are measured, so that verdicts are not reproducible: the same answer may get another value
+    the
+    next time, and gold itself 1 or 0.866. A process times one answer at a time and alternates its
+    runs
+    with gold's.
 
     Args:
-        timeout_s: Deadline of each execution. Timed runs end once they took as long together; one of each is made.
-        runs: Timed runs of each; the official script has 100. Of 9 or fewer no ratio can be an outlier.
-        cache_folder: Where gold results are shared between processes; none by default. Times are not kept.
+        timeout_s: Deadline of each execution. Timed runs stop when they have taken this long
+            together,
+            after at least one of each.
+        runs: Number of timed runs of each. The official script has 100. With 9 or fewer, no ratio
+            can be
+            an outlier.
+        cache_folder: Folder of gold results that processes share; none by default. Times are not
+            kept.
     """
 
     version: ClassVar[str] = "bird_r_ves/1"
@@ -185,7 +203,7 @@ class BirdRVes(BirdAccuracy):
 
     @classmethod
     def identity(cls, options: Mapping[str, object]) -> dict[str, Any]:
-        """Deadline and number of runs, and that no verdict is reproducible."""
+        """Return the deadline and number of runs, marked as not reproducible."""
         given = inspect.signature(cls).bind_partial(**options)
         given.apply_defaults()
         return {name: given.arguments[name] for name in ("timeout_s", "runs")} | {
@@ -193,7 +211,10 @@ class BirdRVes(BirdAccuracy):
         }
 
     async def score(self, task: Task, attempt: Attempt) -> Verdict:
-        """The square root of what the official script pays, 0 to 1.118; unscored where `bird_accuracy` is."""
+        """Return the square root of the official reward, 0 to 1.118.
+
+        The attempt is unscored if `bird_accuracy` leaves it unscored.
+        """
         verdict = await super().score(task, attempt)
         if verdict.value is None:
             return verdict
@@ -230,11 +251,14 @@ class BirdRVes(BirdAccuracy):
 
 
 def time_ratio(ratios: Sequence[float]) -> float:
-    """The mean of ratios less those that lie three standard deviations or more from it; of equal ones, all count."""
+    """Return the mean of ratios within three standard deviations, or of all if they are equal."""
     mean, far = fmean(ratios), 3 * pstdev(ratios)
     return fmean([one for one in ratios if abs(one - mean) < far] or ratios)
 
 
 def paid(ratio: float) -> float:
-    """What R-VES pays a right answer before the square root, by the ratio of gold's time to its own."""
+    """Return the R-VES reward of a right answer, before the square root, by its time ratio.
+
+    The ratio is gold's time divided by the answer's.
+    """
     return next((reward for least, reward in _BUCKETS if ratio >= least), _SLOWEST)

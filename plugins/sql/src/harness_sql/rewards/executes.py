@@ -1,4 +1,4 @@
-"""The reward `executes`: 1 if the attempt ran a query, whatever it gave."""
+"""The reward `executes`: 1 if the attempt executed a query, whatever its result."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness_sql.sqlite.sandbox import Limits, execute
 
 
 class Executes:
-    """Looks for a query that worked among the attempt's calls of the database, else runs its answer.
+    """Look for a successful query among the attempt's tool calls, else execute its answer.
 
     Args:
         timeout_s: Deadline of the answer's execution.
@@ -24,7 +24,7 @@ class Executes:
         self._timeout_s = timeout_s
 
     def refuses(self, task: Task) -> str:
-        """A task without a database."""
+        """Refuse a task without a database."""
         return (
             ""
             if DATABASE in task.data
@@ -32,7 +32,7 @@ class Executes:
         )
 
     async def score(self, task: Task, attempt: Attempt) -> Verdict:
-        """1.0 or 0.0; unscored if the database fails."""
+        """Return 1.0 or 0.0, or unscored if the database fails."""
         tool = tool_of(task)
         if any(call.ok and call.tool == tool for call in attempt.tool_calls):
             return Verdict(1.0, "a query of the attempt executed")

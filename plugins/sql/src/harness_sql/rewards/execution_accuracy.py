@@ -14,16 +14,16 @@ from harness_sql.sqlite.gold import GoldCache
 
 
 class OfQueries:
-    """What rewards share that execute the answer and gold."""
+    """Base class of rewards that execute the answer and gold."""
 
     def refuses(self, task: Task) -> str:
-        """A task that has an answer in words and no query to execute."""
+        """Refuse a task that has an answer in words and no query to execute."""
         if task.data.get(GOLD_IS, "query") == "query":
             return ""
         return "it has an answer but no gold query. Add one, or name a reward that judges answers: --set reward.name=NAME"
 
     async def score(self, task: Task, attempt: Attempt) -> Verdict:
-        """Unscored if gold or the database fails."""
+        """Return the verdict, unscored if gold or the database fails."""
         return await asyncio.to_thread(
             self._judged, database_of(task), task.gold, attempt.answer or ""
         )
@@ -33,7 +33,7 @@ class OfQueries:
 
 
 def verdict_of(match: Match, flags: tuple[str, ...] = ()) -> Verdict:
-    """What a comparison means: 1.0, 0.0 or unscored. Flags given stand before its own."""
+    """Convert a comparison to a verdict: 1.0, 0.0 or unscored. The given flags come first."""
     return Verdict(
         None if match.match is None else float(match.match),
         match.reason,
@@ -42,13 +42,13 @@ def verdict_of(match: Match, flags: tuple[str, ...] = ()) -> Verdict:
 
 
 class ExecutionAccuracy(OfQueries):
-    """Runs the answer and gold and compares what they give.
+    """Execute the answer and gold and compare their results.
 
     Args:
         keep_distinct: Keep DISTINCT in both queries instead of dropping it.
-        plug_value: Also accept an answer that is right but for its values.
-        timeout_s: Deadline of one verdict, gold and prediction together.
-        cache_folder: Where gold results are shared between processes; none by default.
+        plug_value: Also accept an answer that is right except for its values.
+        timeout_s: Deadline of one verdict, for gold and prediction together.
+        cache_folder: Folder of gold results that processes share; none by default.
     """
 
     version = VERSION

@@ -1,4 +1,4 @@
-"""The reward `facts`: what of the gold answer an answer in words states, less what it makes up."""
+"""The reward `facts`: how many facts of the gold answer an answer states, minus invented ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_FACTS = 200
 MAX_ANSWER_CHARS = 20_000
 
 _SEPARATOR = re.compile(r"(?<!\d),|,(?!\d{3}(?!\d))|[、;\n]")
-"""Of gold's items; a comma that groups digits parts nothing."""
+"""Separator of gold's items. A comma that groups digits is not a separator."""
 _NUMBER = re.compile(
     r"(?<![a-z0-9_.])([-−+]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?)(?:\s?(%|万|亿|(?:thousand|million|billion)\b))?"
 )
@@ -37,11 +37,11 @@ _EXACT = Context(prec=3 * _MAX_DIGITS, rounding=ROUND_HALF_UP)
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number as it is written.
+    """A number as written.
 
     Attributes:
-        digits: Without its unit.
-        unit: What it is multiplied by; a percentage counts as its share and as its digits.
+        digits: The number without its unit.
+        unit: The factor. A percentage counts both as a share and as its digits.
     """
 
     digits: Decimal
@@ -53,7 +53,7 @@ class Number:
         return (value, self.digits) if self.unit < 1 else (value,)
 
     def states(self, value: Decimal) -> bool:
-        """Whether it is the value, exactly or rounded to the decimals that it shows."""
+        """Return whether it is the value, exactly or rounded to the decimals shown."""
         decimals = -int(self.digits.as_tuple().exponent)
         for unit in {self.unit, Decimal(1)} if self.unit < 1 else {self.unit}:
             shown = _EXACT.divide(value, unit)
@@ -69,12 +69,15 @@ class Number:
 
 
 class Facts:
-    """Compares numbers as numbers and names as text, in Chinese and in English."""
+    """Compare numbers as numbers and names as text, in Chinese and in English."""
 
     version = "facts/1"
 
     async def score(self, task: Task, attempt: Attempt) -> Verdict:
-        """F1 of facts stated, facts missing and numbers made up; unscored where gold has no facts."""
+        """Return F1 over facts stated, facts missing and numbers invented.
+
+        The attempt is unscored if gold has no facts.
+        """
         try:
             facts = await asyncio.to_thread(facts_of, task)
         except GoldFails as error:
@@ -87,10 +90,10 @@ class Facts:
 
 
 def facts_of(task: Task) -> list[str]:
-    """What an answer has to state: `data["facts"]`, else the items of the gold answer, else gold's cells.
+    """Return `data["facts"]`, else the items of the gold answer, else the cells of its result.
 
     Raises:
-        GoldFails: The gold query gives nothing.
+        GoldFails: The gold query has no result.
     """
     given: Any = task.data.get("facts")
     if given is None and (words := in_words(task)):
@@ -107,19 +110,19 @@ def facts_of(task: Task) -> list[str]:
 
 
 def _written(cell: str | float) -> str:
-    """A cell as an answer would state it, no number with an exponent."""
+    """Return a cell as an answer would state it, without an exponent."""
     return (
         f"{Decimal(repr(cell)):f}" if isinstance(cell, float) and math.isfinite(cell) else str(cell)
     )
 
 
 def plain(text: str) -> str:
-    """Text as facts are compared: NFKC (full-width digits and signs are plain), lower case."""
+    """Normalize text for comparison: NFKC (full-width digits become plain) and lower case."""
     return unicodedata.normalize("NFKC", text).casefold()
 
 
 def numbers_of(text: str) -> list[Number]:
-    """Every number that a plain text states; one of very many digits is a name."""
+    """Return every number in a plain text. A number with too many digits counts as a name."""
     found = (_number(one) for one in _NUMBER.finditer(text))
     return [number for number in found if number is not None]
 

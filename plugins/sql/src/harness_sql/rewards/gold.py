@@ -1,4 +1,4 @@
-"""What is known to be right about a task, for rewards that read answers in words."""
+"""Gold data of a task, for rewards that read answers in words."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from harness_sql.sqlite.gold import GoldResult
 
 
 class GoldFails(ValueError):
-    """A gold query without a result: nothing can be said of any answer."""
+    """A gold query has no result, so that no answer can be judged."""
 
 
 def has_query(task: Task) -> bool:
-    """Whether its gold is a query on its database."""
+    """Return whether the task's gold is a query on its database."""
     return DATABASE in task.data and task.data.get(GOLD_IS, "query") == "query"
 
 
 def in_words(task: Task) -> str:
-    """The gold answer in words; empty where there is none."""
+    """Return the gold answer in words, or an empty string if there is none."""
     return str(task.data.get(ANSWER) or ("" if has_query(task) else task.gold)).strip()
 
 
 def result_of(task: Task) -> GoldResult:
-    """What the gold query gives; blocks.
+    """Return the result of the gold query. This call blocks.
 
     Raises:
-        GoldFails: It gives nothing.
+        GoldFails: It has no result.
     """
     result = gold_result(database_of(task), task.gold)
     if result.error is not None:

@@ -1,4 +1,4 @@
-"""The reward `hybrid`: other rewards, weighted and added up."""
+"""The reward `hybrid`: the weighted sum of other rewards."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from harness.records import Attempt, Task, Verdict
 from harness.scoring import checked
 
 DEFAULT = {"executes": 0.1, "judge": 1.0}
-"""Weights of the parts where none are named: a tenth for a query that executed, plus the judge's value."""
+"""Default weights of the parts: a tenth for an executed query, plus the judge's value."""
 
 
 class Hybrid:
-    """The sum of its parts' values times their weights, cut to the range from 0 to 1.
+    """The weighted sum of its parts' values, cut to the range from 0 to 1.
 
     Args:
-        parts: By name: `reward` (the name, where it is left out), `weight`, `options`.
-        judge: Options of the judge where no parts are named.
+        parts: By name: `reward` (by default the name), `weight`, `options`.
+        judge: Options of the judge if no parts are given.
     """
 
     version = "hybrid/1"
@@ -41,7 +41,7 @@ class Hybrid:
 
     @classmethod
     def identity(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Of every part its reward's version, its weight and what decides its value."""
+        """Return every part's reward version, weight and identity."""
         found = {}
         for name, part in _resolved(**options).items():
             spec = reward_spec(part["reward"])
@@ -54,20 +54,20 @@ class Hybrid:
         return {"parts": found}
 
     def keep_in(self, folder: Path) -> None:
-        """Give every part that keeps something a folder of its own."""
+        """Give every part that stores data its own folder."""
         for name, _, _, reward in self._parts:
             if hasattr(reward, "keep_in"):
                 reward.keep_in(folder / name)
 
     def refuses(self, task: Task) -> str:
-        """What the first part says that cannot judge the task."""
+        """Return the reason of the first part that cannot judge the task."""
         for name, _, _, reward in self._parts:
             if hasattr(reward, "refuses") and (why := reward.refuses(task)):
                 return f"{name}: {why}"
         return ""
 
     async def score(self, task: Task, attempt: Attempt) -> Verdict:
-        """The weighted sum; unscored as soon as a part is, and the parts after it are not asked."""
+        """Return the weighted sum. Stop at the first unscored part and return unscored."""
         parts: dict[str, float] = {}
         reasons: list[str] = []
         flags: dict[str, None] = {}
@@ -90,10 +90,10 @@ def _resolved(
     parts: Mapping[str, Mapping[str, object]] | None = None,
     judge: Mapping[str, object] | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Every part with its reward, weight and options.
+    """Return every part with its reward, weight and options.
 
     Raises:
-        ConfigError: A part is none.
+        ConfigError: A part is invalid.
     """
     if parts is None:
         own = {"judge": judge or {}}

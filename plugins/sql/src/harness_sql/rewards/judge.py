@@ -25,27 +25,32 @@ from harness_sql.sqlite.results import Execution, Limits, render
 
 CRITERIA = ("accuracy", "completeness", "clarity", "professionalism")
 _SHOWN = Limits(max_rows=50, max_text_chars=4000)
-"""What the judge sees of a gold query's result."""
+"""Limits of the gold query's result that the judge sees."""
 
 
 class Judge:
-    """Asks any OpenAI-compatible endpoint for a number from 0 to 1 for each criterion; their mean is the value.
+    """Request a number from 0 to 1 for each criterion from an OpenAI-compatible endpoint.
+
+    The value is the mean of the numbers.
 
     Args:
-        endpoint: URL of the API, which ends in `/v1` as a rule.
-        model: The name by which the endpoint knows the judge.
-        api_key_env: Name of the environment variable that holds the endpoint's key; the key itself stands nowhere.
-        criteria: What is graded, by name.
-        rubric: What the criteria mean and how strict to be; one for the default criteria by default.
-        rubric_file: A file with it instead.
+        endpoint: URL of the API, which usually ends in `/v1`.
+        model: The judge's name at the endpoint.
+        api_key_env: Name of the environment variable with the endpoint's key. The key itself is
+            never
+            recorded.
+        criteria: Names of the criteria.
+        rubric: Meaning of the criteria and how strict to be. The default covers the default
+            criteria.
+        rubric_file: A file with the rubric, instead of `rubric`.
         temperature: None leaves it to the endpoint.
-        max_tokens: Of one reply; None leaves it to the endpoint.
-        max_answer_chars: A longer answer is cut there for the judge, who is told so.
-        timeout_s: Deadline of one answer's grades, all tries included.
-        retries: Further tries where the endpoint is busy, down or replies with something else.
-        concurrency: Questions to the judge at once in one process.
-        request: Further fields of every request, for example `reasoning_effort`.
-        cache: Folder of grades that runs share; by default a run has one of its own.
+        max_tokens: Maximum length of one reply; None leaves it to the endpoint.
+        max_answer_chars: A longer answer is cut for the judge, with a note.
+        timeout_s: Deadline of one answer's grades, including all attempts.
+        retries: Number of retries if the endpoint is busy, down or sends an invalid reply.
+        concurrency: Number of concurrent requests to the judge in one process.
+        request: Additional fields of every request, for example `reasoning_effort`.
+        cache: Folder of grades that runs share. By default, each run has its own.
     """
 
     version = "judge/1"
@@ -108,7 +113,7 @@ class Judge:
 
     @classmethod
     def identity(cls, options: Mapping[str, object]) -> dict[str, Any]:
-        """What decides a grade: not where the judge is, nor how it is reached."""
+        """Return the options that determine a grade, without the judge's address and connection."""
         given = inspect.signature(cls).bind_partial(**options)
         given.apply_defaults()
         found = given.arguments
@@ -121,7 +126,7 @@ class Judge:
         }
 
     def keep_in(self, folder: Path) -> None:
-        """Where grades are kept, unless `cache` says so, and calls are counted."""
+        """Set the folder of the ledger, and of grades unless `cache` names one."""
         self._ledger = Ledger(folder)
         if self._cache is None:
             self._cache = folder / "judged"
@@ -136,7 +141,11 @@ class Judge:
             ) from error
 
     async def score(self, task: Task, attempt: Attempt) -> Verdict:
-        """The mean of the grades; 0 without a call for an empty answer; unscored where the judge gives none."""
+        """Return the mean of the grades.
+
+        An empty answer gets 0 without a request. The attempt is unscored if the judge gives no
+        grades.
+        """
         answer = attempt.answer or ""
         if not any(unicodedata.category(character)[0] not in "CZ" for character in answer):
             return Verdict(
@@ -171,7 +180,7 @@ class Judge:
         return self._kept
 
     def _shown(self, task: Task, answer: str) -> dict[str, str]:
-        """What the judge sees, by name."""
+        """Return the data that the judge sees, by name."""
         data = {"question": task.question, "answer": answer[: self._max_answer_chars]}
         if len(answer) > self._max_answer_chars:
             data["answer_cut"] = (
@@ -192,7 +201,7 @@ class Judge:
 
 
 def rubric_text(rubric: str, file: str | Path | None) -> str:
-    """The rubric as given, in a file, or the default one.
+    """Return the given rubric, from text or file, or the default one.
 
     Raises:
         ConfigError: Both are given, or the file cannot be read.

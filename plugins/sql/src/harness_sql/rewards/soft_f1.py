@@ -1,4 +1,4 @@
-"""The reward `soft_f1`: how near a query comes to gold, for models that seldom hit it."""
+"""The reward `soft_f1`: how close a query is to gold, for models that are seldom exact."""
 
 from __future__ import annotations
 
@@ -16,29 +16,32 @@ from harness_sql.sqlite.lexer import tokenize
 from harness_sql.sqlite.sandbox import Limits, execute
 
 WEIGHTS = {"parses": 0.05, "runs": 0.05, "tables": 0.1, "columns": 0.1, "cells": 0.3, "exact": 0.4}
-"""What each part of the value weighs."""
+"""Weight of each part of the value."""
 _UNREAD = re.compile(
     r"syntax error|incomplete input|unrecognized token|there is no query|one statement"
     r"|null character|can't encode|stack overflow|SQL logic error"
 )
-"""What is said of text that SQLite did not read to its end; the last of text whose words are too long to repeat."""
+"""Messages about text that SQLite could not parse. The last is for text too long to repeat."""
 _READING = frozenset({"select", "with", "values"})
 _WRITING = frozenset({"delete", "into", "update"})
-"""Of a statement that reads, no word unless it is quoted; SQLite looks for unknown tables before it asks to write."""
+"""Keywords that, unquoted, do not occur in a reading statement.
+
+They are needed because SQLite looks up tables before it asks the authorizer to write.
+"""
 _ROWS_BEYOND = 1000
 
 
 class SoftF1(ExecutionAccuracy):
-    """Execution accuracy, and below 1 the weighted mean of what is right about the query.
+    """Execution accuracy, or below 1 the weighted mean of the query's correct parts.
 
     Options are those of `execution_accuracy`.
     """
 
     version = f"soft_f1/2.{VERSION.rpartition('/')[2]}"
-    """Its own, and that of the execution accuracy in it."""
+    """Its own version and that of the execution accuracy in it."""
 
     async def score(self, task: Task, attempt: Attempt) -> Verdict:
-        """1 exactly where execution accuracy is 1; unscored where it is."""
+        """Return 1 exactly if execution accuracy is 1; unscored if it is unscored."""
         exact = await super().score(task, attempt)
         if exact.value is None:
             return exact
@@ -74,7 +77,7 @@ class SoftF1(ExecutionAccuracy):
 
 
 def f1(wanted: Collection[Hashable], found: Collection[Hashable]) -> float:
-    """Harmonic mean of the shares of both that the other has, as multisets; 1 where both are empty."""
+    """Return the F1 of two multisets, or 1 if both are empty."""
     if not wanted and not found:
         return 1.0
     return 2 * (Counter(wanted) & Counter(found)).total() / (len(wanted) + len(found))

@@ -1,4 +1,4 @@
-"""The program `self_correcting_sql`: write a query, look at what it gives, check it, rewrite it."""
+"""The program `self_correcting_sql`: write a query, execute it, check it, rewrite it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from harness_sql.self_correcting.prompts import PROMPTS, ROLES
 
 
 class SelfCorrectingSQL(Played):
-    """write -> execute -> check -> (end | rewrite -> execute -> check ...), the last query unchecked."""
+    """write -> execute -> check -> (end | rewrite -> ...); the last query is unchecked."""
 
     reference = "reference_sql"
     environment = "sql"

@@ -1,7 +1,7 @@
-"""The prompt texts that every framework sends, and how its replies are read.
+"""Prompt texts that every framework sends, and the parser of its replies.
 
-The texts are part of what must be identical between runs: `PROMPTS.hash` goes into every run record.
-Standard library only, so that anything may import it.
+The texts must be identical between runs, so that `PROMPTS.hash` is part of every run record.
+Standard library only, so that any module may import it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _QUERY = "\n\nQuery:\n```sql\n{sql}\n```\n\nResult:\n{result}"
 _REMARKS = "\n\nCheck:\n{remarks}"
 
 READING = "2: last block tagged sql or sqlite, else the last block; no text of reasoning"
-"""Version of how replies are read, part of the prompts' hash: another one gives other answers to the same replies."""
+"""Version of the reply parser. It is part of the prompts' hash, because it affects the answers."""
 
 # A tag is a word alone on the fence's line; on one line with the query only `sql` and `sqlite` are tags.
 _FENCE = re.compile(
@@ -65,10 +65,11 @@ _REASONING_AFTER = re.compile(rf"{_REASONING_BEGINS}.*\Z", re.DOTALL | re.IGNORE
 
 
 def without_reasoning(reply: str) -> str:
-    """Return a reply without its text of reasoning: between `<think>` tags, before a closing or after an opening one.
+    """Return a reply without its reasoning in `<think>` tags, one of which may be missing.
 
-    Templates of some models open the reasoning in the prompt, so that the reply holds the closing tag alone; a reply
-    that is cut off holds the opening one alone.
+    Templates of some models open the reasoning in the prompt, so that the reply has only the
+    closing tag.
+    A truncated reply has only the opening tag.
     """
     reply = _REASONING.sub("", reply)
     reply = _REASONING_BEFORE.sub("", reply)
@@ -85,12 +86,12 @@ class Prompt:
 
     @property
     def messages(self) -> list[dict[str, str]]:
-        """The two messages of a chat completion request, in order."""
+        """Return the two messages of a chat completion request, in order."""
         return [{"role": "system", "content": self.system}, {"role": "user", "content": self.user}]
 
 
 class Prompts:
-    """Builds every prompt and reads every reply, so that no framework does either differently."""
+    """Build every prompt and parse every reply, so that all frameworks do both in the same way."""
 
     hash = hashlib.sha256(
         "\0".join(
@@ -107,17 +108,17 @@ class Prompts:
     ).hexdigest()[:16]
 
     def write(self, problem: Problem) -> Prompt:
-        """The prompt of `write_query`: schema, what else the task set tells, and question."""
+        """Return the prompt of `write_query`: schema, other context of the task, question."""
         return Prompt("write_query", _WRITE, self._task(problem))
 
     def check(self, problem: Problem, sql: str, result: str) -> Prompt:
-        """The prompt of `check_query`: adds the query and the text of its execution."""
+        """Return the prompt of `check_query`, which adds the query and its execution's text."""
         return Prompt(
             "check_query", _CHECK, self._task(problem) + _QUERY.format(sql=sql, result=result)
         )
 
     def rewrite(self, problem: Problem, sql: str, result: str, remarks: str) -> Prompt:
-        """The prompt of `rewrite_query`: adds the whole reply of the check."""
+        """Return the prompt of `rewrite_query`, which adds the whole reply of the check."""
         user = (
             self._task(problem)
             + _QUERY.format(sql=sql, result=result)
@@ -126,10 +127,12 @@ class Prompts:
         return Prompt("rewrite_query", _REWRITE, user)
 
     def parse_sql(self, reply: str) -> str:
-        """Return the query in a reply, without outer white space.
+        """Return the query in a reply, without surrounding white space.
 
-        It is the last fenced block that is tagged `sql` or `sqlite`, else the last block, else the whole reply; text of
-        reasoning is no part of a reply. A block that is never closed (a truncated reply) runs to the reply's end.
+        It is the last fenced block tagged `sql` or `sqlite`, else the last block, else the whole
+        reply.
+        Reasoning is ignored. A block that is never closed (a truncated reply) extends to the
+        reply's end.
         """
         reply = without_reasoning(reply)
         blocks = list(_FENCE.finditer(reply))
@@ -142,7 +145,10 @@ class Prompts:
         return (chosen[-1]["text"] if chosen else reply).strip()
 
     def approves(self, reply: str) -> bool:
-        """Whether a check ends in approval: the last verdict phrase counts; none, or one in reasoning, means no."""
+        """Return whether a check approves, by its last verdict phrase outside of reasoning.
+
+        A check without a verdict phrase does not approve.
+        """
         reply = without_reasoning(reply)
         return reply.rfind(APPROVED) > reply.rfind(REJECTED)
 

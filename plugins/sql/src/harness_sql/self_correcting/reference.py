@@ -1,4 +1,4 @@
-"""The self-correcting SQL agent in plain Python: what every framework plugin must do, call for call."""
+"""The self-correcting SQL agent in plain Python, which all plugins must match call for call."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from harness_sql.self_correcting.prompts import ROLES, Prompt
 
 
 class ReferenceSQL:
-    """write -> execute -> check -> (end | rewrite -> execute -> check ...), the last query unchecked."""
+    """write -> execute -> check -> (end | rewrite -> ...); the last query is unchecked."""
 
     roles = ROLES
 
@@ -26,6 +26,6 @@ class ReferenceSQL:
         return sql
 
     async def ask(self, toolbox: Toolbox, prompt: Prompt) -> str:
-        """One call of a role."""
+        """Make one call of a role and return its text."""
         reply = await toolbox.llm(prompt.role).complete(toolbox.http_client, prompt.messages)
         return reply.get("content") or ""

@@ -1,4 +1,4 @@
-"""The scripted episodes that every agent must get through exactly as the reference does."""
+"""Scripted episodes in which every agent must behave exactly as the reference does."""
 
 from __future__ import annotations
 
@@ -169,11 +169,12 @@ def build_database(folder: Path) -> Path:
 
 
 def stage(scenario: Scenario, folder: Path) -> tuple[Task, Problem]:
-    """The scenario's task and problem, over the scenarios' database."""
+    """Return the scenario's task and problem, on the scenarios' database."""
     path = folder / "parity.sqlite"
     if not path.exists():
         build_database(folder)
-    # One id for all, as the sessions of a task have: what an agent keeps by task must not mix rollouts.
+    # All scenarios share one id, as a task's sessions do: state that an agent keeps by task must
+    # not mix rollouts.
     data = {
         DATABASE_KEY: str(path),
         **({TOOL: scenario.options[TOOL]} if TOOL in scenario.options else {}),
@@ -186,9 +187,10 @@ def stage(scenario: Scenario, folder: Path) -> tuple[Task, Problem]:
 
 
 class Script:
-    """Plays a scenario's replies in order, whoever asks.
+    """Play a scenario's replies in order, for any caller.
 
-    To an agent with tools it offers each written query as a call of the first tool, and the last one as text.
+    An agent with tools gets each written query as a call of the first tool, and the last one as
+    text.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -242,12 +244,12 @@ QUERIES = (
     "DELETE FROM singer",
     "",
 )
-"""Queries of generated scenarios: right, empty, `0`, NULL, wrong, long, unicode, and refused by the sandbox."""
+"""Queries of generated scenarios: right, empty, `0`, NULL, wrong, long, unicode, refused."""
 GENERATED_QUESTIONS = (QUESTION, "Welche Straße? 哪条街? 🎵", "What is {question} with 100 %s?", "")
 
 
 def generate(random: Random, name: str) -> Scenario:
-    """Return a random scenario: drafts and checks by a grammar, now and then a reply of another kind."""
+    """Return a random scenario: drafts and checks by a grammar, with occasional other replies."""
     turns = random.randint(1, 5)
     few = random.sample(QUERIES, random.randint(1, 3))  # so that a query comes again, as in A, B, A
     replies: list[Reply] = []

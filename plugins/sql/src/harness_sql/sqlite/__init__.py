@@ -1,1 +1,1 @@
-"""SQLite databases: the environment, its sandbox, and how results of queries are compared."""
+"""SQLite databases: the environment, its sandbox and the comparison of query results."""

@@ -1,4 +1,4 @@
-"""Which files stand for a database, and what identifies their content."""
+"""Find the files of a database and identify their content."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _LAYOUT = """
 
 
 def content_hash(path: str) -> str:
-    """SHA-256 of a file, kept until its size, one of its times or its inode changes.
+    """Return the SHA-256 of a file, cached until its size, timestamps or inode change.
 
-    The time of the last change of the file's state is among them: unlike that of its content, it cannot be set back.
+    The cache key includes ctime, which cannot be set back, unlike mtime.
 
     Raises:
         OSError: The file cannot be read.
@@ -40,9 +40,10 @@ def content_hash(path: str) -> str:
 
 
 def fingerprint(path: str | Path) -> str:
-    """SHA-256 over a database and the databases beside it, names and contents, read anew whatever the files' times say.
+    """Return a SHA-256 over the names and contents of a database and its sibling databases.
 
-    Empty where there is no database at the path.
+    Files are always read, whatever their timestamps. The result is empty if there is no database
+    at the path.
     """
     file = Path(path)
     digest = hashlib.sha256()
@@ -57,10 +58,11 @@ def fingerprint(path: str | Path) -> str:
 
 
 def databases_of(path: str | Path) -> tuple[str, ...]:
-    """The database files on which a query is judged.
+    """Return the database files on which a query is judged, sorted.
 
-    A folder stands for every `*.sqlite` in it. A file stands for itself and for those `*.sqlite` beside it
-    that have the same tables and columns: the further databases of a test suite. The result is sorted.
+    A folder includes every `*.sqlite` file in it. A file includes itself and the `*.sqlite` files
+    in
+    the same folder that have the same tables and columns: the other databases of a test suite.
     """
     name = os.fspath(path)
     known = _siblings.get(name)

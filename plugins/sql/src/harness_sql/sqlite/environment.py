@@ -1,4 +1,4 @@
-"""The environment `sql`: one read-only SQLite database a task, and a tool that queries it."""
+"""The environment `sql`: one read-only SQLite database per task and a tool that queries it."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from harness.records import Task
 from harness_sql.sqlite.sandbox import Limits, execute, render
 
 DATABASE = "database"
-"""Where a task's data name its SQLite file."""
+"""Key in a task's data for the path of its SQLite file."""
 GOLD_IS = "gold_is"
-"""Where a task's data say what its gold is: `answer` for an answer in words; else, and by default, it is a query."""
+"""Key in a task's data for the kind of its gold: `answer` (in words) or `query` (default)."""
 ANSWER = "answer"
-"""Where a task's data have an answer in words beside a gold query."""
+"""Key in a task's data for an answer in words, in addition to a gold query."""
 TOOL = "tool"
-"""Where a task's data name the tool, if not `query_database`; empty: there is none."""
+"""Key in a task's data for the tool's name, by default `query_database`. Empty means no tool."""
 
 _MAGIC = b"SQLite format 3\0"
 _QUERY = re.compile(r"\W*(select|with|values)\b", re.IGNORECASE)
 _COMPARED = Limits(timeout_s=10.0, max_rows=10_000, max_result_bytes=1 << 24)
-"""Of a query whose result is compared with those of other answers to the same question."""
+"""Limits for queries that `meaning` executes to compare answers to the same question."""
 
 
 def database_of(task: Task) -> str:
-    """The SQLite file of a task of this environment."""
+    """Return the SQLite file of a task of this environment."""
     return str(task.data[DATABASE])
 
 
 def tool_of(task: Task) -> str:
-    """The name of the tool that a task's agent is given; empty where it is given none."""
+    """Return the name of the tool that a task's agent gets, or an empty string if it gets none."""
     return str(task.data.get(TOOL, SQLEnvironment.tools[0].name))
 
 
 class SQLEnvironment(Environment):
-    """Queries run in the sandbox: read-only, with a deadline, the result cut to rows and characters."""
+    """Run queries in the sandbox: read-only, with a deadline and limits on rows and characters."""
 
     tools = (
         Tool(
@@ -59,7 +59,7 @@ class SQLEnvironment(Environment):
         return {DATABASE: database_of(task), "limits": dict(limits), **named}
 
     def tools_for(self, payload: Mapping[str, Any]) -> tuple[Tool, ...]:
-        """The one tool, under the name that the task gives it; or none."""
+        """Return the tool under the name that the task gives it, or no tool."""
         name = payload.get(TOOL, self.tools[0].name)
         return (replace(self.tools[0], name=name),) if name else ()
 
@@ -88,7 +88,11 @@ class SQLEnvironment(Environment):
         return Observation(render(result, limits), result.ok)
 
     async def meaning(self, task: Task, answer: str) -> str | None:
-        """What a query gives, rows in order where it asks for one; one that fails has no vote. Words stand for them."""
+        """Return the result of a query as text, with rows in order only if the query has ORDER BY.
+
+        Return None for a query that fails, so that it gets no vote. Return an answer in words as it
+        is, normalized.
+        """
         if not _QUERY.match(answer):
             return plain(answer)
         result = await asyncio.to_thread(execute, database_of(task), answer, _COMPARED)
@@ -99,5 +103,5 @@ class SQLEnvironment(Environment):
 
 
 def _number(value: object) -> Any:
-    """1.0 as 1, which it is equal to."""
+    """Return a whole float such as 1.0 as an integer, because the two are equal."""
     return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -1,10 +1,10 @@
-"""Execution accuracy: does a query give the same result as the gold query?
+"""Execution accuracy: check whether a query gives the same result as the gold query.
 
-The verdicts of the Spider test-suite evaluator wherever they are sound; every place where this one differs is
-named by a flag on the verdict and explained in `docs/evaluator.md`. Standard library only.
+Verdicts follow the Spider test-suite evaluator wherever it is sound. A flag on the verdict names
+each difference, and `docs/evaluator.md` explains it. Standard library only.
 
-Source: Zhong et al. 2020, "Semantic Evaluation for Text-to-SQL with Distilled Test Suites"; `eval_exec_match`
-of taoyds/test-suite-sql-eval.
+Source: Zhong et al. 2020, "Semantic Evaluation for Text-to-SQL with Distilled Test Suites";
+`eval_exec_match` of taoyds/test-suite-sql-eval.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from harness_sql.sqlite.sandbox import Execution, Limits, execute
 VERSION = "execution_accuracy/2"
 
 MAX_PREDICTION_CHARS = 20_000
-"""A longer prediction is no match and is not looked at."""
+"""A longer prediction is no match and is not executed."""
 MAX_PLUGGED = 1000
-"""How many fillings of a prediction's values are tried with `plug_value`; the reference has no limit."""
+"""Maximum number of value substitutions tried with `plug_value`. The reference has no limit."""
 
 FLAGS = {
     "database_missing": "unscored: no file at the path",
@@ -68,11 +68,11 @@ _MAX_REASON_CHARS = 300
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Whether a prediction matches gold.
+    """The verdict on whether a prediction matches gold.
 
     Attributes:
-        match: The verdict, or None when there cannot be one (unscored).
-        reason: One line: why.
+        match: The verdict, or None if the prediction is unscored.
+        reason: One line that explains the verdict.
         flags: Names from `FLAGS`.
     """
 
@@ -109,20 +109,24 @@ def evaluate(
     timeout_s: float = 10.0,
     cache: GoldCache | None = None,
 ) -> Match:
-    """Judges a prediction against gold on one database or on all of a test suite's.
+    """Judge a prediction against gold on one database or on all databases of a test suite.
+
+    Never raises for anything that a query or a file can do.
 
     Args:
-        db_path: A SQLite file (with the test suite's further databases beside it, if any) or their folder.
+        db_path: A SQLite file (possibly with the test suite's other databases in the same folder)
+            or
+            their folder.
         gold: The gold query.
         pred: The predicted query.
         keep_distinct: Keep DISTINCT in both queries instead of dropping it.
-        plug_value: Also try the prediction with its values replaced by gold's, in every way.
-        timeout_s: Deadline of the verdict: of all that is executed for it, waiting for others not counted. Gold has
-            half of it, the prediction what gold leaves, whether gold was executed now or before.
-        cache: Where gold results are kept; one shared by the process by default.
-
-    Returns:
-        The verdict. Never raises for anything that a query or a file can do.
+        plug_value: Also try the prediction with its values replaced by gold's, in every
+            combination.
+        timeout_s: Deadline for all executions of one verdict, without time spent waiting for
+            others.
+            Gold gets half of it and the prediction the rest. The time of a cached gold result
+            counts.
+        cache: Cache of gold results. By default, the process shares one.
     """
     paths = databases_of(db_path)
     if not paths:
@@ -142,7 +146,7 @@ def evaluate(
 
 
 def _once(key: _Key, judge: _Judge) -> Match:
-    """The verdict on a pair, kept for when it is asked for again; by whoever asks meanwhile it is waited for."""
+    """Return the verdict on a pair and cache it. Concurrent callers wait for the first result."""
     _, gold, pred, keep_distinct, *_ = key
     with _lock:
         other = _judging.get(key)
@@ -169,7 +173,10 @@ def _once(key: _Key, judge: _Judge) -> Match:
 def gold_result(
     db_path: str | Path, gold: str, *, as_is: bool = False, timeout_s: float = 30.0
 ) -> GoldResult:
-    """What a gold query gives on one database, executed as `evaluate` does (DISTINCT dropped), or as it stands."""
+    """Return the result of a gold query on one database.
+
+    DISTINCT is dropped as in `evaluate`, unless `as_is` is set.
+    """
     path = str(db_path)
     sql = gold if as_is else prepared(gold, keep_distinct=False)[0]
     try:
@@ -182,17 +189,17 @@ def gold_result(
 
 
 def forget() -> None:
-    """Drops the verdicts and gold results that this process keeps."""
+    """Clear the verdicts and gold results that this process caches."""
     _verdicts.clear()
     _gold_cache.clear()
 
 
 class _Judge:
-    """One verdict on one or several databases, under one deadline.
+    """Compute one verdict on one or several databases, under one deadline.
 
     Attributes:
-        out_of_memory: Whether some query had too little, so that another time the verdict may be another.
-        changing: Whether some query asked for the time or a random number.
+        out_of_memory: Whether a query ran out of memory, so that another run may differ.
+        changing: Whether a query read the clock or a random number.
     """
 
     def __init__(
@@ -357,7 +364,7 @@ class _Judge:
 
 
 def prediction_failed(result: Execution, timeout_s: float) -> Match:
-    """The verdict on a prediction whose execution failed: wrong, or unscored where it is not to blame."""
+    """Return the verdict on a prediction that failed: wrong, or unscored if it is not to blame."""
     kind = result.error_type
     if kind == "timeout":
         return Match(
@@ -377,7 +384,7 @@ def prediction_failed(result: Execution, timeout_s: float) -> Match:
 
 
 def gold_failed(path: str, kind: str | None, error: str) -> Match:
-    """The verdict where gold has no result: unscored."""
+    """Return the verdict if gold has no result: unscored."""
     flag = {
         "timeout": "gold_timeout",
         "memory": "out_of_resources",
@@ -389,7 +396,7 @@ def gold_failed(path: str, kind: str | None, error: str) -> Match:
 
 
 def prepared(sql: str, keep_distinct: bool) -> tuple[str, bool]:
-    """The query as the reference executes it, and whether further statements followed it."""
+    """Return the query as the reference executes it, and whether more statements followed it."""
     sql = sql.replace("> =", ">=").replace("< =", "<=").replace("! =", "!=")
     statements = split_statements(sql) if ";" in sql else [sql]
     several = len(statements) > 1
@@ -416,7 +423,7 @@ def _difference(gold: GoldResult, result: Execution, ordered: bool) -> str:
 
 
 def _reference_sorts_apart(gold: list[Row], pred: list[Row], ordered: bool) -> bool:
-    """Whether the reference's quick rejection turns down two results that are in fact the same."""
+    """Return whether the reference's quick check rejects two results that are equal."""
     if not gold or len(gold[0]) == 1:
         return False
     types = [{type(value) for row in rows for value in row} for rows in (gold, pred)]

@@ -1,8 +1,8 @@
-"""How large a query becomes once SQLite has put every named part in the place of its name.
+"""Estimate how large a query becomes when SQLite expands its named parts.
 
-A part that uses the part before it twice, and so on, doubles with every name: a query of a few lines takes gigabytes
-and seconds before its first step, inside SQLite's compiler, which looks at no clock. So it is counted before, from
-the text alone. Standard library only.
+If each part uses the previous one twice, the size doubles with every name: a query of a few lines
+takes gigabytes and seconds in SQLite's compiler, before its first step and without any check of the
+deadline. The size is therefore estimated from the text before execution. Standard library only.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from math import log
 from harness_sql.sqlite.lexer import tokenize
 
 MAX_COPIES = 10_000
-"""Copies of SELECTs that a query may become: 0.1 s of compiling."""
+"""Maximum number of SELECTs after expansion: 0.1 s of compiling."""
 MAX_TERMS = 100_000
-"""Columns that one result column may become, where each stands for an expression: 0.2 s of compiling."""
+"""Maximum columns after expanding one result column of expressions: 0.2 s of compiling."""
 _LEVEL_CHARS = 15
-"""What a named part needs at least besides what it names: `SELECT`, `FROM`, parentheses, its own name."""
+"""Minimum length of a named part, without the names it uses."""
 _MAX_NESTING = 200
 _NO_COLUMNS = frozenset(
     "all and as asc between by case cast collate desc distinct else end escape exists false filter from glob in is "
@@ -28,7 +28,7 @@ _Group = list["str | _Group"]
 
 
 def expands_too_far(sql: str) -> bool:
-    """Whether a query is refused because its named parts, put in the place of their names, would be too many."""
+    """Return whether a query must be refused because its named parts expand too far."""
     selects = sql.lower().count("select")
     room = max(len(sql) / selects - _LEVEL_CHARS, 0) / 2 if selects else 0
     if room <= 1 or selects * log(room) < log(MAX_COPIES):
@@ -40,7 +40,7 @@ def expands_too_far(sql: str) -> bool:
 
 
 def _grouped(sql: str) -> _Group:
-    """Words, names and marks in lower case; what is in parentheses is a list of its own."""
+    """Return words, names and marks in lower case, with a nested list per pair of parentheses."""
     top: _Group = []
     path = [top]
     for token in tokenize(sql):
@@ -66,10 +66,11 @@ def _grouped(sql: str) -> _Group:
 
 
 class _Parts:
-    """The named parts of a query and what each becomes.
+    """The named parts of a query and their expanded sizes.
 
-    Counts are upper bounds: every column of an expression may stand for the largest expression below, and a name
-    means every part of that name, wherever it was given.
+    Counts are upper bounds: every column of an expression counts as the largest expression below
+    it,
+    and a name refers to every part of that name, wherever it is defined.
     """
 
     def __init__(self, query: _Group) -> None:
@@ -84,7 +85,7 @@ class _Parts:
         return self._copies(self.query) > MAX_COPIES or self._terms(self.query) > MAX_TERMS
 
     def _find(self, group: _Group) -> None:
-        """Notes `name [(columns)] AS [[NOT] MATERIALIZED] (SELECT ...)`."""
+        """Record each `name [(columns)] AS [[NOT] MATERIALIZED] (SELECT ...)`."""
         for place, item in enumerate(group):
             if isinstance(item, str):
                 continue
@@ -102,7 +103,7 @@ class _Parts:
                 self.definitions.add((id(group), at))
 
     def _uses(self, group: _Group) -> list[_Group]:
-        """The parts that stand in a group: those in parentheses, and once for each use those named."""
+        """Return the parts of a group: those in parentheses, and named parts once for each use."""
         found: list[_Group] = []
         for place, item in enumerate(group):
             if not isinstance(item, str):
@@ -137,7 +138,7 @@ class _Parts:
 
 
 def _widest(group: _Group) -> int:
-    """Columns in the result column of a SELECT that has most of them."""
+    """Return the largest number of columns in one result column of a SELECT."""
     widest = count = 0
     inside = False
     for place, item in enumerate(group):

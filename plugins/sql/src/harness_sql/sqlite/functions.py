@@ -1,9 +1,10 @@
-"""SQL functions that keep the deadline, for queries that work on long values.
+"""SQL functions that respect the deadline, for queries on long values.
 
-SQLite looks at its progress handler between the steps of a program, never inside one function, and some of its
-functions take time in proportion to the product of their arguments' lengths. The functions here give what SQLite's
-own give, for every type of argument: text and blobs by Python's linear algorithms, the rest by SQLite itself on a
-connection of its own. Each call looks at the clock first. Standard library only.
+SQLite calls its progress handler between the steps of a program, never inside one function, and the
+time of some functions grows with the product of their arguments' lengths. The functions here return
+the same results as SQLite's, for every type of argument: Python's linear algorithms handle text and
+blobs, and SQLite handles the rest on a separate connection. Each call checks the deadline first.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -19,14 +20,17 @@ _MAX_PRODUCT = 100_000_000
 _CONVERSION = re.compile(r"%[-+ #!0,]*(\*|\d+)?(?:\.(\*|\d+)?)?l{0,2}(.?)", re.DOTALL)
 _DIGITS = re.compile(r"[1-9]\d*")
 _LINEAR = (("hex", 1), ("quote", 1), ("upper", 1), ("lower", 1))
-"""Names and numbers of arguments."""
+"""Function names and argument counts."""
 _TIME_ARGUMENTS = {
     "date": (0,), "time": (0,), "datetime": (0,), "julianday": (0,), "unixepoch": (0,), "strftime": (1,),
     "timediff": (0, 1),
 }  # fmt: skip
-"""Date functions, with the positions of their times. `unixepoch` and `timediff` are younger than some SQLite libraries."""
+"""Date functions with the positions of their time arguments.
+
+Older SQLite libraries lack `unixepoch` and `timediff`.
+"""
 DATE_FUNCTIONS = frozenset(_TIME_ARGUMENTS)
-"""Functions that read the clock for some arguments: for `'now'`, and where the time is left out."""
+"""Functions that read the clock for some arguments: for `'now'`, and if the time is left out."""
 CHANGING_FUNCTIONS = {
     "random": "random()",
     "randomblob": "randomblob()",
@@ -34,9 +38,9 @@ CHANGING_FUNCTIONS = {
     "current_time": "CURRENT_TIME",
     "current_timestamp": "CURRENT_TIMESTAMP",
 }
-"""Functions that give another value at another time for all arguments, and what reports call each."""
+"""Functions that vary between calls for all arguments, with their names in reports."""
 _SECOND_FRACTIONS = frozenset({"subsec", "subsecond"})
-"""As the only argument they ask for the clock in SQLite 3.42 and later."""
+"""As the only argument, these read the clock in SQLite 3.42 and later."""
 
 
 class TooLate(Exception):
@@ -44,14 +48,18 @@ class TooLate(Exception):
 
 
 class Functions:
-    """What SQLite calls instead of its own functions.
+    """Functions that SQLite calls instead of its own.
 
-    A function raises `OverflowError` for what SQLite calls too big, `TooLate` after the deadline, and SQLite's
-    own error, of which `problem` keeps the text, for anything else. SQLite itself fails before the call if a text
-    is not UTF-8; `problem` is None then. `clock_reads` collects how date functions asked for the current time.
+    A function raises `OverflowError` if SQLite would report "too big", `TooLate` after the
+    deadline, and
+    SQLite's own error for anything else; `problem` then holds the error's text. If a text is not
+    UTF-8,
+    SQLite itself fails before the call, and `problem` is None. `clock_reads` collects how date
+    functions
+    requested the current time.
 
     Args:
-        late: Says whether the deadline has passed.
+        late: Returns whether the deadline has passed.
     """
 
     def __init__(self, late: Callable[[], bool]) -> None:
@@ -62,20 +70,21 @@ class Functions:
         self._own: sqlite3.Connection | None = None
 
     def set_max_bytes(self, count: int) -> None:
-        """Sets the length limit of values, in bytes."""
+        """Set the length limit of values, in bytes."""
         self._max_bytes = count
         if self._own is not None:
             self._own.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, count)
 
     def install_printf(self, connection: sqlite3.Connection) -> None:
-        """Replaces `printf` and `format` alone: SQLite's count to two billion before they give up."""
+        """Replace only `printf` and `format`. SQLite's count to two billion before they fail."""
         for name in ("printf", "format"):
             connection.create_function(name, -1, self.printf, deterministic=True)
 
     def install(self, connection: sqlite3.Connection) -> None:
-        """Replaces every function that takes long for long values, but for JSON's.
+        """Replace every function that is slow on long values, except JSON functions.
 
-        Values of JSON functions carry a mark that functions written in Python can neither see nor set.
+        Values of JSON functions carry a mark that functions written in Python can neither see nor
+        set.
         """
         self.install_printf(connection)
         for name, count in _LINEAR:
@@ -100,7 +109,7 @@ class Functions:
             connection.create_function(name, count, function, deterministic=True)
 
     def printf(self, *arguments: Any) -> Any:
-        """SQLite's own printf, except that widths have a limit."""
+        """Run SQLite's own printf, with a limit on widths."""
         longest = _widest(arguments, self._check)
         if longest > _MAX_WIDTH:
             raise OverflowError
@@ -114,7 +123,7 @@ class Functions:
         return result
 
     def instr(self, text: object, part: object) -> Any:
-        """Position of a part, from 1, or 0."""
+        """Return the position of a part, counted from 1, or 0 if it does not occur."""
         if (
             isinstance(text, str | bytes)
             and isinstance(part, str | bytes)
@@ -125,7 +134,7 @@ class Functions:
         return self._by_product("instr", (text, part))
 
     def replace(self, text: object, old: object, new: object) -> Any:
-        """Text with every occurrence of a part replaced."""
+        """Return the text with every occurrence of a part replaced."""
         if not (isinstance(text, str) and isinstance(old, str) and isinstance(new, str)):
             return self._by_product("replace", (text, old, new))
         self._check()
@@ -204,7 +213,7 @@ class Functions:
 
 
 def _asks_for_now(time: object) -> bool:
-    """Return whether SQLite takes a time for the current one. It reads a text up to its first NUL."""
+    """Return whether SQLite reads a time as the current one. A text ends at its first NUL."""
     if isinstance(time, bytes):
         time = time.decode("latin-1")
     if not isinstance(time, str):
@@ -214,10 +223,11 @@ def _asks_for_now(time: object) -> bool:
 
 
 def _widest(arguments: tuple[object, ...], check: Callable[[], None]) -> int:
-    """The largest width or precision of a printf, as far as its format and the arguments that it names tell.
+    """Return the largest width or precision of a printf, from its format and arguments.
 
     Args:
-        check: Called for each conversion: a long argument takes 30 ms, and there may be a hundred.
+        check: Called for each conversion, because a long argument takes 30 ms and there may be a
+            hundred.
     """
     if not arguments or arguments[0] is None:
         return 0
@@ -228,7 +238,7 @@ def _widest(arguments: tuple[object, ...], check: Callable[[], None]) -> int:
         for width in conversion.group(1, 2):
             digits = width or "0"
             if width == "*":
-                # SQLite would read a text as a number: look at all of its digits.
+                # SQLite would read a text as a number, so that all of its digits count.
                 digits = str(arguments[used] if used < len(arguments) else 0).replace("e", "0000")
                 used += 1
             longest = max([longest, *(int(found[:12]) for found in _DIGITS.findall(digits))])

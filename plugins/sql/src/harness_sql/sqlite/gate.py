@@ -1,7 +1,8 @@
-"""Executions beside each other, and one at a time where memory ran out.
+"""Run executions concurrently, and exclusively after one ran out of memory.
 
-SQLite counts its heap for the whole process, so a query may fail because of what others hold. Whoever failed for
-want of memory runs once more while nothing else does: what fails then is to blame itself. Standard library only.
+SQLite counts its heap for the whole process, so that a query may fail because of memory that other
+queries hold. A query that runs out of memory is retried exclusively: if it fails again, the query
+itself is the cause. Standard library only.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from contextlib import contextmanager
 
 
 class Gate:
-    """Lets many in beside each other, or one alone.
+    """Admit many executions at a time, or one exclusively.
 
-    Whoever was alone leaves the gate open to others for as long, so that they have half of the time at least.
+    After an exclusive execution, the gate stays open to others for the same duration, so that they
+    get
+    at least half of the time.
     """
 
     def __init__(self) -> None:
@@ -27,7 +30,7 @@ class Gate:
 
     @contextmanager
     def beside(self) -> Iterator[None]:
-        """Waits until nobody is alone or about to be."""
+        """Wait until no execution is exclusive or waiting to be, then enter."""
         with self._changed:
             while self._closed:
                 self._changed.wait()
@@ -42,7 +45,7 @@ class Gate:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Waits until nobody is inside; every execution has a deadline, so this ends."""
+        """Wait until no execution is inside. The wait ends, since each has a deadline."""
         with self._changed:
             while self._closed or time.monotonic() < self._open_until:
                 self._changed.wait(None if self._closed else self._open_until - time.monotonic())
@@ -70,5 +73,5 @@ _malloc_trim = _trimmer()
 
 
 def return_memory() -> None:
-    """Gives freed memory back to the system: glibc would keep what each thread once used for that thread alone."""
+    """Return freed memory to the system. By default, glibc keeps it for the same thread."""
     _malloc_trim(0)

@@ -21,9 +21,11 @@ _MAX_BYTES = 1 << 28
 
 @dataclass(frozen=True, slots=True)
 class GoldResult:
-    """What a gold query gives on one database; `error` says why there is nothing.
+    """The result of a gold query on one database, or `error` if there is none.
 
-    `size_bytes` is counted as `Limits.max_result_bytes` counts, `elapsed_s` is what it took when it was executed.
+    `size_bytes` is counted as for `Limits.max_result_bytes`. `elapsed_s` is the time of the
+    original
+    execution.
     """
 
     columns: tuple[str, ...] = ()
@@ -35,15 +37,15 @@ class GoldResult:
     error: str | None = None
     error_type: str | None = None
     changing: frozenset[str] = frozenset()
-    """What the query asks for that is different at another time, as in `Execution.changing`."""
+    """Inputs of the query that change over time, as in `Execution.changing`."""
 
 
 class GoldCache:
-    """Keeps gold results in memory and, given a folder, on disk, so that other processes need not compute them.
+    """Cache gold results in memory and, optionally, in a folder that processes share.
 
     Args:
-        folder: Where to keep results; one small JSON file each, written whole or not at all.
-        max_bytes: What is kept in memory, by what the rows and the query take there.
+        folder: Folder of results, one small JSON file each, written atomically.
+        max_bytes: Memory limit, counted as the size of rows and queries in memory.
     """
 
     def __init__(self, folder: str | Path | None = None, max_bytes: int = 1 << 27) -> None:
@@ -51,13 +53,13 @@ class GoldCache:
         self._kept: Kept[tuple[str, str], GoldResult] = Kept(max_bytes)
 
     def clear(self) -> None:
-        """Drops what is in memory."""
+        """Clear the results in memory."""
         self._kept.clear()
 
     def get(self, path: str, digest: str, sql: str, limits: Limits) -> GoldResult:
         """Return the result of a gold query on a database with this content hash.
 
-        Failures are not kept, nor are results that are different at another time.
+        Failures and results that change over time are not cached.
         """
         key = (digest, sql)
         known = self._kept.get(key)
@@ -112,7 +114,8 @@ class GoldCache:
             "reads": sorted(result.reads),
             "size_bytes": result.size_bytes,
             "elapsed_s": result.elapsed_s,
-            # Always empty. Files of versions that judged a query by its text lack it, and are not used.
+            # Always empty. Files from versions that judged a query by its text lack this key and
+            # are ignored.
             "changing": sorted(result.changing),
         }
         with contextlib.suppress(OSError):  # a full disk must not cost a verdict

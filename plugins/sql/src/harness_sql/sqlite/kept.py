@@ -1,4 +1,4 @@
-"""Results that are kept because computing them costs more. Standard library only."""
+"""A cache of results that are expensive to compute. Standard library only."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ V = TypeVar("V")
 
 
 class Kept(Generic[K, V]):
-    """Values by key, up to a number of bytes; the least recently used go first. For use by several threads.
+    """Cache values by key, up to a number of bytes, and evict the least recently used. Thread-safe.
 
     Args:
-        max_bytes: What all values kept may have, by what `put` was told of each.
+        max_bytes: Limit on the sum of the sizes passed to `put`.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -25,7 +25,7 @@ class Kept(Generic[K, V]):
         self.bytes = 0
 
     def get(self, key: K) -> V | None:
-        """The value, or None."""
+        """Return the value, or None."""
         with self._lock:
             found = self._values.get(key)
             if found is None:
@@ -34,7 +34,7 @@ class Kept(Generic[K, V]):
             return found[0]
 
     def put(self, key: K, value: V, size_bytes: int) -> None:
-        """Keeps a value, unless it alone is more than all may be."""
+        """Store a value, unless it is larger than the whole cache."""
         if size_bytes > self._max_bytes:
             return
         with self._lock:
@@ -45,7 +45,7 @@ class Kept(Generic[K, V]):
                 self.bytes -= self._values.popitem(last=False)[1][1]
 
     def clear(self) -> None:
-        """Drops everything."""
+        """Remove all values."""
         with self._lock:
             self._values.clear()
             self.bytes = 0

@@ -1,4 +1,4 @@
-"""Just enough of SQLite's lexical rules to find words outside strings, names and comments."""
+"""The part of SQLite's lexical rules that finds words outside strings, names and comments."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ TokenKind = Literal["space", "comment", "string", "name", "number", "word", "mar
 
 
 class Token(NamedTuple):
-    """A piece of a query; the texts of all tokens joined are the query.
+    """A token of a query. The texts of all tokens, joined, are the query.
 
-    `string` is in single quotes, `name` in double quotes, back quotes or brackets; one that is never
-    closed runs to the end. `word` is a keyword or a bare name, `mark` one character of anything else.
+    `string` is in single quotes, `name` in double quotes, back quotes or brackets; one without a
+    closing
+    quote extends to the end. `word` is a keyword or a bare name, `mark` any other single character.
     """
 
     kind: TokenKind
@@ -33,16 +34,18 @@ _TOKEN = re.compile(
 
 
 def tokenize(sql: str) -> Iterator[Token]:
-    """The tokens of a query, losslessly."""
+    """Yield the tokens of a query, without loss."""
     for found in _TOKEN.finditer(sql):
         kind: TokenKind = found.lastgroup  # type: ignore[assignment]
         yield Token(kind, found.group())
 
 
 def split_statements(sql: str) -> list[str]:
-    """The statements of a script, each with its semicolon; a rest of white space and comments is no statement.
+    """Return the statements of a script, each with its semicolon.
 
-    Statements that contain semicolons (triggers) are cut apart: nothing here runs them.
+    Trailing white space and comments are not a statement. Statements that contain semicolons
+    (triggers)
+    are split inside, which is harmless because they are never executed.
     """
     statements: list[str] = []
     parts: list[str] = []
@@ -59,7 +62,7 @@ def split_statements(sql: str) -> list[str]:
 
 
 def without_distinct(sql: str) -> str:
-    """The query without the word DISTINCT, except in the operator IS [NOT] DISTINCT FROM."""
+    """Return the query without the word DISTINCT, except in the operator IS [NOT] DISTINCT FROM."""
     if "distinct" not in sql.lower():
         return sql
     kept: list[str] = []

@@ -1,10 +1,10 @@
-"""Whether two results are the same table up to the order of columns and, unless it matters, of rows.
+"""Check whether two results are the same table up to the order of columns and, optionally, of rows.
 
-Decides what the Spider test-suite evaluator decides by trying permutations, for any number of columns:
-columns that are told apart by their values are matched directly, and only those that are not are searched.
+Gives the verdict that the Spider test-suite evaluator finds by trying permutations, for any number
+of columns. Columns that differ in their values are matched directly; only the others are searched.
 
-Source: Zhong et al. 2020, "Semantic Evaluation for Text-to-SQL with Distilled Test Suites"; `result_eq` of
-taoyds/test-suite-sql-eval.
+Source: Zhong et al. 2020, "Semantic Evaluation for Text-to-SQL with Distilled Test Suites";
+`result_eq` of taoyds/test-suite-sql-eval.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ SEARCH_TIMEOUT_S = 2.0
 def same_result(
     gold: Sequence[Row], pred: Sequence[Row], *, ordered: bool, timeout_s: float = SEARCH_TIMEOUT_S
 ) -> bool | None:
-    """Whether some order of `pred`'s columns (and of its rows, unless `ordered`) makes it equal `gold`.
+    """Return whether `pred` equals `gold` in some order of columns (and rows, unless `ordered`).
 
     Cells are equal as Python values are: `1 == 1.0`, `1 != '1'`, NULL equals NULL.
 
     Args:
         gold: Rows, `[rows][columns]`.
         pred: Rows, `[rows][columns]`.
-        timeout_s: How long column orders may be searched where the values leave a choice.
+        ordered: Whether the order of rows matters.
+        timeout_s: Time limit of the search through column orders that the values leave open.
 
     Returns:
-        The answer, or None when that was not enough to find it.
+        The verdict, or None if the time limit passed first.
     """
     if len(gold) != len(pred):
         return False
@@ -53,18 +54,18 @@ def same_result(
 
 
 FLOAT_DIGITS = 1e-9
-"""Floats that differ by a smaller share of their value differ only beyond nine digits."""
+"""Relative tolerance: floats that differ by less differ only beyond nine digits."""
 _NEAR_ZERO = 1e-12
-"""Smaller differences count as none whatever the values are: sums that cancel out."""
+"""Absolute tolerance, for example for sums that cancel out."""
 _EXACT_INTEGERS = 2**53
-"""Whole numbers below it are exact as floats."""
+"""Integers below this are exact as floats."""
 
 
 def with_merged_floats(*results: Sequence[Row]) -> list[list[Row]] | None:
     """Return results in which floats that differ only beyond nine digits are one number.
 
     Returns:
-        The results, or None where no float is near another number.
+        The results, or None if no float is near another number.
     """
     numbers = sorted(
         {
@@ -99,8 +100,10 @@ class _Undecided(Exception):
 class _Search:
     """Colour refinement over rows and columns, with a search where colours leave a choice.
 
-    Two columns get one colour if they hold the same values in rows of the same colours; a matched column
-    splits the rows' colours by its values. Both sides use one numbering, so colours can be compared.
+    Two columns get one colour if they hold the same values in rows of the same colours. A matched
+    column splits the rows' colours by its values. Both sides share one numbering, so that colours
+    can
+    be compared.
     """
 
     def __init__(self, gold: Sequence[Row], pred: Sequence[Row], timeout_s: float) -> None:
@@ -109,7 +112,7 @@ class _Search:
         self.deadline = time.monotonic() + timeout_s
 
     def decide(self) -> bool | None:
-        """The answer, or None when time ran out."""
+        """Return the verdict, or None if the time ran out."""
         start = _colours([[_bag(row) for row in rows] for rows in self.rows])
         if start is None:
             return False
@@ -180,7 +183,7 @@ class _Search:
     def _groups(
         self, rows: tuple[list[int], list[int]], open_columns: tuple[list[int], list[int]]
     ) -> list[tuple[list[int], list[int]]] | None:
-        """Columns of both sides by colour, or None when some colour is not equally frequent on both."""
+        """Return both sides' columns by colour, or None if the colour counts differ."""
         found: dict[Hashable, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
         for side in (0, 1):
             for column in open_columns[side]:
@@ -190,7 +193,7 @@ class _Search:
         return groups if all(len(left) == len(right) for left, right in groups) else None
 
     def _alike(self, group: tuple[list[int], list[int]]) -> bool:
-        """Whether it is all the same which column of the group is matched with which."""
+        """Return whether all columns of the group are equal, so that any matching is valid."""
         return all(
             self.sides[side][column] == self.sides[side][group[side][0]]
             for side in (0, 1)
@@ -209,7 +212,7 @@ def _bag(values: Any) -> Hashable:
 
 
 def _colours(sides: Sequence[Sequence[Hashable]]) -> tuple[list[int], list[int]] | None:
-    """Numbers both sides' keys in common; None when the two multisets of keys differ."""
+    """Number both sides' keys jointly. Return None if the two multisets of keys differ."""
     numbers: dict[Hashable, int] = {}
     left, right = ([numbers.setdefault(key, len(numbers)) for key in side] for side in sides)
     return (left, right) if Counter(left) == Counter(right) else None

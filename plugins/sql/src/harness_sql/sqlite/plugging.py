@@ -1,7 +1,7 @@
-"""Predictions with gold's values in place of their own, for scoring without value prediction.
+"""Replace a prediction's values by gold's, for scoring without value prediction.
 
-Source: `get_all_preds_for_execution` of taoyds/test-suite-sql-eval. As there, everything in single or double
-quotes and every bare number (LIMIT's included) is a value.
+Source: `get_all_preds_for_execution` of taoyds/test-suite-sql-eval. As there, everything in single
+or double quotes and every bare number (including LIMIT's) is a value.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from harness_sql.sqlite.lexer import Token, tokenize
 
 
 def plugged(gold: str, pred: str) -> Iterator[str]:
-    """The prediction with its values replaced by gold's, in every way; nothing if gold has no values."""
+    """Yield the prediction with every combination of gold's values; none if gold has no values."""
     gold_tokens, slots_of_gold = _with_values(gold)
     values = list(dict.fromkeys(gold_tokens[slot] for slot in slots_of_gold))
     tokens, slots = _with_values(pred)
@@ -24,7 +24,7 @@ def plugged(gold: str, pred: str) -> Iterator[str]:
 
 
 def _with_values(sql: str) -> tuple[list[str], list[int]]:
-    """The texts of a query's tokens, and which of them are values; a sign belongs to its number."""
+    """Return a query's token texts and the indexes of values. A sign belongs to its number."""
     texts: list[str] = []
     slots: list[int] = []
     last: Token | None = None
@@ -46,7 +46,7 @@ def _with_values(sql: str) -> tuple[list[str], list[int]]:
 
 
 def _is_operand(token: Token | None) -> bool:
-    """Whether a sign after this token would be an operator between two values."""
+    """Return whether a sign after this token would be a binary operator."""
     if token is None:
         return False
     if token.kind == "word":

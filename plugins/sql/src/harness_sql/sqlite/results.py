@@ -1,4 +1,4 @@
-"""What an execution may cost, what became of it, and the text that an agent sees of it."""
+"""Limits and results of an execution, and the text of a result that an agent sees."""
 
 from __future__ import annotations
 
@@ -15,29 +15,30 @@ ErrorType = Literal[
     "damaged_database",
     "io",
 ]
-"""`syntax` is every complaint of SQLite about the query itself, unknown names included."""
+"""`syntax` covers every error of SQLite about the query itself, including unknown names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one execution may cost, and how much of its result is kept and shown."""
+    """Limits of one execution and of the result that is kept and shown."""
 
     timeout_s: float = 5.0
     max_rows: int = 5
-    """Rows kept; the query is stopped at the next one."""
+    """Number of rows kept. The query is stopped at the next one."""
     max_cell_chars: int = 60
-    """Characters shown of one cell or column name."""
+    """Number of characters shown of one cell or column name."""
     max_result_bytes: int = 1 << 20
-    """Sum of the text and blob bytes (and 8 for any other cell) of the rows kept."""
+    """Total size of the rows kept: the bytes of text and blobs, and 8 for any other cell."""
     max_text_chars: int = 400
     """Length of the text that an agent sees."""
     max_value_bytes: int = 250_000
-    """Longest text or blob that SQLite may read or build. Of more than 64 columns, each may have less: 64 times
-    this length, shared among them."""
+    """Longest text or blob that SQLite may read or build. In a result of more than 64 columns, each
+    value may have less: all share 64 times this length.
+    """
     reversed_rows: bool = False
-    """Whether rows that no ORDER BY orders come the other way round, which shows what hangs on their order."""
+    """Whether to reverse rows without an ORDER BY, to reveal results that depend on their order."""
     find_changing: bool = False
-    """Whether `Execution.changing` is filled. A query with date functions is executed twice for it."""
+    """Whether to fill `Execution.changing`. This executes a query with date functions twice."""
 
 
 AGENT_LIMITS = Limits()
@@ -45,16 +46,16 @@ AGENT_LIMITS = Limits()
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """What became of one query.
+    """The outcome of one query.
 
     Attributes:
         columns: Column names, `[columns]`.
-        rows: The rows kept, `[rows][columns]`; text that is not UTF-8 is decoded without its bad bytes.
+        rows: The rows kept, `[rows][columns]`. Invalid bytes of text that is not UTF-8 are dropped.
         truncated: Whether there were more rows than were kept.
-        error: What went wrong, in one line, or None.
+        error: One line that describes the error, or None.
         tables: Lower-case names of the tables that the query reads, known before its first row.
-        reads: The columns that it reads, `table.column`.
-        changing: What the query asks for that is different at another time: `random()`, `'now'`. Filled only with
+        reads: The columns that it reads, as `table.column`.
+        changing: Inputs of the query that change over time: `random()`, `'now'`. Filled only with
             `Limits.find_changing`.
     """
 
@@ -71,15 +72,17 @@ class Execution:
 
     @property
     def text(self) -> str:
-        """What an agent sees of it, under the default limits."""
+        """Return the text that an agent sees, under the default limits."""
         return render(self)
 
 
 def render(execution: Execution, limits: Limits = AGENT_LIMITS) -> str:
-    """The text that an agent sees of an execution; the same for every framework.
+    """Return the text of an execution that an agent sees. It is the same for every framework.
 
-    A header and one row a line, cells parted by ` | `; `no rows`; or `Error: ...`. Whatever is left out is
-    said: cells end in `…`, columns and rows are dropped from the end with a note.
+    It is a header and one row per line, with cells separated by ` | `; or `no rows`; or `Error:
+    ...`.
+    The text shows where something was cut: cells end in `…`, and a note follows dropped columns and
+    rows.
     """
     if not execution.ok:
         return _cut(f"Error: {_one_line(execution.error or 'unknown')}", limits.max_text_chars)

@@ -1,14 +1,17 @@
 """Read-only execution of untrusted SQL, on real SQLite, without a copy of the database.
 
-Four walls, each enough for most of what a model writes:
+There are four layers of protection. Each alone stops most harmful queries of a model:
 
-1. the file is opened `mode=ro&immutable=1`: no lock, journal or shared-memory file is ever created;
-2. an authorizer allows reading and nothing else (no DML, DDL, ATTACH, VACUUM, transactions, and of the
-   pragmas only those that describe the schema);
-3. a progress handler ends the query at its deadline; what it cannot interrupt is kept short (`_Mode`);
-4. caps on rows, columns, bytes, the length of one value, of the query and of its program, and SQLite's heap.
+1. The file is opened with `mode=ro&immutable=1`: no lock, journal or shared-memory file is created.
+2. An authorizer allows only reading (no DML, DDL, ATTACH, VACUUM or transactions, and only the
+   pragmas that describe the schema).
+3. A progress handler stops the query at its deadline. Work that it cannot interrupt is kept short
+   (`_Mode`).
+4. Limits apply to rows, columns, bytes, the length of a value, of the query and of its program, and
+   SQLite's heap.
 
-Connections are kept per thread and database and reopened when the file changes. Standard library only.
+Connections are kept per thread and database and reopened when the file changes. Standard library
+only.
 """
 
 from __future__ import annotations
@@ -40,21 +43,21 @@ __all__ = [
 ]
 
 HEAP_LIMIT_BYTES = int(os.environ.get("HARNESS_SQLITE_HEAP_BYTES", str(1 << 29)))
-"""Cap on SQLite's heap in this process. SQLite has it per process only; temporary results count, too."""
+"""Limit of SQLite's heap in this process (the finest it offers), with temporary results."""
 
 _MAX_SQL_CHARS = 20_000
 _MAX_COLUMNS = 500
 _MAX_LONG_COLUMNS = 64
-"""How many values of full length one row may have; of more columns, each may have less."""
+"""Maximum number of full-length values in one row. With more columns, each value may have less."""
 _MAX_ASKED = 20_000
-"""Columns, functions and subqueries of a query once its names are resolved; they can double with each name."""
+"""Limit of columns, functions and subqueries after name resolution; each name may double them."""
 _MAX_JSON_BYTES = 250_000
 _SHORT_BYTES = 4096
 _QUICK_S = 0.2
-"""What ends sooner cannot have used so much memory that it is worth giving back."""
+"""A shorter execution cannot have used enough memory to be worth returning."""
 _CONNECTIONS_PER_THREAD = 16
 _CACHE_KIB = 512
-"""Pages that one connection keeps; all connections' count against the heap's cap."""
+"""Size of one connection's page cache. All caches count against the heap limit."""
 _READING_PRAGMAS = frozenset(
     {
         "table_info",
@@ -67,10 +70,10 @@ _READING_PRAGMAS = frozenset(
     }
 )
 _INTERNAL_PRAGMAS = frozenset({"data_version"})
-"""Full-text search asks for it with every query."""
+"""Pragmas that full-text search uses in every query."""
 _DENIED_FUNCTIONS = frozenset({"load_extension", "fts3_tokenizer", "readfile", "writefile", "edit"})
 _SHORT_ONLY = frozenset({"json_patch"})
-"""Quadratic, and its result carries a mark that no function written in Python can set."""
+"""Functions that take quadratic time and return a mark that no Python function can set."""
 _ACTIONS = {
     getattr(sqlite3, f"SQLITE_{name}"): name.replace("_", " ")
     for name in (
@@ -98,16 +101,19 @@ _PRIMARY_CODES: dict[int, ErrorType] = {
 
 
 def execute(db_path: str | Path, sql: str, limits: Limits = AGENT_LIMITS) -> Execution:
-    """Runs one reading statement. Never raises for anything that the query or the file can do.
+    """Run one reading statement. Never raises for anything that the query or the file can do.
 
     Args:
-        db_path: A SQLite database file; it is neither changed nor locked, and no file appears beside it.
-        sql: One statement; comments and a closing semicolon are fine.
+        db_path: A SQLite database file. It is neither changed nor locked, and no file is created in
+            its
+            folder.
+        sql: One statement; comments and a closing semicolon are allowed.
         limits: Time, size and display limits.
 
     Returns:
-        Rows or an error. Of type `memory` only if it needs too much while nothing else executes here; waiting for
-        that counts neither against the deadline nor in `elapsed_s`.
+        Rows or an error. An error of type `memory` means that the query needs too much even when it
+        runs
+        exclusively. Waiting for that counts neither against the deadline nor in `elapsed_s`.
     """
     if len(sql) > _MAX_SQL_CHARS:  # before anything reads it: an agent may give megabytes
         message = f"the query has more than {_MAX_SQL_CHARS:,} characters"
@@ -150,7 +156,7 @@ def _execute(path: str, sql: str, limits: Limits) -> Execution:
 
 
 def close_connections() -> None:
-    """Closes what this thread holds open; the next execution opens anew."""
+    """Close this thread's connections. The next execution opens new ones."""
     _local.sessions.clear()
 
 
@@ -161,7 +167,10 @@ class _CannotOpen(Exception):
 
 
 class _Guard:
-    """The callbacks of one connection and what they saw; apart from the connection, so no cycle keeps it open."""
+    """Callbacks of one connection and what they record.
+
+    They are separate from the connection, so that no reference cycle keeps it open.
+    """
 
     __slots__ = ("asked", "deadline", "denied", "named", "reads", "short", "stepped", "tables")
 
@@ -174,7 +183,7 @@ class _Guard:
         self.tables: set[str] = set()
         self.reads: set[str] = set()
         self.named: set[str] = set()
-        """Lower-case names of the functions that the query calls, in the views that it reads as well."""
+        """Lower-case names of the functions that the query calls, including those in its views."""
 
     def late(self) -> bool:
         return time.monotonic() > self.deadline
@@ -215,14 +224,16 @@ class _Guard:
 
 @dataclass(frozen=True, slots=True)
 class _Mode:
-    """How a query is executed. The product of the limits bounds the time between two looks at the clock.
+    """How a query is executed.
+
+    The product of the limits bounds the time between two checks of the deadline.
 
     Attributes:
-        guarded: Whether functions that take long are replaced by ones that keep the deadline.
+        guarded: Whether slow functions are replaced by ones that respect the deadline.
         value_bytes: Longest value, or None for the caller's limit.
         pattern_bytes: Longest pattern of LIKE and GLOB.
-        operations: Longest program that SQLite may make of the query.
-        steps: Steps of that program between two looks at the clock.
+        operations: Longest program that SQLite may compile from the query.
+        steps: Steps of that program between two checks of the deadline.
     """
 
     guarded: bool
@@ -233,15 +244,15 @@ class _Mode:
 
 
 _SHORT = _Mode(False, _SHORT_BYTES, 64, 2500, 2000)
-"""What nearly all queries need: SQLite's own functions on values so short that none takes a millisecond."""
+"""Sufficient for nearly all queries: SQLite's own functions, on values of under 1 ms each."""
 _LONG_VALUES = _Mode(True, None, 500, 1000, 100)
 _LONG_PROGRAM = _Mode(True, _SHORT_BYTES, 500, 50_000, 100)
 _UNDECODABLE = _Mode(False, 1024, 500, 500, 100)
-"""For text that is not UTF-8, which functions written in Python cannot be given."""
+"""For text that is not UTF-8, which cannot be passed to functions written in Python."""
 
 
 class _Session:
-    """One thread's connections to one database; the guarded one is opened when a query needs it."""
+    """One thread's connections to one database. The guarded one is opened when a query needs it."""
 
     __slots__ = ("connections", "functions", "guard", "guarded", "path", "reversed_rows", "stamp")
 
@@ -254,7 +265,7 @@ class _Session:
         self.guard = _Guard()
         self.functions = Functions(self.guard.late)
         self.guarded = False
-        """Whether the last execution used the functions that keep the deadline."""
+        """Whether the last execution used the functions that respect the deadline."""
         self._open(guarded=False)
 
     def __del__(self) -> None:
@@ -277,18 +288,19 @@ class _Session:
         self.connections[guarded] = connection
 
     def _prepare(self, connection: sqlite3.Connection, guarded: bool) -> None:
-        # Views and generated columns of a schema that is not trusted could not use the functions replaced below.
+        # With an untrusted schema, views and generated columns could not use the functions replaced
+        # below.
         for pragma in (
             f"hard_heap_limit={HEAP_LIMIT_BYTES}", "query_only=1", "trusted_schema=1", "temp_store=MEMORY",
             f"cache_size=-{_CACHE_KIB}", f"reverse_unordered_selects={self.reversed_rows:d}",
         ):  # fmt: skip
             connection.execute(f"PRAGMA {pragma}").close()
-        # The schema is read before functions are replaced (an index on one must be on SQLite's own) and before limits
-        # are set: tables may have more columns and longer definitions.
+        # Read the schema before replacing functions (an index on one must use SQLite's own) and
+        # before setting limits (tables may have more columns and longer definitions).
         own = connection.execute(
             "SELECT name FROM sqlite_master WHERE sql LIKE 'CREATE VIRTUAL TABLE%'"
         ).fetchall()
-        # The first use declares a virtual table, which to an authorizer looks like CREATE TABLE.
+        # The first use declares a virtual table, which an authorizer sees as CREATE TABLE.
         functions = ("json_each", "json_tree", *(f"pragma_{name}" for name in _READING_PRAGMAS))
         for table in (*functions, *(name for (name,) in own)):
             with contextlib.suppress(sqlite3.DatabaseError):
@@ -311,7 +323,7 @@ class _Session:
     def run(self, sql: str, limits: Limits) -> Execution:
         guard = self.guard
         guard.deadline = time.monotonic() + limits.timeout_s
-        # `trim` of a set of characters is SQLite's slowest function: 9 ns for each pair of bytes.
+        # `trim` with a set of characters is SQLite's slowest function: 9 ns for each pair of bytes.
         mode: _Mode | None = _LONG_VALUES if "trim" in sql.lower() else _SHORT
         self.functions.clock_reads = set()
         while mode is not None:
@@ -324,10 +336,13 @@ class _Session:
         return result
 
     def changing(self, sql: str, limits: Limits, result: Execution) -> frozenset[str]:
-        """Return what the query that was just executed asks for that is different at another time.
+        """Return the inputs of the last query that change over time.
 
-        The authorizer names the functions. Only their arguments decide whether date functions read the clock, so that
-        a query that calls one is executed again with functions that see them. Where this fails, every date function counts.
+        The authorizer names the functions. Only their arguments determine whether date functions
+        read the
+        clock, so that a query with a date function is executed again with functions that see its
+        arguments.
+        If this fails, every date function counts.
         """
         named = frozenset(self.guard.named)
         found = {CHANGING_FUNCTIONS[name] for name in named & CHANGING_FUNCTIONS.keys()}
@@ -339,13 +354,13 @@ class _Session:
         return frozenset(found)
 
     def _next(self, mode: _Mode, result: Execution) -> _Mode | None:
-        """The mode in which a query is to be executed once more, because the one tried was too narrow for it."""
+        """Return the mode for another execution of a query that exceeded this mode, or None."""
         kind = result.error_type
         if mode is _UNDECODABLE or result.ok or result.columns or self.guard.asked > _MAX_ASKED:
             return None
         if kind == "syntax" and result.error == "user-defined function raised exception":
             return _UNDECODABLE
-        # Without a single look at the clock, memory was not used up: the program was too long.
+        # Without any check of the deadline, memory was not used up: the program was too long.
         long_program = kind == "memory" and not self.guard.stepped
         if mode is _SHORT and (
             kind == "too_large" or long_program or "pattern too complex" in (result.error or "")
@@ -408,7 +423,7 @@ class _Session:
             columns = tuple(column[0] for column in cursor.description)
             room = max(_MAX_LONG_COLUMNS * limits.max_value_bytes // len(columns), _SHORT_BYTES)
             if room < longest:
-                # The bytes of a row can be counted only when Python has built it whole.
+                # The bytes of a row can be counted only after Python has built the whole row.
                 connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, room)
                 cursor.execute(sql)
             rows: list[tuple[object, ...]] = []
@@ -476,7 +491,7 @@ def _check_file(path: str, stamp: tuple[int, ...]) -> None:
     if len(header) < 100 or not header.startswith(b"SQLite format 3\0"):
         raise _CannotOpen("damaged_database", f"not a SQLite database: {path}")
     for suffix in ("-wal", "-journal"):
-        # Replaying either would write; reading past it would show a state that never was committed.
+        # Replaying either would write; skipping it would show a state that was never committed.
         if os.path.exists(path + suffix) and os.path.getsize(path + suffix):
             raise _CannotOpen(
                 "damaged_database",

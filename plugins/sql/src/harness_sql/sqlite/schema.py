@@ -1,7 +1,7 @@
-"""A database's schema as text for a prompt: the same text for every framework.
+"""A database's schema as prompt text, identical for every framework.
 
-Too long a schema is cut by whole things only: first tables from the end, and where not even the first table
-fits, its columns from the end. What was left out is said in a closing note, so no cut can look like a column.
+A schema that is too long is cut at whole items: tables from the end, or columns from the end if not
+even the first table fits. A closing note lists what was cut, so that no cut can look like a column.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _SAMPLE_CHARS = 40
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column as the compact schema text shows it."""
+    """A column in the compact schema text."""
 
     name: str
     type: str
     key: bool
     target: str
-    """`table.column` that it refers to, or empty."""
+    """The `table.column` that it references, or an empty string."""
 
 
 def schema_text(
@@ -41,15 +41,17 @@ def schema_text(
     schema_file: str | Path | None = None,
     notes: Mapping[str, Sequence[str]] | None = None,
 ) -> str:
-    """The schema of a database, at most `limit_chars` long.
+    """Return the schema of a database, at most `limit_chars` long.
 
     Args:
         db_path: A SQLite database file.
-        limit_chars: Longest text, or None for all of it.
-        sample_rows: Rows of each table to show below it, as comments.
-        style: `create` gives the CREATE statements as they are in the database, views included; `compact`
-            gives one line a table: `singer(singer_id int pk, name text, concert_id int -> concert.concert_id)`.
-        schema_file: A `schema.sql` whose CREATE TABLE statements are used instead, if the file exists
+        limit_chars: Maximum length, or None for the whole schema.
+        sample_rows: Number of rows to show below each table, as comments.
+        style: `create` gives the CREATE statements of the database, including views; `compact`
+            gives one
+            line per table: `singer(singer_id int pk, name text, concert_id int ->
+            concert.concert_id)`.
+        schema_file: A `schema.sql` with CREATE TABLE statements to use instead, if the file exists
             (style `create` only).
         notes: Lines to show below tables, as comments, by the table's name in lower case.
 
@@ -78,7 +80,7 @@ def schema_text(
 def _blocks(
     path: Path, style: str, sample_rows: int, notes: Mapping[str, Sequence[str]]
 ) -> list[tuple[str, str]]:
-    """Name and text of each table and, in style `create`, view, in the order of their creation."""
+    """Return name and text of each table (and view, in style `create`), by order of creation."""
     kinds = "'table', 'view'" if style == "create" else "'table'"
     found = _query(
         path,
@@ -98,7 +100,7 @@ def _blocks(
 
 
 def tables_of(path: Path) -> dict[str, list[Column]]:
-    """Tables with their columns, in the order of their creation."""
+    """Return tables with their columns, in the order of their creation."""
     found = _query(
         path,
         "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY rowid",
@@ -107,7 +109,7 @@ def tables_of(path: Path) -> dict[str, list[Column]]:
 
 
 def columns_of(path: Path, table: str) -> list[Column]:
-    """The columns of one table."""
+    """Return the columns of one table."""
     keys = _query(path, f"PRAGMA foreign_key_list({_quoted(table)})").rows
     targets = {str(row[3]).lower(): f"{row[2]}.{row[4]}" if row[4] else str(row[2]) for row in keys}
     rows = _query(path, f"PRAGMA table_info({_quoted(table)})").rows
@@ -117,7 +119,7 @@ def columns_of(path: Path, table: str) -> list[Column]:
 
 
 def compact(table: str, columns: list[Column], more: str = "") -> str:
-    """One line: `singer(singer_id int pk, name text, concert_id int -> concert.concert_id)`."""
+    """Return one line such as `singer(singer_id int pk, concert_id int -> concert.concert_id)`."""
     described = []
     for column in columns:
         parts = [_bare(column.name), column.type.lower(), "pk" if column.key else ""]
@@ -129,7 +131,7 @@ def compact(table: str, columns: list[Column], more: str = "") -> str:
 def _first_table(
     path: Path, blocks: list[tuple[str, str]], style: str, comment: str, limit_chars: int
 ) -> str:
-    """The first table with as many columns as fit, when it does not fit whole."""
+    """Return the first table, with as many columns as fit."""
     name = blocks[0][0]
     columns = columns_of(path, name)
     for count in range(len(columns), -1, -1):
@@ -154,7 +156,7 @@ def _first_table(
 
 
 def _note(comment: str, names: list[str], room: int) -> str | None:
-    """What is left out, with the names if there is room for them; None if there is room for neither."""
+    """Return a note on omitted tables, with their names if they fit, or None if nothing fits."""
     what = f"{len(names)} more table{'s' if len(names) > 1 else ''}"
     for note in (f"{comment}{what}: {', '.join(names)}", f"{comment}{what}"):
         if len(note) <= room:

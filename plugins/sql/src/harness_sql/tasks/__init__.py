@@ -1,1 +1,1 @@
-"""Task sets whose gold is SQL."""
+"""Task sets with SQL gold queries."""

@@ -1,4 +1,4 @@
-"""Task sets whose data ship with the package: files with hashes in a manifest, databases built from SQL text."""
+"""Task sets bundled with the package: files with hashes in a manifest, databases from SQL text."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from harness_sql.sqlite.databases import fingerprint
 
 log = logging.getLogger(__name__)
 
-# Counters of changes and the SQLite version that wrote a database file; fixed, so that hashes agree.
+# Change counters and the SQLite version that wrote a database file. Fixed values make hashes
+# reproducible.
 _HEADER = {24: bytes(4), 92: bytes(4), 96: (3040001).to_bytes(4, "big")}
 
 
 class Built:
-    """Database files of one task set, each what its script gives.
+    """Database files of one task set, built from scripts.
 
     Args:
-        task_set: Its name.
+        task_set: Name of the task set.
     """
 
     def __init__(self, task_set: str) -> None:
@@ -33,7 +34,7 @@ class Built:
         self._built: dict[str, tuple[Path, str]] = {}
 
     def database(self, name: str, script: str, path: Path) -> Path:
-        """A database's file, which is what its script gives from here on until somebody changes it.
+        """Build a database from its script if it is missing or has changed, and return its file.
 
         Raises:
             TaskSetError: The folder cannot be written.
@@ -45,7 +46,7 @@ class Built:
         return path
 
     def changed(self) -> list[str]:
-        """Names of databases whose files are no longer what `database` gave."""
+        """Return names of databases with files that changed after `database` returned them."""
         return sorted(
             name for name, (path, digest) in self._built.items() if fingerprint(path) != digest
         )
@@ -55,7 +56,7 @@ class Bundle(Built):
     """The files of one task set.
 
     Args:
-        task_set: Its name.
+        task_set: Name of the task set.
         data: The folder of the files and of `manifest.json`, which has their hashes.
     """
 
@@ -70,10 +71,10 @@ class Bundle(Built):
             raise self._damaged(str(error)) from error
 
     def read(self, name: str) -> bytes:
-        """A file's content.
+        """Return a file's content.
 
         Raises:
-            TaskSetError: It is not what the manifest says.
+            TaskSetError: It does not match the manifest.
         """
         try:
             content = (self._data / name).read_bytes()
@@ -84,7 +85,7 @@ class Bundle(Built):
         return content
 
     def built(self, folder: str | None, source: str) -> Path:
-        """The folder of the databases that a file's text gives, by default in the user's cache folder."""
+        """Return the folder of databases built from a file, by default in the user's cache."""
         home = Path(folder).expanduser() if folder else cache_dir() / self._task_set
         return home / str(self.manifest["sha256"][source])[:16]
 
@@ -93,9 +94,11 @@ class Bundle(Built):
 
 
 def build_database(script: str, path: Path, task_set: str) -> None:
-    """Make one file what its script gives; several processes may do so at once, and readers never see half a file.
+    """Build one database file from its script. Safe for concurrent processes and readers.
 
-    A file that already is stays as it is. Other databases beside it go, since verdicts would be on them, too.
+    An existing file with the right content is kept. Other databases in its folder are removed,
+    because
+    verdicts would include them.
 
     Raises:
         TaskSetError: The folder cannot be written.

@@ -1,7 +1,7 @@
-"""Task sets that a generator made and the package bundles: questions as JSON lines, databases as SQL text.
+"""Generated task sets bundled with the package: questions as JSON lines, databases as SQL text.
 
-The database files are built on first use; one that is no longer what its text gives is built anew when its tasks are
-loaded.
+Database files are built on first use. A file that differs from its SQL text is rebuilt when its
+tasks are loaded.
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ from harness_sql.tasks.bundled import Bundle
 from harness_sql.tasks.schemas import WithSchemas
 
 _TASK = {"id", "db_id", "question", "query", "difficulty"}
-"""What a row says of a task itself; the rest is of interest to statistics alone."""
+"""Keys of a row that belong to a task. The others serve only statistics."""
 
 
 class GeneratedTasks(WithSchemas):
-    """A generated task set over SQLite databases in Spider's layout.
+    """A generated task set on SQLite databases in Spider's layout.
 
     Args:
-        cache_dir: Where database files are built; by default in the user's cache folder, under the task set's name.
-        schema_chars: The longest schema text, in characters.
+        cache_dir: Folder in which to build database files; by default a folder with the task set's
+            name
+            in the user's cache folder.
+        schema_chars: Maximum length of the schema text, in characters.
     """
 
     name: str
@@ -45,7 +47,7 @@ class GeneratedTasks(WithSchemas):
         self.root = self._bundle.built(cache_dir, "databases.json")
 
     def load(self, split: str) -> Sequence[Task]:
-        """All tasks of a split, in the order of the file.
+        """Return all tasks of a split, in the order of the file.
 
         Raises:
             TaskSetError: The split does not exist, or bundled files are damaged.
@@ -76,14 +78,14 @@ class GeneratedTasks(WithSchemas):
         ]
 
     def describe(self) -> Mapping[str, Any]:
-        """Counts, licence, options, and the hashes of questions and databases."""
+        """Return counts, licence, options, and the hashes of questions and databases."""
         return {
             "name": self.name,
             "licence": self._manifest["licence"],
             "generator_seed": self._manifest["seed"],
             "counts": self._manifest["counts"],
             "sha256": self._manifest["sha256"],
-            # Of the text of each: `load` sees to it that the file is what the text gives.
+            # Hashes of the SQL texts. `load` ensures that each file matches its text.
             "databases": {
                 db_id: hashlib.sha256(script.encode()).hexdigest()
                 for db_id, script in self._scripts.items()
@@ -92,7 +94,7 @@ class GeneratedTasks(WithSchemas):
         }
 
     def check(self) -> list[str]:
-        """Databases whose files changed since their tasks were loaded."""
+        """Return databases with files that changed after their tasks were loaded."""
         return self._bundle.changed()
 
     def _database(self, db_id: str) -> Path:

@@ -1,4 +1,4 @@
-"""What task sets over SQLite databases show of them: a schema as text, made once for all questions on a database."""
+"""Schema texts of task sets on SQLite databases, built once per database."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from harness_sql.sqlite.environment import DATABASE, database_of
 from harness_sql.sqlite.schema import schema_text
 
 DEFAULT_SCHEMA_CHARS = 4000
-"""The longest schema text, in characters, where a task set declares no length."""
+"""Default maximum length of the schema text, in characters."""
 
 
 class WithSchemas:
-    """A task set whose context is the schema of a task's database.
+    """A task set that shows the schema of a task's database as context.
 
     Args:
-        schema_chars: The longest schema text, in characters.
-        style: `create` (CREATE statements) or `compact` (one line a table).
-        sample_rows: Rows of each table shown below it.
+        schema_chars: Maximum length of the schema text, in characters.
+        style: `create` (CREATE statements) or `compact` (one line per table).
+        sample_rows: Number of rows shown below each table.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class WithSchemas:
         return {"schema": self.schema(task)}
 
     def schema(self, task: Task) -> str:
-        """The schema text of a task's database, cut to `schema_chars`."""
+        """Return the schema text of a task's database, cut to `schema_chars`."""
         path = database_of(task)
         if path not in self._schemas:
             shown: dict[str, Any] = {
@@ -54,15 +54,15 @@ class WithSchemas:
         return self._schemas[path]
 
     def shown_besides(self, path: str) -> Mapping[str, Any]:
-        """Further arguments of `schema_text` for a database."""
+        """Return additional arguments of `schema_text` for a database."""
         return {}
 
 
 def schema_of_database(path: Path, config: Config) -> str:
-    """Return the schema text of any database as the task set of a configuration shows those of its tasks.
+    """Return the schema text of any database in the format of a configuration's task set.
 
     Args:
-        path: A SQLite database, which need not be one of the task set's.
+        path: A SQLite database, which need not belong to the task set.
 
     Raises:
         PluginError: The task set is not installed or does not import.
@@ -75,7 +75,7 @@ def schema_of_database(path: Path, config: Config) -> str:
     try:
         task_set = target(**options)
     except UserError:
-        # Its questions are not on this machine. A question of one's own needs none of them.
+        # The task set's questions are not on this machine. A custom question does not need them.
         task_set = None
     if not isinstance(task_set, WithSchemas):
         task_set = WithSchemas(**_declared(target, options))
@@ -84,7 +84,7 @@ def schema_of_database(path: Path, config: Config) -> str:
 
 
 def _declared(target: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of `WithSchemas` that a task set is given, or has by default."""
+    """Return the arguments of `WithSchemas` among a task set's options and defaults."""
     parameters = inspect.signature(target).parameters
     shown: dict[str, Any] = {"schema_chars": DEFAULT_SCHEMA_CHARS}
     for name in ("schema_chars", "style", "sample_rows"):

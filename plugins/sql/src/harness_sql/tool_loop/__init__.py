@@ -1,1 +1,1 @@
-"""Call the environment's tools until the answer is given in words: prompts, reference agent and scenarios."""
+"""Prompts, reference agent and scenarios of agents that call tools until they answer in words."""

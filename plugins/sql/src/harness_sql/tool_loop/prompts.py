@@ -18,11 +18,11 @@ _QUESTION = "{asked}: {question}"
 
 
 class Prompts:
-    """Builds the first two messages, so that no framework does it differently.
+    """Build the first two messages, so that all frameworks send the same ones.
 
     Args:
-        system: The first.
-        asked: What a question is called.
+        system: The first message.
+        asked: The label of the question.
     """
 
     def __init__(self, system: str = SYSTEM, asked: str = "Question") -> None:
@@ -33,7 +33,7 @@ class Prompts:
         ]
 
     def user(self, problem: Problem) -> str:
-        """What the task set tells of the task, each under its name, and the question."""
+        """Return the task's context, with a label for each item, and the question."""
         told = "".join(
             _PART.format(name=name.capitalize(), text=text)
             for name, text in problem.context.items()
@@ -41,7 +41,7 @@ class Prompts:
         return told + self._asked.format(question=problem.question)
 
     def messages(self, problem: Problem) -> list[dict[str, str]]:
-        """The messages of the first request, in order."""
+        """Return the messages of the first request, in order."""
         return [
             {"role": "system", "content": self.system},
             {"role": "user", "content": self.user(problem)},

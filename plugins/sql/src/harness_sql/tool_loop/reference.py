@@ -1,4 +1,4 @@
-"""The tool-calling agent in plain Python: what every framework's version must do, call for call."""
+"""The tool-calling agent in plain Python, which framework plugins must match call for call."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from harness_sql.tool_loop.prompts import ROLES
 
 
 async def follow(llm: LLM, toolbox: Toolbox, messages: list[Any]) -> tuple[str, bool]:
-    """Ask; carry out what tools are called, in order; ask again, until a reply calls none.
+    """Send messages and execute the tool calls of replies in order, until a reply has none.
 
-    At most `max_turns` replies are followed.
+    At most `max_turns` replies are followed by tool calls.
 
     Args:
-        messages: What is said; calls and what they gave are added.
+        messages: The messages so far. Tool calls and their results are appended.
 
     Returns:
-        What the last reply says, and whether it calls tools all the same.
+        The text of the last reply, and whether it has tool calls that were not executed.
     """
     # Servers refuse an empty list.
     offered = {"tools": [tool.definition for tool in toolbox.tools]} if toolbox.tools else {}
@@ -41,7 +41,7 @@ async def follow(llm: LLM, toolbox: Toolbox, messages: list[Any]) -> tuple[str, 
 
 
 class ReferenceTools:
-    """`follow` the first request; the text of the last reply is the answer, whatever it calls."""
+    """`follow` the first request. The last reply's text is the answer, even with tool calls."""
 
     roles = ROLES
 

@@ -1,4 +1,4 @@
-"""The scripted episodes of tool-calling agents, played in the environment `sql`."""
+"""Scripted episodes of tool-calling agents in the environment `sql`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from harness.scripted.completion import Reply
 from harness_sql.self_correcting import scenarios as sql
 
 DATABASE, stage = sql.DATABASE, sql.stage
-"""What the SQL scenarios are played on."""
+"""Database of the SQL scenarios."""
 TOOL = "query_database"
 
 
 def calling(*calls: tuple[str, str], text: str = "", id: str | None = None) -> Reply:
-    """A reply that calls tools: name and arguments as the model wrote them, each with an id of its own or `id`."""
+    """Return a reply with tool calls: name and raw arguments, each with its own id or `id`."""
     made = [
         {
             "id": id or f"call_{hashlib.sha256(f'{at} {name} {said}'.encode()).hexdigest()[:8]}",
@@ -178,7 +178,7 @@ SCENARIOS: tuple[Scenario, ...] = (
 
 
 class Script:
-    """Plays a scenario's replies in order, whoever asks."""
+    """Play a scenario's replies in order, for any caller."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._left = list(scenario.replies)

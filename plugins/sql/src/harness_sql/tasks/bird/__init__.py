@@ -1,4 +1,4 @@
-"""Task set `bird`: BIRD, from a folder that `harness data bird` prepared."""
+"""The task set `bird`: BIRD, from a folder prepared by `harness data bird`."""
 
 from __future__ import annotations
 
@@ -18,16 +18,21 @@ from harness_sql.tasks.prepared import PreparedTasks
 class BirdTasks(PreparedTasks):
     """BIRD's questions, with their evidence.
 
-    Splits: `train`, `dev`, `mini_dev` (500 of `dev`, chosen by the authors), `dev_500` (500 of `dev` by a hash; also
-    called `val`) and `dev_rest` (`dev` without them). Each is there if its file was in what was prepared.
+    Splits: `train`, `dev`, `mini_dev` (500 of `dev`, chosen by the authors), `dev_500` (500 of
+    `dev` by
+    a hash; also called `val`) and `dev_rest` (`dev` without them). A split exists if its file was
+    part
+    of the prepared source.
 
     Args:
-        data_dir: The prepared folder; by default `$HARNESS_BIRD_DATA_DIR`, or `harness/bird` in the cache folder.
+        data_dir: The prepared folder; by default `$HARNESS_BIRD_DATA_DIR`, or `harness/bird` in the
+            cache
+            folder.
         evidence: Show the evidence of a question.
-        descriptions: Show what columns mean below their table.
-        schema_chars: The longest schema text, in characters.
-        style: `create` (CREATE statements) or `compact` (one line a table).
-        sample_rows: Rows of each table shown below it.
+        descriptions: Show the meaning of columns below their table.
+        schema_chars: Maximum length of the schema text, in characters.
+        style: `create` (CREATE statements) or `compact` (one line per table).
+        sample_rows: Number of rows shown below each table.
     """
 
     name = "bird"
@@ -71,7 +76,7 @@ class BirdTasks(PreparedTasks):
 
     @cached_property
     def _notes(self) -> dict[str, dict[str, list[str]]]:
-        """Lines by database and table, the latter in lower case."""
+        """Return description lines by database and table (in lower case)."""
         notes: dict[str, dict[str, list[str]]] = {}
         for row in self.rows(BIRD.descriptions):
             lines = notes.setdefault(row["db_id"], {}).setdefault(row["table"].lower(), [])

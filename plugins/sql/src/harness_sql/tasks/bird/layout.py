@@ -1,4 +1,4 @@
-"""How BIRD lies on disk: `dev.json` with `dev_databases/` (or a zip file of it), `train.json` likewise, mini-dev."""
+"""File layout of BIRD: `dev.json` with `dev_databases/` (or its zip file), train and mini-dev."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prepares BIRD, of which train, dev and mini-dev are archives of their own."""
+"""Prepare BIRD, which is published as separate archives of train, dev and mini-dev."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ def prepare(
     databases: Path | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Prepares the files of archives or folders together.
+    """Prepare the files of several archives or folders together.
 
     Args:
-        target: Where to put the prepared folder; by default BIRD's own.
-        databases: Where databases are that the sources lack, or that go before their own.
+        target: The prepared folder to write; by default BIRD's own.
+        databases: A source of databases that the other sources lack. It takes precedence over
+            theirs.
 
     Raises:
-        TaskSetError: A source is damaged or laid out wrongly, or the target holds something else.
+        TaskSetError: A source is damaged or has another layout, or the target holds something else.
     """
     with ExitStack() as stack:
         opened = [

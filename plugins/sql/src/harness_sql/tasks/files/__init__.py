@@ -1,4 +1,4 @@
-"""Task set `files`: the user's own questions, in JSON lines, CSV or Parquet, over SQLite databases."""
+"""The task set `files`: the user's questions (JSON lines, CSV, Parquet) on SQLite databases."""
 
 from __future__ import annotations
 
@@ -26,27 +26,30 @@ from harness_sql.tasks.schemas import WithSchemas
 log = logging.getLogger(__name__)
 
 ALL = "all"
-"""The split of all questions, to measure what nothing is trained on."""
+"""The split of all questions, for measurements without training."""
 
 
 class FilesTasks(WithSchemas):
-    """Questions of files that the user has.
+    """Questions from the user's files.
 
     Args:
-        path: One file of questions; its splits are those of a column, else made by seed.
+        path: One file of questions. Its splits come from a column, else from a seed.
         train: The file of the split `train`, instead of `path`.
         val: The file of the split `val`.
         test: The file of the split `test`.
-        databases: The folder in which databases are looked up, or the one SQLite file of all questions; by default the
-            folder of the file that names them.
-        columns: The column of a field, where it has no usual name; null where it is to be taken from none.
-        val_share: The share of the questions that a split by seed gives to `val`.
-        split_seed: Which split that is.
-        skip_bad: Leave out bad lines, say so and keep their number in the run's identity, instead of refusing the file.
+        databases: The folder of databases, or one SQLite file for all questions; by default the
+            folder of
+            the file that names them.
+        columns: The column of each field without a usual name; null to use no column for a field.
+        val_share: Share of the questions that a split by seed assigns to `val`.
+        split_seed: Seed of that split.
+        skip_bad: Skip bad lines, report them and record their number in the run's identity, instead
+            of
+            refusing the file.
         evidence: Show the evidence of a question below it.
-        schema_chars: The longest schema text, in characters.
-        style: `compact` (one line a table) or `create` (CREATE statements).
-        sample_rows: Rows of each table shown below it.
+        schema_chars: Maximum length of the schema text, in characters.
+        style: `compact` (one line per table) or `create` (CREATE statements).
+        sample_rows: Number of rows shown below each table.
     """
 
     name = "files"
@@ -98,7 +101,7 @@ class FilesTasks(WithSchemas):
 
     @cached_property
     def collection(self) -> Collection:
-        """What the files hold, bad lines included; read once.
+        """The content of the files, including bad lines, read once.
 
         Raises:
             TaskSetError: A file is missing, damaged as a whole, or lacks a column.
@@ -106,10 +109,11 @@ class FilesTasks(WithSchemas):
         return collect(self.files, self.databases, self.columns, self.val_share, self.split_seed)
 
     def load(self, split: str) -> Sequence[Task]:
-        """All tasks of `train`, `val`, `test` or `all`, in the order of the files.
+        """Return all tasks of `train`, `val`, `test` or `all`, in the order of the files.
 
         Raises:
-            TaskSetError: The split does not exist or is empty, a file cannot be read, or a line is bad.
+            TaskSetError: The split does not exist or is empty, a file cannot be read, or a line is
+                bad.
         """
         check_split("files", split, (*SPLITS, ALL))
         found = self.collection
@@ -129,7 +133,7 @@ class FilesTasks(WithSchemas):
         return tasks
 
     def good(self, split: str) -> list[Task]:
-        """The tasks of the good lines of a split, whatever the others are."""
+        """Return the tasks of a split's good lines, ignoring bad ones."""
         return [
             Task(
                 id=one.id,
@@ -152,7 +156,7 @@ class FilesTasks(WithSchemas):
         ]
 
     def empty(self, split: str) -> str:
-        """Why a split has no question, and what to do."""
+        """Return why a split has no question, and what to do."""
         counts = Counter(one.split for one in self.collection.questions)
         has = ", ".join(f"{name} {count}" for name, count in counts.items()) or "no question at all"
         if "path" not in self.files:
@@ -167,7 +171,7 @@ class FilesTasks(WithSchemas):
         return f"split {split!r} is empty: {has}, which is too few to split"
 
     def check(self) -> list[str]:
-        """Databases that are no longer what they were when their tasks were loaded, or that have joined them."""
+        """Return databases that were changed, added or removed after their tasks were loaded."""
         changed: set[str] = set()
         for path, before in self._loaded.items():
             now = _digests(path, self.collection.names[path], anew=True)
@@ -175,9 +179,9 @@ class FilesTasks(WithSchemas):
         return sorted(changed)
 
     def describe(self) -> Mapping[str, Any]:
-        """Counts, options, and the hashes of questions and databases; no paths of this machine.
+        """Return counts, options, and the hashes of questions and databases, without local paths.
 
-        Hashes are of what is asked: the same questions in a file of another format are the same.
+        Hashes cover the content: the same questions in another file format have the same hash.
         """
         found = self.collection
         if not self.skip_bad:
@@ -228,10 +232,12 @@ def _say_once(message: str) -> None:
 
 
 def _digests(path: Path, name: str, anew: bool = False) -> dict[str, str]:
-    """SHA-256 of a database and of those beside it on which its questions are judged, too; empty for one that is gone.
+    """Return the SHA-256 of a database and of the sibling databases on which it is judged.
+
+    The hash of a missing database is empty.
 
     Args:
-        anew: Read the files whatever their times say.
+        anew: Read the files, whatever their timestamps.
     """
     digests = {}
     for file in map(Path, databases_of(path)):

@@ -1,4 +1,4 @@
-"""Looks at files of questions before anything is trained on them. Nothing is written."""
+"""Check files of questions before training on them. Nothing is written."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from harness_sql.tasks.files import ALL, FilesTasks
 from harness_sql.tasks.files.questions import SPLITS, Question
 
 Progress = Callable[[str, int, int], None]
-"""Called with what is being done, how much of it is done, and how much there is."""
+"""Callback with the current activity, its progress and its total."""
 GOLD_S = 5.0
-"""What gold may take: half of the deadline that a verdict has by default."""
+"""Deadline of gold: half of the default deadline of a verdict."""
 AGAIN_S, AGAIN_ROWS = 0.5, 10_000
-"""What gold may take, and give, to be run a second time."""
+"""Maximum time and number of rows of a gold result to run its query a second time."""
 _DIGITS = 9
-"""Significant ones of a number that are compared: a sum's last ones hang on the order of what is added."""
+"""Significant digits in comparisons. The last digits of a sum depend on the order of addition."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing found in several places, which are named as in `questions.jsonl, line 3`."""
+    """A problem with all its places, such as `questions.jsonl, line 3`."""
 
     what: str
     places: tuple[str, ...]
@@ -34,22 +34,22 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was found.
+    """The findings of a check.
 
     Attributes:
-        questions: Good ones.
-        gold_queries: How many of them have a gold query; the others have an answer only.
-        splitting: What made the splits.
-        clusters: Questions by cluster, by split.
-        bad: Lines that are no question, by what is wrong: databases that are missing or broken among them.
-        gold_failed: Gold queries that do not run, by their error.
-        gold_empty: Where gold finds nothing.
-        gold_differs: Where gold gave another result when it was run again, with rows reversed that it does not order.
-        gold_changing: Gold queries that ask for the time or a random number, by what they ask for.
-        twice: The same question on the same database again: its first place and the others.
-        differing: The same question on the same database with another gold.
-        leaked: Questions of `val` and `test` whose question or gold query is in `train`, too.
-        together: Databases that are judged on together: those of one folder with the same tables.
+        questions: Number of good questions.
+        gold_queries: Number of questions with a gold query. The others have only an answer.
+        splitting: How the splits were made.
+        clusters: Number of questions by cluster, by split.
+        bad: Invalid lines by problem, including missing or broken databases.
+        gold_failed: Gold queries that fail, by error.
+        gold_empty: Places of gold queries with an empty result.
+        gold_differs: Places of gold queries with another result when unordered rows are reversed.
+        gold_changing: Gold queries that read the clock or a random number, by that input.
+        twice: Repeated questions on the same database: the first place and the others.
+        differing: Repeated questions on the same database with different golds.
+        leaked: Questions of `val` and `test` that share a question or gold query with `train`.
+        together: Databases that are judged together: those in one folder with the same tables.
     """
 
     files: Mapping[str, str]
@@ -69,7 +69,7 @@ class Report:
     together: Sequence[Sequence[str]]
 
     def sizes(self, split: str) -> list[int]:
-        """Questions of every cluster of a split; `all` is one, too."""
+        """Return the number of questions in every cluster of a split, which may be `all`."""
         chosen = self.clusters.values() if split == ALL else [self.clusters.get(split, {})]
         total: Counter[str] = Counter()
         for clusters in chosen:
@@ -78,7 +78,7 @@ class Report:
 
 
 def check(tasks: FilesTasks, progress: Progress = lambda *_: None) -> Report:
-    """Runs every gold query, a quick one twice, and looks for what a training would stumble over.
+    """Run every gold query, fast ones twice, and look for problems for a training.
 
     Raises:
         TaskSetError: A file is missing, damaged as a whole, or lacks a column.
@@ -144,17 +144,17 @@ def check(tasks: FilesTasks, progress: Progress = lambda *_: None) -> Report:
 
 
 def place(tasks: FilesTasks, one: Question) -> str:
-    """Where a question stands, as in `questions.jsonl, line 3`."""
+    """Return the place of a question, such as `questions.jsonl, line 3`."""
     return f"{tasks.files[one.file]}, {one.where}"
 
 
 def gold_error(database: str | Path, gold: str) -> str:
-    """Why a gold query gives nothing on a database or on one that is judged on with it; empty where it runs."""
+    """Return the first error of a gold query on a database or its siblings, or an empty string."""
     return next((error for _, _, error in _results(database, gold) if error), "")
 
 
 def _results(database: str | Path, gold: str) -> Iterator[tuple[str, GoldResult, str]]:
-    """What a gold query gives on each database that it is judged on, and what is said where it fails there."""
+    """Yield path, result and error message of a gold query for each database it is judged on."""
     for path in databases_of(database):
         result = gold_result(path, gold, timeout_s=GOLD_S)
         yield path, result, "" if result.error is None else f"{Path(path).name}: {result.error}"
@@ -162,7 +162,7 @@ def _results(database: str | Path, gold: str) -> Iterator[tuple[str, GoldResult,
 
 @dataclass(frozen=True, slots=True)
 class _Gold:
-    """What became of a gold query on a database and on those that are judged on with it."""
+    """The outcome of a gold query on a database and its siblings."""
 
     error: str = ""
     finds: bool = False
@@ -190,7 +190,10 @@ def _run(database: Path, gold: str) -> _Gold:
 
 
 def _differs(path: str | Path, sql: str, first: GoldResult) -> bool:
-    """Whether a query gives another result, as verdicts compare them, with rows that no ORDER BY orders reversed."""
+    """Return whether a query gives another result when rows without ORDER BY are reversed.
+
+    Results are compared as for verdicts.
+    """
     size = 2 * first.size_bytes + (1 << 16)
     room = Limits(
         GOLD_S,
@@ -219,7 +222,7 @@ def _golds(group: Iterable[Question]) -> set[tuple[str, str]]:
 
 
 def _leaked(questions: Sequence[Question]) -> list[tuple[Question, Question]]:
-    """Questions outside of `train`, each with the one of `train` that gives it away."""
+    """Return questions outside of `train`, each with the question of `train` that leaks it."""
     known: dict[tuple[Path, str, str], Question] = {}
     for one in questions:
         if one.split == "train":

@@ -1,4 +1,4 @@
-"""Puts the rows of one or several files together: good questions with ids, clusters and splits, and bad rows."""
+"""Combine the rows of files into questions with ids, clusters and splits, and bad rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from harness_sql.tasks.files.reading import read
 
 @dataclass(frozen=True, slots=True)
 class BadLine:
-    """A row that is no question: the file's role, the file as the user names it, the place, and why."""
+    """An invalid row: the file's role and path as given by the user, the place, and the problem."""
 
     file: str
     path: Path
@@ -29,12 +29,12 @@ class BadLine:
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """What the files hold.
+    """The content of the files.
 
     Attributes:
-        questions: In the order of the files; every one has an id, a cluster and a split.
-        names: What each database is called, by its path: the same on every machine.
-        splitting: What made the splits, in words.
+        questions: Questions in the order of the files, each with an id, a cluster and a split.
+        names: Name of each database by path, identical on every machine.
+        splitting: How the splits were made, in words.
     """
 
     questions: Sequence[Question]
@@ -50,10 +50,10 @@ def collect(
     val_share: float,
     split_seed: int,
 ) -> Collection:
-    """Reads all files.
+    """Read all files.
 
     Args:
-        files: By role: `path` alone, or splits.
+        files: Files by role: only `path`, or splits.
 
     Raises:
         TaskSetError: A file is missing, damaged as a whole, or lacks a column.
@@ -96,7 +96,7 @@ def collect(
 
 
 def _names(databases: Iterable[Path]) -> dict[Path, str]:
-    """The stems of the files; where two are one, paths below the folder that all share."""
+    """Return the stems of the files or, if stems repeat, paths below their common folder."""
     paths = sorted(set(databases))
     if len({path.stem for path in paths}) == len(paths):
         return {path: path.stem for path in paths}
@@ -107,9 +107,9 @@ def _names(databases: Iterable[Path]) -> dict[Path, str]:
 def _split(
     questions: Sequence[Question], val_share: float, seed: int
 ) -> tuple[list[Question], str]:
-    """Whole clusters into `val`, in an order by hash, as far as they fit its share; at least the smallest one.
+    """Assign whole clusters to `val`, ordered by hash, while they fit its share; at least one.
 
-    Where there is one cluster only, questions that are asked twice or share a gold query stay together instead.
+    With only one cluster, questions that repeat or share a gold query stay together instead.
     """
     clusters = {one.cluster for one in questions}
     several = len(clusters) > 1
@@ -133,7 +133,7 @@ def _split(
 
 
 def _kin(questions: Sequence[Question]) -> list[str]:
-    """A name for each question, which those that are the same or have the same gold query share."""
+    """Return a group name for each question. Equal questions and gold queries share a name."""
     parents: dict[str, str] = {}
 
     def first(key: str) -> str:
@@ -149,7 +149,7 @@ def _kin(questions: Sequence[Question]) -> list[str]:
 
 
 def _with_ids(questions: Sequence[Question], names: Mapping[Path, str]) -> list[Question]:
-    """Ids where a file has none: the database and a hash of question and gold, the same wherever the line stands."""
+    """Add missing ids: the database and a hash of question and gold, independent of line order."""
     taken = {(one.file, one.id) for one in questions if one.id}
     made = []
     for one in questions:
@@ -167,10 +167,10 @@ def _with_ids(questions: Sequence[Question], names: Mapping[Path, str]) -> list[
 
 
 def refuse(bad: Sequence[BadLine]) -> None:
-    """Refuses files with bad lines.
+    """Refuse files with bad lines.
 
     Raises:
-        TaskSetError: The first one, and how many there are.
+        TaskSetError: There are bad lines. The message has the first one and their number.
     """
     if not bad:
         return

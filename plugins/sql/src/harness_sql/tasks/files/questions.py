@@ -1,4 +1,4 @@
-"""Makes questions of rows: which column is what, which file is the database, and what is wrong with a row."""
+"""Convert rows to questions: map columns to fields, find databases and report invalid rows."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
     "cluster": ("cluster", "group"),
     "split": ("split", "partition", "subset"),
 }
-"""What a row may say, and the columns in which it is looked for; case does not matter."""
+"""Fields of a row, and the column names that may hold them, in any case."""
 SPLITS: Mapping[str, tuple[str, ...]] = {
     "train": ("train", "training"),
     "val": ("val", "valid", "validation", "dev", "eval"),
     "test": ("test", "testing"),
 }
-"""Splits, and what a column may call them."""
+"""Splits, and their possible names in a column."""
 LEAKED_CHARS = 12
-"""A gold query of fewer characters may stand in its question by chance."""
+"""A shorter gold query may occur in its question by chance."""
 _ENDINGS = (".sqlite", ".db", ".sqlite3")
 _OPTION = "--set task.options"
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One question as a file has it.
+    """A question as read from a file.
 
     Attributes:
         file: The file's role (`path`, `train`, `val`, `test`).
-        where: Its line, as in `line 3`.
-        gold: The gold query; empty where there is only an answer.
+        where: Its line, such as `line 3`.
+        gold: The gold query; empty if there is only an answer.
         database: The SQLite file.
-        cluster, split: Empty where no column says.
+        cluster, split: Empty if no column has them.
     """
 
     file: str
@@ -62,14 +62,14 @@ class Question:
 
 
 class BadRow(Exception):
-    """A row of which no question can be made; the message says why and what to do."""
+    """A row is no valid question. The message has the reason and a remedy."""
 
 
 def check_mapping(columns: Mapping[str, str | None]) -> None:
-    """Refuses a mapping of what is no field.
+    """Refuse a mapping with unknown fields.
 
     Raises:
-        ConfigError: The message names the fields.
+        ConfigError: A field is unknown. The message lists the fields.
     """
     for field in columns:
         if field not in FIELDS:
@@ -82,14 +82,15 @@ def check_mapping(columns: Mapping[str, str | None]) -> None:
 def columns_of(
     table: Table, mapping: Mapping[str, str | None], one_database: bool
 ) -> dict[str, str]:
-    """The column of every field that a file has.
+    """Return the column of every field that a file has.
 
     Args:
-        mapping: Columns that the user names; None for a field that is to be taken from none.
+        mapping: Columns that the user names; None to use no column for a field.
         one_database: Whether the database is known without a column.
 
     Raises:
-        TaskSetError: A named column is not there, several could be meant, or one that is needed is lacking.
+        TaskSetError: A named column does not exist, several columns match, or a required one is
+            missing.
     """
     found: dict[str, str] = {}
     there = f"Its columns: {', '.join(map(str, table.columns)) or 'none'}"
@@ -126,10 +127,10 @@ def columns_of(
 
 
 def question_of(row: Row, file: str, columns: Mapping[str, str], databases: Databases) -> Question:
-    """The question of a row.
+    """Return the question of a row.
 
     Raises:
-        BadRow: There is none.
+        BadRow: The row is no valid question.
     """
     if row.problem:
         raise BadRow(row.problem)
@@ -162,11 +163,11 @@ def question_of(row: Row, file: str, columns: Mapping[str, str], databases: Data
 
 
 class Databases:
-    """Finds the SQLite files that rows name, and looks at each once.
+    """Find the SQLite files that rows name, and check each once.
 
     Args:
-        beside: The folder of the file of questions: paths in it are relative to that.
-        given: The option `databases`: a folder in which names are looked up, or the one file of all questions.
+        beside: The folder of the file of questions, to which its paths are relative.
+        given: The option `databases`: a folder of databases, or one file for all questions.
     """
 
     def __init__(self, beside: Path, given: Path | None) -> None:
@@ -175,10 +176,10 @@ class Databases:
         self._found: dict[str, Path | str] = {}
 
     def find(self, name: str) -> Path:
-        """The database of a name.
+        """Return the database of a name.
 
         Raises:
-            BadRow: There is none, several could be meant, or it is broken.
+            BadRow: There is none, several match, or it is broken.
         """
         if name not in self._found:
             try:
@@ -220,7 +221,10 @@ class Databases:
         return path
 
     def _candidates(self, name: str) -> list[Path]:
-        """The file itself, else those with an ending, else those of Spider's and BIRD's layout: `NAME/NAME.sqlite`."""
+        """Return the named file, else files with an ending added, else `NAME/NAME.sqlite`.
+
+        The last is Spider's and BIRD's layout.
+        """
         try:
             if (self._folder / name).is_file():
                 return [_absolute(self._folder / name)]

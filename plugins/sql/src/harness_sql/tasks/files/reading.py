@@ -1,4 +1,4 @@
-"""Reads files of questions, each row with the place where it stands: JSON lines, a JSON list, CSV, Parquet."""
+"""Read files of questions with the place of each row: JSON lines, a JSON list, CSV or Parquet."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FORMATS = "JSON lines (.jsonl), a JSON list (.json), CSV (.csv, .tsv) or Parquet
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row: its cells by column, or what is wrong with it.
+    """One row: its cells by column, or its problem.
 
     Attributes:
         where: `line 3`, counted from 1; in Parquet files, which have no lines, `row 3`.
@@ -36,7 +36,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A file's rows in its order."""
+    """A file's rows, in order."""
 
     file: Path
     columns: tuple[str, ...]
@@ -44,10 +44,10 @@ class Table:
 
 
 def read(file: Path) -> Table:
-    """All rows of a file; it is opened for reading, once.
+    """Return all rows of a file, which is opened once, for reading.
 
     Raises:
-        TaskSetError: It is not there, is of no known format, or is damaged as a whole.
+        TaskSetError: It does not exist, has no known format, or is damaged as a whole.
     """
     kind = file.suffix.lower()
     try:
@@ -82,7 +82,7 @@ def read(file: Path) -> Table:
 
 
 def missing(value: object) -> bool:
-    """Whether a cell is empty."""
+    """Return whether a cell is empty."""
     return (
         value is None
         or (isinstance(value, float) and math.isnan(value))
@@ -185,7 +185,10 @@ def _csv(file: Path, content: bytes, separator: str) -> tuple[tuple[str, ...], l
 
 
 def _records(file: Path, reader: Any) -> Iterator[tuple[str, list[str]]]:
-    """Line and cells of every record that is not blank; one of several lines stands where it begins."""
+    """Yield line and cells of every record that is not blank.
+
+    A record of several lines has the number of its first line.
+    """
     while True:
         where = f"line {reader.line_num + 1}"
         try:

@@ -1,4 +1,4 @@
-"""Task set `medical`: Chinese questions, answered in words, over a bundled database of invented drugs and diseases."""
+"""The task set `medical`: Chinese questions with answers in words, on invented, bundled data."""
 
 from __future__ import annotations
 
@@ -25,9 +25,11 @@ class MedicalTasks:
     """The bundled task set.
 
     Args:
-        cache_dir: Where the database file is built; by default `harness/medical` in the user's cache folder.
-        schema_chars: The longest schema text, in characters.
-        tool: What the tool that queries the database is called.
+        cache_dir: Folder in which to build the database file; by default `harness/medical` in the
+            user's
+            cache folder.
+        schema_chars: Maximum length of the schema text, in characters.
+        tool: Name of the tool that queries the database.
     """
 
     name = "medical"
@@ -45,7 +47,7 @@ class MedicalTasks:
         self.path = self._bundle.built(cache_dir, "database.json") / "medical.sqlite"
 
     def load(self, split: str) -> Sequence[Task]:
-        """All tasks of `train` or `val`, in the order of the file.
+        """Return all tasks of `train` or `val`, in the order of the file.
 
         Raises:
             TaskSetError: The split does not exist, or bundled files are damaged.
@@ -82,13 +84,13 @@ class MedicalTasks:
 
     @cached_property
     def schema(self) -> str:
-        """The compact schema text with what the columns hold."""
+        """Return the compact schema text with descriptions of the columns."""
         self._build()
         notes = self._database["notes"]
         return schema_text(self.path, limit_chars=self.schema_chars, style="compact", notes=notes)
 
     def describe(self) -> Mapping[str, Any]:
-        """Counts, licence, options, and the hashes of questions and database."""
+        """Return counts, licence, options, and the hashes of questions and database."""
         manifest = self._bundle.manifest
         return {
             "name": self.name,
@@ -101,7 +103,7 @@ class MedicalTasks:
         }
 
     def check(self) -> list[str]:
-        """The database's name, if it changed since tasks were loaded."""
+        """Return the database's name if it changed after its tasks were loaded."""
         return self._bundle.changed()
 
     def _build(self) -> None:

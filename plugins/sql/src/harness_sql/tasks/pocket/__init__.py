@@ -1,4 +1,4 @@
-"""Task set `pocket`: small generated SQLite databases in Spider's layout, bundled with the package."""
+"""The task set `pocket`: small generated SQLite databases in Spider's layout, bundled."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ class PocketTasks(GeneratedTasks):
     """The bundled task set.
 
     Args:
-        cache_dir: Where database files are built; by default `harness/pocket` in the user's cache folder.
-        schema_chars: The longest schema text, in characters.
+        cache_dir: Folder in which to build database files; by default `harness/pocket` in the
+            user's
+            cache folder.
+        schema_chars: Maximum length of the schema text, in characters.
     """
 
     name = "pocket"

@@ -1,4 +1,7 @@
-"""Task set `pocket_probe`: bundled questions that hang on how values are stored, which only execution shows."""
+"""The task set `pocket_probe`: bundled questions that depend on how values are stored.
+
+Only execution shows how they are stored.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,12 @@ DATA = Path(__file__).parent / "data"
 
 
 class PocketProbeTasks(GeneratedTasks):
-    """The bundled task set. Its schema text has names and types of columns, and no values.
+    """The bundled task set. Its schema text has names and types of columns, but no values.
 
     Args:
-        cache_dir: Where database files are built; by default `harness/pocket_probe` in the user's cache folder.
-        schema_chars: The longest schema text, in characters.
+        cache_dir: Folder in which to build database files; by default `harness/pocket_probe` in the
+            user's cache folder.
+        schema_chars: Maximum length of the schema text, in characters.
     """
 
     name = "pocket_probe"

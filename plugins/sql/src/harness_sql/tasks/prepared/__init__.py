@@ -1,4 +1,4 @@
-"""Task sets that others have published: an archive becomes a prepared folder, and that is what is loaded."""
+"""Published task sets, loaded from a folder that was prepared from their archive."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ log = logging.getLogger(__name__)
 class PreparedTasks(WithSchemas):
     """The questions of a prepared folder.
 
-    Questions whose database is missing or whose gold query is known to fail are left out and counted.
+    Questions with a missing database or a gold query that is known to fail are skipped and counted.
 
     Attributes:
-        layout: Which files the folder has.
+        layout: The files of the folder.
         splits: The part of each split.
-        citation: Where it was published.
+        citation: The publication.
     """
 
     name: ClassVar[str]
@@ -54,11 +54,12 @@ class PreparedTasks(WithSchemas):
         self._loaded: dict[str, str] = {}
 
     def load(self, split: str) -> Sequence[Task]:
-        """All tasks of a split, in the order of the official file.
+        """Return all tasks of a split, in the order of the official file.
 
         Raises:
-            TaskSetError: The split does not exist, its file is missing or damaged, none of its questions has a
-                database, or one of these has changed since it was prepared.
+            TaskSetError: The split does not exist, its file is missing or damaged, none of its
+                questions has
+                a database, or a database has changed since it was prepared.
         """
         check_split(self.name, split, self.splits)
         seen: Counter[str] = Counter()
@@ -73,15 +74,15 @@ class PreparedTasks(WithSchemas):
         return tasks
 
     def parts_of(self, split: str) -> Sequence[str]:
-        """The splits that are read for one."""
+        """Return the splits that are read for one split."""
         return [split]
 
     def belongs(self, split: str, db_id: str, gold: str) -> bool:
-        """Whether a question of a split's part is in the split."""
+        """Return whether a question of a split's part belongs to the split."""
         return True
 
     def options(self) -> dict[str, Any]:
-        """The options that change what is asked."""
+        """Return the options that affect the tasks."""
         return {
             "schema_chars": self.schema_chars,
             "style": self.style,
@@ -89,7 +90,7 @@ class PreparedTasks(WithSchemas):
         }
 
     def check(self) -> list[str]:
-        """Databases whose files changed since their tasks were loaded, as paths below the folder."""
+        """Return databases that changed after their tasks were loaded, as relative paths."""
         return sorted(
             self._below(path)
             for path, digest in self._loaded.items()
@@ -97,7 +98,7 @@ class PreparedTasks(WithSchemas):
         )
 
     def describe(self) -> Mapping[str, Any]:
-        """Counts, licence, options, and the hashes of questions and databases; no paths of this machine."""
+        """Return counts, licence, options and hashes of the data, without local paths."""
         manifest = self._manifest
         if manifest is not None:
             databases: dict[str, str] = manifest["databases"]
@@ -132,7 +133,7 @@ class PreparedTasks(WithSchemas):
         }
 
     def rows(self, parquet: str) -> list[dict[str, Any]]:
-        """The rows of one of the folder's Parquet files.
+        """Return the rows of one of the folder's Parquet files.
 
         Raises:
             TaskSetError: It is missing, damaged or lacks a column.
@@ -165,7 +166,8 @@ class PreparedTasks(WithSchemas):
     def _without_sample(self, tasks: Sequence[Task]) -> list[Task]:
         """Return the tasks that are not in the sample of their part.
 
-        A question that is there several times has numbered ids, so its copies in the sample are the first ones here.
+        A repeated question has numbered ids, so that its copies in the sample are the first ones
+        here.
         """
         assert self.layout.sample is not None, "only a sample has a rest"
         _, sample = self.layout.sample
@@ -173,7 +175,7 @@ class PreparedTasks(WithSchemas):
         return [task for task in tasks if task.id not in sampled]
 
     def _verify(self, paths: set[str]) -> None:
-        """Refuses databases that are not as the manifest says; what a verdict is on besides them counts, too."""
+        """Refuse databases that differ from the manifest, including others that verdicts use."""
         manifest = self._manifest or {"databases": {}, "damaged": {}}
         for path in sorted(paths - set(self._loaded)):
             for file in sorted(Path(path).parent.glob("*.sqlite")) if self._manifest else ():

@@ -1,4 +1,7 @@
-"""What tables and columns mean, from BIRD's `database_description/TABLE.csv`, which are in several encodings."""
+"""Read descriptions of tables and columns from BIRD's `database_description/TABLE.csv` files.
+
+The files have several encodings.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +15,20 @@ from harness_sql.tasks.prepared.source import Source
 
 COLUMNS = ("db_id", "table", "column", "text")
 MAX_CHARS = 200
-"""Of one column's text; some tell whole tables of values."""
+"""Maximum length of one column's text. Some texts list whole tables of values."""
 _LOOKED_AT = 512
-"""Bytes by which UTF-16 without a mark is known: every other one is zero."""
+"""Number of bytes in which UTF-16 without a mark is detected: every other one is zero."""
 _NO_CP1252 = frozenset((0x81, 0x8D, 0x8F, 0x90, 0x9D))
-"""Bytes that Windows' Latin does not define."""
+"""Bytes that Windows-1252 does not define."""
 _NAME = "original_column_name"
 
 
 def read_descriptions(source: Source) -> tuple[list[dict[str, str]], list[str]]:
-    """Read what the source's files say of tables and columns.
+    """Read the descriptions of tables and columns in the source's files.
 
     Returns:
-        One row for each described column, with its text in one line, by database and table; and the files of which
-        nothing could be read, each with the reason.
+        One row for each described column, with its text on one line, by database and table; and the
+        unreadable files, each with the reason.
     """
     rows: list[dict[str, str]] = []
     unread: list[str] = []
@@ -47,9 +50,10 @@ def read_descriptions(source: Source) -> tuple[list[dict[str, str]], list[str]]:
 
 
 def decoded(content: bytes) -> str:
-    """Return the text of a file in UTF-8, UTF-16, Windows' Latin or ISO Latin, with or without its mark.
+    """Return the text of a file in UTF-8, UTF-16, Windows-1252 or ISO-8859-1.
 
-    Bytes that are no UTF-8 are read as Windows' Latin one by one: some files hold a few of them between others.
+    A byte order mark is optional. Each byte that is not valid UTF-8 is read as Windows-1252,
+    because some files mix the two.
     """
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return content.decode("utf-16", "replace")
@@ -61,7 +65,7 @@ def decoded(content: bytes) -> str:
 
 
 def _as_windows_latin(error: UnicodeError) -> tuple[str, int]:
-    """Read the bytes of a decoding error as Windows' Latin, and those that it lacks as ISO Latin."""
+    """Decode the bytes of a decoding error as Windows-1252, else as ISO-8859-1."""
     if not isinstance(error, UnicodeDecodeError):
         raise error
     bad = error.object[error.start : error.end]
@@ -75,7 +79,7 @@ codecs.register_error("harness_cp1252", _as_windows_latin)
 
 
 def _described(text: str) -> Iterator[tuple[str, str]]:
-    """Columns and their texts: the longer name, what it means, and what its values mean, as far as they say more.
+    """Yield columns and their texts: full name, meaning and values, without repetitions.
 
     Raises:
         ValueError, csv.Error: It is no table with the columns of BIRD.
@@ -104,5 +108,5 @@ def _described(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _header(name: str | None) -> str:
-    """Return a column's name as BIRD has it, whatever white space, marks and case a file has."""
+    """Return a column's name as in BIRD, normalizing white space, marks and case."""
     return (name or "").strip("\ufeff \t").lower()

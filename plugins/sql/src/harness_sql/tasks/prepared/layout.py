@@ -1,6 +1,7 @@
-"""How a published task set lies on disk, as it is distributed and as harness prepares it.
+"""File layouts of published task sets, as distributed and as prepared.
 
-Databases are at `FOLDER/<db_id>/<db_id>.sqlite`; in the official archive and in the prepared folder alike.
+Databases are at `FOLDER/<db_id>/<db_id>.sqlite`, in the official archive and in the prepared
+folder.
 """
 
 from __future__ import annotations
@@ -14,35 +15,35 @@ from harness.config import cache_dir
 
 MANIFEST = "manifest.json"
 REST = "dev_rest"
-"""Split of a sampled part without its sample: to report on what no choice was made by."""
+"""Split of a sampled part without its sample, for results that no choice was based on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One file of questions: its official name and the Parquet file that it becomes."""
+    """One file of questions: its official name and that of the prepared Parquet file."""
 
     name: str
     official: str
     parquet: str
     folders: tuple[str, ...]
-    """Where its databases are looked for, in order."""
+    """Folders in which to look for its databases, in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A task set's files.
+    """The files of a task set.
 
     Attributes:
         name: The task set.
-        title: What its authors call it.
-        command: What prepares it.
-        folders: Where databases lie.
-        columns: Columns of the Parquet files and, for each, what the official files call it.
-        optional: Columns that may be missing; they are empty then.
-        variable: The environment variable that may name the prepared folder.
-        sample: A part and the fixed sample of it that is written, too.
-        as_is: Gold queries are executed as they stand, with DISTINCT.
-        descriptions: The Parquet file of what tables and columns mean, where the official files say.
+        title: The authors' name for it.
+        command: The command that prepares it.
+        folders: Folders of databases.
+        columns: Columns of the Parquet files, each with its names in the official files.
+        optional: Columns that may be missing, and are then empty.
+        variable: The environment variable for the prepared folder.
+        sample: A part and a fixed sample of it that is also written.
+        as_is: Whether gold queries are executed unchanged, with DISTINCT.
+        descriptions: The Parquet file of descriptions of tables and columns, if there are any.
     """
 
     name: str
@@ -67,7 +68,7 @@ class Layout:
 
     @property
     def sample_splits(self) -> dict[str, Part]:
-        """The splits that a sample brings: itself, also as `val`, and the rest of its part; none without a sample."""
+        """The splits of a sample, if any: itself (also as `val`) and the rest of its part."""
         if self.sample is None:
             return {}
         name, sample = self.sample
@@ -76,15 +77,15 @@ class Layout:
 
     @property
     def marks(self) -> frozenset[str]:
-        """Names of files by which a source is known."""
+        """File names that identify a source."""
         return frozenset(name for part in self.parts for name in (part.official, part.parquet))
 
     def default_folder(self) -> Path:
-        """What the environment variable names, or a folder in the user's cache."""
+        """Return the folder in the environment variable, or one in the user's cache."""
         named = os.environ.get(self.variable) if self.variable else None
         return Path(named).expanduser() if named else cache_dir() / self.name
 
 
 def database_file(db_id: str, folder: str) -> str:
-    """Path of a database, relative to the data folder."""
+    """Return the path of a database, relative to the data folder."""
     return f"{folder}/{db_id}/{db_id}.sqlite"

@@ -1,6 +1,7 @@
-"""Turns the archive of a task set into a prepared folder: checked databases, Parquet files and a manifest.
+"""Convert a task set's archive to a prepared folder of databases, Parquet files and a manifest.
 
-Everything is written beside the target and moved there at the end, so interrupted work leaves nothing.
+Everything is written to a temporary folder and moved to the target at the end, so that an
+interruption leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -31,20 +32,21 @@ SAMPLE_SEED = "harness-spider-dev-500"
 FORMAT = 1
 
 Progress = Callable[[str, int, int], None]
-"""Called with what is being done, how much of it is done, and how much there is."""
+"""Callback with the current activity, its progress and its total."""
 
 
 @dataclass(slots=True)
 class PartReport:
-    """What became of one part.
+    """The outcome of one part.
 
     Attributes:
-        questions: Questions in the source.
-        runnable: Those whose database is there and whole; only they are written.
-        gold_failed: Those of them whose gold query fails on its own database: `row` (position in the Parquet
-            file), `db_id`, `query` and `error`.
-        gold_empty: How many of them have an empty gold result.
-        skipped: Questions lost, by database.
+        questions: Number of questions in the source.
+        runnable: Number of questions with an intact database. Only these are written.
+        gold_failed: Runnable questions with a gold query that fails on its own database: `row`
+            (position
+            in the Parquet file), `db_id`, `query` and `error`.
+        gold_empty: Number of runnable questions with an empty gold result.
+        skipped: Number of skipped questions, by database.
     """
 
     questions: int = 0
@@ -56,13 +58,13 @@ class PartReport:
 
 @dataclass(slots=True)
 class Report:
-    """What `prepare` did.
+    """The outcome of `prepare`.
 
     Attributes:
-        missing: Databases that questions name and that are not there.
-        damaged: Databases that cannot be used, with the reason.
-        absent: Parts that the source does not have.
-        unread: Files of descriptions that could not be read, with the reason.
+        missing: Databases that questions name and that do not exist.
+        damaged: Unusable databases, with the reason.
+        absent: Parts that the source lacks.
+        unread: Unreadable files of descriptions, with the reason.
     """
 
     task_set: str
@@ -82,17 +84,18 @@ def prepare(
     databases: Source | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Prepares a task set.
+    """Prepare a task set.
 
     Args:
         source: Its questions, and its databases unless others are given.
-        target: Where to put the prepared folder; replaced if it already is one. May be where the source lies, in
-            which case only the Parquet files and the manifest are added.
-        databases: Where databases are that questions name; they go before the source's own.
+        target: The prepared folder to write. An earlier prepared folder is replaced. It may be the
+            source's folder; then only the Parquet files and the manifest are added.
+        databases: A source of databases, which takes precedence over the source's own.
 
     Raises:
-        TaskSetError: The source is damaged or laid out wrongly, or has none of its databases, or the target holds
-            something else.
+        TaskSetError: The source is damaged, has another layout or none of its databases, or the
+            target
+            holds something else.
     """
     say = progress or (lambda *_: None)
     questions = {
@@ -148,9 +151,11 @@ def prepare(
 
 
 def sample_of(count: int, size: int = SAMPLE_SIZE) -> list[int]:
-    """Positions of the validation sample among `count` questions, in order: the same on every machine.
+    """Return the positions of the validation sample among `count` questions, in order.
 
-    The `size` positions whose SHA-256 of `harness-spider-dev-500:<position>` is smallest.
+    They are the `size` positions with the smallest SHA-256 of `harness-spider-dev-500:<position>`,
+    the
+    same on every machine.
     """
     ranked = sorted(
         range(count),
@@ -211,7 +216,7 @@ def _build(
 def _check_databases(
     folder: Path, layout: Layout, say: Progress
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Hashes of the usable databases and reasons of the damaged ones, by path below the folder."""
+    """Return hashes of the usable databases and reasons of the damaged ones, by relative path."""
     files = sorted(file for place in layout.folders for file in folder.glob(f"{place}/*/*.sqlite"))
     good: dict[str, str] = {}
     bad: dict[str, str] = {}
@@ -259,7 +264,7 @@ def _part(
 
 
 def _gold(path: Path, query: str, layout: Layout) -> tuple[str, bool]:
-    """What is wrong with a gold query on one of the databases it is judged on, and whether it is empty on all."""
+    """Return the error of a gold query on its databases, and whether its result is empty on all."""
     empty = True
     for file in [str(path)] if layout.as_is else databases_of(path):
         result = gold_result(file, query, as_is=layout.as_is)
@@ -272,7 +277,7 @@ def _gold(path: Path, query: str, layout: Layout) -> tuple[str, bool]:
 
 
 def _write_parquet(rows: list[dict[str, str]], columns: Sequence[str], path: Path) -> str:
-    """Writes the rows and returns the file's SHA-256."""
+    """Write the rows and return the file's SHA-256."""
     import pyarrow
     import pyarrow.parquet
 
@@ -290,7 +295,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _replace(work: Path, target: Path) -> None:
-    """Puts a finished folder in the place of an empty or earlier one."""
+    """Move a finished folder to the target, replacing an empty or earlier one."""
     work.chmod(0o755)
     if not target.exists():
         os.rename(work, target)

@@ -1,4 +1,4 @@
-"""Reads what a task set is distributed as: zip files, zip files in them, folders; official or already Parquet."""
+"""Read a task set as distributed: zip files (also nested) or folders, official or as Parquet."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from harness.layers import parse_json
 from harness_sql.tasks.prepared.layout import MANIFEST, Layout, Part
 
 _DEPTH = 6
-"""Folders below the one given in which files are looked for."""
+"""Maximum depth of the search for files below the given folder."""
 MEMORY_BYTES = 256 * 2**20
-"""Of a file that is read whole, unpacked; published questions have a tenth of it."""
+"""Maximum unpacked size of a file that is read whole. Published questions have a tenth of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file of a folder or an archive; called, it is opened.
+    """A file of a folder or an archive. Calling it opens it.
 
     Attributes:
-        size: Bytes, unpacked; `zipfile` gives no more of a file, whatever it unpacks to.
+        size: Unpacked size in bytes. `zipfile` never reads more of a file than this.
     """
 
     opener: Callable[[], IO[bytes]]
@@ -45,10 +45,10 @@ Files = Mapping[str, File]
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Files by their path in the prepared folder, in the order in which they are read fastest.
+    """Files by their path in the prepared folder, in the fastest order for reading.
 
     Attributes:
-        folder: Where the files already lie at these paths; None in an archive.
+        folder: The folder in which the files have these paths; None for an archive.
         made_for: The task set for which harness prepared the folder; empty if it did not.
     """
 
@@ -58,7 +58,7 @@ class Source:
     made_for: str = ""
 
     def open(self, file: str) -> IO[bytes]:
-        """Opens a file for reading.
+        """Open a file for reading.
 
         Raises:
             TaskSetError: It cannot be read.
@@ -71,10 +71,10 @@ class Source:
             ) from error
 
     def read(self, file: str) -> bytes:
-        """A whole file.
+        """Return the content of a file.
 
         Raises:
-            TaskSetError: It cannot be read, or unpacks to more than fits into memory.
+            TaskSetError: It cannot be read, or is too large for memory.
             OSError, EOFError, BadZipFile, zlib.error: It is damaged.
         """
         size = self.files[file].size
@@ -91,15 +91,15 @@ class Source:
 def open_source(
     path: Path, title: str, marks: Collection[str], folders: Sequence[str]
 ) -> Iterator[Source]:
-    """Opens a zip file, a folder or a single file of questions.
+    """Open a zip file, a folder or a single file of questions.
 
     Args:
-        title: What it ought to be.
+        title: Name of the expected task set.
         marks: Names of the files of questions.
-        folders: Where databases lie.
+        folders: Folders of databases.
 
     Raises:
-        TaskSetError: It is not there, is damaged, or has no questions.
+        TaskSetError: It does not exist, is damaged, or has no questions.
     """
     with ExitStack() as stack:
         files = _opened(path, folders, stack)
@@ -124,10 +124,10 @@ def open_source(
 
 @contextmanager
 def open_databases(path: Path, folders: Sequence[str]) -> Iterator[Source]:
-    """Opens what has databases and may have no questions: a task set, prepared or not, or its folder of databases.
+    """Open a source of databases: a task set, prepared or not, or its folder of databases.
 
     Raises:
-        TaskSetError: It is not there, is damaged, or has no databases.
+        TaskSetError: It does not exist, is damaged, or has no databases.
     """
     with ExitStack() as stack:
         files = _opened(path, folders, stack)
@@ -143,7 +143,7 @@ def open_databases(path: Path, folders: Sequence[str]) -> Iterator[Source]:
 
 
 def merged(sources: Sequence[Source]) -> Source:
-    """Several sources as one; a file that two have is the first one's."""
+    """Merge sources. If several have a file, the first one's is used."""
     if len(sources) == 1:
         return sources[0]
     files = {name: opener for source in reversed(sources) for name, opener in source.files.items()}
@@ -151,7 +151,7 @@ def merged(sources: Sequence[Source]) -> Source:
 
 
 def with_databases(source: Source, databases: Source, db_ids: Collection[str]) -> Source:
-    """A source whose databases are those of another one wherever that has them."""
+    """Return a source with databases from another one, as far as that has them."""
     given = {
         name: opener for name, opener in databases.files.items() if (_id(name) or "") in db_ids
     }
@@ -161,7 +161,7 @@ def with_databases(source: Source, databases: Source, db_ids: Collection[str]) -
 
 
 def read_questions(source: Source, layout: Layout, part: Part) -> list[dict[str, str]] | None:
-    """The layout's columns of every question of a part; None if the source does not have it.
+    """Return the layout's columns of every question of a part; None if the source lacks the part.
 
     Raises:
         TaskSetError: The file is damaged or has other columns.
@@ -190,13 +190,13 @@ def read_questions(source: Source, layout: Layout, part: Part) -> list[dict[str,
 
 
 def columns_of(source: Source, part: Part) -> frozenset[str]:
-    """The columns of a part's first question; empty where there is none."""
+    """Return the columns of a part's first question, or an empty set if there is none."""
     _, rows = _rows(source, part)
     return frozenset(rows[0]) if rows and isinstance(rows[0], dict) else frozenset()
 
 
 def copy(source: Source, file: str, target: Path) -> None:
-    """Copies one file out of a source, checking its sum where the source keeps one.
+    """Copy one file from a source, checking its checksum if the source has one.
 
     Raises:
         TaskSetError: The file is damaged.
@@ -258,7 +258,7 @@ def _made_for(source: Source) -> str:
 
 
 def _databases(files: Files, folders: Sequence[str]) -> Files:
-    """Databases, `schema.sql` files and descriptions, by `FOLDER/<db_id>/...`, wherever the folder is."""
+    """Return databases, `schema.sql` files and descriptions by `FOLDER/<db_id>/...`."""
     pattern = re.compile(
         rf"(?:.*/)?((?:{'|'.join(folders)})/[^/\\.][^/\\]*/"
         r"(?:[^/\\.][^/\\]*\.(?:sqlite|sql)|database_description/[^/\\.][^/\\]*\.csv))"
@@ -271,13 +271,13 @@ def _databases(files: Files, folders: Sequence[str]) -> Files:
 
 
 def _id(file: str) -> str | None:
-    """The database that a file belongs to; None for a file of questions."""
+    """Return the database to which a file belongs; None for a file of questions."""
     parts = file.split("/")
     return parts[1] if len(parts) > 2 else None
 
 
 def _opened(path: Path, folders: Sequence[str], stack: ExitStack) -> Files:
-    """Every file by its path, that of a folder beginning with the folder's own name."""
+    """Return every file by path. Paths in a folder begin with the folder's own name."""
     if path.is_dir():
         files = _walked(path.resolve())
     elif not path.is_file():
@@ -325,7 +325,7 @@ def _walked(path: Path) -> Files:
 
 
 def _zipped(archive: zipfile.ZipFile) -> Files:
-    """In the order of the archive, in which a compressed archive in an archive is read but once."""
+    """Return files in archive order, so that a compressed nested archive is read only once."""
     entries = sorted(archive.infolist(), key=lambda entry: entry.header_offset)
     return {
         entry.filename: File(partial(archive.open, entry), entry.file_size)

@@ -1,4 +1,4 @@
-"""Checks a prepared folder against its manifest."""
+"""Check a prepared folder against its manifest."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from harness_sql.tasks.prepared.layout import MANIFEST, Layout
 
 
 def read_manifest(folder: Path, layout: Layout) -> dict[str, Any] | None:
-    """The manifest of a prepared folder; None for one that something else prepared.
+    """Return the manifest of a prepared folder; None if it was not prepared by harness.
 
     Raises:
-        TaskSetError: There is a manifest and it cannot be read.
+        TaskSetError: The manifest cannot be read.
     """
     file = folder / MANIFEST
     try:
@@ -31,10 +31,10 @@ def read_manifest(folder: Path, layout: Layout) -> dict[str, Any] | None:
 
 
 def check_prepared(folder: Path, layout: Layout) -> None:
-    """Refuses a folder that holds none of the task set's Parquet files, or those of another.
+    """Refuse a folder with none of the task set's Parquet files, or prepared for another task set.
 
     Raises:
-        TaskSetError: The message says what to do.
+        TaskSetError: The folder does not fit. The message has a remedy.
     """
     set_ = f", or set {layout.variable} to a prepared folder" if layout.variable else ""
     run = f"Run: {layout.command} SOURCE --out {folder}{set_}"
@@ -51,7 +51,7 @@ def check_prepared(folder: Path, layout: Layout) -> None:
 
 
 class Verified(TypedDict):
-    """What comparing a prepared folder with its manifest found."""
+    """The result of comparing a prepared folder with its manifest."""
 
     folder: str
     ok: bool
@@ -61,7 +61,7 @@ class Verified(TypedDict):
 
 
 def verify(folder: Path, layout: Layout) -> Verified:
-    """Compares every file with the manifest.
+    """Compare every file with the manifest.
 
     Raises:
         TaskSetError: The folder is not prepared.
@@ -91,5 +91,5 @@ def verify(folder: Path, layout: Layout) -> Verified:
 
 
 def questions_hash(folder: Path, layout: Layout) -> dict[str, str]:
-    """SHA-256 of each Parquet file of questions that is there."""
+    """Return the SHA-256 of each existing Parquet file of questions."""
     return {name: file_hash(folder / name) for name in layout.parquets if (folder / name).is_file()}

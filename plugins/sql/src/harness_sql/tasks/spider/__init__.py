@@ -1,6 +1,6 @@
-"""Task set `spider`, Spider 1.0, and its variants; from a folder that `harness data spider` prepared.
+"""The task set `spider` (Spider 1.0) and its variants, from a folder of `harness data spider`.
 
-Spider itself is also taken from a folder that agent-lightning's example prepared.
+Spider can also be loaded from a folder prepared by agent-lightning's example.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from harness_sql.tasks.spider.layout import DK, REALISTIC, SPIDER, SYN
 
 
 def _parts(layout: Layout) -> dict[str, Part]:
-    """Return the part of every split: its own parts, and those of the sample."""
+    """Return the part of every split, including the splits of the sample."""
     return {part.name: part for part in layout.parts} | layout.sample_splits
 
 
@@ -29,20 +29,26 @@ _CUTS = ("train_a", "train_b", "train_b_fit", "train_b_held")
 class SpiderTasks(PreparedTasks):
     """Spider's questions.
 
-    Splits: `train` (train_spider), `train_others`, `dev`, `dev_500` (a fixed sample of dev; also called `val`) and
-    `dev_rest` (dev without that sample).
-    `train_a` and `train_b` are `train` cut in two by database, about seven to three by a hash of its name: the first
-    is for pre-training a policy, the second to reinforce it on databases that it has not seen. `train_b_fit` and
-    `train_b_held` are `train_b` cut in two by gold query, four to one: other questions on the databases trained on.
-    The variants have those of `train`, `dev`, `dev_500` and `dev_rest` whose files were published.
+    Splits: `train` (train_spider), `train_others`, `dev`, `dev_500` (a fixed sample of dev; also
+    called
+    `val`) and `dev_rest` (dev without that sample).
+    `train_a` and `train_b` divide `train` by database, about seven to three by a hash of its name:
+    `train_a` is for pre-training a policy, `train_b` for reinforcement learning on unseen
+    databases.
+    `train_b_fit` and `train_b_held` divide `train_b` by gold query, four to one: other questions on
+    the
+    databases of the training. The variants have those of `train`, `dev`, `dev_500` and `dev_rest`
+    for
+    which files were published.
 
     Args:
-        data_dir: The prepared folder; by default `$VERL_SPIDER_DATA_DIR`, or `harness/spider` in the cache folder; of
-            a variant, the folder there with its name.
-        schema_chars: The longest schema text, in characters.
-        style: `create` (CREATE statements) or `compact` (one line a table).
-        sample_rows: Rows of each table shown below it.
-        use_schema_file: Take the `schema.sql` beside a database where there is one.
+        data_dir: The prepared folder; by default `$VERL_SPIDER_DATA_DIR`, or `harness/spider` in
+            the
+            cache folder. For a variant, the folder there with its name.
+        schema_chars: Maximum length of the schema text, in characters.
+        style: `create` (CREATE statements) or `compact` (one line per table).
+        sample_rows: Number of rows shown below each table.
+        use_schema_file: Use the `schema.sql` in a database's folder if there is one.
         include_others: Add `train_others` to `train`.
     """
 
@@ -83,7 +89,7 @@ class SpiderTasks(PreparedTasks):
 
 
 class SpiderSynTasks(SpiderTasks):
-    """Spider-Syn: Spider's questions with other words for what the schema names."""
+    """Spider-Syn: Spider's questions with synonyms of schema names."""
 
     name = "spider_syn"
     layout = SYN
@@ -102,7 +108,7 @@ class SpiderRealisticTasks(SpiderTasks):
 
 
 class SpiderDKTasks(SpiderTasks):
-    """Spider-DK: questions of Spider's dev that take knowledge of their domain."""
+    """Spider-DK: questions of Spider's dev that require domain knowledge."""
 
     name = "spider_dk"
     layout = DK
@@ -112,7 +118,7 @@ class SpiderDKTasks(SpiderTasks):
 
 
 def _splits_of(db_id: str, gold: str) -> tuple[str, ...]:
-    """The splits that a question of train_spider is in. All questions with one gold query are in the same ones."""
+    """Return the splits of a train_spider question, the same for all with its gold query."""
     if hashlib.sha256(db_id.encode()).digest()[0] % 4:
         return "train", "train_a"
     held = hashlib.sha256(f"{db_id}\0{gold}".encode()).digest()[0] % 5 == 0

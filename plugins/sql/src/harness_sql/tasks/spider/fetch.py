@@ -1,4 +1,4 @@
-"""Downloads the Spider bundle, resuming where an earlier download stopped."""
+"""Download the Spider bundle, resuming an interrupted download."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ BUNDLE_ID = "1oi9J1jZP9TyM35L85CL3qeGWl2jqlnL6"
 BUNDLE_URL = (
     f"https://drive.usercontent.google.com/download?id={BUNDLE_ID}&export=download&confirm=t"
 )
-"""The bundle that agent-lightning's Spider example names."""
+"""The bundle that agent-lightning's Spider example uses."""
 
 
 def fetch(
     target: Path, url: str = BUNDLE_URL, progress: Progress | None = None, timeout_s: float = 60.0
 ) -> Path:
-    """Downloads an archive and checks the sum of every file in it.
+    """Download an archive and check the checksum of every file in it.
 
-    A part of an earlier download (`<target>.part`) is continued if the server can do that.
+    A partial download (`<target>.part`) is resumed if the server supports it.
 
     Raises:
-        TaskSetError: The server cannot be reached or sends something else than a zip file.
+        TaskSetError: The server cannot be reached or does not send a zip file.
     """
     import httpx
 

@@ -1,4 +1,4 @@
-"""How Spider and its variants lie on disk: official, as agent-lightning's example prepares Spider, as harness does."""
+"""File layouts of Spider and its variants: official, by agent-lightning's example, and prepared."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ MARKS = frozenset().union(*(layout.marks for layout in LAYOUTS))
 
 
 def layout_of(source: Source) -> Layout:
-    """Which of the variants a source is: by the names of its files, and Spider-Syn by its columns."""
+    """Return the variant of a source, by its file names and, for Spider-Syn, by its columns."""
     for layout in (REALISTIC, DK):
         if layout.marks & source.files.keys():
             return layout

@@ -1,4 +1,4 @@
-"""Prepares Spider or one of its variants, whichever the files are of."""
+"""Prepare Spider or one of its variants, as determined by the files."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ def prepare(
     databases: Path | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Prepares the files of an archive or a folder, in the official or in agent-lightning's layout, or of one file.
+    """Prepare an archive, a folder or a file, in the official or agent-lightning's layout.
 
     Args:
-        target: Where to put the prepared folder; by default the variant's own.
-        databases: Where databases are that the source lacks, or that go before its own: another Spider, or the
-            databases of its test suite.
+        target: The prepared folder to write; by default the variant's own.
+        databases: A source of databases that the source lacks, which takes precedence over its own:
+            another Spider, or the databases of its test suite.
 
     Raises:
-        TaskSetError: The source is damaged or laid out wrongly, or the target holds something else.
+        TaskSetError: The source is damaged or has another layout, or the target holds something
+            else.
     """
     with ExitStack() as stack:
         opened = stack.enter_context(open_source(source, "Spider", MARKS, FOLDERS))
