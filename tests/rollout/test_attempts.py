@@ -316,7 +316,7 @@ class Swallows(ReferenceSQL):
         (AsksForTools(), [Reply.failure(401, "no key")], "endpoint_error", "no key"),
         (Silent(), [], "no_transitions", "without calling"),
         (ReferenceSQL(), [Reply.failure(500)], "endpoint_error", "500"),
-        (ReferenceSQL(), [WRITE, Reply.failure(429)], "endpoint_error", "429"),
+        (ReferenceSQL(), [WRITE, Reply.failure(429, retry_after="3600")], "endpoint_error", "429"),
         (Swallows(), [Reply.failure(503)], "endpoint_error", "503"),
         (
             ReferenceSQL(),

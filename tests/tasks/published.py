@@ -107,8 +107,12 @@ def bird_rows(train: bool = False) -> list[dict[str, Any]]:
     ]
 
 
-def make_bird(folder: Path, nested: bool = True) -> tuple[Path, Path]:
-    """`dev_20240627.zip` and `train.zip`, their databases in a zip file of their own as the official ones are."""
+def make_bird(folder: Path, nested: bool = True, more: int = 0) -> tuple[Path, Path]:
+    """`dev_20240627.zip` and `train.zip`, their databases in a zip file of their own as the official ones are.
+
+    Args:
+        more: Further questions of `dev`.
+    """
     dev, train = folder / "dev_20240627", folder / "train"
     make_sqlite(
         dev / "dev_databases/ranch/ranch.sqlite",
@@ -118,7 +122,12 @@ def make_bird(folder: Path, nested: bool = True) -> tuple[Path, Path]:
         (dev / "dev_databases/ranch/database_description").mkdir(exist_ok=True)
         (dev / "dev_databases/ranch/database_description" / name).write_bytes(content)
     (dev / "dev_databases/.DS_Store").write_bytes(b"\0")
-    (dev / "dev.json").write_text(json.dumps(bird_rows()))
+    rows = bird_rows()
+    for number in range(more):
+        question = f"How many cows are older than {number}?"
+        query = f"SELECT COUNT(*) FROM cow WHERE age > {number}"
+        rows.append(rows[1] | {"question_id": 100 + number, "question": question, "SQL": query})
+    (dev / "dev.json").write_text(json.dumps(rows))
     (dev / "dev_tables.json").write_text("[]")
     make_sqlite(train / "train_databases/shelter/shelter.sqlite", ANIMAL)
     (train / "train.json").write_text(json.dumps(bird_rows(train=True)))

@@ -200,7 +200,9 @@ class TestContract(TaskSetContract):
     def options(cls, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         folder = tmp_path_factory.mktemp("bird")
         (folder / "mini_dev_sqlite.json").write_text(json.dumps(bird_rows()[:2]))
-        prepare([*make_bird(folder), folder / "mini_dev_sqlite.json"], folder / "out")
+        # More than the 500 of `dev_500`, so that `dev_rest` has questions.
+        archives = make_bird(folder, more=510)
+        prepare([*archives, folder / "mini_dev_sqlite.json"], folder / "out")
         return {"data_dir": str(folder / "out"), "descriptions": True}
 
 
