@@ -793,7 +793,7 @@ COMMAND = """
 import json, os, pathlib, sys, time
 import yaml
 arguments, study = sys.argv[1:], json.loads(os.environ["HARNESS_STUDY"])
-folder = pathlib.Path(arguments[-1]) / f"{time.time_ns()}-{study['job']}"
+folder = pathlib.Path(arguments[arguments.index("--runs-dir") + 1]) / f"{time.time_ns()}-{study['job']}"
 folder.mkdir()
 config = {}
 if arguments[0] == "train":
