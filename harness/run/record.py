@@ -170,7 +170,8 @@ def identity(
     reward = reward_of(config)
     if (reward.low, reward.high) != (0, 1):
         found["reward_range"] = [reward.low, reward.high]
-    if model_path and config.batch_invariant(device, trains=kind == "train"):
+    served_elsewhere = " at http" in model_path  # as `harness.evaluation` names an endpoint's model
+    if not served_elsewhere and config.batch_invariant(device, trains=kind == "train"):
         found["batch_invariant"] = True
     if config.reward.inverted:
         found["reward_inverted"] = config.reward.inverted
