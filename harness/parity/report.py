@@ -42,7 +42,9 @@ def certify(agents: Iterable[str], say: Callable[[str], None], *, leave: bool = 
     missing = uncertified(agents)
     if not missing:
         return
-    say(f"no parity certificate for {', '.join(missing)}: made first, from scripted episodes")
+    say(
+        f"no parity certificate for {', '.join(missing)}: creating it first, from scripted episodes"
+    )
     failed = failures(run_parity(missing, []))
     if failed:
         (name, why), *others = failed.items()

@@ -17,7 +17,7 @@ TRAINING = (
     *("train", "--preset", "cpu", "--set", "train.trainer=synthetic", "--steps", "1"),
     *("--set", "train.batch_size=2", "--set", "rollout.group_size=1", "--set", "task.val_limit=2"),
 )
-MADE = "made first, from scripted episodes"
+MADE = "creating it first, from scripted episodes"
 
 
 @pytest.fixture

@@ -508,7 +508,7 @@ def test_missing_parity_certificates_are_made_before_the_first_run(
     file = str(agents_file("same_sql"))
     planned = harness("study", file, "--dry-run")
     assert (
-        "No parity certificate: same_sql. Made first" in planned.stdout
+        "No parity certificate: same_sql. Created before the first run" in planned.stdout
         and not (tmp_path / "cache").exists()
     )
     done = harness("study", file)

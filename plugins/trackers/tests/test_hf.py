@@ -192,6 +192,8 @@ def test_the_hub_is_asked_as_configured(
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(RunFailed, match=r"--push me/rollouts: .* The folder .* is complete") as found:
+    with pytest.raises(
+        RunFailed, match=r"--push me/rollouts: .* The folder .* is complete"
+    ) as found:
         export(run, str(tmp_path / "set"), push="me/rollouts")
     assert "\n" not in str(found.value)
