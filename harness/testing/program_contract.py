@@ -100,10 +100,11 @@ class ProgramContract(Contract):
     def test_the_reference_gets_through_them_and_sees_no_gold(
         self, made: Program, recordings: list[Recording]
     ) -> None:
+        # The gateway waits for a limited rate (429), so such a scenario goes on.
         fails = {
             one.name
             for one in made.scenarios
-            if any(r.status != 200 or r.hang or r.drop for r in one.replies)
+            if any(r.status not in (200, 429) or r.hang or r.drop for r in one.replies)
         }
         for one in recordings:
             assert (one.outcome == "ok") == (one.scenario not in fails), (
