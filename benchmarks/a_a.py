@@ -84,7 +84,7 @@ class Trainings:
         ]
 
     def _update(self, tasks: Sequence[Task], optimizer: Any, draw: int) -> None:
-        """One step of GRPO: sample, reward, and follow the gradient of what is better than its group."""
+        """Take one GRPO step: sample, reward, and update towards samples better than their group."""
         import torch
 
         prompts = [self._prompt(task) for task in tasks for _ in range(GROUP)]
@@ -220,7 +220,7 @@ def spread(file: Path) -> str:
 
 
 def _differences(file: Path) -> pl.DataFrame:
-    """Differences of the two trainings of every pair, question by question; the pair stands for the seed."""
+    """Return the differences of each pair's two trainings per question; the pair takes the place of the seed."""
     import polars as pl
 
     from harness.config import load_config

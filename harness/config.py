@@ -33,8 +33,6 @@ from harness.wording import shown
 
 Setting = str | tuple[str, Any]
 """`key=value` with a dotted key and a YAML value, or a pair of key and value."""
-BATCH_INVARIANT_EVALUATIONS = False
-"""Whether evaluations on a GPU are batch-invariant where `rollout.batch_invariant` is unset."""
 NAMED_NOW = {"plugin": "agent"}
 """Map keys of older files to current keys."""
 
@@ -103,13 +101,13 @@ class Config(Section):
         chosen = self.train.share_prompts
         return self.packs(device) and (device == "cuda" if chosen is None else chosen)
 
-    def batch_invariant(self, device: str, *, trains: bool) -> bool:
-        """Return whether vLLM computes each reply independently of its batch on this device (a resolved one)."""
-        if device != "cuda":
-            return False
-        chosen = self.rollout.batch_invariant
-        by_default = BATCH_INVARIANT_EVALUATIONS and not trains
-        return self.deterministic or (by_default if chosen is None else chosen)
+    def batch_invariant(self, device: str) -> bool:
+        """Return whether vLLM computes each reply independently of its batch on this device.
+
+        Args:
+            device: A resolved one.
+        """
+        return device == "cuda" and (self.deterministic or self.rollout.batch_invariant)
 
     def merges(self, calls_tools: bool) -> bool:
         """Return whether calls of a dialogue become one row.

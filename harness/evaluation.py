@@ -67,7 +67,7 @@ def evaluate(
     """
     task_set = make_task_set(config)
     tasks = validation_order(load_tasks(config, task_set, config.task.val_split), config)
-    identity = policy or f"{endpoint.model} at {endpoint.base_url}"
+    identity = policy or endpoint.label
     answers = answerers(config) if answers is None else answers
     run = StartedRun(
         config, folder, task_set, [], tasks, identity, resolve_device(config.device), answers

@@ -151,7 +151,7 @@ class Transition:
     rate_limits: int = 0
     """How often the server refused the call for its rate before it answered."""
     rate_limit_s: float = 0.0
-    """Part of `latency_s` spent waiting because the server asked for it, in seconds."""
+    """Part of `latency_s` spent waiting because the server limited its rate, in seconds."""
 
     @property
     def empty(self) -> bool:

@@ -69,11 +69,11 @@ program reads replies."""
 
 @dataclass
 class Report:
-    """What an agent knows of its attempt beside the answer.
+    """Facts on its attempt that an agent reports in addition to the answer.
 
     Attributes:
         reward: Its own reward, for the reward `from_agent`.
-        roles: By id of a reply, the role that asked for it: where one URL serves several callers.
+        roles: Roles by reply id, if one URL serves several callers.
     """
 
     reward: float | None = None

@@ -131,7 +131,7 @@ def failed_itself(result: Mapping[str, object], graded: bool) -> str:
 
 
 def answered_by(roles: Mapping[str, str]) -> str:
-    """Return the names of what answers roles instead of the policy; empty if there is none."""
+    """Return the models that answer roles instead of the policy; empty if there are none."""
     return "; ".join(f"{role} is answered by {name}" for role, name in roles.items())
 
 

@@ -453,7 +453,7 @@ def printed(file: Path, arm: str, column: str) -> str:
 
 
 def result_figure(folder: Path, key: str, what: str) -> str:
-    """Return a figure of what came of one run: accuracies in percent, other numbers as `figure_of`.
+    """Return a figure of one run's result: accuracies in percent, other numbers as `figure_of`.
 
     Args:
         what: The marker, for messages.

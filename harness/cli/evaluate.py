@@ -54,7 +54,7 @@ def evaluate(
         bool,
         typer.Option(
             "--read-reserved",
-            help="Read a split that is reserved for the end; it is written down beside the runs.",
+            help="Read a split that is reserved for the end; the reading is recorded next to the runs.",
         ),
     ] = False,
     limit: Annotated[int | None, typer.Option(help="Only so many tasks, a fixed sample.")] = None,

@@ -145,7 +145,7 @@ def _named_run(name: Path) -> RunFolder | None:
 
 
 def _whole(folder: RunFolder) -> RunFolder:
-    """Return a run whose record can be read; a checkpoint without one is of an unknown run."""
+    """Return a run with a readable record; a checkpoint without a record is of an unknown run."""
     folder.read()
     return folder
 
@@ -242,7 +242,7 @@ def serving(
         own, min(ROOM, longest(folder) or ROOM)
     )  # questions of one's own may be longer
     device = resolve_device(config.device)
-    engine = Engine(parser_of(config, folder, device), config.batch_invariant(device, trains=False))
+    engine = Engine(parser_of(config, folder, device), config.batch_invariant(device))
     with server(device)(
         folder, device, length, _log(), engine, port=port, name=name, key=key
     ) as url:

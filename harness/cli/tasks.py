@@ -15,6 +15,16 @@ from harness.errors import UserError, how_to_install
 app = typer.Typer(add_completion=False, invoke_without_command=True)
 
 
+TaskOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="Its options, as task.options.path=questions.jsonl; repeatable.",
+        autocompletion=complete.settings,
+    ),
+]
+
+
 @app.callback()
 def tasks(
     context: typer.Context,
@@ -26,14 +36,7 @@ def tasks(
             autocompletion=complete.task_sets,
         ),
     ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            help="Its options, as task.options.path=questions.jsonl; repeatable.",
-            autocompletion=complete.settings,
-        ),
-    ] = None,
+    set_: TaskOptions = None,
     json_: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
     """List task sets, or describe one."""
@@ -68,14 +71,7 @@ def tasks(
 @app.command()
 def show(
     name: Annotated[str, typer.Argument(help="A task set.", autocompletion=complete.task_sets)],
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            help="Its options, as task.options.path=questions.jsonl; repeatable.",
-            autocompletion=complete.settings,
-        ),
-    ] = None,
+    set_: TaskOptions = None,
     json_: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
     """Describe one task set: its options, counts, hashes, licence."""

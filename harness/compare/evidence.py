@@ -1,4 +1,4 @@
-"""Evidence on a pair that no verdict rests on: of its checkpoints, its trainings, and of what was not scored."""
+"""Compute evidence that no verdict rests on: checkpoints, trainings, and unscored rollouts of a pair."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def mcnemar(rows: pl.DataFrame) -> list[McNemarData]:
-    """The test of each seed's two checkpoints."""
+    """Return McNemar's test of the two checkpoints of each seed."""
     found: list[McNemarData] = []
     for group in rows.partition_by("seed"):
         test = statistics.mcnemar_exact(
@@ -35,7 +35,7 @@ def mcnemar(rows: pl.DataFrame) -> list[McNemarData]:
 
 
 def training(runs: Sequence[Run], base_runs: Sequence[Run], rows: pl.DataFrame) -> Training:
-    """Evidence on trainings, of the seeds that both have."""
+    """Return evidence on the trainings of the seeds that both arms have."""
     common = set(rows["seed"].unique())
     firsts, seconds = (
         [cast(float, run.scores()["value"].mean()) for run in arm if run.pairing in common]
@@ -52,7 +52,11 @@ def training(runs: Sequence[Run], base_runs: Sequence[Run], rows: pl.DataFrame) 
 def bounds(
     runs: Sequence[Run], base_runs: Sequence[Run], seeds: set[int] | None
 ) -> tuple[float, float] | None:
-    """The difference if all that was not scored speaks against the arm, and if all speaks for it; None if all was."""
+    """Return the difference if every unscored rollout counts against the arm, and if every one counts for it.
+
+    Returns:
+        None if all rollouts were scored.
+    """
     chosen = [
         [run for run in group if seeds is None or run.pairing in seeds]
         for group in (runs, base_runs)

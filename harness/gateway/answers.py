@@ -98,7 +98,7 @@ def read_answer(completion: dict[str, Any], *, token_ids: bool, names: Names = N
 
     Args:
         completion: The upstream's answer; changed in place.
-        token_ids: Whether exact token ids were asked for. Only then the upstream's own id of the answer matters.
+        token_ids: Whether the request wants exact token ids. Only then does the upstream's response id matter.
         names: What the answer is given where the upstream names nothing.
 
     Raises:
@@ -142,7 +142,7 @@ class StreamedAnswer:
     """Gathers the chunks of one streamed completion into the same `Answer` that a whole one gives.
 
     Args:
-        token_ids: Whether exact token ids were asked for.
+        token_ids: Whether the request wants exact token ids.
         names: What the answer is given where the upstream names nothing.
     """
 

@@ -15,6 +15,8 @@ from yarl import URL
 from harness.errors import ConfigError, EndpointError
 from harness.records import CallFailure, Transition
 
+LABEL_SEPARATOR = " at "
+
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
@@ -30,6 +32,16 @@ class Endpoint:
     model: str
     api_key: str | None = field(default=None, repr=False)
     token_ids: bool = False
+
+    @property
+    def label(self) -> str:
+        """The model and its URL, as records name an endpoint instead of a policy."""
+        return f"{self.model}{LABEL_SEPARATOR}{self.base_url}"
+
+
+def is_endpoint_label(name: str) -> bool:
+    """Return whether a record's policy is an endpoint's model, not a folder or a Hugging Face id."""
+    return f"{LABEL_SEPARATOR}http" in name
 
 
 def agent_url(base_url: str, rollout_id: str, attempt_id: str, role: str) -> str:

@@ -113,7 +113,7 @@ def tool_calls_of(message: Mapping[str, Any], names: Names) -> list[dict[str, An
     """Return the tool calls of a whole message in OpenAI's form, each with an id, a type, a name and text arguments.
 
     Raises:
-        ValueError: What stands for a call is none.
+        ValueError: A tool call has no usable form.
     """
     written = message.get("tool_calls")
     if not written and not names.functions and message.get("function_call"):
@@ -149,7 +149,7 @@ def _tool_call(call: object, position: int, names: Names) -> dict[str, Any]:
 
 
 def text_elsewhere(message: Mapping[str, Any]) -> str:
-    """Return the name of the field beside `content` that holds text; empty where none does."""
+    """Return the name of the field other than `content` that holds text; empty if there is none."""
     for name in ELSEWHERE:
         value = message.get(name)
         if isinstance(value, str) and value.strip():

@@ -12,7 +12,6 @@ from typing import Any
 import aiohttp
 from starlette.types import Send
 
-from harness.gateway.answering import Answering, as_stream
 from harness.gateway.answers import (
     SeenIds,
     StreamedAnswer,
@@ -21,13 +20,14 @@ from harness.gateway.answers import (
     hide,
     read_answer,
 )
-from harness.gateway.asking import Asking
 from harness.gateway.attempts import AttemptLog, Call
 from harness.gateway.failures import Refusal, UpstreamStatus, deadline_passed
 from harness.gateway.forcing import ForcedRequest, force
 from harness.gateway.forms import Names
 from harness.gateway.request import Request
+from harness.gateway.responses import AgentResponse, as_stream
 from harness.gateway.settings import GatewaySettings
+from harness.gateway.upstream_client import UpstreamClient
 from harness.gateway.upstreams import Pools, Upstream
 from harness.gateway.wire import event_data, parse, split_events, written
 
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 ABORTED_WAIT_S = 0.2
 """Between an answer that the upstream cut off and the same call once more."""
 FIRST_WAIT_S = 1.0
-"""Wait after a refusal for the rate whose server names none; doubled each time."""
+"""Wait after a refusal for the rate without `Retry-After`, in seconds; doubled each time."""
 LONGEST_WAIT_S = 30.0
 """Longest of these waits."""
 SHORTEST_WAIT_S = 0.1
@@ -56,50 +56,50 @@ class Relay:
         """Seconds that calls waited for it."""
         self._settings = settings
         self._seen = SeenIds(settings.remembered_ids)
-        self._asking = Asking(settings.connect_timeout_s)
+        self._client = UpstreamClient(settings.connect_timeout_s)
 
     async def start(self) -> None:
         """Open the connection pool; needs the running loop."""
-        await self._asking.start()
+        await self._client.start()
 
     async def stop(self) -> None:
         """Close the connection pool."""
-        await self._asking.stop()
+        await self._client.stop()
 
     async def serve(
         self, log: AttemptLog, by: tuple[str, str], request: Request, send: Send
     ) -> None:
         """Serve one call of a role and its branch: read, forced upstream, its answer recorded and handed back."""
         call = log.begin(*by)
-        answering = Answering(send, request.spoken)
+        outgoing = AgentResponse(send, request.spoken)
         if len(log.calls) > (most := self._settings.calls_at_once):
             self.outcomes["too_many_calls"] += 1
             await self._refuse(
                 call,
                 Refusal("too_many_calls", f"the attempt has {most} calls under way"),
-                answering,
+                outgoing,
             )
             return
         try:
-            await self._limited(call, request, answering)
+            await self._limited(call, request, outgoing)
         except Refusal as refusal:
-            await self._refuse(call, call.blamed(refusal), answering)
+            await self._refuse(call, call.blamed(refusal), outgoing)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if call.aborted_by is None or task is None:
                 call.fail(Refusal("upstream_unreachable", "the gateway was stopped"))
                 raise
             task.uncancel()
-            await self._refuse(call, call.aborted_by, answering)
+            await self._refuse(call, call.aborted_by, outgoing)
         except Exception as error:  # a bug of the gateway: typed and recorded like everything else
             logger.exception("a call of %s", call.who)
             await self._refuse(
-                call, Refusal("gateway_error", f"{type(error).__name__}: {error}"), answering
+                call, Refusal("gateway_error", f"{type(error).__name__}: {error}"), outgoing
             )
         finally:
             self.outcomes[call.outcome] += 1
 
-    async def _limited(self, call: Call, request: Request, answering: Answering) -> None:
+    async def _limited(self, call: Call, request: Request, outgoing: AgentResponse) -> None:
         limit_s, left_s = self._settings.call_timeout_s, call.log.left_s
         if left_s <= 0:  # too late, whatever it asks
             call.ask({})
@@ -113,7 +113,7 @@ class Relay:
                 # The call's time begins here. Not by the loop's clock: uvloop's stands still while it serves a batch.
                 limit.reschedule(time.monotonic() + min(limit_s, left_s))
                 watcher = asyncio.create_task(_watch(request, call))
-                await self._call(call, asked, answering)
+                await self._call(call, asked, outgoing)
         except TimeoutError as error:
             if limit_s < left_s:
                 raise Refusal("upstream_timeout", f"no answer within {limit_s:g} s") from error
@@ -122,7 +122,7 @@ class Relay:
             if watcher is not None:
                 watcher.cancel()
 
-    async def _call(self, call: Call, asked: dict[str, Any], answering: Answering) -> None:
+    async def _call(self, call: Call, asked: dict[str, Any], outgoing: AgentResponse) -> None:
         pool, upstream = await self._pools.acquire(call.role, call.log.rollout_id)
         try:
             token_ids = pool.token_ids
@@ -130,17 +130,17 @@ class Relay:
                 asked, call.sampling, pool.model, token_ids=token_ids, told=self._pools.policy.model
             )
             call.model, call.overridden = pool.model, request.overridden
-            carried = _Carried(
-                call, request, answering, call.names(asked, pool.model), token_ids=token_ids
+            exchange = _Exchange(
+                call, request, outgoing, call.names(asked, pool.model), token_ids=token_ids
             )
             answered = False
             while not answered:
                 try:
-                    async with self._asking.post(call, upstream, request) as response:
-                        answered = await self._carry(carried, response)
-                    self._asking.note_taken(upstream, request)
+                    async with self._client.post(call, upstream, request) as response:
+                        answered = await self._carry(exchange, response)
+                    self._client.note_taken(upstream, request)
                 except UpstreamStatus as refusal:
-                    if not refusal.asks_to_wait or answering.begun:
+                    if not refusal.asks_to_wait or outgoing.begun:
                         raise
                     await self._wait_for_rate(call, upstream, refusal)
                     continue
@@ -148,9 +148,9 @@ class Relay:
                     await asyncio.sleep(ABORTED_WAIT_S)
                     call.upstream_s += ABORTED_WAIT_S
         except UpstreamStatus as refusal:
-            if refusal.may_be_length and await self._asking.takes_shorter(call, upstream, request):
+            if refusal.may_be_length and await self._client.takes_shorter(call, upstream, request):
                 refusal.call_too_long()
-            elif refusal.blames_request and await self._asking.takes_ours(call, upstream, request):
+            elif refusal.blames_request and await self._client.takes_ours(call, upstream, request):
                 refusal.cause = "agent"
             raise
         finally:
@@ -182,22 +182,22 @@ class Relay:
         call.rate_limit_s += wait_s
         self.rate_limit_s += wait_s
 
-    async def _carry(self, carried: _Carried, response: aiohttp.ClientResponse) -> bool:
+    async def _carry(self, exchange: _Exchange, response: aiohttp.ClientResponse) -> bool:
         """Hand an answer back; False where the upstream cut it off to change its weights."""
-        if not carried.request.stream:
-            return await self._whole(carried, response)
+        if not exchange.request.stream:
+            return await self._whole(exchange, response)
         began = time.perf_counter()
         first = await response.content.readany()
-        carried.call.upstream_s += time.perf_counter() - began
+        exchange.call.upstream_s += time.perf_counter() - began
         if first.lstrip().startswith(b"{"):  # the upstream does not stream, or reports an error
-            return await self._whole(carried, response, first)
-        return await self._stream(carried, response, first)
+            return await self._whole(exchange, response, first)
+        return await self._stream(exchange, response, first)
 
     async def _whole(
-        self, carried: _Carried, response: aiohttp.ClientResponse, first: bytes = b""
+        self, exchange: _Exchange, response: aiohttp.ClientResponse, first: bytes = b""
     ) -> bool:
         """Hand a whole answer back, of which `first` has been read."""
-        call, request = carried.call, carried.request
+        call, request = exchange.call, exchange.request
         began = time.perf_counter()
         raw = first + await response.read()
         call.upstream_s += time.perf_counter() - began
@@ -205,24 +205,24 @@ class Relay:
         check_no_error(completion, raw)
         if aborted(completion):
             return False
-        answer = read_answer(completion, token_ids=carried.token_ids, names=carried.names)
-        self._hide(carried, completion)
+        answer = read_answer(completion, token_ids=exchange.token_ids, names=exchange.names)
+        self._hide(exchange, completion)
         if request.stream:  # the upstream does not stream, which is no reason for the agent to fail
             body, streams = as_stream(completion), True
         else:
-            body, streams = carried.answering.formed(written(completion), completion)
+            body, streams = exchange.outgoing.formed(written(completion), completion)
         # Recorded once nothing but sending is left: a call that fails here leaves no transition.
-        self._claim(carried, answer.response_id)
+        self._claim(exchange, answer.response_id)
         call.succeed(answer)
-        await carried.answering.reply(body, streams)
+        await exchange.outgoing.reply(body, streams)
         return True
 
     async def _stream(
-        self, carried: _Carried, response: aiohttp.ClientResponse, first: bytes
+        self, exchange: _Exchange, response: aiohttp.ClientResponse, first: bytes
     ) -> bool:
         """Hand a streamed answer on as it comes, of which `first` has been read."""
-        call, answering = carried.call, carried.answering
-        streamed = StreamedAnswer(token_ids=carried.token_ids, names=carried.names)
+        call, outgoing = exchange.call, exchange.outgoing
+        streamed = StreamedAnswer(token_ids=exchange.token_ids, names=exchange.names)
         call.streamed = streamed
         buffer = bytearray()
         piece = first
@@ -251,36 +251,36 @@ class Relay:
                     )
                 streamed.feed(chunk)
                 if not claimed and streamed.response_id is not None:
-                    self._claim(carried, streamed.response_id)
+                    self._claim(exchange, streamed.response_id)
                     claimed = True
                 if streamed.show(chunk):
-                    self._hide(carried, chunk)
+                    self._hide(exchange, chunk)
                     out.append(b"data: " + written(chunk) + b"\n\n")
             if out:
-                await answering.part(b"".join(out))
+                await outgoing.part(b"".join(out))
             if not ended:
                 began = time.perf_counter()
                 piece = await response.content.readany()
                 call.upstream_s += time.perf_counter() - began
         self._end_stream(call, streamed)
-        await answering.end()
+        await outgoing.end()
         return True
 
-    def _claim(self, carried: _Carried, response_id: str) -> None:
+    def _claim(self, exchange: _Exchange, response_id: str) -> None:
         """Take an answer's id; it matters only where the answer has exact token ids.
 
         Raises:
             Refusal: `duplicate_response_id`.
         """
-        if carried.token_ids:
+        if exchange.token_ids:
             self._seen.claim(response_id)
 
-    def _hide(self, carried: _Carried, answer: dict[str, Any]) -> None:
+    def _hide(self, exchange: _Exchange, answer: dict[str, Any]) -> None:
         """Take out of an answer what the agent did not ask for, whether the gateway did or the upstream adds it."""
         hide(
             answer,
-            token_ids=not carried.request.shows_token_ids,
-            logprobs=not carried.request.shows_logprobs,
+            token_ids=not exchange.request.shows_token_ids,
+            logprobs=not exchange.request.shows_logprobs,
         )
 
     def _end_stream(self, call: Call, streamed: StreamedAnswer) -> None:
@@ -292,20 +292,20 @@ class Relay:
             )
         call.succeed(streamed.answer())
 
-    async def _refuse(self, call: Call, refusal: Refusal, answering: Answering) -> None:
+    async def _refuse(self, call: Call, refusal: Refusal, outgoing: AgentResponse) -> None:
         call.fail(refusal)
         if refusal.status == 503 and not any(name == b"retry-after" for name, _ in refusal.headers):
             refusal.headers.append((b"retry-after", str(self._settings.retry_after_s).encode()))
-        await answering.refuse(refusal)
+        await outgoing.refuse(refusal)
 
 
 @dataclass(frozen=True, slots=True)
-class _Carried:
-    """One call on its way: what is asked, and how its answer is read and handed back."""
+class _Exchange:
+    """One call: its forced request, how its answer is read, and where the answer goes."""
 
     call: Call
     request: ForcedRequest
-    answering: Answering
+    outgoing: AgentResponse
     names: Names
     token_ids: bool
 

@@ -50,7 +50,7 @@ def parse(raw: bytes) -> dict[str, Any]:
 
 
 def _parse_with_bad_text(raw: bytes) -> Any:
-    """Return JSON whose texts hold bytes that are no UTF-8, or halves of characters, with replacements for them."""
+    """Return JSON with invalid UTF-8 and lone surrogates in its texts replaced."""
     try:
         value = json.loads(raw.decode(errors="replace"))
         text = json.dumps(value, ensure_ascii=False)

@@ -17,7 +17,7 @@ from harness.parity.recorder import Recording, record_in_process
 from harness.plugins import agent_spec, is_reference, program, program_of
 
 LEFT_OUT = "HARNESS_WITHOUT_PARITY"
-"""The environment variable that stands for `--without-parity` of every command."""
+"""Environment variable with the effect of `--without-parity` on every command."""
 
 
 def uncertified(agents: Iterable[str]) -> list[str]:
@@ -80,14 +80,9 @@ def run_parity(
         if isinstance(reference, PluginError):
             raise reference
         spec, recordings = agent_spec(name), everything[name]
-        told = {"strict": spec.strict, "program": program_of(name)}
+        described = {"strict": spec.strict, "program": program_of(name)}
         if isinstance(recordings, PluginError):
-            agents[name] = {
-                "strict": spec.strict,
-                "program": program_of(name),
-                "passed": False,
-                "error": str(recordings),
-            }
+            agents[name] = {**described, "passed": False, "error": str(recordings)}
             continue
         result: Similarity | Deviation = (
             compare(name, recordings, reference)
@@ -95,7 +90,7 @@ def run_parity(
             else measure(name, recordings, reference)
         )
         row: dict[str, object] = {
-            **told,
+            **described,
             "passed": getattr(result, "passed", None),
             **asdict(result),
         }

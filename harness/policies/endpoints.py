@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import UserError, nearest
+from harness.gateway.failures import shown_text
 from harness.records import CHECK_HEADER
 
 if TYPE_CHECKING:
@@ -205,15 +206,7 @@ def _listed(names: tuple[str, ...]) -> str:
 
 def _reason(answer: httpx.Response) -> str:
     """Return a server's own message in one line, cut to a bounded length."""
-    text = answer.text
-    try:
-        body = answer.json()
-        error = body.get("error", body)
-        message = error.get("message", error) if isinstance(error, Mapping) else error
-        text = str(message)
-    except (ValueError, AttributeError):
-        pass
-    line = " ".join(text.split())
+    line = shown_text(answer.content)
     if len(line) > SHOWN_CHARS:
         line = line[:SHOWN_CHARS] + "..."
     return line or "no message"

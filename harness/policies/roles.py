@@ -81,7 +81,7 @@ def answerers(config: Config, began_with: Mapping[str, str] | None = None) -> di
     for name, role in config.roles.items():
         if role.endpoint is not None:
             endpoint = _endpoint(name, role)
-            found[name] = Answerer(f"{endpoint.model} at {endpoint.base_url}", endpoint)
+            found[name] = Answerer(endpoint.label, endpoint)
             continue
         try:
             found[name] = _policy(role, (began_with or {}).get(name, ""))

@@ -74,7 +74,7 @@ def evaluate(
         step: A checkpoint other than the newest.
         task: The task set.
         split: By default that of validation, or what the task set names.
-        read_reserved: Read a split that is reserved for the end; it is written down beside the runs.
+        read_reserved: Read a split that is reserved for the end; the reading is recorded next to the runs.
         limit: Only so many tasks, a fixed sample.
         samples: Rollouts of a task, for pass@k and what they agree on.
         temperature: 0, the default, is greedy.
@@ -115,7 +115,7 @@ def measure_agents(
         The evaluations in the order of the agents.
 
     Raises:
-        UserError: What is asked for cannot be done, or an agent fails parity; nothing was started.
+        UserError: The request is invalid, or an agent fails parity; nothing was started.
     """
     from harness.parity.report import certify
 
@@ -290,9 +290,7 @@ class Evaluation:
             work.enter_context(folder.dropped_without_record())
             log = folder.logs / "policy.log"
             device = resolve_device(config.device)
-            engine = Engine(
-                parser_of(config, policy, device), config.batch_invariant(device, trains=False)
-            )
+            engine = Engine(parser_of(config, policy, device), config.batch_invariant(device))
             key = secrets.token_urlsafe(24)
             serving = server(device)(policy, device, length, log, engine, key=key)
             endpoint = Endpoint(work.enter_context(serving), policy, key, token_ids=True)
@@ -314,14 +312,14 @@ class Evaluation:
 
         if self.trained is None:
             return ""
-        identity, program = self.trained.read()["identity"], program_of(self.config.agent)
-        before = identity.get("program")
+        record, program = self.trained.read(), program_of(self.config.agent)
+        before = record["identity"].get("program")
         if before in (None, program):
             return ""
         return (
             f"{self.config.agent} runs the program {program!r}. The policy was trained in {before!r} and never saw "
             f"prompts of {program!r}, so a low figure says nothing about the agent. "
-            f"An agent of {before!r}: --agent {self.trained.read()['agent']}"
+            f"An agent of {before!r}: --agent {record['agent']}"
         )
 
     def _certify(self, console: Console) -> None:

@@ -1,4 +1,4 @@
-"""What the replies of a run's policy servers say of the servers: empty ones, limits of the rate, changing models."""
+"""Summarise replies of policy servers: empty replies, limited rates, changing models."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.results.schema import Replies
 
 
 def replies_of(rows: Sequence[Episode]) -> Replies | None:
-    """Return what is worth a remark of the replies of these rollouts; None where nothing is."""
+    """Return the summary of these rollouts' replies; None if there is nothing to remark."""
     replies = sum(row.get("transitions") or 0 for row in rows)
     empty = sum(row.get("empty_replies") or 0 for row in rows)
     limits = sum(row.get("rate_limits") or 0 for row in rows)
@@ -34,7 +34,7 @@ def _names(served: str | None) -> list[str]:
 
 
 def remarks_on(result: Mapping[str, Any] | None) -> Iterator[str]:
-    """Return what a summary and a report say of the replies of a run, a line each.
+    """Yield the remarks on a run's replies for summaries and reports, one line each.
 
     Args:
         result: The `result` of a run's record.
@@ -59,10 +59,10 @@ def _on_empty(found: Replies) -> Iterator[str]:
     if not found["empty"] or not (whole or elsewhere):
         return
     count = "all" if whole else f"{found['empty']} of"
-    said = f"{count} {found['replies']} replies were empty"
+    remark = f"{count} {found['replies']} replies were empty"
     if elsewhere:
-        said += (
+        remark += (
             f"; their text was in {elsewhere}. Start the server without a parser of reasoning, turn the model's "
             "reasoning off, or give it more tokens (sampling.max_response_tokens)"
         )
-    yield said
+    yield remark

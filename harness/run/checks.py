@@ -108,7 +108,7 @@ def check_network(config: Config, *, trains: bool = True) -> None:
         spans.append(f"rollout.store={config.rollout.store}")
     if spans:
         raise ConfigError(
-            f"{', '.join(spans)}: the run spans machines, and whoever reaches its ports can execute code in it or hand "
+            f"{', '.join(spans)}: the run spans machines, and anyone who reaches its ports can execute code in it or hand "
             "in rollouts. Where only trusted machines reach them: --set trusted_network=true"
         )
 

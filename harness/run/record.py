@@ -13,6 +13,7 @@ from typing import Literal, cast
 import harness
 from harness.config import Config
 from harness.environments import Environment
+from harness.gateway.client import is_endpoint_label
 from harness.hookspecs import RewardSpec
 from harness.layers import digest
 from harness.order import order_hash
@@ -170,8 +171,7 @@ def identity(
     reward = reward_of(config)
     if (reward.low, reward.high) != (0, 1):
         found["reward_range"] = [reward.low, reward.high]
-    served_elsewhere = " at http" in model_path  # as `harness.evaluation` names an endpoint's model
-    if not served_elsewhere and config.batch_invariant(device, trains=kind == "train"):
+    if not is_endpoint_label(model_path) and config.batch_invariant(device):
         found["batch_invariant"] = True
     if config.reward.inverted:
         found["reward_inverted"] = config.reward.inverted

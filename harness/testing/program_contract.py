@@ -100,7 +100,7 @@ class ProgramContract(Contract):
     def test_the_reference_gets_through_them_and_sees_no_gold(
         self, made: Program, recordings: list[Recording]
     ) -> None:
-        # The gateway waits for a limited rate (429), so such a scenario goes on.
+        # The gateway waits for a limited rate (429), so such a scenario continues.
         fails = {
             one.name
             for one in made.scenarios

@@ -198,7 +198,7 @@ def test_batch_invariance_is_a_choice_of_gpus(
     settings: list[str], device: str, expected: bool
 ) -> None:
     config = load_config("cpu", None, settings)
-    assert config.batch_invariant(device, trains=True) is expected
+    assert config.batch_invariant(device) is expected
 
 
 def test_a_training_hands_its_choice_of_kernels_to_every_process() -> None:

@@ -151,7 +151,7 @@ def test_the_program_may_stand_behind_the_name(tmp_path: Path) -> None:
 
 
 class TestContract(AgentContract):
-    """The file that the command writes passes the contract as it stands."""
+    """The file that the command writes passes the contract unchanged."""
 
     agent = ""
 

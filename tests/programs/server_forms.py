@@ -204,7 +204,7 @@ FORMS = (
     Form("tool calls with the reason `stop`", _of_choice(finish_reason="stop")),
     Form("the reason of the end null", _of_choice(finish_reason=None)),
     Form("the reason `eos_token` or `end_turn`", _of_choice(finish_reason="end_turn")),
-    Form("`content` missing beside tool calls", _no_content),
+    Form("`content` missing with tool calls", _no_content),
     Form(
         "`tool_calls` null or an empty list",
         lambda answer, number: (
@@ -215,7 +215,7 @@ FORMS = (
     Form(
         "`usage` with texts or nulls", _top(usage={"prompt_tokens": "9", "completion_tokens": None})
     ),
-    Form("`reasoning_content` beside the content", _of_message(reasoning_content="Let me think.")),
+    Form("`reasoning_content` next to the content", _of_message(reasoning_content="Let me think.")),
     Form("all text in `reasoning_content`", _elsewhere, answer=""),
     Form(
         "another `model` than was asked",
@@ -280,4 +280,4 @@ FORMS = (
         detail="no such role",
     ),
 )
-"""All forms. Those whose outcome is `ok` are accepted; the others are refused in the same way for every agent."""
+"""All forms. Those with the outcome `ok` are accepted; the others are refused alike for every agent."""

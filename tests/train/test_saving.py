@@ -1,4 +1,4 @@
-"""Checkpoints that are written while training goes on: whole ones alone are named, and what was cut off is removed."""
+"""Checkpoints written during training: only complete ones are named, and partial ones are removed."""
 
 from __future__ import annotations
 

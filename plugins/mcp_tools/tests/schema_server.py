@@ -2,7 +2,7 @@
 
 `tool` is laid over the tool's definition, `content` is its structured content, `pages` are the pages in which
 it lists its tools (0: without an end), each after `delay_s`. `strangers` is content that it sends before each
-result of a call: with an id that nobody asked for, and with the ids of all earlier requests.
+result of a call: with an unknown id, and with the ids of all earlier requests.
 """
 
 import json

@@ -104,7 +104,7 @@ def test_all_pages_have_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_answers_to_another_session_and_to_earlier_calls_reach_no_call() -> None:
-    """Also to a call that is yet to come, whose number the server guesses."""
+    """The same holds for a later call, if the server guesses its number."""
 
     async def both() -> list[str]:
         opened = Connection("odd", server(content={"mine": 1}, strangers="of another session"))

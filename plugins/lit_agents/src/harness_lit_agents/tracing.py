@@ -1,4 +1,4 @@
-"""What stands in for Agent Lightning's tracer: rewards that agents emit, and roles that LangChain names."""
+"""Replace Agent Lightning's tracer: collect emitted rewards, and roles that LangChain names."""
 
 from __future__ import annotations
 

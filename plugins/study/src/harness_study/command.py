@@ -214,7 +214,9 @@ def _add_cost(plan: Plan, steps: list[Step], runs_dir: Path) -> None:
     from harness_study.timing import measured, timing_for
 
     own = measured(find_all(runs_dir)) if runs_dir.is_dir() else []
-    for known, of_published in ((own, False), (published(), True)):
+    for of_published in (False, True):
+        # Published records are many, so they are read only if no run of this machine is similar.
+        known = published() if of_published else own
         jobs = []
         for step, row in zip(steps, plan["jobs"], strict=True):
             timing, count = timing_for(step.job.config, known), row["steps"]

@@ -7,8 +7,8 @@ framework's speed decides which calls share an optimizer step, and long conversa
   hash of the run's seed and the training step;
 - a training step takes `batch_size / mini_batch_size` optimizer steps (tasks, not rows), among which whole rollouts
   are dealt out so that each has as many rows as the others, or nearly;
-- of an optimizer step, each device takes whole tasks, whose rollouts share their prompts, with nearly as many tokens as the
-  other devices;
+- of an optimizer step, each device takes whole tasks, so that their rollouts share prompts, with nearly as many
+  tokens as the other devices;
 - GRPO's baseline is taken over all scored sessions of a task, also those without a trained row; a session that is alone
   has no baseline and an advantage of 0 (verl's own: its raw reward);
 - where calls are paid by turn or role, it is taken over the calls of one kind instead, one value a session;

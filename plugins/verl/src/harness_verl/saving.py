@@ -1,17 +1,18 @@
-"""Writes checkpoints while training goes on: a copy in the host's memory first, then the files, then the marker.
+"""Write checkpoints during training: copy to the host's memory, write the files, set the marker.
 
 verl stops training until a checkpoint's files are written, half a minute for a model of 1.5 billion parameters. Here
 a worker copies its state to the host's memory, which takes seconds, and a thread of it writes the files that verl would
 have written. The trainer names the checkpoint in verl's marker, and removes older ones, only once every worker has
 written its files. So whatever is cut off, the checkpoint that the marker names is whole, and a run resumes from it.
 
-`actor.checkpoint.async_save` of verl's options is the switch (`compose.py`). verl 0.9.1 reads it in its trainer, which then
-leaves the marker to whoever writes the files, and in its Megatron workers.
+verl's option `actor.checkpoint.async_save` turns it on; it is off by default. verl 0.9.1 reads the option in its trainer,
+which then does not write the marker, and in its Megatron workers.
 """
 
 from __future__ import annotations
 
 import copy
+import math
 import os
 import shutil
 import threading
@@ -104,7 +105,7 @@ class Writer:
 
     @contextmanager
     def collecting(self, folder: Path) -> Iterator[None]:
-        """Keep copies of what is saved with `torch.save` inside the block, and write them afterwards.
+        """Copy what `torch.save` gets inside the block, and write the copies afterwards.
 
         The folder holds a note until its files are written; the note holds the error where they cannot be.
 
@@ -171,7 +172,7 @@ class Completion:
         self._pending: int | None = None
 
     def begin(self, step: int) -> None:
-        """Take over the checkpoint of a step, whose files are being written."""
+        """Note the step of the checkpoint that is being written."""
         self._pending = step
 
     def look(self) -> None:
@@ -207,19 +208,19 @@ class Completion:
         Raises:
             RuntimeError: As `look`.
         """
-        self.look()
-        while self._pending is not None:
-            time.sleep(LOOK_S)
-            self.look()
+        self._wait(math.inf)
 
     def wait(self, most_s: float) -> None:
-        """Wait until the pending checkpoint is whole, at most so many seconds, where the run fails for another reason."""
-        ends = time.monotonic() + most_s
+        """Wait at most `most_s` seconds for the pending checkpoint, if the run fails for another reason."""
         with suppress(RuntimeError):
+            self._wait(most_s)
+
+    def _wait(self, most_s: float) -> None:
+        ends = time.monotonic() + most_s
+        self.look()
+        while self._pending is not None and time.monotonic() < ends:
+            time.sleep(LOOK_S)
             self.look()
-            while self._pending is not None and time.monotonic() < ends:
-                time.sleep(LOOK_S)
-                self.look()
 
 
 def install(trainer: Any) -> None:

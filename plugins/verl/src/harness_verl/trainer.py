@@ -278,6 +278,6 @@ def _variables(config: Config, device: str, has_policy: bool) -> dict[str, str]:
         variables["VERL_PLATFORM"] = "cpu"
     else:
         variables |= {name: os.environ.get(name, value) for name, value in VERLS_OWN.items()}
-    if config.batch_invariant(device, trains=True):
+    if config.batch_invariant(device):
         variables[BATCH_INVARIANT] = "1"  # vLLM reads it while it is imported, also by a standby
     return variables

@@ -353,7 +353,7 @@ class _Judge:
             max_rows=len(gold.rows) + 1,
             max_result_bytes=max(gold.size_bytes, 1 << 16),
             max_value_bytes=_VALUE_BYTES,
-            # Once one query has asked for the time, the verdict is not kept whatever others ask for.
+            # Once a query has read the clock, the verdict is not kept, whatever the others read.
             find_changing=not self.changing,
         )
         result = execute(path, sql, limits)

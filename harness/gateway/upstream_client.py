@@ -1,4 +1,4 @@
-"""Asks upstreams, and finds out what one refuses."""
+"""Send requests to upstreams, and find out what an upstream refuses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHORT_CHARS = 16
 """Characters of each message when a prompt's length is in question."""
 
 
-class Asking:
+class UpstreamClient:
     """The connections to all upstreams.
 
     Args:
@@ -59,16 +59,16 @@ class Asking:
         self._takes.add(_ours(upstream, request))
 
     async def takes_shorter(self, call: Call, upstream: Upstream, request: ForcedRequest) -> bool:
-        """Return whether the upstream answers the same request with short messages: then length is what it refuses."""
+        """Return whether the upstream answers the request with short messages; if so, it refuses the length."""
         shorter = {**request.body, "stream": False}
         shorter.pop("stream_options", None)
         shorter["messages"] = [_shortened(message) for message in request.body["messages"]]
         return await self._answers(call, upstream, replace(request, body=shorter))
 
     async def takes_ours(self, call: Call, upstream: Upstream, request: ForcedRequest) -> bool:
-        """Whether the upstream answers a request of the run's own parameters: then what it refuses is the agent's.
+        """Return whether the upstream accepts the run's own parameters; if so, the agent caused a refusal.
 
-        Asked once of a kind of request, where no call with these parameters has been answered yet.
+        Probes the upstream once per set of parameters, unless it has answered a call with them.
         """
         ours = _ours(upstream, request)
         if ours not in self._takes:
@@ -147,5 +147,5 @@ def _shortened(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _ours(upstream: Upstream, request: ForcedRequest) -> tuple[str, str, frozenset[str]]:
-    """An upstream, and the model and the names of what else the run, not the agent, put into a request."""
+    """Return the upstream, the model, and the names of the parameters that the run added."""
     return upstream.base_url, request.body["model"], frozenset(request.body.keys() - PASSED)

@@ -1,4 +1,4 @@
-"""Answers an agent: whole, in parts, or with an error."""
+"""Send responses to agents: whole, as a stream, or as an error."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _JSON = [(b"content-type", b"application/json")]
 _EVENTS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
 
 
-class Answering:
-    """The answer to the agent: whole, or in parts that begin with the first."""
+class AgentResponse:
+    """The response to one call of an agent, sent whole or in parts."""
 
     def __init__(self, send: Send, spoken: Spoken | None) -> None:
         self._send = send
@@ -24,11 +24,11 @@ class Answering:
 
     @property
     def begun(self) -> bool:
-        """Whether a part of the answer has gone out."""
+        """Whether a part of the response has been sent."""
         return bool(self._begun)
 
     def formed(self, raw: bytes, completion: dict[str, Any]) -> tuple[bytes, bool]:
-        """Return a whole answer in the form in which it was asked for, and whether that is a stream of events."""
+        """Return a whole answer in the requested form, and whether that form is a stream of events."""
         return (raw, False) if self._spoken is None else self._spoken.answered(completion)
 
     async def reply(self, body: bytes, streamed: bool) -> None:
