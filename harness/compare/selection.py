@@ -27,6 +27,9 @@ _OF_THE_DEVICE = (
     "verl",
 )
 
+PART_OF_AN_ID = 4
+"""Fewest characters that name a run by a part of its id; fewer would match by chance."""
+
 
 @dataclass
 class Selection:
@@ -240,9 +243,10 @@ def located(path: Path, runs_dir: Path) -> Path:
         return folder
     if (runs_dir / path).is_dir():
         return runs_dir / path
-    close = [run for run in runs_dir.glob(f"*{path.name}*") if (run / "run.json").is_file()]
-    if len(close) == 1:
-        return close[0]
+    if len(path.name) >= PART_OF_AN_ID:
+        close = [run for run in runs_dir.glob(f"*{path.name}*") if (run / "run.json").is_file()]
+        if len(close) == 1:
+            return close[0]
     hint = nearest(str(path), _beside(path, runs_dir), ".")
     raise UserError(
         f"{path} is neither a run, a study nor a folder of runs{hint} `harness runs list` shows those found"

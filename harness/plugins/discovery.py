@@ -173,11 +173,14 @@ class Registry:
         """Return the name of an agent; one in a file is added, under its file's absolute path.
 
         Raises:
-            PluginError: The agent is in a file that cannot be read or that does not define it.
+            PluginError: The agent is in a file that cannot be read or that does not define it, or
+                no plugin provides its program.
         """
         if agent in self._kinds["agent"] or not one_file.is_file(agent):
             return agent
         spec = one_file.spec_of(agent)
+        # An agent without a usable program is not added: every later listing would fail on it.
+        self.spec("program", spec.program, ProgramSpec)
         self._kinds["agent"][spec.name] = spec
         self._owners[("agent", spec.name)] = one_file.owner_of(spec)
         return spec.name

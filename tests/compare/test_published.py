@@ -238,7 +238,9 @@ def test_commands_of_the_documents_compare(monkeypatch: pytest.MonkeyPatch, tmp_
     pages = "".join(
         page.read_text() for page in [*(ROOT / "docs").glob("*.md"), ROOT / "README.md"]
     )
-    commands = set(re.findall(r"`harness (compare results/[^`]+)`", pages))
+    inline = re.findall(r"`harness (compare results/[^`]+)`", pages)
+    in_blocks = re.findall(r"^ +\S*harness (compare results/.+)$", pages, re.MULTILINE)
+    commands = {*inline, *in_blocks}
     for archive, command in re.findall(
         r"`mkdir -p runs && tar -xJf (\S+) -C runs && harness ([^`]+)`", pages
     ):

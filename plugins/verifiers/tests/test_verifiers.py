@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from harness.plugins import reward_of
 from harness.scoring import Scorer, checked
 from harness_verifiers import reward as rewards
 from harness_verifiers.environment import VerifiersEnvironment
-from harness_verifiers.process import Answer, Process, Source, shared_process
+from harness_verifiers.process import Answer, Source, shared_process
 from harness_verifiers.reward import Verifiers
 from harness_verifiers.tasks import VerifiersTasks
 
@@ -87,36 +88,39 @@ def _attempt(answer: str) -> Attempt:
 
 @pytest.mark.slow
 async def test_what_still_loads_is_waited_for_before_an_attempt_and_not_in_it(
-    python: Path, monkeypatch: pytest.MonkeyPatch
+    python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("harness_verifiers.environment.START_S", 0.05)
-    stopped: list[int] = []
-
-    def start_stopped(source: Source) -> Process:
-        """Stop a new process before it can load, however slow this one is."""
-        process = shared_process(source)
-        if process.pid not in stopped:
-            os.kill(process.pid, signal.SIGSTOP)
-            stopped.append(process.pid)
-        return process
-
-    monkeypatch.setattr("harness_verifiers.environment.shared_process", start_stopped)
+    # The interpreter of the side process stops itself before it loads anything, so that it is
+    # not loaded after 0.05 s, however slow this process is.
+    stops = tmp_path / "python"
+    stops.write_text(f'#!/bin/sh\nkill -STOP $$\nexec {python} "$@"\n', encoding="utf-8")
+    stops.chmod(0o755)
     made = VerifiersEnvironment()
     (task,) = VerifiersTasks("scratchpad", python=python, limit=1).load("all")
     payload = {
         **made.payload(task, {"timeout_s": 20.0, "max_chars": 100}),
-        "limit": 3,
-    }  # which nobody has loaded
-    with pytest.raises(
-        EnvironmentFault, match=r"is not loaded after 0\.05 s, and continues to load"
-    ):
-        await made.open(payload, "early/0")
-    (pid,) = stopped
-    os.kill(pid, signal.SIGCONT)
+        "python": str(stops),
+    }
+    with monkeypatch.context() as patched:
+        patched.setattr("harness_verifiers.environment.START_S", 0.05)
+        with pytest.raises(
+            EnvironmentFault, match=r"is not loaded after 0\.05 s, and continues to load"
+        ):
+            await made.open(payload, "early/0")
+    side = shared_process(Source.of(payload))
+    await asyncio.to_thread(wait_until_stopped, side.pid)
+    os.kill(side.pid, signal.SIGCONT)
     await made.ready(payload)
     await (await made.open(payload, "ready/0")).close()
     with pytest.raises(EnvironmentFault, match="does not start: .*/nowhere"):
         await made.ready({**payload, "python": "/nowhere"})
+
+
+def wait_until_stopped(pid: int) -> None:
+    """Wait until a process is in state T (stopped) of proc(5)."""
+    status = Path(f"/proc/{pid}/stat")
+    while status.read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "T":
+        time.sleep(0.01)
 
 
 async def test_a_side_process_that_dies_or_hangs_scores_nothing_and_is_made_anew(
