@@ -107,6 +107,13 @@ class Program(Protocol):
         """Return an upper bound of the model calls in an attempt of so many turns."""
         return 2 * max_turns
 
+    def read_answer(self, text: str) -> str:
+        """Return the answer in the text that an agent returns; by default the whole text.
+
+        The host applies it to every agent's text, so that all frameworks answer alike.
+        """
+        return text
+
     def turns(self, attempt: Attempt) -> Sequence[Turn]:
         """Return the turn of every call of the attempt, in order; empty if there are no drafts."""
 

@@ -119,6 +119,7 @@ class Call:
         self.request_digest = ""
         self.rate_limits = 0
         self.rate_limit_s = 0.0
+        self.aborts = 0
         self.streamed: StreamedAnswer | None = None
         self.aborted_by: Refusal | None = None
         self.outcome = ""

@@ -143,9 +143,9 @@ class Refusal(Exception):
         return f"{self.code}: {self}"
 
 
-def deadline_passed() -> Refusal:
-    """Of a call that its attempt's deadline ended."""
-    return Refusal("attempt_timeout", "the attempt's deadline passed")
+def deadline_passed(more: str = "") -> Refusal:
+    """Return the refusal of a call that its attempt's deadline ended, with `more` in its text."""
+    return Refusal("attempt_timeout", f"the attempt's deadline passed{more}")
 
 
 class UpstreamStatus(Refusal):

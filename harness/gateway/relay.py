@@ -115,9 +115,11 @@ class Relay:
                 watcher = asyncio.create_task(_watch(request, call))
                 await self._call(call, asked, outgoing)
         except TimeoutError as error:
+            aborts = f"; the upstream aborted {call.aborts} answers" if call.aborts else ""
             if limit_s < left_s:
-                raise Refusal("upstream_timeout", f"no answer within {limit_s:g} s") from error
-            raise deadline_passed() from error
+                text = f"no answer within {limit_s:g} s{aborts}"
+                raise Refusal("upstream_timeout", text) from error
+            raise deadline_passed(aborts) from error
         finally:
             if watcher is not None:
                 watcher.cancel()
@@ -145,6 +147,7 @@ class Relay:
                     await self._wait_for_rate(call, upstream, refusal)
                     continue
                 if not answered:
+                    call.aborts += 1
                     await asyncio.sleep(ABORTED_WAIT_S)
                     call.upstream_s += ABORTED_WAIT_S
         except UpstreamStatus as refusal:

@@ -119,7 +119,7 @@ async def run_attempt(
         attempt_id=attempt_id,
         outcome=outcome,
         detail=detail,
-        answer=ended.answer if outcome == "ok" else None,
+        answer=_answer(request, ended) if outcome == "ok" else None,
         transitions=tuple(ended.transitions),
         failures=tuple(ended.failures),
         tool_calls=tuple(in_order(sorted(toolbox.tool_calls, key=lambda call: call.started_s))),
@@ -129,15 +129,24 @@ async def run_attempt(
         reported=toolbox.report.reward,
     )
     if outcome == "ok" and ended.in_last_reply:
-        return replace(attempt, answer=_read_answer(request, attempt))
+        return replace(attempt, answer=_answer_of_last_reply(request, attempt))
     return attempt
 
 
-def _read_answer(request: RolloutRequest, attempt: Attempt) -> str:
+def _answer(request: RolloutRequest, ended: _Ended) -> str | None:
+    """Return the answer in the text that the agent returned, as its program reads texts."""
+    if ended.answer is None:
+        return None
+    return program(request.program).read_answer(ended.answer)
+
+
+def _answer_of_last_reply(request: RolloutRequest, attempt: Attempt) -> str:
     """Return the answer that the last reply of an attempt gives, as its program reads replies."""
     turns = program(request.program).turns(replace(attempt, answer=None))
     read = turns[-1].answer if turns else None
-    return attempt.transitions[-1].response_text.strip() if read is None else read
+    if read is not None:
+        return read
+    return program(request.program).read_answer(attempt.transitions[-1].response_text.strip())
 
 
 @dataclass

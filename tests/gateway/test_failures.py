@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -561,6 +562,19 @@ async def test_an_answer_that_the_upstream_cut_off_is_asked_for_again(attempt, s
     transitions, failures = await attempt.close()
     assert [call.response_text for call in transitions] == ["SELECT name"] and failures == []
     assert len(server.requests) == 2
+
+
+async def test_answers_that_the_upstream_always_aborts_end_at_the_deadline_with_their_number(
+    attempt, scripted_server
+):
+    server = scripted_server(lambda request: Reply("SELECT na", finish_reason="abort"))
+    await attempt.control.set_upstreams([server.base_url], model="scripted", token_ids=True)
+    await attempt.open(timeout_s=2.0)
+    answer = await attempt.call()
+    assert answer.status_code == 504
+    transitions, failures = await attempt.close()
+    assert transitions == [] and len(failures) == 1
+    assert re.search(r"deadline passed; the upstream aborted [1-9]\d* answers", failures[0].detail)
 
 
 async def test_a_stream_that_the_upstream_cut_off_is_no_transition(attempt, scripted_server):

@@ -110,6 +110,18 @@ def _of_message(**fields: Any) -> Callable[[Completion, int], Completion]:
     return changed
 
 
+def _before_words(text: str) -> Callable[[Completion, int], Completion]:
+    """Put a text before the answer in words."""
+
+    def changed(answer: Completion, number: int) -> Completion:
+        message = answer["choices"][0]["message"]
+        if message["content"]:
+            message["content"] = text + message["content"]
+        return answer
+
+    return changed
+
+
 def _of_choice(**fields: Any) -> Callable[[Completion, int], Completion]:
     def changed(answer: Completion, number: int) -> Completion:
         answer["choices"][0].update(fields)
@@ -251,6 +263,14 @@ FORMS = (
         "prompt_too_long",
         calls=0,
         detail="length is 8",
+    ),
+    Form(
+        "reasoning in tags before the answer",
+        _before_words("<think>Three, I think. Two?</think>\n\n"),
+    ),
+    Form(
+        "the closing tag of reasoning alone",
+        _before_words("Three, I think. Two?</think>\n"),
     ),
     Form("no choices", _top(choices=[]), "endpoint_error", calls=0, detail="bad_answer"),
     Form(

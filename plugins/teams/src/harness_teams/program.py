@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness import Attempt, Played, Tool, Transition, Turn
+from harness.reasoning import without_reasoning
 from harness_teams.names import CRITIC, PASSES, PLANNER, ROLES
 from harness_teams.prompts import TeamPrompts
 
@@ -29,6 +30,9 @@ class TeamProgram(Played):
         """Count planner and critic in each pass, and one worker for each handoff."""
         return PASSES * (max_turns + 2 + max_turns * (max_turns + 1))
 
+    def read_answer(self, text: str) -> str:
+        return without_reasoning(text).strip()
+
     def turns(self, attempt: Attempt) -> list[Turn]:
         """Return the turn of every call: its pass's answer, and for a critic's call its verdict."""
         calls = attempt.transitions
@@ -40,8 +44,8 @@ class TeamProgram(Played):
                 passes.append([])
         turns: list[Turn] = []
         for members in passes:
-            replies = [call.response_text.strip() for call in members if call.role == PLANNER]
-            answer = replies[-1] if replies else None
+            replies = [call.response_text for call in members if call.role == PLANNER]
+            answer = self.read_answer(replies[-1]) if replies else None
             for call in members:
                 approved = None
                 if call.role == CRITIC:

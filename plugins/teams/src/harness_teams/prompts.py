@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from harness import Tool
-from harness_sql.tool_loop.prompts import Prompts
+from harness_sql.tool_loop.prompts import READING, Prompts
 from harness_teams.names import WORKERS
 
 PLANNER = """\
@@ -64,7 +64,7 @@ class TeamPrompts:
             for at, worker in enumerate(WORKERS)
             if tools[at:]
         )
-        texts = (HANDOFF, _TOOL, _REPORT, _APPROVED.pattern, *WORKERS)
+        texts = (HANDOFF, _TOOL, _REPORT, _APPROVED.pattern, READING, *WORKERS)
         parts = (self.planner.hash, self.worker.hash, self.critic.hash, *texts)
         self.hash = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 

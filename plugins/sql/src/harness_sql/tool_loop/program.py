@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from harness.environments import Tool
 from harness.programs import Played, Turn
+from harness.reasoning import without_reasoning
 from harness.records import Attempt
-from harness_sql.tool_loop.prompts import PROMPTS, ROLES, WITHOUT_TOOLS, Prompts
+from harness_sql.tool_loop.prompts import PROMPTS, READING, ROLES, WITHOUT_TOOLS, Prompts
 
 
 class ToolLoop(Played):
@@ -21,11 +22,16 @@ class ToolLoop(Played):
     checkers: tuple[str, ...] = ()
     revisers: tuple[str, ...] = ()
     prompts = PROMPTS
-    prompts_hash = hashlib.sha256(f"{PROMPTS.hash} {WITHOUT_TOOLS.hash}".encode()).hexdigest()[:16]
+    prompts_hash = hashlib.sha256(
+        f"{PROMPTS.hash} {WITHOUT_TOOLS.hash} {READING}".encode()
+    ).hexdigest()[:16]
     scenes = "harness_sql.tool_loop.scenarios"
 
     def prompts_for(self, tools: Sequence[Tool]) -> Prompts:
         return PROMPTS if tools else WITHOUT_TOOLS
+
+    def read_answer(self, text: str) -> str:
+        return without_reasoning(text).strip()
 
     def turns(self, attempt: Attempt) -> tuple[Turn, ...]:
         return ()

@@ -17,6 +17,10 @@ _PART = "{name}:\n{text}\n\n"
 _QUESTION = "{asked}: {question}"
 
 
+READING = "2: no text of reasoning"
+"""Version of the way in which answers are read. It is part of the program's hash of prompts."""
+
+
 class Prompts:
     """Build the first two messages, so that all frameworks send the same ones.
 
