@@ -7,12 +7,10 @@ and never see it.
 from __future__ import annotations
 
 import hashlib
-import random
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from harness.config import Config
@@ -34,6 +32,7 @@ from harness.records import Attempt, Task, Transition, Verdict
 from harness.results.episodes import episode_row, transition_rows
 from harness.results.folder import RowLog, RunFolder
 from harness.rollout.client import RolloutClient
+from harness.rollout.controls import RewardShuffle, inverts
 from harness.rollout.credit import kinds, payments
 from harness.rollout.request import Phase, RolloutRequest
 from harness.rollout.spool import Spool, chosen
@@ -47,18 +46,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """What one rollout came to.
+    """The result of one rollout, as the trainer receives it.
 
     Attributes:
-        reward: The verdict, None when unscored.
-        reason: Why that, or why unscored.
-        used: What training is given for it; None leaves the rollout out of its group.
-        calls: What may be trained, with the engine's own token ids; in validation the policy's last
+        reward: The verdict; None if unscored.
+        reason: Explanation of the verdict, or why there is none.
+        used: The reward that training uses; None leaves the rollout out of its group.
+        calls: The calls to train, with the engine's own token ids; in validation the policy's last
             call.
-        kinds: Of each of `calls` its role and position.
-        values: What calls of trained roles are worth, by kind; also those that are too long to
+        kinds: Role and position of each of `calls`.
+        values: Rewards of calls of trained roles by kind, including calls that are too long to
             train.
-        turns: Calls of roles that do not only check.
+        turns: Number of calls of roles that do not only check.
+        elapsed_s: Duration of the attempt in seconds.
     """
 
     reward: float | None
@@ -71,48 +71,30 @@ class Scored:
     elapsed_s: float
 
 
-REMEMBERED = 20_000
-"""Responses of the last rollouts, none of which may come again; the gateway remembers more."""
+@dataclass(frozen=True, slots=True)
+class _Payment:
+    """The rewards that training uses for one rollout.
 
-
-class RewardShuffle:
-    """The control experiment: replace each verdict with that of some rollout of the previous step.
-
-    This keeps the distribution of rewards but cuts their link to the behaviour. The choice follows
-    from the seed and the
-    rollout: two runs with equal behaviour have equal controls, in any order of their rollouts.
-    Without a previous step, the verdict comes from the same one.
+    Attributes:
+        used: The rollout's reward; None leaves it out of its group.
+        by_index: Rewards of calls of trained roles, by the call's index.
     """
 
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
-        self._known: dict[int, list[float]] = defaultdict(list)
-
-    def note(self, step: int, reward: float) -> None:
-        """One more verdict of a step."""
-        self._known[step].append(reward)
-
-    def draw(self, step: int, who: str, reward: float) -> float:
-        """Return another rollout's verdict for `who`, and offer `reward` to others."""
-        self.note(step, reward)
-        earlier = max((known for known in self._known if known < step), default=step)
-        for over in [known for known in self._known if known < earlier]:
-            del self._known[over]
-        return random.Random(f"{self._seed}/{step}/{who}").choice(sorted(self._known[earlier]))
+    used: float | None
+    by_index: Mapping[int, float]
 
 
-def inverts(seed: int, share: float, step: int, who: str) -> bool:
-    """Whether `who` is among the share of a step's rollouts that are trained with the opposite verdict."""
-    return share > 0 and random.Random(f"{seed}/inverted/{step}/{who}").random() < share
+REMEMBERED = 20_000
+"""Number of the last response ids; none of them may occur again. The gateway remembers more."""
 
 
 class Session:
-    """All rollouts that one process asks for.
+    """Run, score and record the rollouts that one process requests.
 
     Args:
-        model: The name under which the policy's servers know it.
-        store: agentlightning's store, or a client of one elsewhere.
-        validation: How validation samples; greedily, one rollout a task, by default.
+        model: The policy's name at its servers.
+        store: agentlightning's store, or a client of a remote one.
+        validation: Sampling of validation; by default greedy, one rollout per task.
     """
 
     def __init__(
@@ -145,7 +127,7 @@ class Session:
         self._matches = re.compile(trained_by(self.config.agent, self.config.agent_match))
         self._responses = SeenIds(REMEMBERED)
         self._shuffles = defaultdict[str, RewardShuffle](lambda: RewardShuffle(self.config.seed))
-        """By what is paid: a rollout, or a kind of call."""
+        """By the kind of call that is paid; the empty text is the rollout itself."""
 
     async def connect(self, addresses: list[str]) -> None:
         """Point the gateway at the policy's servers, `host:port` each."""
@@ -163,45 +145,35 @@ class Session:
         selects.
         """
         task = self._tasks[phase][task_id]
-        context, temperature = self._task_set.context(task), self._validation.temperature
-        request = RolloutRequest.build(
-            task, context, self.config, phase, step, session, temperature
-        )
-        attempt = await self._client.run(
-            request, {"step": step, "task": task.id, "session": session}
-        )
-        self._check(attempt)
-        share, who = self.config.rollout.shadow_share, f"{task.id}/{session}"
-        if chosen(self.config.seed, share, phase, step, who):
-            self._spool.add(request, attempt, self.model, phase, step)
+        attempt = await self._attempt(task, phase, step, session)
         turns = self._program.turns(attempt)
-        first = turns[0].answer if turns else None
-        drafts = turns if phase == "train" and self.config.train.credit != "shared" else turns[:1]
-        attempt, reward, worth = await self._score(task, attempt, [turn.answer for turn in drafts])
-        used, calls = reward.value, attempt.transitions
-        of = kinds(calls, turns)
-        paid: dict[int, float] = {}
-        if phase == "train":
-            if attempt.outcome != "ok" and self.config.train.failed_rollouts == "leave_out":
-                used = None
-            asks = partial(self._drawn, step, f"{task.id}/{session}")
-            used = asks("", used)
-            if used is not None:
-                paid = self._paid(attempt, reward, turns, of, worth, used, asks)
-        elif self.config.reward.shuffle and step == 0 and used is not None:
-            self._shuffles[""].note(step, used)
-        kind_of = dict(zip((call.index for call in calls), of, strict=True))
-        values = {kind_of[index]: value for index, value in paid.items()}
-        paid = {
-            call.index: paid[call.index]
-            for call in calls
-            if call.index in paid and self._fits(call)
-        }
 
+        # The attempt's own answer is always scored. Drafts before it are scored where training pays
+        # calls by their drafts; otherwise the first one suffices, for the record.
+        pays_drafts = phase == "train" and self.config.train.credit != "shared"
+        drafts = turns if pays_drafts else turns[:1]
+        attempt, verdict, worth = await self._score(task, attempt, [turn.answer for turn in drafts])
+
+        call_kinds = kinds(attempt.transitions, turns)
+        payment = _Payment(verdict.value, {})
+        if phase == "train":
+            by = f"{task.id}/{session}"
+            payment = self._pay(attempt, verdict, turns, call_kinds, worth, step, by)
+        elif self.config.reward.shuffle and step == 0 and verdict.value is not None:
+            self._shuffles[""].note(step, verdict.value)
+
+        # Calls that are too long have a reward, which their group needs, but are not trained.
+        trained = [
+            call
+            for call in attempt.transitions
+            if call.index in payment.by_index and self._fits(call)
+        ]
+        paid = {call.index: payment.by_index[call.index] for call in trained}
+        first = turns[0].answer if turns else None
         row = episode_row(
             task,
             attempt,
-            reward,
+            verdict,
             reward_version=self._scorer.version,
             agent=agent_label(self.config.agent),
             phase=phase,
@@ -211,92 +183,120 @@ class Session:
             first_answer=first,
             first_reward=worth.get(first) if first is not None else None,
             rewrites=sum(call.role in self._program.revisers for call in attempt.transitions),
-            used_reward=used if phase == "train" else None,
+            used_reward=payment.used if phase == "train" else None,
             meaning=await self._meaning(task, attempt) if phase == "val" else None,
         )
         self._episodes.add([row])
         if self._transitions is not None:
             self._transitions.add(transition_rows(attempt, phase=phase, step=step, paid=paid))
-        given = [call for call in calls if call.index in paid]
-        if phase == "val":
-            given = self._last(calls)
+
+        indices = [call.index for call in attempt.transitions]
+        kind_of = dict(zip(indices, call_kinds, strict=True))
+        returned = trained if phase == "train" else self._last(attempt.transitions)
         return Scored(
-            reward.value,
-            reward.reason,
-            used,
-            tuple(given),
-            tuple(kind_of[call.index] for call in given),
-            values,
-            sum(call.role not in self._program.checkers for call in calls),
-            attempt.elapsed_s,
+            reward=verdict.value,
+            reason=verdict.reason,
+            used=payment.used,
+            calls=tuple(returned),
+            kinds=tuple(kind_of[call.index] for call in returned),
+            values={kind_of[index]: value for index, value in payment.by_index.items()},
+            turns=sum(call.role not in self._program.checkers for call in attempt.transitions),
+            elapsed_s=attempt.elapsed_s,
         )
 
+    async def _attempt(self, task: Task, phase: Phase, step: int, session: int) -> Attempt:
+        """Have a runner make the attempt, and keep it for the shadow check if it is in the share."""
+        context, temperature = self._task_set.context(task), self._validation.temperature
+        request = RolloutRequest.build(
+            task, context, self.config, phase, step, session, temperature
+        )
+        metadata = {"step": step, "task": task.id, "session": session}
+        attempt = await self._client.run(request, metadata)
+        self._check(attempt)
+        share = self.config.rollout.shadow_share
+        if chosen(self.config.seed, share, phase, step, f"{task.id}/{session}"):
+            self._spool.add(request, attempt, self.model, phase, step)
+        return attempt
+
     def _last(self, calls: Sequence[Transition]) -> list[Transition]:
-        """The policy's last transition, where there is one."""
-        return [call for call in calls if call.response_ids and call.role not in self.config.roles][
-            -1:
+        """Return the policy's last transition, if there is one."""
+        of_policy = [
+            call for call in calls if call.response_ids and call.role not in self.config.roles
         ]
+        return of_policy[-1:]
 
     async def _meaning(self, task: Task, attempt: Attempt) -> str | None:
-        """Return a hash of the normalized answer if a task has several answers.
+        """Return a hash of the normalized answer if a task has several samples, which vote.
 
-        None without a vote.
+        None without a vote, or if the answer cannot be normalized.
         """
         answer = attempt.answer
         if self._validation.samples == 1 or attempt.outcome != "ok" or answer is None:
             return None
         try:
-            found = await within(
+            meaning = await within(
                 self.config.reward.timeout_s, lambda: self._environment.meaning(task, answer)
             )
         except (DeadlinePassed, Raised):
             return None
-        return (
-            None
-            if found is None
-            else hashlib.sha256(found.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-        )
+        if meaning is None:
+            return None
+        return hashlib.sha256(meaning.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
-    def _paid(
+    def _pay(
         self,
         attempt: Attempt,
         verdict: Verdict,
         turns: Sequence[Turn],
-        of: Sequence[str],
+        call_kinds: Sequence[str],
         worth: Mapping[str, float | None],
-        used: float,
-        asks: Callable[[str, float | None], float | None],
-    ) -> dict[int, float]:
-        """Return the rewards of trained calls by index, without unknown ones.
+        step: int,
+        by: str,
+    ) -> _Payment:
+        """Return the rewards that training uses.
 
-        `of` has their kinds.
+        Args:
+            call_kinds: The kind of each call.
+            worth: Values by answer.
+            by: Task and session of the rollout.
         """
-        calls, credit = attempt.transitions, self.config.train.credit
-        if credit == "shared":
-            found: list[float | None] = [used] * len(calls)
-        else:
-            worth_of = payments(credit, attempt, verdict, turns, worth, self._scorer.of_a_check)
-            by_kind = dict(zip(of, worth_of, strict=True))
-            drawn = {kind: asks(kind, value) for kind, value in by_kind.items()}
-            found = [drawn[kind] for kind in of]
-        return {
-            call.index: value
-            for call, value in zip(calls, found, strict=True)
-            if value is not None and self._matches.search(call.role)
-        }
+        train = self.config.train
+        used = verdict.value
+        if attempt.outcome != "ok" and train.failed_rollouts == "leave_out":
+            used = None
+        used = self._controlled(step, by, "", used)
+        if used is None:
+            return _Payment(None, {})
 
-    def _drawn(self, step: int, who: str, of: str, value: float | None) -> float | None:
+        calls = attempt.transitions
+        rewards: list[float | None] = [used] * len(calls)
+        if train.credit != "shared":
+            values = payments(train.credit, attempt, verdict, turns, worth, self._scorer.of_a_check)
+            by_kind = dict(zip(call_kinds, values, strict=True))
+            # One control a kind: calls of one kind are paid alike.
+            controlled = {
+                kind: self._controlled(step, by, kind, value) for kind, value in by_kind.items()
+            }
+            rewards = [controlled[kind] for kind in call_kinds]
+        by_index = {
+            call.index: reward
+            for call, reward in zip(calls, rewards, strict=True)
+            if reward is not None and self._matches.search(call.role)
+        }
+        return _Payment(used, by_index)
+
+    def _controlled(self, step: int, by: str, kind: str, value: float | None) -> float | None:
+        """Return a reward after the control experiments that the run configures, if any."""
         if value is None:
             return None
-        if inverts(self.config.seed, self.config.reward.inverted, step, who):
+        if inverts(self.config.seed, self.config.reward.inverted, step, by):
             value = self._scorer.of_a_check(value, False)
-        return (
-            self._shuffles[of].draw(step, f"{who}/{of}", value)
-            if self.config.reward.shuffle
-            else value
-        )
+        if self.config.reward.shuffle:
+            return self._shuffles[kind].draw(step, f"{by}/{kind}", value)
+        return value
 
     def _fits(self, call: Transition) -> bool:
+        """Return whether a call has exact token ids within the limits of a trained row."""
         limits = self.config.sampling
         return bool(
             call.prompt_ids
@@ -306,19 +306,21 @@ class Session:
         )
 
     def _check(self, attempt: Attempt) -> None:
-        """A response may belong to one rollout only.
+        """Check that every response belongs to this rollout alone; rewards would be misplaced.
 
-        Anything else would misplace rewards in silence.
+        Raises:
+            AssertionError: A response was recorded for another rollout.
         """
         for call in attempt.transitions:
-            try:
-                # Without exact token ids nothing is trained, and servers may number their answers as they like.
-                if call.prompt_ids is not None:
+            belongs = call.rollout_id == attempt.rollout_id
+            # Without exact token ids nothing is trained, and servers may number their answers as
+            # they like.
+            if belongs and call.prompt_ids is not None:
+                try:
                     self._responses.claim(call.response_id)
-                well = call.rollout_id == attempt.rollout_id
-            except Refusal:
-                well = False
-            if not well:
+                except Refusal:
+                    belongs = False
+            if not belongs:
                 raise AssertionError(
                     f"response {call.response_id} of rollout {attempt.rollout_id} was recorded for another one"
                 )
@@ -326,7 +328,11 @@ class Session:
     async def _score(
         self, task: Task, attempt: Attempt, answers: Sequence[str | None]
     ) -> tuple[Attempt, Verdict, Mapping[str, float | None]]:
-        """The attempt, the verdict on its answer, and the value of its answer and of each of `answers`, by answer."""
+        """Score an attempt's answer, and each of `answers` as if it were the attempt's answer.
+
+        Returns:
+            The attempt, which scoring may have failed; its verdict; values by answer.
+        """
         attempt, verdict = await self._scorer.judge(task, attempt)
         worth: dict[str, float | None] = {}
         if attempt.outcome != "ok":

@@ -31,6 +31,7 @@ ROOMS = (
         "config",
         "records",
         "tool_calls",
+        "reasoning",
         "branches",
         "findings",
     ),

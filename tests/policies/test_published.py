@@ -307,6 +307,7 @@ def test_two_who_fetch_a_policy_at_once_get_the_same_whole_one(
         name: file_hash(published.folder / name) for name in manifest["sha256"]
     }
     assert [path.name for path in published.folder.parent.iterdir()] == [published.folder.name]
+    assert torch.get_default_dtype() == torch.float32
 
 
 def test_without_a_hub_the_message_names_both_ways(

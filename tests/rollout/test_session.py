@@ -21,7 +21,8 @@ from harness.gateway.answers import SeenIds
 from harness.records import Attempt, Transition
 from harness.results.folder import RunFolder
 from harness.rollout import stack
-from harness.rollout.session import RewardShuffle, Session, inverts
+from harness.rollout.controls import RewardShuffle, inverts
+from harness.rollout.session import Session
 from harness.rollout.stack import RolloutWork
 from harness.scripted.server import ReceivedRequest, Reply, ScriptedServer
 from harness.testing.calls import transition

@@ -12,6 +12,7 @@ import os
 import platform
 import shutil
 import tempfile
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -333,6 +334,11 @@ def _convert(
     _put(made, manifest, cached_dir(name))
 
 
+_DEFAULT_DTYPE = threading.Lock()
+"""Held while transformers builds a model. It sets torch's default dtype of the whole process meanwhile, and two threads
+that do so at once would restore each other's."""
+
+
 def _model(file: Path, said: _File, reader: GGUFReader) -> tuple[Any, list[str]]:
     """Return the model in bfloat16, and what was changed in its weights."""
     import torch
@@ -341,9 +347,10 @@ def _model(file: Path, said: _File, reader: GGUFReader) -> tuple[Any, list[str]]
     if said.architecture == "qwen2":
         return _qwen2(file, reader)
     try:
-        found: Any = AutoModelForCausalLM.from_pretrained(
-            file.parent, gguf_file=file.name, dtype=torch.bfloat16, output_loading_info=True
-        )
+        with _DEFAULT_DTYPE:
+            found: Any = AutoModelForCausalLM.from_pretrained(
+                file.parent, gguf_file=file.name, dtype=torch.bfloat16, output_loading_info=True
+            )
     except (ValueError, KeyError, RuntimeError) as error:
         raise _not_converted(file, error) from error
     model, loaded = found
@@ -376,7 +383,7 @@ def _qwen2(file: Path, reader: GGUFReader) -> tuple[Any, list[str]]:
             else state["model.embed_tokens.weight"]
         )
     settings.dtype = torch.bfloat16
-    with torch.device("meta"):
+    with _DEFAULT_DTYPE, torch.device("meta"):
         model = AutoModelForCausalLM.from_config(settings)
     try:
         missing = model.load_state_dict(state, strict=False, assign=True).missing_keys
