@@ -1,23 +1,26 @@
-"""What one update is made of: the same rollouts in the same order, in as many optimizer steps as configured.
+"""Compose each update of the same rollouts in the same order and number of optimizer steps.
 
-verl cuts a step's rows into mini-batches in the order in which they arrived and fills the last one up, so that a
-framework's speed decides which calls share an optimizer step, and long conversations take more steps. Here
+verl cuts a step's rows into mini-batches in order of arrival and fills up the last one. A
+framework's speed then decides which calls share an optimizer step, and long conversations take
+more steps. Here:
 
-- rows are ordered by (position of the task in the run's order, session, call), whole rollouts are then permuted by a
-  hash of the run's seed and the training step;
-- a training step takes `batch_size / mini_batch_size` optimizer steps (tasks, not rows), among which whole rollouts
-  are dealt out so that each has as many rows as the others, or nearly;
-- of an optimizer step, each device takes whole tasks, so that their rollouts share prompts, with nearly as many
-  tokens as the other devices;
-- GRPO's baseline is taken over all scored sessions of a task, also those without a trained row; a session that is alone
-  has no baseline and an advantage of 0 (verl's own: its raw reward);
-- where calls are paid by turn or role, it is taken over the calls of one kind instead, one value a session;
-- a row of several calls (`rows.py`) weighs as many where rollouts are dealt out, so that the same ones meet;
-- with `train.algorithm: rejection` all of this is the same, but a group's best rollouts have an advantage above 0, the
-  same for each of them, and all others none (`best_of_group`).
+- rows are ordered by (position of the task in the run's order, session, call); whole rollouts are
+  then permuted by a hash of the run's seed and the training step;
+- a training step takes `batch_size / mini_batch_size` optimizer steps (tasks, not rows), and whole
+  rollouts are distributed among them so that each has nearly the same number of rows;
+- within an optimizer step, each device takes whole tasks, so that their rollouts share prompts,
+  with nearly as many tokens as the other devices;
+- GRPO's baseline covers all scored sessions of a task, also those without a trained row; a session
+  that is alone has no baseline and an advantage of 0 (in verl: its raw reward);
+- with credit by turn or role, the baseline covers the calls of one kind instead, with one value per
+  session;
+- a row of several calls (`rows.py`) counts as that many calls when rollouts are distributed, so
+  that merging does not change which rollouts meet;
+- `train.algorithm: rejection` keeps all of this, but only a group's best rollouts have an
+  advantage above 0, and it is the same for each of them (`best_of_group`).
 
-`train.batching: verl` leaves all of it to verl. Installed by `sampler`, the one class of ours that verl's task runner
-loads; see docs/training.md for how this differs from verl and from agentlightning.
+`train.batching: verl` leaves all of it to verl. `sampler`, the one class of harness that verl's
+task runner loads, installs this module. docs/training.md compares it with verl and agentlightning.
 """
 
 from __future__ import annotations
@@ -48,8 +51,8 @@ def grouped_advantages(
 ) -> dict[tuple[str, str], float]:
     """GRPO's advantage of every session, by (group, session); 0 for one that is alone in its group.
 
-    A group is a task, or a task's calls of one kind. Source: verl's `compute_grpo_outcome_advantage` over the sessions
-    of a group, in order of session.
+    A group is a task, or a task's calls of one kind. Source: verl's
+    `compute_grpo_outcome_advantage` over the sessions of a group, in order of session.
     """
     names = sorted(scores)
     values = torch.tensor([[scores[name]] for name in names])
@@ -67,9 +70,10 @@ def grouped_advantages(
 def best_of_group(
     scores: Mapping[tuple[str, str], float], *, least: float
 ) -> dict[tuple[str, str], float]:
-    """1 for each session with the highest score of its group, 0 for others and where that is below `least`.
+    """Return 1 for each session with the highest score of its group, 0 for all others.
 
-    Sessions that share the highest score are all chosen; one that is alone in its group needs no other.
+    Scores below `least` also give 0. Sessions that share the highest score are all chosen. A
+    session that is alone in its group is compared with `least` only.
     """
     rounded = {name: np.float32(score) for name, score in scores.items()}  # as those of a batch are
     best: dict[str, np.float32] = {}
@@ -100,7 +104,7 @@ class Batches:
         self._chosen: dict[str, float] = {}
         """What was chosen of this step."""
         self._about: dict[str, Mapping[str, Any]] = {}
-        """What this step's rows say of their calls and of their session, by key, where they do."""
+        """Records of this step's rows about their calls and session, by key, where they exist."""
         self._untrained: dict[tuple[str, str], float] = {}
         """Scores of this step's sessions without a trained row."""
         self._size = 0
@@ -238,7 +242,10 @@ class Batches:
     def _weighed(
         self, chosen: torch.Tensor, mask: torch.Tensor, keys: Sequence[str]
     ) -> torch.Tensor:
-        """Advantages with which a mini-batch's mean over its tokens is that over the chosen ones, which have 1."""
+        """Scale the chosen tokens' advantages of 1 so that the mean loss is over them alone.
+
+        verl divides a mini-batch's loss by all its tokens; the scale undoes that.
+        """
         self._chosen = {"training/chosen_tokens": float(chosen.sum())}
         parts = torch.tensor([self._part.get(key, -1) for key in keys])
         for number in range(self._parts):
@@ -261,12 +268,15 @@ class Batches:
         return [found[uid, str(session)] for uid, session, _ in sessions]
 
     def _by_kind(self, keys: Sequence[str], judge: Judge, longest: int) -> torch.Tensor:
-        """The advantage of each token's call among its task's calls of one kind, `[rows, longest]`; 0 for padding."""
+        """Return the advantage of each token's call, `[rows, longest]`, with 0 for padding.
+
+        Calls are compared with the task's calls of the same kind.
+        """
         values: dict[tuple[str, str], float] = {}
-        for key, told in self._about.items():
+        for key, about in self._about.items():
             uid, session, _ = _session(key)
             values.update(
-                {(f"{uid} {kind}", str(session)): value for kind, value in told["values"].items()}
+                {(f"{uid} {kind}", str(session)): value for kind, value in about["values"].items()}
             )
         found = judge(values) if values else {}
         made = torch.zeros(len(keys), longest)
@@ -281,7 +291,7 @@ class Batches:
     def update(
         self, trainer: Any, original: Any, batch: KVBatchMeta, metrics: dict[str, Any]
     ) -> KVBatchMeta:
-        """verl's `_update_actor` with mini-batches of this step's size; none where nothing is trained."""
+        """Run verl's `_update_actor` with this step's mini-batch size, if any row is trained."""
         metrics.update(self._chosen)
         if not self._parts:
             return batch
@@ -310,7 +320,7 @@ _OF_THE_UPDATE = {
     "actor/rollout_probs_diff_max": "training/rollout_probs_diff_max",
     "actor/rollout_probs_diff_mean": "training/rollout_probs_diff_mean",
 }
-"""What the update tells where there was no pass before it (`packing.py`), and what verl calls it there."""
+"""Names of the update's metrics where no pass precedes it (`packing.py`), with verl's names."""
 
 
 def install(*, shared: bool, merges: bool, threshold: float | None) -> None:

@@ -12,14 +12,14 @@ from harness.results.folder import RunFolder
 MARKER = "latest_checkpointed_iteration.txt"
 PREFIX = "global_step_"
 UNFINISHED = "unfinished_rank_"
-"""How the notes of workers begin that have not written all of their files yet (`saving.py`)."""
+"""Prefix of the notes of workers that have not written all of their files yet (`saving.py`)."""
 
 
 def checkpoints(folder: RunFolder) -> dict[int, Path]:
-    """Whole checkpoints by step, the last one the one that verl goes on from.
+    """Return the complete checkpoints by step; verl resumes from the last one.
 
     Raises:
-        UserError: The file that names that one holds no number.
+        UserError: verl's marker file, which names the last one, holds no number.
     """
     marker = folder.checkpoints / MARKER
     if not marker.is_file():
@@ -43,19 +43,19 @@ def checkpoints(folder: RunFolder) -> dict[int, Path]:
 
 
 def drop_broken(folder: RunFolder) -> None:
-    """Remove checkpoints that were cut off while they were written: verl would neither use nor ever remove them."""
+    """Remove checkpoints whose writing was interrupted: verl would neither use nor remove them."""
     newest = max(checkpoints(folder), default=-1)
     for checkpoint in folder.checkpoints.glob(f"{PREFIX}*"):
         if checkpoint.name == f"{PREFIX}{newest}":
             continue
-        # Of what verl writes, this file comes last; a thread of each worker may write its own files after it.
+        # verl writes this file last, but a worker's thread may write its own files after it.
         whole = (checkpoint / "data.pt").exists()
         if not whole or any(checkpoint.glob(f"*/{UNFINISHED}*")):
             shutil.rmtree(checkpoint)
 
 
 def check(folder: RunFolder, checkpoint: Path) -> None:
-    """Hold a checkpoint against its checksums before torch loads it, which takes changed weights as they are.
+    """Verify a checkpoint's checksums before torch loads it, since torch accepts changed weights.
 
     Raises:
         UserError: A file of it is missing or damaged; the message offers an older checkpoint.
@@ -64,7 +64,7 @@ def check(folder: RunFolder, checkpoint: Path) -> None:
         if wrong := damage(file, every_byte=True):
             step = int(checkpoint.name.removeprefix(PREFIX))
             older = max((one for one in checkpoints(folder) if one < step), default=None)
-            advice = "There is no older checkpoint: copy it again, or train anew"
+            advice = "There is no older checkpoint: copy it again, or start the training again"
             if older is not None:
                 advice = (
                     f"Take the older one (--step {older}); to train on from it, write {older} into "

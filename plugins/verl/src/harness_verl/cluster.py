@@ -1,4 +1,4 @@
-"""What `harness doctor --ray` asks of a Ray cluster before a training goes there."""
+"""Check a Ray cluster for `harness doctor --ray` before a training uses it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ALIKE = ("agent-rl-harness", "harness-verl", "verl", "torch", "transformers", "r
 
 
 def examine(address: str) -> Iterator[Finding]:
-    """Whether it is there, what it has, and whether each node can do what this machine can; one line each.
+    """Report whether the cluster answers, its resources and how its nodes differ from this machine.
 
     Args:
         address: `HOST:PORT`, as `ray start` printed it.
@@ -40,11 +40,11 @@ def examine(address: str) -> Iterator[Finding]:
     except (
         Exception
     ) as error:  # whatever Ray raises: other versions of it and of Python, a missing token
-        said = " ".join(str(error).split())[:300]
+        message = " ".join(str(error).split())[:300]
         yield Finding(
             "ray cluster",
             "problem",
-            said,
+            message,
             "the same RAY_AUTH_MODE and RAY_AUTH_TOKEN as there, the same Ray and Python",
         )
         return
@@ -84,14 +84,14 @@ def _nodes(ray: Any) -> Iterator[Finding]:
             if found[of] != have
         ]
         resources = {of: node["Resources"].get(of, 0) for of in ("CPU", "GPU")}
-        told = ", ".join(f"{count:g} {of}s" for of, count in resources.items())
+        amounts = ", ".join(f"{count:g} {of}s" for of, count in resources.items())
         yield held(
-            name, not other, "; ".join([told, *other]), "install there what is installed here"
+            name, not other, "; ".join([amounts, *other]), "install there what is installed here"
         )
 
 
 def look() -> dict[str, str]:
-    """Versions on the machine where it runs; empty where something is not installed."""
+    """Return versions on the machine where it runs, with empty text for what is not installed."""
     found = {"Python": platform.python_version()}
     for name in ALIKE:
         try:

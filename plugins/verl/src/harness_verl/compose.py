@@ -1,4 +1,4 @@
-"""Turns a run's configuration into verl's, starting from verl's own defaults."""
+"""Turn a run's configuration into verl's, starting from verl's own defaults."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SAMPLERS = {
 Section: TypeAlias = dict[str, Any]
 """A section of verl's configuration: its values, and sections in it."""
 FREE = (("ray_kwargs", "ray_init"),)
-"""Where verl hands on what it does not know, to `ray.init`; as it does where its configuration has an empty mapping."""
+"""Sections that accept unknown options: verl passes them to `ray.init`. So do empty mappings."""
 
 
 def verl_settings(
@@ -44,14 +44,14 @@ def verl_settings(
     validate_first: bool = True,
     validate_only: bool = False,
 ) -> Section:
-    """What harness sets in verl's configuration, nested; everything else stays verl's default.
+    """Return what harness sets in verl's configuration, nested; the rest stays verl's default.
 
     Args:
         validate_first: Validate before the first step of this launch, not only after steps.
         validate_only: Train no step.
 
     Raises:
-        ConfigError: A combination that verl would end at, or that could not work with agents over HTTP.
+        ConfigError: verl, or agents that call over HTTP, cannot work with this combination.
     """
     own, merges = chosen(config), config.merges(program(program_of(config.agent)).calls_tools)
     mode = at(own, "trainer.v1.trainer_mode", "sync")
@@ -93,7 +93,8 @@ def _data(config: Config, data_dir: Path) -> Section:
         "train_batch_size": config.train.batch_size,
         "max_prompt_length": config.sampling.max_prompt_tokens,
         "max_response_length": config.sampling.max_response_tokens,
-        "shuffle": False,  # train.parquet is in the order of the run, so that the order is a file with a hash
+        # train.parquet is in the order of the run, so that the order is a file with a hash.
+        "shuffle": False,
         "validation_shuffle": False,
         "filter_overlong_prompts": False,
         "dataloader_num_workers": 0,
@@ -170,10 +171,11 @@ def _sampler(config: Config, mode: str, merges: bool) -> Section:
 
 
 def _adapt(settings: Section, config: Config, device: str, model_path: str, own: Section) -> None:
-    """What device, adapters, algorithm and tools change."""
+    """Apply what depends on the device, adapters, algorithm and tools."""
     train = config.train
     if train.lora_rank:
-        # Merged on the way to the servers: they would answer agents, who name the policy, with the base alone.
+        # Merge the adapter before the servers get the weights: agents name the policy, and the
+        # servers would answer that name with the base model alone.
         lora = {
             "lora_rank": train.lora_rank,
             "lora_alpha": train.lora_rank,
@@ -200,10 +202,10 @@ def _adapt(settings: Section, config: Config, device: str, model_path: str, own:
 
 
 def chosen(config: Config) -> Section:
-    """The user's own options of verl, nested, each known to verl or added with a `+`.
+    """Return the user's own options of verl, nested, each known to verl or added with a `+`.
 
     Raises:
-        ConfigError: verl has no such option: it would train as if nothing had been said.
+        ConfigError: verl has no such option and would train without it.
     """
     stated = {key: value for key, value in config.verl.items() if not key.startswith("+")}
     if stated:
@@ -249,7 +251,10 @@ def _base() -> Section:
 
 
 def _on_policy(config: Config, device: str, chosen: Mapping[str, object]) -> bool:
-    """Whether every update is of the policy that sampled: a step is one optimizer step, and nothing corrects it."""
+    """Return whether every update is of the policy that sampled.
+
+    That holds where a step is one optimizer step and no option corrects for a difference.
+    """
     train = config.train
     own = ("trainer.v1.trainer_mode", "algorithm.rollout_correction", "algorithm.adv_estimator")
     whole = (
@@ -266,7 +271,7 @@ def _on_policy(config: Config, device: str, chosen: Mapping[str, object]) -> boo
 
 
 def _rows(config: Config, device: str) -> Section:
-    """How rows become the tensors of a forward pass: packed by tokens, or padded by number."""
+    """Return how rows become a forward pass's tensors: packed by tokens, or padded by number."""
     if not config.packs(device):
         return {
             "model": {
@@ -296,13 +301,16 @@ def _rows(config: Config, device: str) -> Section:
 
 
 def _ray(config: Config, device: str) -> Section:
-    """How verl finds Ray: a cluster of this run's own, also where another one runs on the machine, or a given one."""
+    """Return how verl finds Ray: at the given address, or a new cluster for this run alone.
+
+    The new cluster is separate from any other one on the machine.
+    """
     apart: Section = {"runtime_env": {"worker_process_setup_hook": HOOK}}
     if config.ray_address:
         return {"address": config.ray_address, **apart}
     own: Section = {"address": "local", "include_dashboard": False, **apart}
     if device == "cpu":
-        # Logical resources: Ray schedules verl's actors by them, the machine has as many cores as it has.
+        # Logical resources, by which Ray schedules verl's actors, not the machine's real cores.
         own |= {
             "num_cpus": 15 + config.gpus,
             "num_gpus": config.gpus,
@@ -315,14 +323,14 @@ _ON_POLICY: Section = {
     "algorithm": {"rollout_correction": {"bypass_mode": True}},
     "actor_rollout_ref": {"actor": {"policy_loss": {"loss_mode": ON_POLICY}}},
 }
-"""Of a step that is one optimizer step: no pass for the old log-probabilities."""
+"""For a step that is one optimizer step: no pass for the old log-probabilities."""
 
 _DEVICES = Path(__file__).with_name("devices.yaml")
-"""What else verl is told, by device."""
+"""Further settings of verl, by device."""
 
 
 def compose(settings: Mapping[str, object]) -> Any:
-    """verl's full configuration with `settings` over its defaults, as an OmegaConf `DictConfig`.
+    """Return verl's full configuration with `settings` over its defaults, a `DictConfig`.
 
     Raises:
         EnvironmentProblem: verl is not installed.
@@ -356,7 +364,7 @@ def compose(settings: Mapping[str, object]) -> Any:
 
 
 def write_agent_loop(path: Path, session_file: Path) -> None:
-    """The file that names our agent loop to verl's workers."""
+    """Write the file that names our agent loop to verl's workers."""
     entry = {
         "name": AGENT_LOOP,
         "_target_": "harness_verl.loop.HarnessAgentLoop",

@@ -139,7 +139,7 @@ class CpuPlatform(PlatformBase):
 
 
 def _single_gloo_backend() -> None:
-    """verl asks torch for `cpu:gloo,<device>:<backend>`, which names the CPU twice here and is refused."""
+    """Request gloo once: verl's `cpu:gloo,<device>:<backend>` fails, as it names the CPU twice."""
     initialize = verl.utils.distributed.initialize_global_process_group_ray
 
     def initialize_once(timeout_second: float | None = None, backend: str | None = None) -> None:

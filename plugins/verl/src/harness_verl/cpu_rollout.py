@@ -21,7 +21,7 @@ _ACTOR = "harness_policy_server_{rank}"
 
 
 class VerlPolicyServer(PolicyServer):
-    """The policy server in a Ray actor: besides HTTP it takes verl's own calls, and weights after every update."""
+    """The policy server in a Ray actor, which also takes verl's own calls and updated weights."""
 
     global_steps: int | None = None
     """Version of the weights in place: the trainer's step that made them."""
@@ -42,7 +42,7 @@ class VerlPolicyServer(PolicyServer):
     async def sample(
         self, prompt_ids: list[int], limit: int, sampling: dict[str, Any]
     ) -> Generation:
-        """As the policy server does; what is under way when verl aborts ends without tokens, reason `abort`."""
+        """Sample as the policy server does; a call that verl aborts ends empty, reason `abort`."""
         await self._admits.wait()
         task = asyncio.create_task(super().sample(prompt_ids, limit, sampling))
         self._under_way.add(task)
@@ -60,7 +60,7 @@ class VerlPolicyServer(PolicyServer):
     async def generate(
         self, prompt_ids: list[int], sampling_params: dict[str, Any], request_id: str, **_: Any
     ) -> TokenOutput:
-        """verl's own call: token ids in, token ids and log-probabilities out."""
+        """Answer verl's own call: token ids in, token ids and log-probabilities out."""
         limit = (
             sampling_params.get("max_tokens")
             or sampling_params.get("max_new_tokens")
@@ -75,7 +75,7 @@ class VerlPolicyServer(PolicyServer):
         )
 
     async def abort_all_requests(self, **_: Any) -> None:
-        """Cut off what is under way and hold what comes, until `resume_generation`."""
+        """Cancel running requests and hold new ones until `resume_generation`."""
         self._admits.clear()
         for task in self._under_way:
             task.cancel()
@@ -85,7 +85,7 @@ class VerlPolicyServer(PolicyServer):
         self._admits.set()
 
     async def _nothing(self, *_: Any, **__: Any) -> None:
-        """A CPU has no memory to hand over between phases; the engine is idle when these are called."""
+        """Do nothing: a CPU has no memory to release, and the engine is idle at this point."""
 
     wake_up = sleep = clear_kv_cache = release_kv_cache = resume_kv_cache = _nothing
     set_global_steps = start_profile = stop_profile = _nothing

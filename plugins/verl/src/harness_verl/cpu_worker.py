@@ -1,4 +1,4 @@
-"""What a verl worker needs to train and roll out on a CPU; named by `actor_rollout_ref.model.external_lib`."""
+"""Prepare a verl worker for a CPU; `actor_rollout_ref.model.external_lib` names this module."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ if "cpu" not in EngineRegistry._engines.get("language_model", {}).get("fsdp2", {
                 return super().prepare_model_outputs(output, *arguments, **options)
 
         def get_per_tensor_param(self, *args: Any, **kwargs: Any) -> Any:
-            """Names and tensors for the policy server; merged LoRA weights in fp32, where verl rounds them to bf16."""
+            """Return names and tensors for the policy server.
+
+            Merged LoRA weights stay in fp32; verl would round them to bf16.
+            """
             return (
                 (self._merged(), None)
                 if self._is_lora

@@ -1,4 +1,4 @@
-"""Deals whole rollouts to optimizer steps, and whole tasks of a step to devices, by what they are."""
+"""Assign whole rollouts to optimizer steps, and whole tasks of a step to devices."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of the batch by what it is, not by when it came.
+    """A row of the batch, identified by its content and not by its time of arrival.
 
     Attributes:
         position: Of its task in the run's order.
@@ -28,10 +28,11 @@ class Row:
 
 
 def deal(rows: Sequence[Row], seed: int, step: int, parts: int) -> list[list[Row]]:
-    """Deal whole rollouts out to `parts` mini-batches of as equal numbers of calls as they allow.
+    """Distribute whole rollouts over `parts` mini-batches with nearly equal numbers of calls.
 
-    Which rollouts meet depends on what they are, on `seed` and on `step` alone. Inside a mini-batch rows are in order
-    of length, so that those of a micro-batch need little padding; its sum is the same in any order but for rounding.
+    The assignment depends only on the rollouts, `seed` and `step`. Inside a mini-batch rows are
+    sorted by length, so that the rows of a micro-batch need little padding. The order changes a
+    mini-batch's sum only by rounding.
 
     Returns:
         `parts` lists, or as many as there are rollouts; none is empty.
@@ -56,17 +57,19 @@ def deal(rows: Sequence[Row], seed: int, step: int, parts: int) -> list[list[Row
 
 
 def deal_to_ranks(part: Sequence[Row], ranks: int) -> list[list[Row]]:
-    """Deal the rows of one mini-batch to devices, whole tasks together, so that tokens are nearly equal.
+    """Distribute a mini-batch's rows over devices, whole tasks together, with nearly equal tokens.
 
-    The rollouts of a task send the same prompts, which a device computes once for all rows that it holds. Where there are
-    fewer tasks than devices, whole rollouts are dealt instead, so that no device is left without work.
+    The rollouts of a task send the same prompts, which a device computes once for all its rows.
+    With fewer tasks than devices, whole rollouts are distributed instead, so that every device has
+    work.
 
     Args:
         part: The mini-batch, as `deal` returns it.
         ranks: The number of devices.
 
     Returns:
-        One list for each device, its rows in the order of `part`; lists may differ in length, and be empty.
+        One list for each device, its rows in the order of `part`. Lists may differ in length or be
+        empty.
     """
     tasks = {row.position for row in part}
     by_task = len(tasks) >= ranks

@@ -1,6 +1,6 @@
 """The process in which verl runs: `python -m harness_verl.driver DATA_DIR`.
 
-Composes `verl-settings.yaml` over verl's defaults and leaves the whole as `verl.yaml` beside it.
+Composes `verl-settings.yaml` over verl's defaults and saves the result next to it as `verl.yaml`.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ import psutil
 
 WATCH_S = 1.0
 START_S = 300.0
-"""A Ray that is not up by then never will be: its start waits without end where one of its processes died."""
+"""Limit for Ray's start, which waits without end where one of its processes died."""
 NODE_S = 240.0
-"""Seconds that Ray's node agent may take to register while its process runs; Ray itself gives up after 30."""
+"""Seconds that Ray's node agent may take to register while its process runs; Ray waits for 30."""
 NODE_EVERY_S = 0.2
 TRIES = 3
 """How often Ray is started before a run gives up."""
 VERLS_OWN_S = 5.0
-"""How long verl may take to end by itself once an actor has died: where it notices, it says more."""
+"""Seconds for verl to end by itself after an actor died, since its own message says more."""
 POLICY_SERVERS = ("VerlPolicyServer", "vLLMHttpServer")
 """Actors that answer the calls of agents: ours on a CPU, verl's on GPUs."""
 NO_AGENT = Path(__file__).with_name("no_agent.py")
@@ -102,14 +102,14 @@ def _end(driver: int) -> None:
 
 
 def asks_verl(config: Any) -> bool:
-    """Whether verl's own `run_ppo` has more to say to workers: to those of Megatron and of its profilers."""
+    """Return whether only verl's own `run_ppo` can set up workers: for Megatron or profilers."""
     return (
         bool(config.global_profiler.tool) or config.actor_rollout_ref.actor.strategy == "megatron"
     )
 
 
 def run_on_forks(config: Any) -> None:
-    """verl's `run_ppo` in a process that never imports verl: its task runner is a fork of one that has.
+    """Do verl's `run_ppo` without importing verl: its task runner is a fork of a process that has.
 
     Args:
         config: verl's, an OmegaConf `DictConfig`.
@@ -140,9 +140,9 @@ def run_on_forks(config: Any) -> None:
 
 
 def start_no_more_than_needed() -> None:
-    """Have the run's own Ray start without the autoscaler's monitor, the dashboard's server and its agent.
+    """Start the run's own Ray without the autoscaler's monitor, the dashboard and its agent.
 
-    Nothing is scaled, and nobody looks at a page: `include_dashboard=False` alone starts its server all the same.
+    No run needs scaling or the page, and `include_dashboard=False` alone still starts its server.
     """
     from ray._private import ray_constants, services
     from ray._private.node import Node
@@ -165,10 +165,10 @@ def start_no_more_than_needed() -> None:
 
 
 def patient(start: Callable[..., object]) -> Callable[..., Any]:
-    """Return `ray.init` that waits for Ray's processes on a busy machine, and starts them again if they are gone.
+    """Return `ray.init` that waits for Ray's processes and restarts them if they are gone.
 
-    Ray gives its node agent 30 s to register. Starting it again would cost a busy machine as much work once more, so
-    the first start waits for as long as the agent's process runs, up to `NODE_S`.
+    Ray gives its node agent 30 s to register. A restart would cost a busy machine the same work
+    again, so the first start waits for as long as the agent's process runs, up to `NODE_S`.
     """
 
     def again(*arguments: Any, **options: Any) -> Any:
@@ -227,8 +227,8 @@ def node_agent_runs() -> bool:
 def watch(over: threading.Event) -> None:
     """End this process once an actor of the run is dead, or where Ray does not start; until `over`.
 
-    verl hands its agent-loop workers prompts and then asks TransferQueue for the results without end; that a worker
-    died, it never learns.
+    verl gives its agent-loop workers prompts and then polls TransferQueue for the results without
+    end. It never learns that a worker died.
     """
     import ray
     from ray._private import state, worker
@@ -237,7 +237,8 @@ def watch(over: threading.Event) -> None:
     while not ray.is_initialized():
         if time.monotonic() - began > START_S:
             _leave(
-                f"Ray did not start within {START_S:g} s; its logs are beside this one, ray-*", over
+                f"Ray did not start within {START_S:g} s; its logs are next to this one, ray-*",
+                over,
             )
         time.sleep(WATCH_S)
     while not over.wait(WATCH_S):
@@ -251,9 +252,9 @@ def watch(over: threading.Event) -> None:
 
 
 def watch_node(over: threading.Event) -> None:
-    """End this process once one of Ray's own is dead; until `over`.
+    """End this process once one of Ray's own processes is dead; until `over`.
 
-    Ray waits a minute for a GCS that is gone to come back, and every question to it waits along.
+    Ray waits a minute for a lost GCS to come back, and every request to it waits as well.
     """
     import ray
     from ray._private import worker
@@ -277,12 +278,15 @@ def _leave(reason: str, over: threading.Event) -> None:
 
 
 def cause_of_death(actor: dict[str, Any]) -> str:
-    """What Ray's table says of a dead actor; empty where it ended because it was to, or verl is told of it."""
+    """Return the cause in Ray's table for a dead actor; empty for an end that verl learns of."""
     what = "policy server" if actor["ActorClassName"] in POLICY_SERVERS else "actor"
     cause, name = actor["DeathCause"], f"{what} {actor['ActorClassName']} {actor['Name']}".strip()
     kind = cause.WhichOneof("context")
     if kind == "oom_context":
-        return f"Ray ended {name} (process {actor['Pid']}) for want of memory: {cause.oom_context.error_message}"
+        return (
+            f"Ray ended {name} (process {actor['Pid']}) for want of memory: "
+            f"{cause.oom_context.error_message}"
+        )
     died = cause.actor_died_error_context
     unmeant = kind == "actor_died_error_context" and died.Reason.Name(died.reason) in (
         "WORKER_DIED",

@@ -1,8 +1,9 @@
-"""A step's row is on disk before its checkpoint is, with harness's names too; loading this changes verl's trainer.
+"""Write a step's row before its checkpoint, with harness's measures; importing this changes verl.
 
-verl logs a step after the validation that follows its checkpoint. A run that was killed in between went on from the
-checkpoint, and never had the row. Now what is known of the step is written before the checkpoint, and once more, with
-the step's time, before the validation; verl's own row comes last and takes its place.
+verl logs a step after the validation that follows its checkpoint. A run that was killed in between
+resumed from the checkpoint and never had the row. Here the known part of the row is written before
+the checkpoint, and again with the step's time before the validation. verl's own row comes last and
+replaces both.
 """
 
 from __future__ import annotations
@@ -25,25 +26,25 @@ _known: dict[str, Any] = {}
 
 
 def step(self: PPOTrainer, metrics: dict[str, Any], timing_raw: dict[str, float]) -> Any:
-    """verl's step, whose measures are kept where they can be seen while it runs."""
+    """Run verl's step and keep a reference to its measures while it runs."""
     _known.update(metrics=metrics, times=timing_raw)
     return _step(self, metrics, timing_raw)
 
 
 def save_checkpoint(self: PPOTrainer) -> None:
-    """verl's own, after the row of the step before it."""
+    """Save verl's checkpoint after the row of the step before it."""
     write(self.global_steps)
     _save(self)
 
 
 def validate(self: PPOTrainer) -> Any:
-    """verl's own, after the row of the step before it."""
+    """Run verl's validation after the row of the step before it."""
     write(self.global_steps)
     return _validate(self)
 
 
 def write(number: int) -> None:
-    """Write what is known of a step, if one was trained, where its name sorts before verl's own file."""
+    """Write what is known of a trained step, in a file whose name sorts before verl's own."""
     logger = os.environ.get("VERL_FILE_LOGGER_PATH", "")
     if not _known or not logger.endswith("-verl.jsonl"):
         return
@@ -57,7 +58,7 @@ def write(number: int) -> None:
 
 
 def log(self: FileLogger, data: dict[str, Any], step: int) -> None:
-    """verl's own, with measures of ours."""
+    """Log verl's row with harness's measures added."""
     _log(self, data | measured(data), step)
 
 

@@ -1,9 +1,10 @@
-"""What Ray runs to set a worker up: `python fork_client.py default_worker.py ARGUMENT ... --language=PYTHON ...`.
+"""Start a worker as a fork: Ray runs `python fork_client.py default_worker.py ARGUMENT ...`.
 
-And what a worker starts where `multiprocessing` spawns: `... --handed="3 4" -c CODE --multiprocessing-fork`, with the
-numbers of files that are to be open there too. Asks the fork server that HARNESS_FORK_SERVER names (`forks.py`) for a
-process that runs it, and stays until that process ends. Where no server answers, it becomes what Ray or
-`multiprocessing` would have started. It needs little of the standard library: it is on every worker's way.
+Processes that a worker spawns with `multiprocessing` also start here, with `--handed="3 4" -c CODE
+--multiprocessing-fork`, where the numbers are files that must be open there too. The client asks
+the fork server that HARNESS_FORK_SERVER names (`forks.py`) for a process that runs the command, and
+waits until that process ends. Where no server answers, it becomes what Ray or `multiprocessing`
+would have started. It imports little of the standard library, because every worker waits for it.
 """
 
 import contextlib
@@ -16,13 +17,13 @@ import sys
 
 CONTEXT = "--serialized-runtime-env-context="
 HANDED = "--handed="
-"""Begins the argument with the numbers of the files that a process is handed."""
+"""Prefix of the argument with the numbers of the files that a process is handed."""
 SERVER = "HARNESS_FORK_SERVER"
 """Environment variable: the name of the server that workers are forks of."""
 
 
 def main() -> None:
-    """Become, or stand for, the worker."""
+    """Become the worker, or wait for the fork that is the worker."""
     given, before = sys.argv[1:], dict(os.environ)
     if given[0].startswith(HANDED):
         handed, *argv = given
@@ -39,16 +40,16 @@ def main() -> None:
 
 
 def set_up(context: str) -> bool:
-    """Set the variables of a runtime environment, as Ray's `update_envs` does; whether it has nothing else."""
-    told = json.loads(context.removeprefix(CONTEXT) or "{}")
-    own = told.pop("py_executable", sys.executable) != sys.executable
-    for name, value in told.pop("env_vars", {}).items():
+    """Set a runtime environment's variables, as Ray's `update_envs`; return whether that is all."""
+    context_fields = json.loads(context.removeprefix(CONTEXT) or "{}")
+    own = context_fields.pop("py_executable", sys.executable) != sys.executable
+    for name, value in context_fields.pop("env_vars", {}).items():
         os.environ[name] = re.sub(r"\$\{[A-Z0-9_]+\}", "", os.path.expandvars(value))
-    return not own and not any(told.values())
+    return not own and not any(context_fields.values())
 
 
 def forked(argv: list[str], handed: str) -> bool:
-    """Whether a fork of the server has run this; it has ended by then."""
+    """Return whether a fork of the server has run this; it has ended by then."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as server:
         server.connect(f"\0{os.environ[SERVER]}")
         environment = [f"{name}={value}" for name, value in os.environ.items()]

@@ -1,10 +1,11 @@
 """Ray's workers as forks of a process that has imported torch, transformers and verl once.
 
-verl starts its actors one after the other, and each would import the same for seconds before its first act. What Ray
-runs to set a worker up is `fork_client.py` instead (`stand_in`), which asks for a fork here.
-The server is itself a fork of verl's driver, made before Ray starts and thus before any thread of ours: it neither
-outlives the run nor serves another checkout. Runs of a study share one instead (`standby.py`). Where there is none, the
-client starts Python as Ray would.
+verl starts its actors one after the other, and each would spend seconds on the same imports before
+its first action. Ray runs `fork_client.py` instead to set a worker up (`stand_in`), and the client
+asks for a fork here. The server is itself a fork of verl's driver, made before Ray starts and so
+before harness starts any thread: it neither outlives the run nor serves another checkout. Runs of a
+study share one server instead (`standby.py`). Where there is no server, the client starts Python as
+Ray would.
 """
 
 from __future__ import annotations
@@ -63,25 +64,26 @@ MOST_FILES = 250
 STANDBY = "HARNESS_STANDBY"
 """Environment variable: the name of a server that runs of a study share."""
 LOOK_S = 1.0
-"""How often a server that nobody asks looks whether it is still wanted."""
+"""Seconds between the checks of an idle server whether it is still wanted."""
 JOB_ID = "01000000"
-"""Ray's id of the first job of a cluster, so of the only one of a cluster of one's own."""
+"""Ray's id of the first job of a cluster, and so of the only job of a run's own cluster."""
 
 
 def possible(device: str, ray_address: str | None, deterministic: bool) -> bool:
-    """Whether the workers of a run can be forks.
+    """Return whether the workers of a run can be forks.
 
-    On Linux, where Ray is the run's own. vLLM's deterministic kernels are chosen by a variable while it is imported.
+    They can on Linux, where Ray is the run's own. A variable selects vLLM's deterministic kernels
+    while vLLM is imported, so a deterministic run on a GPU cannot use forks.
 
     Args:
-        ray_address: As verl is told it; `local` is a cluster of the run's own.
+        ray_address: As verl receives it; `local` is a cluster of the run's own.
     """
     known = device in PRELOADED and (device == "cpu" or not deterministic)
     return known and ray_address == "local" and sys.platform == "linux"
 
 
 def new_name() -> str:
-    """Of a server's address."""
+    """Return a new name for a server's address."""
     return f"harness-{os.getpid()}-{secrets.token_hex(8)}"
 
 
@@ -98,7 +100,7 @@ def serve(modules: Iterable[str], device: str = "cpu") -> str:
 
     Args:
         modules: What workers will want; what cannot be imported is left out.
-        device: Theirs.
+        device: The workers' device.
     """
     import_ray()
     name = new_name()
@@ -113,7 +115,7 @@ def serve(modules: Iterable[str], device: str = "cpu") -> str:
 
 
 def listen(name: str) -> socket.socket:
-    """At an abstract address, which leaves no file behind."""
+    """Listen at an abstract address, which leaves no file behind."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(f"\0{name}")
     listener.listen(64)
@@ -123,8 +125,9 @@ def listen(name: str) -> socket.socket:
 def import_ray() -> None:
     """Import Ray so that its workers can be forked from this process.
 
-    Two variables Ray reads when its library is loaded, long before there is a job, and never again: the job's id, and
-    the process with whose end a worker ends too (that its raylet ends it is told otherwise).
+    Ray reads two variables only when its library is loaded, long before there is a job: the job's
+    id, and the process whose end also ends the worker. Workers learn of their raylet's end in
+    another way.
     """
     early = {"RAY_JOB_ID": JOB_ID, "RAY_RAYLET_PID": str(os.getpid())}
     os.environ.update(early)
@@ -137,9 +140,11 @@ class Server:
     """Answers with forks of this process.
 
     Args:
-        device: Its forks'. Where CUDA does not start in a fork of it, the server ends, and workers start as Ray would.
-        wanted: Asked about once a second; False ends the server.
-        mark: Where this process carries a mark that its forks overwrite with their run's, and how long it is.
+        device: The forks' device. Where CUDA does not start in a fork of this process, the server
+            ends, and workers start as Ray would start them.
+        wanted: Called about once a second; False ends the server.
+        mark: Position and length of this process's mark that its forks overwrite with their
+            run's; None without one.
     """
 
     def __init__(
@@ -157,7 +162,7 @@ class Server:
         self._made: dict[str, str] = {}
 
     def run(self, modules: Iterable[str]) -> NoReturn:
-        """Import these, then answer until nobody wants it."""
+        """Import the modules, then answer until no run needs the server."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
         timeline.born("server of forks")
@@ -170,14 +175,15 @@ class Server:
             self._made = {name: value for name, value in os.environ.items() if name not in before}
         if not ids_differ_in_forks():
             sys.exit(
-                "forks: Ray has drawn ids here, which they would draw too, so each worker imports for itself"
+                "forks: Ray has drawn ids here, which they would draw too, "
+                "so each worker imports for itself"
             )
         if self._on_gpu and not cuda_starts_in_a_fork():
             sys.exit("forks: CUDA does not start in a fork here, so each worker imports for itself")
         signal.signal(
             signal.SIGCHLD, signal.SIG_IGN
-        )  # nobody waits for a fork; its client sees it end
-        if self._mark is not None:  # only who serves several runs is asked what has changed
+        )  # nothing waits for a fork here; its client notices the end
+        if self._mark is not None:  # only a server of several runs must report changes
             self._loaded.note()
         gc.collect()
         gc.freeze()  # else the first collection in each fork copies every page that holds an object
@@ -212,8 +218,8 @@ class Server:
                 connection.sendall(process.to_bytes(4, "big"))
                 return
             self._listener.close()
-            # Files are handed at the numbers that they have in who spawns, a fork of this server too: where it has a
-            # file, this process has none but those of this function.
+            # Files get the numbers that they have in the process that spawns, possibly a fork of
+            # this server: where that has a file, this process has only those of this function.
             directory, handed, *fields = (os.fsdecode(field) for field in message.split(b"\0"))
             numbers = [0, 1, 2, *map(int, handed.split())]
             beyond = max(numbers) + 1
@@ -241,7 +247,7 @@ class Server:
         os.environ.update(self._made | dict(variable.split("=", 1) for variable in environment))
         if self._mark is not None:
             carry_mark(os.environ[RUN_MARK], *self._mark)
-        tempfile.tempdir = None  # to be asked for anew
+        tempfile.tempdir = None  # to be looked up again
         if numpy := sys.modules.get("numpy"):
             numpy.random.seed()  # as in a process of its own; Python's own generator sees to itself
         sys.modules["ray._raylet"].Config.initialize("")  # Ray's settings, from these variables
@@ -264,12 +270,12 @@ class Server:
 
 @contextlib.contextmanager
 def unseeded_ids() -> Iterator[None]:
-    """Import what draws ids of Ray's, and leave the source of them untouched.
+    """Import what draws Ray's ids, and leave the source of ids untouched.
 
-    Ray's library seeds every thread from a pool that it fills from the system's at a process's first id. Where that is
-    before a fork, the threads of all forks draw equal ids: of two workers that warm up Ray's store at once with an
-    object of the same id one dies, and an actor that is asked by two workers at once under the same id dies, too.
-    Imports draw one for each class of actors.
+    Ray's library seeds every thread from a pool that it fills from the system's at a process's
+    first id. If that happens before a fork, the threads of all forks draw equal ids. Of two workers
+    that warm up Ray's store at once with an object of the same id, one dies. An actor that two
+    workers call at once under the same id dies, too. Imports draw one id for each class of actors.
     """
     actor = importlib.import_module("ray.actor")
     drawn = actor.ActorClassID
@@ -287,7 +293,7 @@ def unseeded_ids() -> Iterator[None]:
 
 
 def ids_differ_in_forks() -> bool:
-    """Whether two forks of this process, which draw an id each in a thread of their own, draw different ones."""
+    """Return whether two forks of this process draw different ids, each in a thread of its own."""
     drawn = []
     for _ in range(2):
         reader, writer = os.pipe()

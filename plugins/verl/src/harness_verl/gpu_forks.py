@@ -1,4 +1,4 @@
-"""GPUs and forks: what is imported before a fork must not start CUDA, which lives in one process alone."""
+"""Keep imports before a fork from starting CUDA, which works in one process alone."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ TRIAL_S = 60
 
 @contextlib.contextmanager
 def untouched_gpu() -> Iterator[None]:
-    """Import what asks for a GPU while it is imported: its driver's library (NVML) answers, and CUDA is not started.
+    """Let imports query the GPU through its driver's library (NVML), without starting CUDA.
 
-    verl asks for its capability, vLLM for its name and Triton's view of it, others whether there is one.
+    verl queries the capability, vLLM the name and Triton's view of it, others whether a GPU exists.
     """
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     import torch
@@ -44,12 +44,12 @@ def untouched_gpu() -> Iterator[None]:
         yield
     finally:
         vars(torch.cuda).update(asked)
-        if triton := sys.modules.get("triton"):  # it keeps what it was told
+        if triton := sys.modules.get("triton"):  # it caches the answers
             triton.runtime.driver._active = triton.runtime.driver._default = None
 
 
 def cuda_starts_in_a_fork() -> bool:
-    """Whether it does: not once it was started here, and not where there is none."""
+    """Return whether CUDA starts: not once it was started here, and not without a GPU."""
     process = os.fork()
     if process:
         return os.waitpid(process, 0)[1] == 0

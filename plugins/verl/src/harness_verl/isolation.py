@@ -1,10 +1,10 @@
-"""Keep trainings on one machine apart, and everyone else out: what Ray's workers do first.
+"""Isolate trainings on one machine from each other and from other users, as Ray's worker hook.
 
 Ray's hook for worker processes calls `set_up_worker`:
 
-- verl hands new weights to vLLM through a socket in /tmp that is named by Ray's job number, and each run has a Ray of
-  its own in which it is job 1. Two runs side by side would bind, and connect to, the same socket. `keep_apart` adds the
-  run to the number.
+- verl sends new weights to vLLM through a socket in /tmp that is named by Ray's job number, and
+  each run has its own Ray, in which it is job 1. Two runs at the same time would bind, and connect
+  to, the same socket. `keep_apart` adds the run to the number.
 - TransferQueue and torch's key-value store listen without a key: see `patched.transfer_queue` and
   `harness_weights.loopback_store`.
 """
@@ -34,7 +34,7 @@ def set_up_worker() -> None:
 
 
 def keep_apart() -> None:
-    """Make Ray's job id, as this process sees it, unique to the run; without a run's mark it stays."""
+    """Make Ray's job id unique to the run in this process; without a run's mark it stays."""
     mark = os.environ.get(RUN_MARK)
     if not mark:
         return

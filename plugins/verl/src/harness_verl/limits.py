@@ -1,4 +1,4 @@
-"""Combinations that verl would end at minutes after the start, refused before it."""
+"""Reject combinations before the start that would end verl minutes after it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness_verl.names import CROSS_ENTROPY, ON_POLICY, PACKED, SHARED
 
 
 def micro_batch(wanted: int, rows: int, devices: int) -> int:
-    """Sequences of one forward pass: verl wants a divisor of the rows that an optimizer step gives one device.
+    """Return the sequences of one forward pass, a divisor of one device's rows as verl requires.
 
     Args:
         wanted: The most that a device should take at once.
@@ -26,23 +26,25 @@ def micro_batch(wanted: int, rows: int, devices: int) -> int:
 
 
 def checkpoint_bytes(config: Config, model_path: str, steps: int) -> int:
-    """What the checkpoints that a run keeps take on disk at least: weights in fp32, and AdamW's two moments.
+    """Estimate the least disk space of a run's checkpoints: fp32 weights and AdamW's two moments.
 
-    0 for a policy that is not in a folder here.
+    Returns:
+        Bytes; 0 for a policy that is not in a folder here.
     """
     if not (folder := Path(model_path)).is_dir():
         return 0
-    told = about(model_path)
+    config_of_model = about(model_path)
     weights = sum(
         file.stat().st_size for kind in ("safetensors", "bin") for file in folder.glob(f"*.{kind}")
     )
-    half = (told.get("dtype") or told.get("torch_dtype")) in ("bfloat16", "float16")
+    dtype = config_of_model.get("dtype") or config_of_model.get("torch_dtype")
+    half = dtype in ("bfloat16", "float16")
     contents = at(
         nested(config.verl), "actor_rollout_ref.actor.checkpoint.save_contents", ["optimizer"]
     )
     moments = 2 if "optimizer" in contents and not config.train.lora_rank else 0  # LoRA's are small
     saved = -(-steps // (config.train.save_every or steps))
-    # With asynchronous saving (`saving.py`) an older checkpoint is removed only after the next one is complete.
+    # Asynchronous saving (`saving.py`) removes an older checkpoint only after the next is complete.
     asynchronous = at(nested(config.verl), "actor_rollout_ref.actor.checkpoint.async_save", False)
     passing = 1 if asynchronous else 0
     kept = min(config.train.keep_checkpoints + passing, saved)
@@ -52,13 +54,13 @@ def checkpoint_bytes(config: Config, model_path: str, steps: int) -> int:
 def check(
     config: Config, settings: Mapping[str, object], device: str, *, merges: bool = False
 ) -> None:
-    """Refuse what cannot work, given the settings that verl will get.
+    """Reject what cannot work, given the settings that verl will get.
 
-    Rows need no check: a step has as many as its rollouts brought, and verl fills them up with masked ones
+    Rows need no check: a step has the rows that its rollouts produced, and verl adds masked ones up
     to a multiple of both the optimizer's batch and the data-parallel size.
 
     Args:
-        merges: Whether calls of a dialogue are one row.
+        merges: Whether the calls of a dialogue are one row.
 
     Raises:
         ConfigError: Names the values that do not go together.
@@ -69,17 +71,18 @@ def check(
     estimator = at(settings, "algorithm.adv_estimator")
     if estimator == "grpo" and config.rollout.group_size < 2:
         raise ConfigError(
-            "rollout.group_size 1: GRPO compares rollouts of one task with each other, so it takes 2 or more"
+            "rollout.group_size 1: GRPO compares rollouts of one task with each other, "
+            "so it takes 2 or more"
         )
     if config.sampling.temperature == 0:
         raise ConfigError(
-            "sampling.temperature 0: all rollouts of a task would be the same, and nothing is learned from them. Take "
-            "one above 0; validation is greedy all the same"
+            "sampling.temperature 0: all rollouts of a task would be the same, "
+            "and nothing is learned from them. Take one above 0; validation is greedy all the same"
         )
     if config.train.batching == "by_rollout" and estimator == "gae":
         raise ConfigError(
-            "verl.algorithm.adv_estimator=gae trains a critic, whose mini-batches are cut by rows: "
-            "set train.batching=verl with it"
+            "verl.algorithm.adv_estimator=gae trains a critic and its mini-batches are cut "
+            "by rows: set train.batching=verl with it"
         )
     if config.train.credit != "shared":
         _credit(config, settings)
@@ -98,8 +101,8 @@ def _replicas(config: Config, settings: Mapping[str, object], device: str) -> No
         settings, "actor_rollout_ref.model.override_config.attn_implementation"
     ) in (PACKED, SHARED):
         raise ConfigError(
-            f"verl.actor_rollout_ref.actor.ulysses_sequence_parallel_size {parallel} shares a row among devices, which "
-            "only flash-attention can: install flash-attn"
+            f"verl.actor_rollout_ref.actor.ulysses_sequence_parallel_size {parallel} shares a row "
+            "among devices, which only flash-attention can: install flash-attn"
         )
     rollout = "actor_rollout_ref.rollout"
     sizes = {
@@ -117,11 +120,13 @@ def _replicas(config: Config, settings: Mapping[str, object], device: str) -> No
         named = ", ".join(f"{name} {value}" for name, value in sizes.items() if value > 1)
         raise ConfigError(
             f"a policy server takes {size} devices ({named}), which does not divide gpus x nodes = "
-            f"{config.gpus} x {config.nodes} = {world}: change verl.{rollout}.tensor_model_parallel_size or gpus"
+            f"{config.gpus} x {config.nodes} = {world}: "
+            f"change verl.{rollout}.tensor_model_parallel_size or gpus"
         )
     if device == "cpu" and size > 1:
         raise ConfigError(
-            f"on a CPU a policy server is one process: set {rollout}.tensor_model_parallel_size to 1"
+            "on a CPU a policy server is one process: "
+            f"set {rollout}.tensor_model_parallel_size to 1"
         )
 
 
@@ -138,15 +143,17 @@ def _batches(config: Config, settings: Mapping[str, object]) -> None:
     for name, tasks in (("train.batch_size", batch), ("train.mini_batch_size", mini)):
         if tasks * n % max(ranks, 1):
             raise ConfigError(
-                f"{name} x rollout.group_size = {tasks} x {n} does not divide among {ranks} data-parallel devices "
+                f"{name} x rollout.group_size = {tasks} x {n} does not divide "
+                f"among {ranks} data-parallel devices "
                 f"(gpus {config.gpus}, nodes {config.nodes}): choose a multiple of {ranks}"
             )
     micro = int(at(settings, f"{actor}.ppo_micro_batch_size_per_gpu"))
     share = mini * n // max(ranks, 1)
     if share % micro and not at(settings, f"{actor}.use_dynamic_bsz", False):
         raise ConfigError(
-            f"verl.{actor}.ppo_micro_batch_size_per_gpu {micro} does not divide the {share} rows that an optimizer "
-            "step gives each device: leave it to train.micro_batch_size, which is lowered to fit"
+            f"verl.{actor}.ppo_micro_batch_size_per_gpu {micro} does not divide the {share} rows "
+            "that an optimizer step gives each device: "
+            "leave it to train.micro_batch_size, which is lowered to fit"
         )
 
 
@@ -155,19 +162,20 @@ def _lengths(config: Config, settings: Mapping[str, object]) -> None:
     model = at(settings, "actor_rollout_ref.model")
     if not Path(model["path"]).is_dir():  # nodes of a cluster download it themselves
         return
-    told = about(model["path"]) | model.get("override_config", {})
-    scaled = told.get("rope_scaling") or told.get("rope_parameters") or {}
+    config_of_model = about(model["path"]) | model.get("override_config", {})
+    scaled = config_of_model.get("rope_scaling") or config_of_model.get("rope_parameters") or {}
     if scaled.get("rope_type", scaled.get("type", "default")) in _LONGER:
         return
-    if prompt + response > (most := told.get("max_position_embeddings", math.inf)):
+    if prompt + response > (most := config_of_model.get("max_position_embeddings", math.inf)):
         raise ConfigError(
-            f"sampling.max_prompt_tokens {prompt} + max_response_tokens {response} are more than the policy's {most} "
-            f"(max_position_embeddings): {config.policy.path} can read and write no more together"
+            f"sampling.max_prompt_tokens {prompt} + max_response_tokens {response} are more than "
+            f"the policy's {most} (max_position_embeddings): "
+            f"{config.policy.path} can read and write no more together"
         )
 
 
 _LONGER = ("linear", "dynamic", "yarn")
-"""Position embeddings that stretch what a policy was made for."""
+"""Position embeddings that extend a policy's trained length."""
 
 
 def _credit(config: Config, settings: Mapping[str, object]) -> None:
@@ -194,7 +202,8 @@ def _rejection(config: Config, settings: Mapping[str, object], device: str) -> N
         )
     if config.train.batching != "by_rollout":
         raise ConfigError(
-            f"{needs}, which verl's own batches know nothing of: set train.batching=by_rollout with it"
+            f"{needs}, which verl's own batches know nothing of: "
+            "set train.batching=by_rollout with it"
         )
     for name in ("kl_coefficient", "entropy_coefficient"):
         if value := getattr(config.train, name):
@@ -214,7 +223,7 @@ _CROSS_ENTROPY: dict[str, tuple[Any, ...]] = {
     "actor_rollout_ref.actor.entropy_coeff": (0.0,),
     "actor_rollout_ref.actor.policy_loss.loss_mode": (ON_POLICY, CROSS_ENTROPY),
 }
-"""What options may be where the loss is the mean cross entropy of the chosen rollouts' tokens; first the default."""
+"""Allowed values, default first, with a mean cross entropy over chosen rollouts as the loss."""
 
 
 def _merged(settings: Mapping[str, object]) -> None:
@@ -234,20 +243,22 @@ _BY_TOKEN: dict[str, tuple[Any, ...]] = {
     "actor_rollout_ref.actor.loss_agg_mode": ("token-mean", "token-sum"),
     "actor_rollout_ref.actor.policy_loss.loss_mode": ("vanilla", ON_POLICY, CROSS_ENTROPY),
 }
-"""What options may be where a row holds several calls, each token of which is trained for itself; first the default."""
+"""Allowed values, default first, where a row holds several calls and each token counts alone."""
 
 
 def _separate(settings: Mapping[str, object], device: str) -> None:
     if device == "cpu":
         raise ConfigError(
-            "separate_async sends weights over NCCL or its like, which a CPU has not: use colocate_async"
+            "separate_async sends weights over NCCL or its like, which a CPU has not: "
+            "use colocate_async"
         )
     if at(settings, "actor_rollout_ref.hybrid_engine", True):
-        # verl moves these servers in and out of its own load balancer and holds calls back at a gate inside
-        # its actor; calls over HTTP pass that gate by and would wait at a server that sleeps.
+        # verl moves these servers in and out of its own load balancer and holds calls at a gate
+        # inside its actor. Calls over HTTP bypass that gate and would wait at a server that sleeps.
         raise ConfigError(
-            "separate_async lends training devices to the rollouts and takes them back, which agents that call the "
-            "servers over HTTP cannot follow: set verl.actor_rollout_ref.hybrid_engine=false, or use colocate_async"
+            "separate_async lends training devices to the rollouts and takes them back, "
+            "which agents that call the servers over HTTP cannot follow: "
+            "set verl.actor_rollout_ref.hybrid_engine=false, or use colocate_async"
         )
 
 

@@ -10,15 +10,16 @@ import psutil
 
 LOOPBACK = "127.0.0.1"
 RAY_FINDS_ADDRESS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
-"""Environment variable of Ray 2.60. Where it is 0, on Linux too, a Ray of one's own has the address 127.0.0.1, and all
-its processes listen there. The argument `_node_ip_address` does not do: Ray replaces a loopback address in it."""
+"""Environment variable of Ray 2.60. A value of 0, on Linux too, gives a run's own Ray the address
+127.0.0.1, and all its processes listen there. The argument `_node_ip_address` does not work: Ray
+replaces a loopback address in it."""
 
 
 def loopback_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that keep a run with a Ray of its own on loopback addresses.
+    """Return the variables that keep a run with its own Ray on loopback addresses.
 
-    Ray also requires a token of this run. By itself it shares one among all of a user's clusters, in a file whose mode
-    is the umask's.
+    Ray also requires a token of this run. By itself it shares one among all of a user's clusters,
+    in a file whose mode depends on the umask.
 
     Args:
         environment: What the user has set; it comes first.

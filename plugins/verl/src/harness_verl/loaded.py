@@ -1,4 +1,4 @@
-"""Whether the modules that a process has imported are still what their files say."""
+"""Check whether the files of a process's imported modules have changed."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 
 
 class Loaded:
-    """The files that this process has imported, and the folders where packages are installed, as they were."""
+    """The files that this process has imported and its package folders, with their times."""
 
     def __init__(self) -> None:
         self._began = time.time_ns()
         self._seen: dict[str, int] = {}
 
     def note(self) -> None:
-        """Look at everything that is imported now."""
+        """Record the times of everything that is imported now."""
         files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
         folders = {
             path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")
@@ -24,9 +24,10 @@ class Loaded:
         self._seen = {path: _changed(path) for path in files | folders if path}
 
     def unchanged(self) -> bool:
-        """Whether all of them are as they were when this process began, and none is of a later time.
+        """Return whether all files are as they were when this process began, and none is newer.
 
-        But for what an import compiled: on a machine's first start Triton's launcher.
+        Files that an import compiles are excepted, such as Triton's launcher on a machine's first
+        start.
         """
         return all(
             _changed(path) == then and (then < self._began or path.endswith(".so"))
@@ -35,7 +36,7 @@ class Loaded:
 
 
 def _changed(path: str) -> int:
-    """When a file was changed last, in nanoseconds; 0 where there is none."""
+    """Return when a file was changed last, in nanoseconds; 0 where it does not exist."""
     try:
         return os.stat(path).st_mtime_ns
     except OSError:

@@ -1,8 +1,9 @@
-"""Log-probabilities of tokens without a loop over tokens; importing this gives them to verl (`external_lib`).
+"""Log-probabilities without a loop over tokens; importing this gives them to verl (`external_lib`).
 
-Where flash-attention is missing, verl takes them in a Python loop over rows, which are tokens once padding is off: some
-ten small kernels a token, forward and backward. With a policy of 27 million parameters on an H200 that was nine tenths
-of a step, with 1.5 billion more than half. In bf16 the loop also rounds each probability to eight bits.
+Without flash-attention, verl computes them in a Python loop over rows, which are single tokens once
+padding is off: about ten small kernels per token, forward and backward. With a policy of 27 million
+parameters on an H200 that took nine tenths of a step, with 1.5 billion more than half. In bf16 the
+loop also rounds each probability to eight bits.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _rows: ContextVar[Sequence[int]] = ContextVar("rows", default=())
 
 @contextmanager
 def row_by_row(tokens: Sequence[int]) -> Iterator[None]:
-    """Meanwhile logits of rows with so many tokens each are taken row by row, in shapes of their own."""
+    """Within this context, compute logits of rows of these lengths row by row, each in its shape."""
     token = _rows.set(tokens)
     try:
         yield
@@ -32,14 +33,14 @@ def row_by_row(tokens: Sequence[int]) -> Iterator[None]:
 
 
 def pieces(logits: torch.Tensor) -> list[int]:
-    """How many tokens of `[tokens, vocabulary]` are taken at a time."""
+    """Return how many tokens of `[tokens, vocabulary]` each chunk has."""
     size = max(1, CHUNK // logits.shape[-1])
     rows = _rows.get() if sum(_rows.get()) == len(logits) else (len(logits),)
     return [min(size, row - begin) for row in rows for begin in range(0, row, size)]
 
 
 def logprobs_from_logits(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """The log-probability of each label, in fp32.
+    """Return the log-probability of each label, in fp32.
 
     Args:
         logits: `[..., vocabulary]`, of any floating type; only a chunk of them is ever copied.

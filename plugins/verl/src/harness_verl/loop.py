@@ -20,14 +20,15 @@ from harness_verl.rows import UNTRAINED, rows_of
 from harness_verl.shared import SessionFile, phase_of
 
 _sessions: dict[Path, asyncio.Future[Session]] = {}
-"""This process's, by session file."""
+"""This process's sessions, by session file."""
 
 
 class HarnessAgentLoop(AgentLoopBase):
-    """Returns the rows of a rollout's trained calls, or one masked token where there is a score but nothing to train.
+    """Returns the rows of a rollout's trained calls.
 
-    A rollout without a score returns nothing: it is left out of its group, not scored 0. One that raises is a fault of
-    ours or of the services, and ends the run.
+    A rollout with a score but nothing to train returns one masked token. A rollout without a score
+    returns nothing: it is left out of its group, not scored 0. An exception is a fault of harness
+    or of its services, and ends the run.
 
     Args:
         session_file: Path of the run's `SessionFile`.
@@ -73,15 +74,14 @@ class HarnessAgentLoop(AgentLoopBase):
             rows = [UNTRAINED]
         outputs = []
         for one in rows:
-            told = {}
-            if (
-                merges or config.credit != "shared"
-            ):  # in a field of ours: verl pays all rows of a rollout alike
+            about = {}
+            # The values go into a field of harness, as verl pays all rows of a rollout alike.
+            if merges or config.credit != "shared":
                 calls = [
                     [outcome.kinds[call], size]
                     for call, size in zip(one.calls, one.sizes, strict=True)
                 ]
-                told = {
+                about = {
                     ABOUT: {
                         "calls": calls,
                         "values": values,
@@ -96,17 +96,17 @@ class HarnessAgentLoop(AgentLoopBase):
                     response_mask=one.response_mask,
                     response_logprobs=one.logprobs,
                     **whole,
-                    extra_fields=fields | told,
+                    extra_fields=fields | about,
                 )
             )
         return outputs
 
     async def _version(self, phase: Phase, step: int) -> int:
-        """Version of the weights that the servers sample with: the step that made them.
+        """Return the version of the weights that the servers sample with: the step that made them.
 
-        Asked before and after a rollout this bounds what its tokens came from, and only bounds it: the answer
-        over HTTP does not name a version. In step with the trainer nothing samples while weights change, so the
-        row's step says it.
+        Asked before and after a rollout, it only bounds the versions of the rollout's tokens: the
+        answer over HTTP does not name a version. With `trainer_mode=sync` nothing samples while
+        weights change, so the row's step gives the version.
         """
         if self.config.trainer.v1.trainer_mode == "sync":
             return step if phase == "val" else max(step - 1, 0)
@@ -119,7 +119,7 @@ class HarnessAgentLoop(AgentLoopBase):
         return int(version or 0)
 
     async def _connected(self) -> Session:
-        """This process's session, its gateway told where the policy's servers listen."""
+        """Return this process's session, whose gateway knows the addresses of the policy's servers."""
         pending = _sessions.get(self._session_file)
         if pending is None:
             pending = _sessions[self._session_file] = asyncio.ensure_future(self._connect())
@@ -127,7 +127,7 @@ class HarnessAgentLoop(AgentLoopBase):
 
     async def _connect(self) -> Session:
         session = (await SessionFile.awaited(self._session_file)).session()
-        # The load balancer's server ids are the servers' addresses; verl has no public way to them from here.
+        # The load balancer's server ids are addresses; verl offers no public way to them from here.
         servers = await self.server_manager._load_balancer.get_all_servers.remote()
         await session.connect(sorted(str(address) for address in servers))
         return session

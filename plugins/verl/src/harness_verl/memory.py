@@ -1,4 +1,4 @@
-"""What a GPU has room for: an update's activations, and the trainer's state beside the servers of the rollouts."""
+"""Estimate what fits a GPU: an update's activations, and the trainer's state together with vLLM."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.layers import at
 from harness.policies import about
 
 SHARE = 0.75
-"""Of a GPU's memory that an update may be expected to take."""
+"""Share of a GPU's memory that an update may be expected to take."""
 FILLED = 0.9
 """Share of a GPU's memory that the trainer's state and vLLM may take together."""
 RESIDENT_UTILISATION = 0.5
@@ -22,10 +22,10 @@ OFFLOADED_UTILISATION = 0.6
 
 
 def recomputes(config: Config, settings: Mapping[str, object], model: str) -> bool:
-    """What `train.recompute` says, or whether activations might not fit the smallest GPU here.
+    """Return `train.recompute`, or whether activations might not fit the smallest GPU here.
 
     Args:
-        settings: verl's.
+        settings: verl's settings.
         model: A local folder, or a Hugging Face id.
     """
     if config.train.recompute is not None:
@@ -48,12 +48,12 @@ def placement(
 ) -> dict[str, Any]:
     """Return verl's settings of offloading, and vLLM's share of the GPU, that fit the smallest GPU.
 
-    The trainer's state (weights, gradients and AdamW's moments) stays on the GPU where it fits beside vLLM. Where it does
-    not fit, or the GPU's memory or the model's shape is unknown, it is offloaded to the host while vLLM generates. Options
-    in `own` win over what is returned.
+    The trainer's state (weights, gradients and AdamW's moments) stays on the GPU where it fits
+    together with vLLM. Where it does not fit, or the GPU's memory or the model's shape is unknown,
+    it is offloaded to the host while vLLM generates. Options in `own` win over the result.
 
     Args:
-        own: Options of verl that the user states, nested.
+        own: The user's options of verl, nested.
         model: A local folder, or a Hugging Face id.
         memory: Bytes of the smallest GPU; None asks the driver.
     """
@@ -73,15 +73,16 @@ def placement(
 
 
 def update_bytes(about: Mapping[str, Any], tokens: int, devices: int) -> float | None:
-    """About what a device holds in an update that keeps activations; None for a model of another make.
+    """Estimate a device's bytes in an update that keeps activations; None for an unknown shape.
 
-    Weights, gradients and AdamW's two moments in fp32, shared among devices; of each token and layer what the backward
-    pass asks for, in bf16 (twelve vectors of the hidden size, four of the inner one); and its logits, twice in fp32. Of
-    Qwen2.5-1.5B's shape 100 GB for 16,384 tokens; an H200 reserved 77.
+    The sum has three parts: weights, gradients and AdamW's two moments in fp32, shared among
+    devices; for each token and layer what the backward pass needs, in bf16 (twelve vectors of the
+    hidden size, four of the inner one); for each token the logits, twice in fp32. For Qwen2.5-1.5B
+    the estimate is 100 GB with 16,384 tokens; an H200 reserved 77.
 
     Args:
         about: The model's `config.json`.
-        tokens: Of one pass.
+        tokens: Tokens of one pass.
     """
     try:
         names = ("hidden_size", "intermediate_size", "num_hidden_layers", "vocab_size")
@@ -93,7 +94,7 @@ def update_bytes(about: Mapping[str, Any], tokens: int, devices: int) -> float |
 
 
 def gpu_bytes() -> int:
-    """Memory of the smallest GPU of this machine, as its driver's library says; 0 where there is none."""
+    """Return the memory of this machine's smallest GPU as its driver reports it; 0 without a GPU."""
     with suppress(Exception):
         nvml: Any = importlib.import_module("pynvml")
         nvml.nvmlInit()

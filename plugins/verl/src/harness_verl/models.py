@@ -1,4 +1,4 @@
-"""verl's checkpoints as models: merged into a folder, and as they were trained."""
+"""Load verl's checkpoints as models: merged into a folder, or as they were trained."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.errors import RunFailed, UserError, last_line
 
 
 def export(checkpoint: Path, target: Path) -> None:
-    """Write a checkpoint (FSDP shards, LoRA merged) in bf16, as a folder that transformers and vLLM load.
+    """Write a checkpoint (FSDP shards, LoRA merged) in bf16 for transformers and vLLM.
 
     Raises:
         UserError: The target exists and is not empty.
@@ -43,7 +43,7 @@ def export(checkpoint: Path, target: Path) -> None:
 
 
 def _merge_adapter(folder: Path) -> None:
-    """Fold the adapter, which verl's merger leaves beside the base, into the weights."""
+    """Merge the adapter, which verl's merger saves separately, into the weights."""
     import torch
     from peft import PeftModel
     from transformers import AutoModelForCausalLM, logging
@@ -57,7 +57,7 @@ def _merge_adapter(folder: Path) -> None:
 
 
 def trained_policy(checkpoint: Path) -> Any:
-    """The model of a checkpoint, from verl's FSDP shards, in fp32."""
+    """Return the model of a checkpoint, from verl's FSDP shards, in fp32."""
     import torch
     from accelerate import init_empty_weights  # type: ignore[import-untyped]
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -88,7 +88,7 @@ def trained_policy(checkpoint: Path) -> Any:
 
 
 def _whole(shards: list[Any]) -> Any:
-    """One tensor from its shards; a plain tensor is the same in all."""
+    """Return one tensor from its shards; a plain tensor is the same in all."""
     import torch
     from torch.distributed.tensor import DTensor, Shard
 

@@ -1,4 +1,4 @@
-"""verl's names for what harness reads of a step."""
+"""verl's names for the measures of a step that harness reads."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ SHARED = "harness_shared"
 ON_POLICY = "harness_on_policy"
 """Name of our policy loss (`packing.py`) among verl's."""
 ABOUT = "harness_row"
-"""Among a row's `extra_fields`: of each of its `calls` the kind and its tokens of the response; `values` of all kinds
-of its rollout; tokens `saved`; whether its role had a row before (`again`)."""
+"""Key in a row's `extra_fields`. It holds `calls`, with each call's kind and number of response
+tokens; `values`, for all kinds of its rollout; `saved` tokens; and `again`, whether its role had a
+row before."""
 CROSS_ENTROPY = "harness_cross_entropy"
 """The same where a step is several optimizer steps, for `train.algorithm: rejection`."""
 MEASURES: Mapping[str, tuple[str, ...]] = {
@@ -32,21 +33,21 @@ MEASURES: Mapping[str, tuple[str, ...]] = {
         for name in ("calls", "merged_calls", "tokens", "saved_tokens", "chosen_tokens")
     },
 }
-"""What harness reads of a step, and which of verl's figures add up to it."""
+"""The measures of a step, and which of verl's figures add up to each."""
 
 LOG = "verl.log"
-"""Among a run's logs: what verl's processes say."""
+"""Log with the output of verl's processes, among a run's logs."""
 WARNS = "harness warns: "
-"""Begins a line of verl's log that whoever started the run is shown."""
+"""Prefix of a line of verl's log that the user of the run sees."""
 SESSION_FILE = ".session.json"
-"""In a run's folder: where its services are, for verl's processes."""
+"""File in a run's folder with the addresses of its services, for verl's processes."""
 QUEUE_KEY = ".transfer-queue-key"
-"""Beside it: the key that TransferQueue requires of verl's processes, readable by its owner only."""
+"""File with the key that TransferQueue requires of verl's processes, readable by its owner only."""
 LOST_FILE = ".lost"
-"""Beside it: why a rollout came to nothing that could be recorded; verl itself would go on without it."""
+"""File with the reason why a rollout could not be recorded; verl itself would continue without it."""
 
 
 def measured(data: Mapping[str, Any]) -> dict[str, float]:
-    """What harness reads of a step, of verl's figures that are there."""
+    """Return the measures of a step whose figures verl reported."""
     found = {name: [data[one] for one in of if one in data] for name, of in MEASURES.items()}
     return {name: float(sum(figures)) for name, figures in found.items() if figures}

@@ -1,7 +1,7 @@
-"""What Ray starts in its dashboard agent's place: `python no_agent.py SCRIPT --session-dir=FOLDER --node-id=ID ...`.
+"""Replace Ray's dashboard agent: `python no_agent.py SCRIPT --session-dir=FOLDER --node-id=ID ...`.
 
-Nobody looks at a page or collects metrics, but a raylet waits until its agent has said where it listens, and ends with
-it. As the agent of a Ray without a dashboard does, this one says: nowhere.
+No run needs the page or its metrics, but a raylet waits until its agent has reported its ports, and
+ends when the agent ends. Like the agent of a Ray without a dashboard, this one reports no port.
 """
 
 import ctypes
@@ -14,14 +14,14 @@ PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Say so, and stay as long as the raylet."""
+    """Report no port, and run as long as the raylet."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    told = dict(
+    options = dict(
         argument.removeprefix("--").split("=", 1) for argument in sys.argv[1:] if "=" in argument
     )
     for port in PORTS:
-        path = os.path.join(told["session-dir"], f"{port}_{told['node-id']}")
+        path = os.path.join(options["session-dir"], f"{port}_{options['node-id']}")
         with open(f"{path}.new", "w", encoding="utf-8") as file:
             file.write("-1")
         os.rename(f"{path}.new", path)

@@ -1,16 +1,17 @@
-"""Rows end to end instead of padded, without flash-attention; importing this gives it to verl (`external_lib`).
+"""Pack rows end to end without flash-attention; importing this gives it to verl (`external_lib`).
 
-verl packs rows where padding is removed, and asks for flash-attention because of what then keeps them apart. torch has
-that too: `varlen_attn`, the same kernels. In fp32 rows are attended to one by one; on a CPU everything is computed so
-(`row_by_row.py`). Logits are made for the tokens of replies alone, which are a fifth of a row; those of a masked row
-have one.
+verl packs rows where padding is removed, and requires flash-attention to keep them apart in
+attention. torch has the same kernels as `varlen_attn`. In fp32, attention takes rows one by one; on
+a CPU everything is computed in this way (`row_by_row.py`). Logits are computed only for the tokens
+of replies, which are a fifth of a row; a masked row has logits for one token.
 
-Where a step is one optimizer step, the policy that is updated is the one that sampled: the ratio of their probabilities
-is 1, and its gradient that of the log-probability. verl's pass for the old log-probabilities is left out then (its
-bypass mode); what it told besides, entropy and distance from the rollout's probabilities, the update tells.
+Where a step is one optimizer step, the updated policy is the one that sampled: the ratio of their
+probabilities is 1, and its gradient is that of the log-probability. verl's pass for the old
+log-probabilities is then left out (its bypass mode). The update reports the pass's other results,
+the entropy and the distance from the rollout's probabilities.
 
-With the attention `SHARED`, rows that begin with the same tokens compute them once (`prefixes.py`), and passes are made
-of rows that share most.
+With the attention `SHARED`, rows that begin with the same tokens compute them once (`prefixes.py`),
+and passes are made of rows that share most.
 """
 
 from __future__ import annotations
@@ -49,12 +50,12 @@ for _name in (PACKED, SHARED):
 def on_policy_loss(
     old_log_prob: torch.Tensor, log_prob: torch.Tensor, *arguments: Any, **more: Any
 ) -> Any:
-    """verl's clipped objective where the old policy is the present one: no ratio but 1, and nothing to clip.
+    """Return verl's clipped objective with the present policy as the old one, so nothing is clipped.
 
     The gradient is that of `-advantage * log_prob`, which with advantages of 1 is cross entropy.
 
     Args:
-        old_log_prob: What the rollout reported, `[rows, longest reply]`; told from `log_prob`, not trained on.
+        old_log_prob: The rollout's log-probabilities, `[rows, longest reply]`; not used.
         log_prob: Of the policy that is updated, `[rows, longest reply]`.
     """
     loss, metrics = core_algos.compute_policy_loss_vanilla(
@@ -64,15 +65,15 @@ def on_policy_loss(
 
 
 class PackedEngine(FSDPEngineWithLMHead):
-    """verl's FSDP engine, which tells attention where rows begin and makes logits for replies alone."""
+    """verl's FSDP engine with row boundaries for attention and with logits for replies alone."""
 
     _kept: tuple[torch.Tensor, int] | None = None
-    """Positions whose logits are made, and the number of tokens, while packed rows are in the model."""
+    """Positions with logits, and the number of tokens, while packed rows are in the model."""
     rows: Mapping[int, Sequence[int]] = MappingProxyType({})
-    """Tokens of each of these rows by their sum, and those of them whose logits are made by theirs."""
+    """Numbers of tokens of the packed rows, by their sum; the same for their tokens with logits."""
 
     def prepare_model_inputs(self, micro_batch: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """verl's, with the positions that logits are asked for."""
+        """Return verl's inputs, with the positions that need logits."""
         self.pass_packed_cu_seqlens = self.module.config._attn_implementation in (PACKED, SHARED)
         inputs, outputs = super().prepare_model_inputs(micro_batch)
         self._kept, self.rows = None, {}
@@ -105,7 +106,7 @@ class PackedEngine(FSDPEngineWithLMHead):
         return bool(self.module.config._attn_implementation == SHARED)
 
     def _share(self, inputs: dict[str, Any], micro_batch: Any) -> None:
-        """Replace a model's packed inputs by those in which each shared prefix is there once."""
+        """Replace packed inputs by a layout that holds each shared prefix once."""
         layout = prefixes.shared_layout(prefixes.rows_of(micro_batch["input_ids"]))
         device = inputs["input_ids"].device
         computed = layout.computed.to(device)
@@ -116,7 +117,7 @@ class PackedEngine(FSDPEngineWithLMHead):
         self.rows = {}
 
     def forward_backward_batch(self, data: Any, *arguments: Any, **options: Any) -> Any:
-        """verl's, in passes of rows that share prefixes where they are shared."""
+        """Run verl's passes; with shared prefixes, over rows that share them."""
         dynamic = tensordict_utils.get_non_tensor_data(
             data=data, key="use_dynamic_bsz", default=True
         )
@@ -126,7 +127,7 @@ class PackedEngine(FSDPEngineWithLMHead):
     def prepare_model_outputs(
         self, output: Any, output_args: Any, micro_batch: Any, logits_processor_func: Any
     ) -> dict[str, Any]:
-        """verl's; where nothing else tells them, with the entropies of what is updated."""
+        """Return verl's outputs, with entropies if no earlier pass reports them."""
         found: dict[str, Any] = super().prepare_model_outputs(
             output, output_args, micro_batch, logits_processor_func
         )
@@ -147,7 +148,10 @@ class PackedEngine(FSDPEngineWithLMHead):
         return found
 
     def forward_step(self, micro_batch: Any, loss_function: Any, forward_only: bool) -> Any:
-        """verl's; where nothing else tells it, with the distance of the rollout's probabilities from the trainer's."""
+        """Run verl's step, and measure how far the rollout's probabilities are from the trainer's.
+
+        This happens only if no earlier pass reports the distance.
+        """
         loss, output = super().forward_step(micro_batch, loss_function, forward_only)
         if _on_policy(loss_function):
             ours = no_padding_2_padding(output["model_output"]["log_probs"], micro_batch)
@@ -171,7 +175,7 @@ class PackedEngine(FSDPEngineWithLMHead):
         max_ckpt_to_keep: int | None = None,
         **more: Any,
     ) -> None:
-        """verl's; its configuration of the model names no attention that only this module knows.
+        """Save verl's checkpoint, without the attention name that only this module knows.
 
         With `async_save` the files are written after this returns (`saving.py`).
         """
@@ -200,7 +204,7 @@ class PackedEngine(FSDPEngineWithLMHead):
                 setattr(config, name, attention)
 
     def _gather_and_unpad_packed(self, tensor: torch.Tensor, pad_size: int) -> torch.Tensor:
-        """What was found for replies in its place among all tokens, 0 elsewhere."""
+        """Return the values of replies in their places among all tokens, with 0 elsewhere."""
         if self._kept is None:
             found: torch.Tensor = super()._gather_and_unpad_packed(tensor, pad_size)
             return found
@@ -211,11 +215,12 @@ class PackedEngine(FSDPEngineWithLMHead):
 def passes_by_prefix(
     data: Any, dp_group: Any = None, same_micro_num_in_dp: bool = True, **_: Any
 ) -> tuple[list[Any], list[list[int]]]:
-    """Divide rows among passes by the prefixes that they share; takes the place of verl's `prepare_micro_batches`.
+    """Divide rows among passes by shared prefixes, in place of verl's `prepare_micro_batches`.
 
     Args:
-        data: Rows of one optimizer step of one device, with `max_token_len_per_gpu`, the computed tokens of a pass.
-        dp_group: The devices among which rows were divided; all of them make equally many passes.
+        data: Rows of one optimizer step of one device, with `max_token_len_per_gpu`, the computed
+            tokens of a pass.
+        dp_group: The devices that share the step's rows; all of them make the same number of passes.
 
     Returns:
         The passes, and the numbers of the rows in each.

@@ -1,12 +1,13 @@
-"""Computes a prompt that several rows share once, and lets every row that continues it attend to that copy.
+"""Compute a prompt that several rows share once; every row that continues it attends to that copy.
 
-The rollouts of a task send the same prompts, so most tokens of an update exist several times. Rows that begin with the
-same tokens form a tree: each row computes only the tokens after the prefix that it shares with a row before it, and its
-attention reads the keys and values of its whole path. Everything else in the model treats each token by itself, so log
-probabilities, entropies and gradients equal those of unshared rows up to rounding.
+The rollouts of a task send the same prompts, so most tokens of an update exist several times. Rows
+that begin with the same tokens form a tree: each row computes only the tokens after the prefix that
+it shares with a row before it, and its attention reads the keys and values of its whole path.
+Everything else in the model treats each token by itself, so log probabilities, entropies and
+gradients equal those of unshared rows up to rounding.
 
-Rows are compared by their token ids. A causal model computes the same for equal prefixes at equal positions, whichever
-task, role or rollout they come from.
+Rows are compared by their token ids. A causal model computes the same for equal prefixes at equal
+positions, whichever task, role or rollout they come from.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ class SharedLayout:
     """Places the distinct tokens of a pass end to end, and the keys that each row attends to.
 
     Attributes:
-        computed: Positions among all tokens of the pass that are computed, in their new order, `[computed tokens]`.
-        placed: The computed token that stands for each token of the pass, `[tokens]`.
+        computed: Positions among all tokens of the pass that are computed, in their new order,
+            `[computed tokens]`.
+        placed: Index of the computed token for each token of the pass, `[tokens]`.
         keys: Computed tokens on the path of every row, row after row, `[tokens]`.
         query_sizes: Tokens that each row computes, in the order of `computed`; at least 1.
         key_sizes: Tokens of each row's path, in the same order.
@@ -43,10 +45,10 @@ class SharedLayout:
 
 
 def sorted_rows(rows: Sequence[Ids]) -> tuple[list[int], list[int]]:
-    """Return the rows' numbers in lexicographic order, and the prefix that each shares with the one before it.
+    """Return the rows' numbers in lexicographic order, and each row's prefix shared with the previous.
 
-    In this order the longest prefix that a row shares with any earlier row is the one shared with its predecessor. At
-    least one token of each row is left unshared, so that no row is empty.
+    In this order the longest prefix that a row shares with any earlier row is the one shared with
+    its predecessor. At least one token of each row is left unshared, so that no row is empty.
     """
     # Big-endian bytes sort as the token ids do.
     order = sorted(range(len(rows)), key=lambda number: rows[number].astype(">u4").tobytes())
@@ -98,7 +100,7 @@ def shared_layout(rows: Sequence[Ids]) -> SharedLayout:
 
 
 def passes(rows: Sequence[Ids], tokens: int, at_least: int = 1) -> list[list[int]]:
-    """Divide rows among passes so that rows that share a prefix meet, each pass with at most `tokens` computed tokens.
+    """Divide rows among passes of at most `tokens` computed tokens, so that shared prefixes meet.
 
     Args:
         rows: Token ids of each row.

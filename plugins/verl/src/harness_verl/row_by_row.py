@@ -1,11 +1,13 @@
-"""Packed rows on a CPU: what is computed of a row depends on that row alone, to the last bit.
+"""Compute packed rows on a CPU so that a row's results depend on that row alone, to the last bit.
 
-A library chooses the order of a sum by the shapes that it sees. So whatever sums numbers up, or does not round each
-number by itself (products, norms, activations, rotations, attention, probabilities), takes the rows of a pass one by
-one, each in its own length. Additions and multiplications of single numbers come out the same in any shape, and take
-all at once. Gradients of weights are added up in the order of the rows.
+A library chooses the order of a sum by the shapes that it sees. So every operation that sums
+numbers, or does not round each number by itself (products, norms, activations, rotations,
+attention, probabilities), takes the rows of a pass one by one, each in its own length. Additions
+and multiplications of single numbers give the same result in any shape, and take all rows at once.
+Gradients of weights are summed in the order of the rows.
 
-Left out is a mixture of experts, whose products have as many rows as tokens chose an expert.
+A mixture of experts is not supported: its products have one row for each token that chose an
+expert.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import torch
 from torch.nn import Embedding, Linear, Module
 
 Rows = Callable[[], Mapping[int, Sequence[int]]]
-"""Tokens of each row, by their sum: what a tensor with so many tokens consists of. Empty while rows are padded."""
+"""Tokens of each packed row, by their sum, a tensor's number of tokens. Empty with padded rows."""
 
 
 class _LinearByRow(torch.autograd.Function):
@@ -71,8 +73,9 @@ def take_rows_apart(model: Module, rows: Rows) -> None:
     """Let a model's layers compute packed rows one by one.
 
     Args:
-        model: Of transformers, which calls its layers with `[1, tokens, ...]`; layers without layers in them are taken.
-        rows: Asked at each call.
+        model: A model of transformers, which calls its layers with `[1, tokens, ...]`. The change
+            applies to layers that contain no others.
+        rows: Called at each call of a layer.
     """
     for module in model.modules():
         if next(module.children(), None) is None and not isinstance(module, Embedding):

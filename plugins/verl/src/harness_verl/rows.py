@@ -1,9 +1,10 @@
-"""The rows of one rollout: one a call, or one for all calls of a dialogue.
+"""Rows of one rollout: one row a call, or one for all calls of a dialogue.
 
-A dialogue goes on where a call's prompt begins with the prompt and the reply of an earlier call of the same role, token
-for token as the engine reported them; nothing is tokenised here. Its calls are one row: the first prompt, then the
-replies and, masked, what came between them. Before each token of a reply stand the same tokens as in a row of its own,
-so that its gradient is the same. Such a row is as long as its last call: whatever has room for that has room for it.
+A dialogue continues where a call's prompt begins with the prompt and the reply of an earlier call
+of the same role, token for token as the engine reported them; nothing is tokenised here. Its calls
+are one row: the first prompt, then the replies and, masked, the tokens between them. Each token of
+a reply follows the same tokens as in a row of its own, so that its gradient is the same. Such a row
+is as long as its last call, so it needs no more room.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ class DialogueRow:
     """One row, with as many calls as could be put into it.
 
     Attributes:
-        again: Whether it is of a role that had a row already, which this call does not go on from.
-        prompt_ids: Of the first call.
-        response_ids: Replies and what came between them.
-        response_mask: 1 on replies, 0 on what came between.
-        logprobs: As the engine reported them; 0 on what came between.
-        calls: Which of the calls given, by number.
-        ends: Where the reply of each ends in `response_ids`.
-        saved: Tokens that rows of a call each would have had besides.
+        again: Whether its role had a row already that this call does not continue.
+        prompt_ids: Prompt of the first call.
+        response_ids: Replies and the tokens between them.
+        response_mask: 1 on replies, 0 between them.
+        logprobs: As the engine reported them; 0 between replies.
+        calls: Numbers of its calls among the calls given.
+        ends: Where the reply of each call ends in `response_ids`.
+        saved: Tokens that one row for each call would have had in addition.
     """
 
     role: str
@@ -45,11 +46,11 @@ class DialogueRow:
 
     @property
     def sizes(self) -> list[int]:
-        """Of each call the tokens of `response_ids` that came with it: what was before its reply, and the reply."""
+        """Each call's number of tokens in `response_ids`: those before its reply, and the reply."""
         return [end - start for start, end in pairwise([0, *self.ends])]
 
     def goes_on(self, prompt: Sequence[int]) -> bool:
-        """Whether a prompt begins with all that is here."""
+        """Return whether a prompt begins with all tokens of this row."""
         first = len(self.prompt_ids)
         return [*prompt[:first]] == self.prompt_ids and [
             *prompt[first : len(self)]
@@ -65,10 +66,10 @@ class DialogueRow:
 
 
 def rows_of(calls: Sequence[Transition], *, merge: bool) -> list[DialogueRow]:
-    """The rows of a rollout's trained calls, in order of their first calls.
+    """Return the rows of a rollout's trained calls, in order of their first calls.
 
     Args:
-        merge: Put calls that go on from one another into one row.
+        merge: Put calls that continue one another into one row.
     """
     rows: list[DialogueRow] = []
     for number, call in enumerate(calls):
@@ -85,4 +86,4 @@ def rows_of(calls: Sequence[Transition], *, merge: bool) -> list[DialogueRow]:
 
 
 UNTRAINED = DialogueRow("", False, [0], [0], [0], [0.0])
-"""The row of a rollout that brought a score and nothing to train: one masked token, for its group's baseline."""
+"""A row without trained tokens: one masked token, for the score in its group's baseline."""

@@ -1,4 +1,4 @@
-"""A verl process beside the rollout services that feed it, for as long as it trains."""
+"""Run a verl process together with the rollout services that feed it, for as long as it trains."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 POLL_S = 0.25
 CAUSE_S = 4.0
-"""How long rollouts may have failed before it is known what died: the driver asks Ray once a second."""
+"""Seconds in which the driver must name the cause of failed rollouts; it polls Ray each second."""
 
 
 class VerlRun(RolloutWork):
-    """Tells verl's processes where the services are, follows the run, and ends with it.
+    """Gives verl's processes the services' addresses, follows the run, and ends with it.
 
     Args:
         driver: The process in which verl runs, already started.
-        session_file: Where verl's processes look for the services once they need them.
-        begins: Where in verl's log this launch begins.
+        session_file: File in which verl's processes find the services once they need them.
+        begins: Offset in verl's log at which this launch begins.
         scratch: Folder of Ray's temporary files.
     """
 
@@ -87,7 +87,7 @@ class VerlRun(RolloutWork):
             raise RunFailed(f"verl ended with status {status}: {reason} (whole log: {self._log})")
 
     def _look(self) -> None:
-        """Take in what is new.
+        """Process new steps and new log lines.
 
         Raises:
             RunFailed: Too many rollouts failed, one was lost, or a process could start no thread.
@@ -98,22 +98,20 @@ class VerlRun(RolloutWork):
             if not (cause := self._cause()):
                 raise
             raise RunFailed(f"{cause} (whole log: {self._log})") from symptom
-        said = self._said()
-        for warning in {
-            *_WARNING.findall(said)
-        } - self._warned:  # a line of Ray's worker comes twice
+        text = self._new_output()
+        # A line of Ray's worker appears twice.
+        for warning in {*_WARNING.findall(text)} - self._warned:
             logger.error("%s", warning)
             self._warned.add(warning)
-        if advice := starved(
-            said
-        ):  # Ray would start its worker anew every five minutes, without end
+        # Without threads Ray would restart its worker every five minutes, without end.
+        if advice := starved(text):
             raise RunFailed(f"{advice}. Then `harness train --resume {self._live.folder.path}`")
         lost = self._session_file.with_name(LOST_FILE)
         if lost.exists():
             raise RunFailed(f"{lost.read_text()} (whole log: {self._log})")
 
     def _cause(self) -> str:
-        """What the driver says that died, where it does so soon."""
+        """Return the driver's line about what died, if it writes one in time; else empty text."""
         ends = time.monotonic() + CAUSE_S
         while True:
             with self._log.open("rb") as file:
@@ -125,20 +123,20 @@ class VerlRun(RolloutWork):
                 return ""
             time.sleep(POLL_S)
 
-    def _said(self) -> str:
-        """What verl and Ray said since the last call; a line that is not whole comes again."""
+    def _new_output(self) -> str:
+        """Return verl's and Ray's output since the last call; an incomplete line comes again."""
         texts = []
         for log in (self._log, *self._scratch.glob("ray/session_2*/logs/*.[eo][ru][rt]")):
             with log.open("rb") as file:
                 file.seek(self._seen.get(log, 0))
-                said = file.read()
-            self._seen[log] = self._seen.get(log, 0) + said.rfind(b"\n") + 1
-            texts.append(said.decode(errors="replace"))
+                output = file.read()
+            self._seen[log] = self._seen.get(log, 0) + output.rfind(b"\n") + 1
+            texts.append(output.decode(errors="replace"))
         return "".join(texts)
 
 
 _PREFIX = r"^(\x1b\[\d+m)?(\((raylet|[^()]*pid=[^()]*)\))?(\x1b\[0m)?\s*"
-"""What Ray puts before a line of another process."""
+"""Ray's prefix for a line of another process."""
 _NO_ROOM = re.compile(r"No space left|Disk quota exceeded")
 _NAMES_A_CAUSE = (
     _NO_ROOM,
@@ -150,13 +148,13 @@ _NAMES_A_CAUSE = (
     ),
     re.compile(r"Error|Exception|Check failed"),
 )
-"""By how surely a line with it names the cause."""
+"""Patterns of lines that name a cause, the surest first."""
 _WARNS = re.compile(r"warn", re.IGNORECASE)
 _WARNING = re.compile(rf"{WARNS}(.+)")
 
 
 def temporary_room(folder: Path) -> str:
-    """How much room temporary files have in `folder` and in shared memory, and what to do where it is little."""
+    """Describe the free space for temporary files in `folder` and shared memory, with advice."""
     rooms = []
     for place in (folder, Path("/dev/shm")):
         with suppress(OSError):
@@ -168,19 +166,19 @@ def temporary_room(folder: Path) -> str:
 
 
 def last_error(log: Path, status: int = 1) -> str:
-    """Why verl's process ended: from its status where it was killed, else the line of its log that names the cause."""
+    """Return why verl's process ended: its signal, or the line of its log that names the cause."""
     text = log.read_text(encoding="utf-8", errors="replace")
     if explained := start_failure(text):
         return explained
     lines = [line for line in text.splitlines()[-400:] if line.strip()]
-    told = [line for line in lines if not _WARNS.search(line)]
+    lines = [line for line in lines if not _WARNS.search(line)]
     for pattern in _NAMES_A_CAUSE[:3] if status < 0 else _NAMES_A_CAUSE:
-        if found := [index for index, line in enumerate(told) if pattern.search(line)]:
-            last = re.sub(_PREFIX, "", told[found[-1]], count=1).strip().removeprefix(OURS)
-            goes_on = told[found[-1] + 1 :][:1] if last.endswith(":") else []
+        if found := [index for index, line in enumerate(lines) if pattern.search(line)]:
+            last = re.sub(_PREFIX, "", lines[found[-1]], count=1).strip().removeprefix(OURS)
+            following = lines[found[-1] + 1 :][:1] if last.endswith(":") else []
             return " ".join(
-                [last, *(re.sub(_PREFIX, "", line, count=1).strip() for line in goes_on)]
+                [last, *(re.sub(_PREFIX, "", line, count=1).strip() for line in following)]
             )[:300]
     if status < 0:
         return f"it was killed by {signal.Signals(-status).name}"
-    return (told or ["no output"])[-1].strip()[:300]
+    return (lines or ["no output"])[-1].strip()[:300]

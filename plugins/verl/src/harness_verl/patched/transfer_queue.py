@@ -1,15 +1,16 @@
 """Make TransferQueue accept only peers that hold the run's key.
 
-What is changed: `create_zmq_socket` of TransferQueue 0.1.11, the one function that opens its ZeroMQ sockets. Each
-socket gets the options of CURVE, ZeroMQ's own encryption with keys. Both ends of a run use one key pair; a handler in
-every context that listens refuses all other keys.
+The patch replaces `create_zmq_socket` of TransferQueue 0.1.11, the one function that opens its
+ZeroMQ sockets. Each socket gets the options of CURVE, ZeroMQ's own encryption with keys. Both ends
+of a run use one key pair; a handler in every context that listens refuses all other keys.
 
-Why: TransferQueue binds sockets on the node's address and unpickles what any peer sends, so whoever reaches such a port
-(on a loopback address, every user of the machine) runs code as the user who trains. With CURVE a peer without the key
-is refused during the handshake, before a message of it is read.
+Without the patch, TransferQueue binds sockets on the node's address and unpickles what any peer
+sends. Anyone who reaches such a port (on a loopback address, every user of the machine) can run
+code as the user who trains. With CURVE a peer without the key is refused during the handshake,
+before any of its messages is read.
 
-Where: `require_key` acts in every process of Ray (`isolation.set_up_worker`). A process that it does not reach cannot
-connect to the others, so a missing patch ends a run and never opens it.
+`require_key` acts in every process of Ray (`isolation.set_up_worker`). A process without the patch
+cannot connect to the others, so a missing patch ends a run and never opens it.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def write_key(path: Path) -> None:
 
 
 def require_key() -> None:
-    """Replace `create_zmq_socket` in every module of TransferQueue, where the process has a key file.
+    """Replace `create_zmq_socket` in every module of TransferQueue, if the process has a key file.
 
     Raises:
         OSError: The key file cannot be read.
@@ -58,7 +59,7 @@ def require_key() -> None:
 
 
 def create_keyed_socket(ctx: Any, socket_type: Any, *arguments: Any, **options: Any) -> Any:
-    """Create TransferQueue's socket, and have it use the run's key. ROUTER sockets listen, others connect."""
+    """Create TransferQueue's socket with the run's key. ROUTER sockets listen, others connect."""
     import zmq
 
     public, secret = _key_pair(os.environ[KEY_FILE])
@@ -76,7 +77,7 @@ def create_keyed_socket(ctx: Any, socket_type: Any, *arguments: Any, **options: 
 
 @cache
 def _original() -> Callable[..., Any]:
-    """Return TransferQueue's own function. Kept from the first call on, which is made before it is replaced."""
+    """Return TransferQueue's own function, cached by a first call before its replacement."""
     module = importlib.import_module("transfer_queue.utils.zmq_utils")
     function: Callable[..., Any] = vars(module)["create_zmq_socket"]
     return function
@@ -96,7 +97,8 @@ def _check_keys(context: Any, public: bytes) -> None:
     import zmq
     from zmq.utils import z85
 
-    # Not by `context.socket`: `context.destroy` would close the socket while the thread below waits on it.
+    # Not by `context.socket`: `context.destroy` would close the socket while the thread below
+    # waits on it.
     handler = zmq.Socket(context, zmq.REP)
     try:
         handler.bind(ZAP_ADDRESS)
@@ -115,7 +117,7 @@ def _check_keys(context: Any, public: bytes) -> None:
 
 
 def _answer_handshakes(handler: Any, public: bytes) -> None:
-    """Accept the run's public key, whose holder has proven the secret one, until the context ends."""
+    """Accept only the run's public key until the context ends; CURVE proves the secret key."""
     import zmq
 
     try:
