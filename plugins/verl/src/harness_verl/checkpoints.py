@@ -43,7 +43,7 @@ def checkpoints(folder: RunFolder) -> dict[int, Path]:
 
 
 def drop_broken(folder: RunFolder) -> None:
-    """Remove checkpoints whose writing was interrupted: verl would neither use nor remove them."""
+    """Remove incompletely written checkpoints, which verl would neither use nor remove."""
     newest = max(checkpoints(folder), default=-1)
     for checkpoint in folder.checkpoints.glob(f"{PREFIX}*"):
         if checkpoint.name == f"{PREFIX}{newest}":

@@ -44,7 +44,7 @@ def validate(self: PPOTrainer) -> Any:
 
 
 def write(number: int) -> None:
-    """Write what is known of a trained step, in a file whose name sorts before verl's own."""
+    """Write the known values of a trained step to a file that sorts before verl's own."""
     logger = os.environ.get("VERL_FILE_LOGGER_PATH", "")
     if not _known or not logger.endswith("-verl.jsonl"):
         return

@@ -126,8 +126,7 @@ def import_ray() -> None:
     """Import Ray so that its workers can be forked from this process.
 
     Ray reads two variables only when its library is loaded, long before there is a job: the job's
-    id, and the process whose end also ends the worker. Workers learn of their raylet's end in
-    another way.
+    id, and the id of the raylet, with which a worker ends. Workers get that signal in another way.
     """
     early = {"RAY_JOB_ID": JOB_ID, "RAY_RAYLET_PID": str(os.getpid())}
     os.environ.update(early)

@@ -19,7 +19,7 @@ def loopback_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that keep a run with its own Ray on loopback addresses.
 
     Ray also requires a token of this run. By itself it shares one among all of a user's clusters,
-    in a file whose mode depends on the umask.
+    in a file with a mode that depends on the umask.
 
     Args:
         environment: What the user has set; it comes first.

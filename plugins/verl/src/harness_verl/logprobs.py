@@ -24,7 +24,7 @@ _rows: ContextVar[Sequence[int]] = ContextVar("rows", default=())
 
 @contextmanager
 def row_by_row(tokens: Sequence[int]) -> Iterator[None]:
-    """Within this context, compute logits of rows of these lengths row by row, each in its shape."""
+    """Within this context, take logits of rows of these lengths row by row, each in its shape."""
     token = _rows.set(tokens)
     try:
         yield

@@ -119,7 +119,7 @@ class HarnessAgentLoop(AgentLoopBase):
         return int(version or 0)
 
     async def _connected(self) -> Session:
-        """Return this process's session, whose gateway knows the addresses of the policy's servers."""
+        """Return this process's session, with the policy's servers known to its gateway."""
         pending = _sessions.get(self._session_file)
         if pending is None:
             pending = _sessions[self._session_file] = asyncio.ensure_future(self._connect())

@@ -94,7 +94,7 @@ def update_bytes(about: Mapping[str, Any], tokens: int, devices: int) -> float |
 
 
 def gpu_bytes() -> int:
-    """Return the memory of this machine's smallest GPU as its driver reports it; 0 without a GPU."""
+    """Return the bytes of this machine's smallest GPU, as its driver reports; 0 without a GPU."""
     with suppress(Exception):
         nvml: Any = importlib.import_module("pynvml")
         nvml.nvmlInit()

@@ -44,10 +44,10 @@ SESSION_FILE = ".session.json"
 QUEUE_KEY = ".transfer-queue-key"
 """File with the key that TransferQueue requires of verl's processes, readable by its owner only."""
 LOST_FILE = ".lost"
-"""File with the reason why a rollout could not be recorded; verl itself would continue without it."""
+"""File with the reason why a rollout could not be recorded; verl would continue without it."""
 
 
 def measured(data: Mapping[str, Any]) -> dict[str, float]:
-    """Return the measures of a step whose figures verl reported."""
+    """Return the measures of a step, without those that verl did not report."""
     found = {name: [data[one] for one in of if one in data] for name, of in MEASURES.items()}
     return {name: float(sum(figures)) for name, figures in found.items() if figures}

@@ -50,7 +50,7 @@ for _name in (PACKED, SHARED):
 def on_policy_loss(
     old_log_prob: torch.Tensor, log_prob: torch.Tensor, *arguments: Any, **more: Any
 ) -> Any:
-    """Return verl's clipped objective with the present policy as the old one, so nothing is clipped.
+    """Return verl's objective with the present policy as the old one, so nothing is clipped.
 
     The gradient is that of `-advantage * log_prob`, which with advantages of 1 is cross entropy.
 
@@ -220,7 +220,7 @@ def passes_by_prefix(
     Args:
         data: Rows of one optimizer step of one device, with `max_token_len_per_gpu`, the computed
             tokens of a pass.
-        dp_group: The devices that share the step's rows; all of them make the same number of passes.
+        dp_group: The devices that share the step's rows; all make the same number of passes.
 
     Returns:
         The passes, and the numbers of the rows in each.

@@ -45,7 +45,7 @@ class SharedLayout:
 
 
 def sorted_rows(rows: Sequence[Ids]) -> tuple[list[int], list[int]]:
-    """Return the rows' numbers in lexicographic order, and each row's prefix shared with the previous.
+    """Return the row numbers in lexicographic order, and the prefix shared with the row before.
 
     In this order the longest prefix that a row shares with any earlier row is the one shared with
     its predecessor. At least one token of each row is left unshared, so that no row is empty.

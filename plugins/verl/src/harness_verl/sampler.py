@@ -1,11 +1,12 @@
-"""verl's replay buffer with a short poll; it also brings the CPU rollout and our batches into verl's task runner.
+"""verl's replay buffer with a short poll; it also loads harness's parts into verl's task runner.
 
-Named by `trainer.v1.sampler.custom_sampler`: the one user class that the task runner loads before it
-starts the policy servers. TransferQueue has no way to wait for a tag, so the buffer must ask; verl asks
-every 2 s, most of a step of a small policy.
+`trainer.v1.sampler.custom_sampler` names it: the one user class that the task runner loads before
+it starts the policy servers. So it also registers the CPU rollout and the batches of `batches.py`.
+TransferQueue has no way to wait for a tag, so the buffer must poll; verl polls every 2 s, most of a
+step of a small policy.
 
-The wait for rollouts is also timed here, as `timing_s/sample`. verl's own `timing_s/gen` goes on until its servers
-have given their memory back to the trainer.
+The wait for rollouts is also timed here, as `timing_s/sample`. verl's own `timing_s/gen` lasts
+until its servers have released their memory to the trainer.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ if os.environ.get("VERL_PLATFORM") == "cpu":
 
 
 class _Timed:
-    """Asks more often than verl's buffer, says how long a batch took, and ends where verl lost rollouts of it.
+    """Polls more often than verl's buffer, times each batch, and raises where verl lost rollouts.
 
-    Its `sampler_kwargs` name the run's `batching` and `credit`, whether it `merges` calls, and the `threshold` of a
-    rollout that rejection fine-tuning trains on.
+    Its `sampler_kwargs` name the run's `batching` and `credit`, whether it `merges` calls, and the
+    `threshold` of a rollout that rejection fine-tuning trains on.
     """
 
     def __init__(self, *args: Any, sampler_kwargs: Any, **kwargs: Any) -> None:

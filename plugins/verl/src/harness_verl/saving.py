@@ -1,12 +1,13 @@
 """Write checkpoints during training: copy to the host's memory, write the files, set the marker.
 
-verl stops training until a checkpoint's files are written, half a minute for a model of 1.5 billion parameters. Here
-a worker copies its state to the host's memory, which takes seconds, and a thread of it writes the files that verl would
-have written. The trainer names the checkpoint in verl's marker, and removes older ones, only once every worker has
-written its files. So whatever is cut off, the checkpoint that the marker names is whole, and a run resumes from it.
+verl stops training until a checkpoint's files are written, half a minute for a model of 1.5 billion
+parameters. Here a worker copies its state to the host's memory, which takes seconds, and a thread
+of the worker writes the files that verl would have written. The trainer names the checkpoint in
+verl's marker, and removes older ones, only after every worker has written its files. So the
+checkpoint that the marker names is always complete, and a run resumes from it.
 
-verl's option `actor.checkpoint.async_save` turns it on; it is off by default. verl 0.9.1 reads the option in its trainer,
-which then does not write the marker, and in its Megatron workers.
+verl's option `actor.checkpoint.async_save` turns it on; it is off by default. verl 0.9.1 reads the
+option in its trainer, which then does not write the marker, and in its Megatron workers.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from torch.distributed.tensor import DTensor
 from harness_verl.checkpoints import MARKER, PREFIX, UNFINISHED
 
 COPIES_AT_ONCE = 8
-"""Threads that copy tensors to the host: one alone mostly waits for the kernel to provide memory."""
+"""Threads that copy tensors to the host: one thread mostly waits for memory from the kernel."""
 AFTER_FAILURE_S = 60.0
 """How long a run that fails waits for the files of its last checkpoint."""
 FAILED = ".failed"
@@ -43,7 +44,7 @@ _save = torch.save
 class HostCopies:
     """Copies nested states to the host's memory, each tensor once.
 
-    Tensors that share their memory share it in the copy as well, as `torch.save` would store it once.
+    Tensors that share their memory share it in the copy as well, as in a file of `torch.save`.
     """
 
     def __init__(self) -> None:
@@ -55,7 +56,7 @@ class HostCopies:
         if isinstance(value, torch.Tensor):
             return self._tensor(value.detach())
         if isinstance(value, Mapping):
-            # A copy of the mapping keeps its class and its attributes, such as a state's `_metadata`.
+            # A copy of the mapping keeps its class and attributes, such as a state's `_metadata`.
             copied: Any = copy.copy(value)
             for key, inner in value.items():
                 copied[key] = self.of(inner)
@@ -75,7 +76,7 @@ class HostCopies:
 
     def _tensor(self, tensor: torch.Tensor) -> torch.Tensor:
         if isinstance(tensor, DTensor):
-            # The constructor keeps the copy on the host; `from_local` would move it to the mesh's device.
+            # The constructor keeps the copy on the host; `from_local` would move it to the device.
             return DTensor(self._tensor(tensor.to_local()), tensor._spec, requires_grad=False)
         layout = (tensor.shape, tensor.stride(), tensor.dtype, str(tensor.device))
         name = (tensor.untyped_storage().data_ptr(), tensor.storage_offset(), *layout)
@@ -107,7 +108,7 @@ class Writer:
     def collecting(self, folder: Path) -> Iterator[None]:
         """Copy what `torch.save` gets inside the block, and write the copies afterwards.
 
-        The folder holds a note until its files are written; the note holds the error where they cannot be.
+        The folder holds a note until the files are written; after a failure the note has the error.
 
         Args:
             folder: Where verl saves this worker's files.
@@ -158,7 +159,7 @@ def _write(files: list[tuple[Any, Path]], note: Path) -> None:
 
 
 class Completion:
-    """Names checkpoints in verl's marker once all of their files are written; one instance a trainer.
+    """Names checkpoints in verl's marker once their files are complete; one instance a trainer.
 
     Args:
         folder: Where the checkpoints are.
@@ -211,7 +212,7 @@ class Completion:
         self._wait(math.inf)
 
     def wait(self, most_s: float) -> None:
-        """Wait at most `most_s` seconds for the pending checkpoint, if the run fails for another reason."""
+        """Wait at most `most_s` seconds for the pending checkpoint when the run fails anyway."""
         with suppress(RuntimeError):
             self._wait(most_s)
 
@@ -248,7 +249,7 @@ def install(trainer: Any) -> None:
         try:
             found = fit(self, *arguments, **options)
         except Exception:
-            # A validation that fails after its step's checkpoint leaves that checkpoint to go on from.
+            # If a validation fails after its step's checkpoint, a run can resume from the latter.
             _completion(self).wait(AFTER_FAILURE_S)
             raise
         _completion(self).finish()

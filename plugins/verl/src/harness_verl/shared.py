@@ -1,4 +1,4 @@
-"""What verl's processes know of the run's services."""
+"""The file that gives verl's processes the addresses of the run's services."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SERVICES_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class SessionFile:
-    """What the trainer's processes are told of the run's services (a file only its owner can read)."""
+    """Addresses and keys of the run's services for the trainer's processes, in a private file."""
 
     run_dir: str
     store_url: str
@@ -40,22 +40,23 @@ class SessionFile:
 
     @classmethod
     async def awaited(cls, path: Path, timeout_s: float = SERVICES_S) -> SessionFile:
-        """What the file says, once it is there: verl may be ready before the services are.
+        """Return the contents once the file exists: verl may be ready before the services are.
 
         Raises:
-            EnvironmentProblem: It does not come.
+            EnvironmentProblem: The file does not appear in time.
         """
         ends = time.monotonic() + timeout_s
         while not path.exists():
             if time.monotonic() > ends:
                 raise EnvironmentProblem(
-                    f"no {path} after {timeout_s:g} s: every node must see the run's folder at the same path"
+                    f"no {path} after {timeout_s:g} s: "
+                    "every node must see the run's folder at the same path"
                 )
             await asyncio.sleep(0.05)
         return cls(**json.loads(path.read_text(encoding="utf-8")))
 
     def session(self) -> Session:
-        """A session over the services that the file names."""
+        """Return a session over the services that the file names."""
         from harness.rollout.store import StoreClient
 
         return Session(
@@ -68,5 +69,5 @@ class SessionFile:
 
 
 def phase_of(extra_info: Mapping[str, object]) -> Phase:
-    """Which phase a dataset row belongs to."""
+    """Return the phase of a dataset row."""
     return "val" if extra_info["split"] == "val" else "train"

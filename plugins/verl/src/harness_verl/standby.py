@@ -1,7 +1,7 @@
-"""A fork server that the runs of a study share: `python -m harness_verl.standby NAME STUDY_PID DEVICE`.
+"""Serve forks to the runs of a study: `python -m harness_verl.standby NAME STUDY_PID DEVICE`.
 
-Each run's workers are forks of it, so that torch, transformers and verl are imported once a study. It ends with the
-study; where the study was killed, once the run that it left has ended.
+Each run's workers are forks of it, so that torch, transformers and verl are imported once a study.
+It ends with the study; if the study was killed, it ends after the run that is still there.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from harness_verl import forks
 ROOM = 255
 """Bytes for the mark of a run."""
 ASK_S = 5.0
-"""How long it may take to say whether it is fresh."""
+"""Seconds in which the server must report whether its imports are unchanged."""
 
 
 class ForkServer(Standby):
-    """Of one slot of a study.
+    """A fork server for one slot of a study.
 
     Args:
-        environment: Of a run, but for what is its own.
+        environment: A run's environment, without what differs between runs.
         kind: A hash of that environment; runs of another kind do not use it.
-        device: Of those runs.
+        device: The device of those runs.
     """
 
     def __init__(self, environment: Mapping[str, str], kind: str, device: str) -> None:

@@ -1,4 +1,4 @@
-"""verl's task runner, named so that a process can ask for it that has not imported verl."""
+"""verl's task runner under a name that a process can use without importing verl."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class TaskRunner:
 
 
 def checked(config: object) -> Any:
-    """A whole configuration of verl, once verl has found nothing wrong with it."""
+    """Return a complete configuration of verl after verl's own validation."""
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import validate_config
 

@@ -1,8 +1,8 @@
-"""verl's trackers beside its own files: one that fails is left off, in a line, and the training goes on.
+"""verl's trackers next to its own files: a failing one is dropped with one line in the log.
 
-Loading this changes verl's `Tracking`, which would end a training where a server is wrong or goes away (Weights &
-Biases), or hold up every step of it (MLflow). What a tracker missed is in the run's folder, and `harness runs export`
-sends it.
+Importing this changes verl's `Tracking`, which would end a training where a server is wrong or goes
+away (Weights & Biases), or delay every step of it (MLflow). The run's folder keeps what a tracker
+missed, and `harness runs export` sends it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _init = Tracking.__init__
 
 
 class Tracker(Protocol):
-    """One of verl's."""
+    """One of verl's trackers."""
 
     def log(self, *, data: Mapping[str, float], step: int) -> object:
         """Log a step."""
@@ -32,7 +32,7 @@ class Tracker(Protocol):
 
 
 class Careful:
-    """One of verl's trackers, for as long as it takes what it is given."""
+    """One of verl's trackers, until it fails."""
 
     def __init__(self, name: str, tracker: Tracker) -> None:
         self._name = name
@@ -57,7 +57,7 @@ class Careful:
 
 
 def logged(name: str, tracker: Tracker, data: Mapping[str, float], step: int) -> None:
-    """Log a step; of MLflow without verl's adapter, which tries three times and says nothing."""
+    """Log a step, for MLflow without verl's adapter, which retries three times and hides errors."""
     if name != "mlflow":
         tracker.log(data=data, step=step)
         return
@@ -74,7 +74,7 @@ def init(
     default_backend: str | list[str] = "console",
     config: object = None,
 ) -> None:
-    """verl's own, for each tracker by itself."""
+    """Run verl's own constructor for each tracker by itself."""
     names = [default_backend] if isinstance(default_backend, str) else list(default_backend)
     _init(self, project_name, experiment_name, [name for name in names if name in OURS], config)
     be_quick()
@@ -89,10 +89,10 @@ def init(
 
 
 def begun(name: str, project_name: str, experiment_name: str, config: object) -> Tracker:
-    """verl's tracker of this name.
+    """Return verl's tracker of this name.
 
     Raises:
-        RuntimeError: verl gave it up.
+        RuntimeError: verl dropped it.
     """
     alone = object.__new__(Tracking)
     try:
@@ -108,7 +108,7 @@ def begun(name: str, project_name: str, experiment_name: str, config: object) ->
 
 
 def warn(name: str, fault: str) -> None:
-    """A line of the log that whoever started the run is shown."""
+    """Write a line to the log that the user of the run sees."""
     sys.stderr.write(f"{WARNS}{left_off(name, fault)}\n")
     sys.stderr.flush()
 

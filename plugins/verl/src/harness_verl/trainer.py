@@ -1,4 +1,4 @@
-"""GRPO by verl's own V1 trainer: prepares its files, runs it beside the rollout services, follows it."""
+"""Train with verl's own V1 trainer: prepare files, run it with the rollout services, follow it."""
 
 from __future__ import annotations
 
@@ -39,20 +39,21 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 RAYS_ROOM = 20
-"""Characters: a socket's name has 107, of which `/harness-*/ray/session_DATE_PROCESS/sockets/plasma_store` takes 85."""
+"""Characters of a folder's name: a socket's name has 107, of which
+`/harness-*/ray/session_DATE_PROCESS/sockets/plasma_store` takes 85."""
 SCRATCH = "harness-"
-"""Begins the name of the folder of a run's temporary files."""
+"""Prefix of the folder of a run's temporary files."""
 BATCH_INVARIANT = "VLLM_BATCH_INVARIANT"
 """Environment variable that selects vLLM's batch-invariant kernels."""
 MOST_LOGGED = 2**20
-"""Bytes that are kept of a log of Ray's."""
+"""Bytes that are kept of each log of Ray's."""
 VERLS_OWN = {
     "NCCL_DEBUG": "WARN",
     "VLLM_LOGGING_LEVEL": "WARN",
     "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "true",
     "VLLM_DISABLE_COMPILE_CACHE": "1",
 }
-"""What verl tells its workers on GPUs that are not told otherwise; here they know it before they import vLLM."""
+"""verl's defaults for its workers on GPUs; here they are set before the workers import vLLM."""
 
 
 class VerlTrainer(Trainer):
@@ -131,7 +132,7 @@ class VerlTrainer(Trainer):
         if config.ray_address:  # nodes that were started by hand do not inherit from here
             merge(settings, {"ray_kwargs": {"ray_init": {"runtime_env": {"env_vars": variables}}}})
         data_dir, session_file = folder.path / "data", folder.path / SESSION_FILE
-        _forget(folder)  # what a launch said that was killed
+        _forget(folder)  # files of a launch that was killed
         transfer_queue.write_key(folder.path / QUEUE_KEY)
         write_agent_loop(data_dir / "agent_loop.yaml", session_file)
         (data_dir / "verl-settings.yaml").write_text(
@@ -170,7 +171,7 @@ class VerlTrainer(Trainer):
 
 
 def _leave_off(trackers: list[str]) -> None:
-    """Take out those whose server does not answer, and say so."""
+    """Remove and log the trackers without a server that answers."""
     for name in [*trackers]:
         if fault := lost(name):
             logger.error("%s", left_off(name, fault))
@@ -207,7 +208,7 @@ def _start(log_file: Path, data_dir: Path, environment: dict[str, str]) -> subpr
 
 
 def _noted(note: Path, scratch: str) -> None:
-    """Say where a run's temporary files are, and remove those of a launch that was killed."""
+    """Record where a run's temporary files are, and remove those of a launch that was killed."""
     with suppress(OSError, UnicodeDecodeError):
         left = Path(note.read_text(encoding="utf-8"))
         if left.name.startswith(SCRATCH) and left.is_absolute() and not left.is_symlink():
@@ -216,7 +217,7 @@ def _noted(note: Path, scratch: str) -> None:
 
 
 def _place() -> str:
-    """Where the run's folder of Ray's and verl's temporary files is made: Ray's sockets need a short name."""
+    """Return the folder for Ray's and verl's temporary files: Ray's sockets need a short name."""
     usual = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
     place = usual if len(usual) <= RAYS_ROOM else "/tmp"
     try:
@@ -229,7 +230,7 @@ def _place() -> str:
 
 
 def _keep_rays_logs(scratch: Path, logs: Path) -> None:
-    """What Ray's own processes said, of a run that did not end well."""
+    """Keep the output of Ray's own processes for a run that failed."""
     for log in scratch.glob("ray/session_2*/logs/*"):
         if (
             log.name.startswith(("gcs_server", "raylet"))
@@ -242,27 +243,28 @@ def _keep_rays_logs(scratch: Path, logs: Path) -> None:
 
 
 def _standby(kind: str) -> dict[str, str]:
-    """The server of forks that a study holds, where its environment is of this kind; else none."""
+    """Return the study's fork server if its environment is of this kind; else an empty name."""
     name, _, held = os.environ.get(forks.STANDBY, "").partition(" ")
     return {forks.STANDBY: name if held == kind else ""}
 
 
 def _hidden(device: str, gpus: int) -> dict[str, str]:
-    """No GPU of the machine is to be seen, yet Ray wants one entry for each logical GPU of verl's placement groups."""
+    """Hide the machine's GPUs on a CPU, with one entry for each logical GPU that Ray expects."""
     return {"CUDA_VISIBLE_DEVICES": ",".join(["-1"] * gpus)} if device == "cpu" else {}
 
 
 def _variables(config: Config, device: str, has_policy: bool) -> dict[str, str]:
-    """What every process of such a run finds in its environment, on every node."""
+    """Return the environment of every process of such a run, on every node."""
     variables = {
         "PYTHONUNBUFFERED": "1",
         "RAY_DEDUP_LOGS": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
-        # One idle worker a logical core would import everything at once, on however few real cores there are.
+        # One idle worker a logical core would import everything at once, on fewer real cores.
         "RAY_enable_worker_prestart": "0",
         "RAY_prestart_worker_first_driver": "0",
-        "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # under `uv run` it would send the working directory to every worker
-        # A worker may be asked for before what it is a fork of has imported everything.
+        # Under `uv run` Ray would send the working directory to every worker.
+        "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+        # Ray may request a worker before its fork server has imported everything.
         "RAY_worker_register_timeout_seconds": "300",
         "TQ_LOGGING_LEVEL": "ERROR",
         "VLLM_NO_USAGE_STATS": "1",
