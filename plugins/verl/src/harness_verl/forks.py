@@ -126,7 +126,8 @@ def import_ray() -> None:
     """Import Ray so that its workers can be forked from this process.
 
     Ray reads two variables only when its library is loaded, long before there is a job: the job's
-    id, and the id of the raylet, with which a worker ends. Workers get that signal in another way.
+    id, and the process with which a worker ends. Workers learn in another way that their raylet has
+    ended.
     """
     early = {"RAY_JOB_ID": JOB_ID, "RAY_RAYLET_PID": str(os.getpid())}
     os.environ.update(early)

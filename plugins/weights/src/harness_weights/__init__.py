@@ -1,1 +1,1 @@
-"""What works on a policy's weights: serves them, converts GGUF files, proves exported checkpoints."""
+"""Work on a policy's weights: serve them, convert GGUF files, verify exported checkpoints."""

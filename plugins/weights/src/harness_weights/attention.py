@@ -1,4 +1,4 @@
-"""Causal attention of sequences, each by itself: its shapes are its own, whatever else is computed."""
+"""Causal attention of each sequence by itself, in shapes that depend on that sequence alone."""
 
 from __future__ import annotations
 
@@ -27,36 +27,37 @@ def attend(
     """Causal attention of one sequence, of all its tokens or of its last ones.
 
     Args:
-        query: `[1, heads, asking tokens, width]`.
-        keys: With as many heads or a divisor of it, `[1, key heads, tokens, width]`; `values` alike.
+        query: `[1, heads, query tokens, width]`.
+        keys: `[1, key heads, tokens, width]`, where the number of key heads divides that of heads;
+            `values` alike.
         window: Tokens that a token sees, itself included; None for all before it.
 
     Returns:
-        `[1, heads, asking tokens, width]`.
+        `[1, heads, query tokens, width]`.
     """
-    asking, tokens = query.shape[2], keys.shape[2]
+    query_tokens, tokens = query.shape[2], keys.shape[2]
     near = None
-    if window is not None and window < tokens and asking == 1:
+    if window is not None and window < tokens and query_tokens == 1:
         keys, values = (one.narrow(2, tokens - window, window) for one in (keys, values))
-    elif (window is not None and window < tokens) or 1 < asking < tokens:
+    elif (window is not None and window < tokens) or 1 < query_tokens < tokens:
         # The last query sees all keys: the diagonal ends at the bottom right.
-        visible = torch.ones(asking, tokens, dtype=torch.bool, device=query.device)
-        near = visible.tril(tokens - asking)
+        visible = torch.ones(query_tokens, tokens, dtype=torch.bool, device=query.device)
+        near = visible.tril(tokens - query_tokens)
         if window is not None:
-            near = near.triu(tokens - asking + 1 - window)
+            near = near.triu(tokens - query_tokens + 1 - window)
     return scaled_dot_product_attention(
         query,
         keys,
         values,
         attn_mask=near,
-        is_causal=near is None and asking > 1,
+        is_causal=near is None and query_tokens > 1,
         scale=scale,
         enable_gqa=query.shape[1] != keys.shape[1],
     )
 
 
 def attention_by_row(
-    asking: torch.Tensor,
+    query: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
     sizes: Sequence[int],
@@ -68,19 +69,21 @@ def attention_by_row(
 
     Args:
         sizes: Query tokens of each row.
-        key_sizes: Keys of each row, the last of which are those of its queries; None: as many as queries.
+        key_sizes: Keys of each row, the last of which are those of its queries. None: as many keys
+            as queries.
     """
     key_sizes = sizes if key_sizes is None else key_sizes
     rows = zip(
-        asking.split(sizes, 2), keys.split(key_sizes, 2), values.split(key_sizes, 2), strict=True
+        query.split(sizes, 2), keys.split(key_sizes, 2), values.split(key_sizes, 2), strict=True
     )
     return torch.cat([attend(*row, scale, window) for row in rows], 2).transpose(1, 2)
 
 
 class _Gather(torch.autograd.Function):
-    """Selects tokens of `[1, heads, tokens, width]`, any of them several times; sums gradients in fp32.
+    """Selects tokens of `[1, heads, tokens, width]`, possibly repeated; sums gradients in fp32.
 
-    A token of a shared prefix collects the gradients of hundreds of rows, which bf16 would round one by one.
+    A token of a shared prefix collects the gradients of hundreds of rows, and bf16 would round each
+    addition.
     """
 
     @staticmethod
@@ -101,7 +104,7 @@ class _Gather(torch.autograd.Function):
 
 def packed(
     module: torch.nn.Module,
-    asking: torch.Tensor,
+    query: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
     attention_mask: torch.Tensor | None = None,
@@ -115,45 +118,48 @@ def packed(
     sliding_window: int | None = None,
     **more: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Causal attention within each row of a pass in which rows stand end to end; a kind of attention for transformers.
+    """Causal attention within each row of a pass of packed rows, as transformers calls it.
 
-    In lower precision on a GPU it is one kernel; in fp32, and on a CPU, rows are attended to one by one.
+    In lower precision on a GPU it is one kernel; in fp32, and on a CPU, it takes rows one by one.
 
     Args:
-        asking: `[1, heads, tokens, width]`; `keys` and `values` with as many heads or a divisor of it.
-        cu_seqlens: Where each row begins, and the last one ends, `[rows + 1]`; `cu_seqlens_cpu` the same on the host.
-        key_rows: Where rows share prefixes, the tokens that each row attends to, row after row, `[keys]`; the last ones
-            of a row are those that it computes. None: each row attends to its own tokens.
-        cu_seqlens_keys: Where the keys of each row begin in `key_rows`, `[rows + 1]`; `cu_seqlens_keys_cpu` the same on
-            the host.
+        query: `[1, heads, tokens, width]`; the number of heads in `keys` and `values` divides it.
+        cu_seqlens: Where each row begins, and the last one ends, `[rows + 1]`; `cu_seqlens_cpu` the
+            same on the host.
+        key_rows: Where rows share prefixes, the tokens that each row attends to, row after row,
+            `[keys]`; the last ones of a row are those that it computes. None: each row attends to
+            its own tokens.
+        cu_seqlens_keys: Where the keys of each row begin in `key_rows`, `[rows + 1]`;
+            `cu_seqlens_keys_cpu` the same on the host.
         sliding_window: Tokens that a token sees, itself included.
 
     Returns:
         `[1, tokens, heads, width]`, and no weights.
 
     Raises:
-        NotImplementedError: The model asks for something that is not known here.
+        NotImplementedError: The model asks for an option that is not supported here.
     """
     if asked := unknown(more):
         raise NotImplementedError(
-            f"packed rows know no {asked}, which {type(module).__name__} asks for: pad them instead, with "
-            "--set train.packed=false"
+            f"packed rows know no {asked}, which {type(module).__name__} asks for: "
+            "pad them instead, with --set train.packed=false"
         )
     ends, ends_cpu = cu_seqlens, cu_seqlens_cpu
     if key_rows is not None:
         assert cu_seqlens_keys is not None and cu_seqlens_keys_cpu is not None
         keys, values = (_Gather.apply(one, key_rows) for one in (keys, values))
         ends, ends_cpu = cu_seqlens_keys, cu_seqlens_keys_cpu
-    if asking.device.type == "cpu" or asking.dtype == torch.float32:
+    if query.device.type == "cpu" or query.dtype == torch.float32:
         sizes, key_sizes = cu_seqlens_cpu.diff().tolist(), ends_cpu.diff().tolist()
         return attention_by_row(
-            asking, keys, values, sizes, scaling, sliding_window, key_sizes
+            query, keys, values, sizes, scaling, sliding_window, key_sizes
         ), None
     from torch.nn.attention.varlen import varlen_attn
 
-    groups = asking.shape[1] // keys.shape[1]
-    found = varlen_attn(  # as many key heads as heads: with fewer it gives something else, and does not say so
-        asking[0].transpose(0, 1),
+    groups = query.shape[1] // keys.shape[1]
+    # With fewer key heads than heads, varlen_attn returns wrong results without an error.
+    found = varlen_attn(
+        query[0].transpose(0, 1),
         keys[0].transpose(0, 1).repeat_interleave(groups, 1),
         values[0].transpose(0, 1).repeat_interleave(groups, 1),
         cu_seqlens.to(torch.int32),
@@ -164,5 +170,5 @@ def packed(
         # Aligned at the bottom right: the last query of a row sees all of its keys.
         window_size=(-1 if sliding_window is None else sliding_window - 1, 0),
     )
-    assert isinstance(found, torch.Tensor)  # it was not asked for sums
+    assert isinstance(found, torch.Tensor)  # one result, as no sums were requested
     return found.unsqueeze(0), None

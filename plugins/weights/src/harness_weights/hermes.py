@@ -15,11 +15,11 @@ _CALL = re.compile(f"{OPEN}(.*?)(?:{CLOSE}|$)", re.DOTALL)
 
 
 def read_calls(text: str, drawn: Sequence[int]) -> tuple[str, list[dict[str, Any]]]:
-    """The words of a reply and its tool calls; all of it is words where one call is malformed.
+    """Return the text of a reply and its tool calls; with a malformed call, all of it is text.
 
     Args:
-        drawn: Token ids of prompt and reply. The calls' ids are made of them: unique in a conversation, the same in
-            every run.
+        drawn: Token ids of prompt and reply. The calls' ids are made from them: unique in a
+            conversation, the same in every run.
     """
     written_calls: list[tuple[str, str]] = []
     for written in _CALL.findall(text):
@@ -54,7 +54,7 @@ def numbered(calls: Sequence[tuple[str, str]], drawn: Sequence[int]) -> list[dic
 
 
 def for_template(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Messages as chat templates take them: arguments of tool calls as objects, where the API has text."""
+    """Return messages for chat templates: tool calls with objects, not text, as arguments."""
     return [
         {**message, "tool_calls": [_parsed(call) for call in message["tool_calls"]]}
         if message.get("tool_calls")
@@ -65,6 +65,6 @@ def for_template(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def _parsed(call: Mapping[str, Any]) -> dict[str, Any]:
     function = dict(call["function"])
-    with suppress(ValueError, RecursionError):  # what is no JSON is shown as it stands
+    with suppress(ValueError, RecursionError):  # text that is not JSON stays as it is
         function["arguments"] = json.loads(function["arguments"])
     return {**call, "function": function}

@@ -1,4 +1,4 @@
-"""Takes the files of a policy from Hugging Face, at one commit, with the hashes that are known here."""
+"""Fetch a policy's files from Hugging Face at one commit, and check their known hashes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from harness.policies.catalogue import Hub
 
 
 def download(hub: Hub, into: Path) -> Path:
-    """A folder with exactly the files of `hub`, their hashes checked.
+    """Return a folder with exactly the files of `hub`, their hashes checked.
 
     Raises:
-        EnvironmentProblem: Hugging Face (or `HF_ENDPOINT`) does not give them, or gives other ones; what reads it is
-            not installed.
+        EnvironmentProblem: Hugging Face (or `HF_ENDPOINT`) does not give them, or gives other ones;
+            or its client is not installed.
     """
     if find_spec("huggingface_hub") is None:
         raise EnvironmentProblem(
@@ -31,13 +31,13 @@ def download(hub: Hub, into: Path) -> Path:
             hub.model, revision=hub.commit, allow_patterns=wanted, local_dir=into, endpoint=at
         )
     except Exception as error:  # its errors, httpx's, the system's
-        said = str(error.__cause__ or error).strip().partition("\n")[0]
-        raise EnvironmentProblem(f"Hugging Face does not give {hub.pin} ({said})") from error
+        reason = str(error.__cause__ or error).strip().partition("\n")[0]
+        raise EnvironmentProblem(f"Hugging Face does not give {hub.pin} ({reason})") from error
     shutil.rmtree(into / ".cache", ignore_errors=True)
     for name, known in hub.files.items():
         if not (into / name).is_file() or file_hash(into / name) != known:
             raise EnvironmentProblem(
-                f"{name} of {hub.pin} came with another SHA-256 than the one known here, or not at all: it is damaged, "
-                "or not the same file. Nothing of it was kept"
+                f"{name} of {hub.pin} came with another SHA-256 than the one known here, "
+                "or not at all: it is damaged, or not the same file. Nothing of it was kept"
             )
     return into

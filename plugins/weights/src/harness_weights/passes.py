@@ -1,20 +1,23 @@
-"""Forward passes in which what is computed of a request depends on that request alone, to the last bit.
+"""Forward passes in which a request's results depend on that request alone, to the last bit.
 
-Sums of another order give other last bits, once in a million tokens another token, and then another training. A
-library chooses the order of a sum by the shapes and strides that it sees. So no operation on a request's numbers has a
-shape or a stride that depends on the other requests:
+A sum in another order has other last bits; once in a million tokens that gives another token, and
+then another training. A library chooses the order of a sum by the shapes and strides that it sees.
+So no operation on a request's numbers has a shape or a stride that depends on the other requests:
 
 - a prompt is read alone, in its own length;
-- a decode step is made of passes of `ROWS` rows, however many requests there are; rows without one idle along;
-- its products with weights are taken in blocks of `BLOCK` rows, and blocks without a request are left out;
-- its attention is taken row by row, each over its own length. The cache's strides are those of its capacity.
+- a decode step consists of passes of `ROWS` rows, however many requests there are; some rows idle;
+- its products with weights take blocks of `BLOCK` rows, and blocks without a request are left out;
+- its attention takes rows one by one, each over its own length. The cache's strides are those of
+  its capacity.
 
-What is left is where in a pass a row stands. Whether that makes a difference on this machine is tried at the start:
-equal rows must come out equal. Where they do not, the pass takes one thread, and if that is not enough, one row. So
-does a mixture of experts, whose products have as many rows as requests chose an expert.
+The position of a row in a pass remains. A trial at the start shows whether it makes a difference on
+this machine: equal rows must have equal results. If they do not, the pass uses one thread, and if
+that is not enough, one row. So does a mixture of experts, because its products have one row for
+each request that chose an expert.
 
-Of a small model two prompts are read at once, and two passes made, in lanes with a share of the threads each: one alone
-does not fill two cores, and threads that wait for a small product's other half spin in everybody's way.
+A small model reads two prompts and makes two passes at once, in lanes with a share of the threads
+each. One lane alone does not fill two cores, and threads that wait for the other half of a small
+product spin and slow down all others.
 """
 
 from __future__ import annotations
@@ -44,9 +47,10 @@ _Made = TypeVar("_Made")
 ROWS = 32
 """Rows of a pass."""
 LANES = 2
-"""Prompts read, and passes made, at once, by a share of the threads each, whoever else is there."""
+"""Prompts or passes at once, each with a share of the threads, independent of other requests."""
 SMALL = 32_000_000
-"""Parameters of the largest model that has lanes. A larger one has one of all threads: weights are read once."""
+"""Parameters of the largest model with two lanes. A larger one has one lane of all threads, so
+that weights are read once."""
 BLOCK = 16
 """Rows of a product with weights, and of sampling."""
 TRIAL = 70
@@ -69,21 +73,21 @@ def _attention(
     """Attention of a prompt, or, where the cache gives itself, of one new token a row."""
     if asked := unknown(options):
         raise NotImplementedError(
-            f"{type(module).__name__} asks for {asked}, which harness's policy server does not compute: serve this "
-            "model with another server, and name it with --endpoint"
+            f"{type(module).__name__} asks for {asked}, which harness's policy server does not "
+            "compute: serve this model with another server, and name it with --endpoint"
         )
     if isinstance(key, _Step):
         return key.attend(query, scaling, sliding_window), None
     return attend(query, key, value, scaling, sliding_window).transpose(1, 2), None
 
 
-# No mask is registered beside it: transformers then makes none.
+# No mask is registered with it: transformers then makes none.
 AttentionInterface.register(ATTENTION, _attention)
 
 
 @dataclass(frozen=True)
 class Read:
-    """What reading a prompt gave: logits of the next token, [1, vocabulary]; keys and values of each layer."""
+    """Results of reading a prompt: the next token's logits, [1, vocabulary]; each layer's cache."""
 
     logits: torch.Tensor
     layers: list[tuple[torch.Tensor, torch.Tensor]]
@@ -116,7 +120,7 @@ class _Prompt(_Layer):
 
 
 class _Seats:
-    """A layer's keys and values, [seats, key heads, positions, width]; memory is taken as they are written."""
+    """A layer's keys and values, [seats, key heads, positions, width], in lazily taken memory."""
 
     keys: torch.Tensor
     values: torch.Tensor
@@ -143,12 +147,12 @@ class _Seats:
 
 @dataclass(frozen=True)
 class _Some:
-    """Requests of a pass, whose seats follow each other.
+    """Requests of a pass in consecutive seats.
 
     Attributes:
         first: The first seat.
         lengths: Positions of each, the new token's included.
-        seats: Where each writes its new token, [requests]; `positions` alike.
+        seats: Each request's seat for its new token, [requests]; `positions` alike.
     """
 
     first: int
@@ -163,7 +167,7 @@ class _Some:
 
 
 class _Step(_Layer):
-    """A layer's cache in a pass: takes the new tokens' keys and values, and attends to those of their seats."""
+    """A layer's cache in a pass: stores new keys and values, and attends to those of each seat."""
 
     def __init__(self, seats: _Seats, some: _Some) -> None:
         super().__init__()
@@ -201,12 +205,13 @@ def _one_thread() -> Iterator[None]:
 
 
 class Passes:
-    """A model's passes; all of them, and `settle`, asked for in one thread, since OpenMP's threads belong to it.
+    """A model's passes. Call them and `settle` in one thread, which owns OpenMP's threads.
 
     Args:
-        model: A causal LM in evaluation mode, on the CPU. Its attention and its linear layers are made ours.
-        seats: Requests whose keys and values are kept at once.
-        positions: Of the longest request.
+        model: A causal LM in evaluation mode, on the CPU. Its attention and its linear layers are
+            replaced.
+        seats: Requests that hold keys and values at once.
+        positions: Positions of the longest request.
     """
 
     def __init__(self, model: Any, seats: int, positions: int) -> None:
@@ -216,7 +221,7 @@ class Passes:
         self.rows = 1 if mixture else ROWS
         self._small = model.num_parameters() <= SMALL
         self._lanes: list[ThreadPoolExecutor] | None = None
-        """Those beside the thread that asks."""
+        """The lanes other than the calling thread."""
         self._here = threading.local()
         """In each lane, `some`: the pass under way."""
         seats = max(seats, ROWS * LANES)
@@ -256,14 +261,15 @@ class Passes:
     def step(
         self, tokens: Sequence[int], positions: Sequence[int]
     ) -> list[tuple[int, torch.Tensor]]:
-        """Logits after one more token of each request, from the first seat on.
+        """Return the logits after one more token of each request, from the first seat on.
 
         Args:
-            tokens: The new token of each.
-            positions: Where it stands in its sequence.
+            tokens: The new token of each request.
+            positions: The token's position in its sequence.
 
         Returns:
-            Of each pass how many requests it has, and logits `[rows, vocabulary]`, of which the first are theirs.
+            For each pass its number of requests, and logits `[rows, vocabulary]` that begin with
+            theirs.
         """
         requests = self._divided(len(tokens))
         ends = list(accumulate(requests))
@@ -300,7 +306,7 @@ class Passes:
         return found
 
     def settle(self) -> None:
-        """Divide the threads among the lanes and see to it that equal rows come out equal; before any seat is taken."""
+        """Divide threads among lanes and make equal rows give equal results, before any seat is used."""
         if self._lanes is not None:
             return
         self._lanes = []
@@ -324,9 +330,7 @@ class Passes:
             ThreadPoolExecutor(1, "lane", torch.set_num_threads, (threads,)) for _ in range(others)
         ]
         for lane in self._lanes:
-            lane.submit(
-                int
-            ).result()  # what a lane is told is also what threads begin with that come later
+            lane.submit(int).result()  # a lane's setting also applies to threads that start later
         torch.set_num_threads(threads)
 
     @property

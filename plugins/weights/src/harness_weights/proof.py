@@ -1,8 +1,8 @@
-"""Whether an exported folder answers as the policy that was trained: greedy answers, token by token.
+"""Verify that an exported folder answers as the trained policy: greedy answers, token by token.
 
-The trained policy comes from its trainer in fp32, adapters beside their base: none of what made the folder (verl's
-merger, the merge of adapters, bf16) takes part in it.
-`python -m harness_weights.proof FOLDER` is the vLLM side, in a process of its own so that its memory is free after it.
+The trained policy comes from its trainer in fp32 with separate adapters, independent of the export
+(verl's merger, the merge of adapters, bf16). `python -m harness_weights.proof FOLDER` is the vLLM
+side, in a process of its own so that its memory is free afterwards.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ from harness.results.folder import RunFolder
 Engine = Literal["transformers", "vllm"]
 
 NEAR_TIE = 0.05
-"""Nats. Where the trained policy, in fp32 or in bf16, prefers its own token by no more, rounding explains another."""
+"""Nats. If the trained policy, in fp32 or bf16, prefers its own token by at most this, rounding
+explains another token."""
 
 
 def choose_engine(engine: Engine | None) -> Engine:
-    """The engine asked for; by default vLLM where it is installed and there is a GPU.
+    """Return the requested engine; by default vLLM where it is installed and there is a GPU.
 
     Raises:
-        EnvironmentProblem: vLLM is asked for and cannot run here.
+        EnvironmentProblem: vLLM is requested and cannot run here.
     """
     able = find_spec("vllm") is not None and resolve_device("auto") == "cuda"
     if engine == "vllm" and not able:
@@ -75,7 +76,8 @@ def recorded_prompts(folder: RunFolder, count: int) -> list[list[int]]:
     prompts = list(dict.fromkeys(tuple(row["prompt_ids"]) for row in rows if row["phase"] == "val"))
     if not prompts:
         raise UserError(
-            f"{folder.path} has no recorded validation prompts: --verify needs rollout.keep_transitions"
+            f"{folder.path} has no recorded validation prompts: "
+            "--verify needs rollout.keep_transitions"
         )
     count = min(count, len(prompts))
     return [list(prompts[index * len(prompts) // count]) for index in range(count)]
@@ -89,12 +91,12 @@ def compare_answers(
     engine: Engine,
     memory: float,
 ) -> Proof:
-    """Greedy answers of an exported folder beside those of the trained policy.
+    """Compare the greedy answers of an exported folder with those of the trained policy.
 
     Args:
         trained: The model as it was trained, in fp32, on the CPU.
         prompts: Token ids.
-        limit: Tokens of an answer.
+        limit: Most tokens of an answer.
         memory: Share of a GPU's memory that vLLM may take.
     """
     import torch
@@ -153,8 +155,9 @@ def refuse_other_answers(proof: Proof) -> None:
     if wrong:
         worst = max(wrong, key=_preferred)
         raise RunFailed(
-            f"the exported folder is not the trained policy: {len(wrong)} of {proof['prompts']} answers in "
-            f"{proof['engine']} differ by more than rounding, the worst by {_preferred(worst):g} nats at token "
+            f"the exported folder is not the trained policy: {len(wrong)} of {proof['prompts']} "
+            f"answers in {proof['engine']} differ by more than rounding, "
+            f"the worst by {_preferred(worst):g} nats at token "
             f"{worst['place']} of answer {worst['prompt']} (all in export.json)"
         )
 
@@ -186,7 +189,7 @@ def _greedy(
     import torch
     from transformers import GenerationConfig
 
-    # Not the folder's own: some hold a repetition penalty, which neither trainer nor validation applies.
+    # Not the folder's own: some hold a repetition penalty, which training and validation lack.
     plain = GenerationConfig(
         max_new_tokens=limit, do_sample=False, eos_token_id=stops, pad_token_id=stops[0]
     )
@@ -201,7 +204,10 @@ def _greedy(
 
 
 def _to_stop(ids: list[int], stops: list[int]) -> list[int]:
-    """Up to the first stop token, all of which count as one; an engine may leave it out of what it returns."""
+    """Return the ids up to the first stop token. All stop tokens count as one.
+
+    An engine may leave the stop token out of its result.
+    """
     return [
         *ids[: next((place for place, token in enumerate(ids) if token in stops), len(ids))],
         stops[0],
@@ -226,9 +232,9 @@ def _vllm(exported: Path, job: dict[str, Any]) -> list[list[int]]:
         command = [sys.executable, "-m", "harness_weights.proof", str(exported), str(paper)]
         done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace")
         if done.returncode != 0:
-            told = "\n".join(line for line in done.stderr.splitlines() if "Error" in line)
+            errors = "\n".join(line for line in done.stderr.splitlines() if "Error" in line)
             raise RunFailed(
-                f"vLLM did not answer from {exported}: {last_line(told or done.stderr)[:300]}"
+                f"vLLM did not answer from {exported}: {last_line(errors or done.stderr)[:300]}"
             )
         answers: list[list[int]] = json.loads(paper.read_text())
         return answers

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 ALWAYS_ALLOWED = frozenset({"enable_thinking", "thinking", "reasoning_effort"})
-"""Arguments of chat templates that many templates have; one that does not read them ignores them."""
+"""Arguments that many chat templates have; a template that does not read them ignores them."""
 MAX_ARGUMENT_CHARS = 200
 """Longest text of an argument of the chat template."""
 LARGEST_SEED = 2**64 - 1
@@ -69,10 +69,10 @@ def text_size(value: Any, most: int) -> int:
 
 
 def template_arguments(tokenizer: Any) -> frozenset[str]:
-    """Return the names of arguments that the tokenizer's chat template may be given by a request.
+    """Return the names of arguments that a request may give to the tokenizer's chat template.
 
-    These are the variables that the template reads, without those that the server sets and the arguments of
-    `apply_chat_template`, which include a template.
+    These are the variables that the template reads, without those that the server sets and without
+    the arguments of `apply_chat_template`, which include a template.
     """
     own = set(inspect.signature(tokenizer.apply_chat_template).parameters)
     own |= {"messages", *getattr(tokenizer, "special_tokens_map", {})}
@@ -177,4 +177,5 @@ FIELDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "chat_template_kwargs": (lambda value: isinstance(value, dict), "an object"),
 }
-"""Fields that the server reads: what fits, and how an error message says it. A missing field or null always fits."""
+"""Fields that the server reads, each with its check and its description in error messages. A
+missing field or null always fits."""

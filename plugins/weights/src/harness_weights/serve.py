@@ -1,4 +1,4 @@
-"""Serves a policy for as long as a `with` block lasts: harness's own server on a CPU, vLLM on a GPU.
+"""Serve a policy for the length of a `with` block: by harness's server on a CPU, vLLM on a GPU.
 
 Run as a program it becomes vLLM's server: `python -m harness_weights.serve PARENT_PID OPTIONS...`.
 """
@@ -45,7 +45,10 @@ def served(
     name: str = "",
     key: str = "",
 ) -> Iterator[str]:
-    """`harness.policies.servers.Server`: our own server on `cpu`, which reads Hermes and Qwen2.5-Coder, else vLLM."""
+    """Serve as `harness.policies.servers.Server`, on `cpu` with harness's own server, else vLLM.
+
+    Harness's server reads tool calls of Hermes and Qwen2.5-Coder.
+    """
     environment = {**os.environ, "VLLM_NO_USAGE_STATS": "1", "TOKENIZERS_PARALLELISM": "false"}
     environment.setdefault("VLLM_HOST_IP", "127.0.0.1")  # where the engine's processes meet
     keyed = KEY if device == "cpu" else "VLLM_API_KEY"
@@ -122,7 +125,7 @@ def _vllm(
 
 
 def _cache(model: str, max_length: int) -> list[str]:
-    """Return vLLM's options that bound its cache of keys and values, so that several processes can share a GPU.
+    """Return vLLM's options for a limited key/value cache, so that processes can share a GPU.
 
     Args:
         max_length: Tokens of one conversation, prompt and response together.
@@ -135,7 +138,7 @@ def _cache(model: str, max_length: int) -> list[str]:
         return []
     conversation = max_length * values * KEY_AND_VALUE * BYTES_OF_BF16
     cache = max(conversation, min(SEATS * conversation, LARGEST_CACHE))
-    # vLLM ignores the share where the bytes are given, but refuses to start unless that share is free.
+    # vLLM ignores the share if the bytes are given, but does not start unless that share is free.
     return ["--kv-cache-memory-bytes", str(cache), "--gpu-memory-utilization", "0.1"]
 
 
@@ -222,7 +225,7 @@ def _free_port() -> int:
 
 
 def main() -> None:
-    """Become vLLM's server, which is told to end (SIGTERM, so that it ends its engine too) when the parent does."""
+    """Become vLLM's server, which gets SIGTERM and ends its engine too when the parent ends."""
     parent, *options = sys.argv[1:]
     die_with_parent(signal.SIGTERM)  # outlasts the exec
     if os.getppid() != int(parent):  # it died before that line

@@ -1,8 +1,9 @@
-"""A policy server for machines without a GPU: an OpenAI-compatible endpoint around `decoder.Decoder`.
+"""A policy server for machines without a GPU: an OpenAI-compatible endpoint over `Decoder`.
 
-It answers `return_token_ids` and `logprobs` as vLLM does, and reads tool calls in the Hermes form (`hermes`) or in
-Qwen2.5-Coder's (`harness.tool_calls`). Response ids are random, never reused.
-`python -m harness_weights.server MODEL [LENGTH [PORT [NAME [PARSER]]]]` serves one and prints its address.
+It answers `return_token_ids` and `logprobs` as vLLM does, and reads tool calls in the Hermes form
+(`hermes`) or in Qwen2.5-Coder's (`harness.tool_calls`). Response ids are random, never reused.
+`python -m harness_weights.server MODEL [LENGTH [PORT [NAME [PARSER]]]]` serves one and prints its
+address.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ CHAR_BYTES = 12
 MAX_MESSAGE_CHARS = 500
 """Longest message of an error, which may quote the request."""
 INLINE_CHARS = 2**14
-"""Prompts up to here are tokenised on the event loop: in a few milliseconds, about what a thread would cost."""
+"""Longest prompt that is tokenised on the event loop: a thread would cost about as much time."""
 
 
 class PolicyServer:
@@ -66,8 +67,9 @@ class PolicyServer:
         response_length: Tokens of a response where a request names no limit.
         max_length: Prompt and response together, in tokens.
         name: What the model is called; by default its path.
-        key: What callers have to say; empty: nothing.
-        parser: `qwen2_5_coder` for calls in that form, any other name for Hermes; by default as the policy's name says.
+        key: Key that callers must send; none is required if empty.
+        parser: `qwen2_5_coder` for calls in that form, any other name for Hermes; by default chosen
+            by the policy's name.
     """
 
     def __init__(
@@ -112,7 +114,7 @@ class PolicyServer:
             number for number, token in added.items() if token.special and token.content not in tags
         }
         self._template_arguments = template_arguments(self.tokenizer)
-        # A token stands for no more characters than its longest name has bytes, so more text cannot fit.
+        # No token has more characters than the longest name has bytes, so longer text cannot fit.
         longest_token = max(map(len, self.tokenizer.get_vocab()), default=1)
         self._max_chars = max(MIN_CHARS, max_length * longest_token)
         self._max_body = min(MAX_BODY_BYTES, SPARE_BODY_BYTES + CHAR_BYTES * self._max_chars)
@@ -135,7 +137,7 @@ class PolicyServer:
     async def sample(
         self, prompt_ids: list[int], limit: int, sampling: dict[str, Any]
     ) -> Generation:
-        """Token ids in, token ids and log-probabilities out. `sampling`: `temperature`, `top_p`, `seed`."""
+        """Return token ids and log-probabilities; `sampling` has `temperature`, `top_p`, `seed`."""
         from harness_weights.decoder import Generation
 
         loop = asyncio.get_running_loop()
@@ -330,7 +332,7 @@ def _json(body: dict[str, Any], status: int = 200) -> Response:
 
 
 def _refused(message: str, field: str | None = None, code: str | int = 400) -> Response:
-    """Answer 400 in OpenAI's form, whose `param` is the field."""
+    """Answer 400 in OpenAI's form, with the field as its `param`."""
     error = {
         "message": message,
         "type": "invalid_request_error",

@@ -1,7 +1,8 @@
-"""Reads why vLLM's engine did not start from its log, and says what to do.
+"""Find the cause in vLLM's log when its engine did not start, and give advice.
 
 vLLM ends with "Engine core initialization failed. See root cause above", which names no cause.
-Source of the messages: vLLM 0.24.0, `v1/worker/utils.py`, `v1/worker/gpu_worker.py` and `v1/core/kv_cache_utils.py`.
+Source of the messages: vLLM 0.24.0, `v1/worker/utils.py`, `v1/worker/gpu_worker.py` and
+`v1/core/kv_cache_utils.py`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ LINES_OF_A_START = 4000
 OPTION = "verl.actor_rollout_ref.rollout.engine_kwargs.vllm.kv_cache_memory_bytes"
 SHARE = "verl.actor_rollout_ref.rollout.gpu_memory_utilization"
 REMEDY = (
-    f"To let processes share a GPU, give each a cache of a fixed size (--set {OPTION}=5000000000) and a small share of the "
+    "To let processes share a GPU, give each a cache of a fixed size "
+    f"(--set {OPTION}=5000000000) and a small share of the "
     f"memory (--set {SHARE}=0.1), or start one after the other"
 )
 REMEDY_OF_A_SERVER = (
@@ -26,32 +28,40 @@ REMEDY_OF_A_SERVER = (
     "or start servers one after the other"
 )
 """For a server that takes no options of verl."""
-SMALLER = f"Give it more memory (--set {SHARE}=0.8), or shorten prompts and answers (sampling.max_prompt_tokens)"
+SMALLER = (
+    f"Give it more memory (--set {SHARE}=0.8), "
+    "or shorten prompts and answers (sampling.max_prompt_tokens)"
+)
 
 _TAKEN = re.compile(
-    r"Free memory on device ?(?P<device>\S*) \((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\) on startup is less than desired "
+    r"Free memory on device ?(?P<device>\S*) \((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\) "
+    r"on startup is less than desired "
     r"GPU memory utilization \((?P<share>[\d.]+), (?P<wanted>[\d.]+) GiB\)"
 )
 _CHANGED = re.compile(
-    r"Error in memory profiling\. Initial free memory (?P<before>[\d.]+) GiB, current free memory (?P<after>[\d.]+) GiB"
+    r"Error in memory profiling\. Initial free memory (?P<before>[\d.]+) GiB, "
+    r"current free memory (?P<after>[\d.]+) GiB"
 )
 _NO_CACHE = re.compile(r"No available memory for the cache blocks")
 _SHORT_CACHE = re.compile(
-    r"GiB KV cache is needed, which is larger than the available KV cache memory \((?P<free>[\d.]+) GiB\)"
+    r"GiB KV cache is needed, which is larger than the available KV cache memory "
+    r"\((?P<free>[\d.]+) GiB\)"
 )
 _OUT_OF_MEMORY = re.compile(r"CUDA out of memory|OutOfMemoryError")
 
 
 def _taken(found: re.Match[str], remedy: str) -> str:
     return (
-        f"the GPU had {found['free']} of {found['total']} GiB free when vLLM started, and vLLM asked for "
-        f"{found['wanted']} GiB (gpu_memory_utilization {found['share']}): other processes use this GPU. {remedy}"
+        f"the GPU had {found['free']} of {found['total']} GiB free when vLLM started, "
+        f"and vLLM requested {found['wanted']} GiB (gpu_memory_utilization {found['share']}): "
+        f"other processes use this GPU. {remedy}"
     )
 
 
 def _changed(found: re.Match[str], remedy: str) -> str:
     return (
-        f"while vLLM measured how much memory it needs, another process gave memory of this GPU back (free before: "
+        "while vLLM measured how much memory it needs, "
+        "another process gave memory of this GPU back (free before: "
         f"{found['before']} GiB, after: {found['after']} GiB). {remedy}"
     )
 
@@ -61,7 +71,10 @@ def _no_cache(found: re.Match[str], remedy: str) -> str:
 
 
 def _short_cache(found: re.Match[str], remedy: str) -> str:
-    return f"vLLM's cache of {found['free']} GiB does not hold one conversation of the longest allowed length. {SMALLER}"
+    return (
+        f"vLLM's cache of {found['free']} GiB does not hold one conversation of the longest "
+        f"allowed length. {SMALLER}"
+    )
 
 
 def _out_of_memory(found: re.Match[str], remedy: str) -> str:
@@ -78,11 +91,12 @@ _CAUSES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], str], str]], ...]
 
 
 def start_failure(log: str, remedy: str = REMEDY) -> str | None:
-    """Return why vLLM's engine did not start and what to do, in one line; None where the log does not say so.
+    """Return why vLLM's engine did not start, with advice, in one line; None for other logs.
 
     Args:
-        log: What vLLM wrote, or a program that started it. Only its last lines count, since a log may hold earlier starts.
-        remedy: What lets several processes share a GPU.
+        log: Output of vLLM, or of a program that started it. Only its last lines count, since a log
+            may hold earlier starts.
+        remedy: Advice for several processes that share a GPU.
     """
     lines = log.splitlines()
     if START_FAILED not in "\n".join(lines[-LAST_LINES:]):

@@ -23,10 +23,10 @@ from harness.tool_calls import read_calls, read_partly
 
 
 class QwenCoderToolParser(ToolParser):
-    """Reads calls as JSON in the text, in a code fence, or between `<tool_call>` or `<tools>` tags."""
+    """Reads calls as JSON in text, a code fence, or `<tool_call>` or `<tools>` tags."""
 
     def adjust_request(self, request: Any) -> Any:
-        """Return the request with special tokens left in its text: some tokenizers have the tags as such."""
+        """Keep special tokens in the text of a request: some tokenizers have the tags as such."""
         request = super().adjust_request(request)
         if request.tools and request.tool_choice != "none":
             request.skip_special_tokens = False

@@ -1,4 +1,4 @@
-"""Names our tool parsers to vLLM, which calls `register` by the entry point group `vllm.general_plugins`."""
+"""Register harness's tool parsers with vLLM through the entry points `vllm.general_plugins`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from harness.tool_calls import QWEN_CODER
 def register() -> None:
     """Make the parser of Qwen2.5-Coder's tool calls known to vLLM by name; safe to repeat.
 
-    verl starts vLLM's application without loading the file that `--tool-parser-plugin` names, so the name comes this way.
+    verl starts vLLM's application without loading the file that `--tool-parser-plugin` names, so
+    the plugin registers the name.
     """
     child = multiprocessing.parent_process() is not None
     if child and not multiprocessing.current_process().name.startswith("ApiServer"):

@@ -1,4 +1,4 @@
-"""Commands that bring, show and write weights; `harness` lists them beside its own."""
+"""Commands that fetch, show and write weights; `harness` lists them with its own."""
 
 from __future__ import annotations
 

@@ -103,6 +103,7 @@ def _show(written: Exported) -> None:
     if proof := written.get("verified"):
         gap = max((one["gap_nats"] for one in proof["differences"]), default=0.0)
         out.print(
-            f"{percent(proof['identical'])} of {proof['prompts']} greedy answers in {proof['engine']} are the trained "
-            f"policy's, token by token; largest gap at a first difference: {gap:g} nats"
+            f"{percent(proof['identical'])} of {proof['prompts']} greedy answers in "
+            f"{proof['engine']} are the trained policy's, token by token; "
+            f"largest gap at a first difference: {gap:g} nats"
         )

