@@ -168,7 +168,8 @@ def harness_rewards() -> list[RewardSpec]:
         RewardSpec(
             "bird_accuracy",
             "harness_sql.rewards.bird:BirdAccuracy",
-            "BIRD's execution accuracy: 1 where the query returns the same set of rows as the gold, else 0",
+            "BIRD's execution accuracy: "
+            "1 where the query returns the same set of rows as the gold, else 0",
         ),
         _graded(
             "bird_soft_f1",
@@ -178,7 +179,8 @@ def harness_rewards() -> list[RewardSpec]:
         RewardSpec(
             "bird_r_ves",
             "harness_sql.rewards.bird:BirdRVes",
-            "BIRD's R-VES: a right query is paid by its time beside the gold's, which no second run gives again",
+            "BIRD's R-VES: a right query is paid by its time relative to the gold's, "
+            "which no second run gives again",
             high=math.sqrt(1.25),
             parts=("right",),
         ),
@@ -196,7 +198,8 @@ def harness_rewards() -> list[RewardSpec]:
         _graded(
             "facts",
             "harness_sql.rewards.facts:Facts",
-            "share of the gold answer's numbers and names that an answer in words states, less numbers made up",
+            "share of the gold answer's numbers and names that an answer in words states, "
+            "less numbers made up",
             parts=("recall", "precision"),
         ),
         _graded(

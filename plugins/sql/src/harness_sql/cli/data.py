@@ -31,7 +31,8 @@ OutOption = Annotated[
     Path | None,
     typer.Option(
         "--out",
-        help="Prepared folder; default harness/TASK_SET in the cache folder, or what $VERL_SPIDER_DATA_DIR "
+        help="Prepared folder; default harness/TASK_SET in the cache folder, "
+        "or what $VERL_SPIDER_DATA_DIR "
         "(spider) and $HARNESS_BIRD_DATA_DIR (bird) name.",
     ),
 ]
@@ -152,15 +153,19 @@ def _detectable(seeds: int, sizes: Sequence[int]) -> float:
 
 
 def _print_detectable(split: str, sizes: Sequence[int], detectable: Mapping[int, float]) -> None:
-    said = [
+    differences = [
         f"{100 * difference:.1f} points with {seeds} trainings an arm"
         if difference < 1
         else f"nothing with {seeds} trainings an arm"
         for seeds, difference in detectable.items()
     ]
-    say(f"smallest detectable difference on {split} (questions: {sum(sizes):,}): {', '.join(said)}")
     say(
-        f"  (power {POWER:g}, alpha {ALPHA:g}, half of the answers right, no luck but that of single answers; "
+        f"smallest detectable difference on {split} (questions: {sum(sizes):,}): "
+        f"{', '.join(differences)}"
+    )
+    say(
+        f"  (power {POWER:g}, alpha {ALPHA:g}, half of the answers right, "
+        "no luck but that of single answers; "
         "`harness power` reckons with that of trainings and databases, once there are runs)"
     )
 
@@ -169,7 +174,8 @@ def _print_check(report: checking.Report, skip_bad: bool) -> None:
     names = ", ".join(report.files.values())
     databases = f"{report.databases} database{'s' if report.databases != 1 else ''}"
     say(
-        f"{names}: {report.questions:,} good questions over {databases}, {report.gold_queries:,} with a gold query"
+        f"{names}: {report.questions:,} good questions over {databases}, "
+        f"{report.gold_queries:,} with a gold query"
     )
     counts = ", ".join(f"{split} {sum(report.sizes(split)):,}" for split in report.clusters)
     if counts:
@@ -218,7 +224,8 @@ def spider(
     source: Annotated[
         Path,
         typer.Argument(
-            help="Spider, Spider-Syn, -Realistic or -DK: archive (.zip), folder, or file of questions."
+            help="Spider, Spider-Syn, -Realistic or -DK: archive (.zip), folder, "
+            "or file of questions."
         ),
     ],
     databases: DatabasesOption = None,
@@ -309,7 +316,8 @@ def verify(
         result = others[name].verify(folder)
     else:
         raise TaskSetError(
-            f"task set {name!r} has no data to verify. Use one of: {', '.join([*layouts(), *others])}; "
+            f"task set {name!r} has no data to verify. "
+            f"Use one of: {', '.join([*layouts(), *others])}; "
             f"{_BUNDLED_NAMES} check themselves when loaded"
         )
     if as_json:
@@ -339,7 +347,8 @@ def _print_report(report: Report, as_json: bool) -> None:
     for name, part in report.parts.items():
         say(
             f"  {name}: {part.questions:,} questions, {part.runnable:,} with their database, "
-            f"{part.gold_empty:,} with an empty gold result, {len(part.gold_failed)} whose gold query fails"
+            f"{part.gold_empty:,} with an empty gold result, "
+            f"{len(part.gold_failed)} with a gold query that fails"
         )
     if report.missing:
         lost = {

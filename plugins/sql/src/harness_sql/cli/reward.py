@@ -37,7 +37,8 @@ def audit(
     labels: Annotated[
         Path | None,
         typer.Option(
-            help="Graded answers to compare a judge with: JSON lines with question, answer, gold, label."
+            help="Graded answers to compare a judge with: "
+            "JSON lines with question, answer, gold, label."
         ),
     ] = None,
     margin: Annotated[
@@ -98,12 +99,12 @@ def _audit_judge(
         )
     agreement = _agreement(graded, values) if graded else None
     failed = [row for row in rows if not row.holds]
-    told = all(one.told_apart(margin) for one in honest)
-    status = 0 if told and not failed else 1
+    distinguishes = all(one.told_apart(margin) for one in honest)
+    status = 0 if distinguishes and not failed else 1
     if as_json:
         document = {
             "honest": [{"right": one.right, "wrong": one.wrong} for one in honest],
-            "told_apart": told,
+            "told_apart": distinguishes,
             "attacks": [{**asdict(row), "holds": row.holds} for row in rows],
             "agreement": agreement,
         }
@@ -117,9 +118,11 @@ def _audit_judge(
         table.add_row(f"right: {case.right}", f"{one.right:g}")
         table.add_row(f"wrong: {case.wrong}", f"{one.wrong:g}")
     for row in rows:
-        said = "" if row.holds else f"NOT JUDGED: {row.reason}" if row.value is None else "SUCCEEDS"
+        result = (
+            "" if row.holds else f"NOT JUDGED: {row.reason}" if row.value is None else "SUCCEEDS"
+        )
         table.add_row(
-            row.attack, "-" if row.value is None else f"{row.value:g}", f"{row.gain:+g}", said
+            row.attack, "-" if row.value is None else f"{row.value:g}", f"{row.gain:+g}", result
         )
     results().print(table)
     found = sum(row.value is not None for row in failed)
@@ -127,9 +130,10 @@ def _audit_judge(
         f"{found} of {len(rows)} attacks gain more than {margin:g} over an honest wrong answer, "
         f"{len(failed) - found} were not judged."
     )
-    if not told:
+    if not distinguishes:
         results().print(
-            f"The judge does not tell right from wrong: a right answer gains no more than {margin:g} over a wrong one. "
+            "The judge does not tell right from wrong: "
+            f"a right answer gains no more than {margin:g} over a wrong one. "
             "Another model or rubric may."
         )
     for name, measure in (agreement or {}).items():

@@ -128,12 +128,15 @@ def check_tools(config: Config, as_json: bool) -> None:
 
 def _print(config: Config, offer: Offer) -> None:
     say(
-        f"{config.task.name}: {', '.join(f'{split} {count:,}' for split, count in offer.counts.items())} questions"
+        f"{config.task.name}: "
+        f"{', '.join(f'{split} {count:,}' for split, count in offer.counts.items())} questions"
     )
     for tool in offer.tools:
         first = " ".join(tool.description.split())
-        said = first if len(first) <= _SHOWN else f"{first[: _SHOWN - 1]}…"
-        say(f"tool {tool.name}({', '.join(tool.arguments)}), of {tool.tasks:,} questions: {said}")
+        summary = first if len(first) <= _SHOWN else f"{first[: _SHOWN - 1]}…"
+        say(
+            f"tool {tool.name}({', '.join(tool.arguments)}), of {tool.tasks:,} questions: {summary}"
+        )
         if tool.problem:
             say(f"broken: tool {tool.name}: {tool.problem}")
     for error, ids in offer.gold_failed.items():

@@ -43,7 +43,8 @@ _UNSTRUCTURED = frozenset({400, 415, 422, 501})
 """Status codes with which endpoints reject an unknown `response_format`."""
 _AGAIN = frozenset({408, 409, 425, 429})
 _HIDDEN = re.compile(
-    r"[<>&\x7f-\x9f\u00ad\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\U000e0000-\U000e0fff]"
+    r"[<>&\x7f-\x9f\u00ad\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff"
+    r"\U000e0000-\U000e0fff]"
 )
 """Characters that could forge the markers, and invisible characters."""
 _FENCED = re.compile(r"```(?:json)?\n(.*)\n```", re.DOTALL)
@@ -89,7 +90,8 @@ def grades_of(text: object, criteria: Sequence[str]) -> dict[str, float]:
         raise ValueError(f"the reply is not JSON ({error.msg})") from error
     if not fits(found, criteria):
         raise ValueError(
-            f"the reply is not a number from 0 to 1 for each of {', '.join(criteria)}: {text!r:.120}"
+            f"the reply is not a number from 0 to 1 for each of {', '.join(criteria)}: "
+            f"{text!r:.120}"
         )
     return {name: float(found[name]) for name in criteria}
 
@@ -186,12 +188,12 @@ class JudgeClient:
         self._structured = structured
         usage: dict[str, int] = {}
         try:
-            said = answer.json()
+            reply = answer.json()
             usage = {
-                name: int((said.get("usage") or {}).get(name) or 0)
+                name: int((reply.get("usage") or {}).get(name) or 0)
                 for name in ("prompt_tokens", "completion_tokens")
             }
-            choice = said["choices"][0]
+            choice = reply["choices"][0]
             if choice.get("finish_reason") == "length":
                 raise ValueError("the reply was cut off: raise max_tokens")
             grades = grades_of(choice["message"]["content"], self._criteria)
@@ -249,8 +251,8 @@ class JudgeClient:
         return _Again(why, wait_s if wait_s >= 0 else None)
 
     def _unjudged(self, why: str) -> Unjudged:
-        said = " ".join(f"the judge {self._model}: {why}".split())
-        return Unjudged(said.replace(self._key, "***") if self._key else said)
+        message = " ".join(f"the judge {self._model}: {why}".split())
+        return Unjudged(message.replace(self._key, "***") if self._key else message)
 
 
 def _schema(criteria: Sequence[str]) -> dict[str, Any]:

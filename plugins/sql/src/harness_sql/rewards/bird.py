@@ -135,7 +135,8 @@ class BirdAccuracy(_BirdReward):
             return 1.0, "the same set of rows"
         return (
             0.0,
-            f"{len(expected - found)} of gold's {len(expected)} rows missing, {len(found - expected)} others",
+            f"{len(expected - found)} of gold's {len(expected)} rows missing, "
+            f"{len(found - expected)} others",
         )
 
 

@@ -20,7 +20,10 @@ class OfQueries:
         """Refuse a task that has an answer in words and no query to execute."""
         if task.data.get(GOLD_IS, "query") == "query":
             return ""
-        return "it has an answer but no gold query. Add one, or name a reward that judges answers: --set reward.name=NAME"
+        return (
+            "it has an answer but no gold query. "
+            "Add one, or name a reward that judges answers: --set reward.name=NAME"
+        )
 
     async def score(self, task: Task, attempt: Attempt) -> Verdict:
         """Return the verdict, unscored if gold or the database fails."""

@@ -20,7 +20,8 @@ MAX_ANSWER_CHARS = 20_000
 _SEPARATOR = re.compile(r"(?<!\d),|,(?!\d{3}(?!\d))|[、;\n]")
 """Separator of gold's items. A comma that groups digits is not a separator."""
 _NUMBER = re.compile(
-    r"(?<![a-z0-9_.])([-−+]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?)(?:\s?(%|万|亿|(?:thousand|million|billion)\b))?"
+    r"(?<![a-z0-9_.])([-−+]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?)"
+    r"(?:\s?(%|万|亿|(?:thousand|million|billion)\b))?"
 )
 _UNITS = {
     "%": "0.01",
@@ -138,16 +139,18 @@ def _judged(facts: list[str], question: str, answer: str) -> Verdict:
     marks = [int(mark) for mark in _LIST_MARK.findall(answer)]
     if len(marks) > 1 and marks == list(range(1, len(marks) + 1)):
         answer = _LIST_MARK.sub(" ", answer)
-    said = numbers_of(answer)
+    numbers = numbers_of(answer)
     words = " ".join(answer.split())
-    stated = sum(_is_stated(fact, words, said) for fact in facts)
+    stated = sum(_is_stated(fact, words, numbers) for fact in facts)
     known = [
         value
         for text in (*facts, question)
         for number in numbers_of(text)
         for value in number.values
     ]
-    invented = len({one.values[0] for one in said if not any(one.states(value) for value in known)})
+    invented = len(
+        {one.values[0] for one in numbers if not any(one.states(value) for value in known)}
+    )
     parts = {
         "recall": stated / len(facts),
         "precision": stated / (stated + invented) if stated else 0.0,
@@ -158,10 +161,10 @@ def _judged(facts: list[str], question: str, answer: str) -> Verdict:
     return Verdict(2 * stated / (stated + len(facts) + invented), reason, parts)
 
 
-def _is_stated(fact: str, words: str, said: Collection[Number]) -> bool:
+def _is_stated(fact: str, words: str, numbers: Collection[Number]) -> bool:
     found = _NUMBER.fullmatch(fact)
     if found and (number := _number(found)):
-        return any(one.states(value) for one in said for value in number.values)
+        return any(one.states(value) for one in numbers for value in number.values)
     fact = " ".join(fact.split())
     before = r"(?<![a-z0-9])" if fact[0].isascii() and fact[0].isalnum() else ""
     after = r"(?![a-z0-9])" if fact[-1].isascii() and fact[-1].isalnum() else ""

@@ -103,11 +103,13 @@ def _resolved(
         }
     elif judge is not None:
         raise ConfigError(
-            "reward.options: hybrid takes parts or judge, not both. Put the judge's options into its part"
+            "reward.options: hybrid takes parts or judge, not both. "
+            "Put the judge's options into its part"
         )
     elif not parts:
         raise ConfigError(
-            "reward.options.parts: hybrid needs one part at least. Leave parts out for executes and judge"
+            "reward.options.parts: hybrid needs one part at least. "
+            "Leave parts out for executes and judge"
         )
     found = {}
     for name, part in parts.items():
@@ -115,7 +117,8 @@ def _resolved(
         unknown = part.keys() - {"reward", "weight", "options"}
         if unknown or not name.isidentifier():
             raise ConfigError(
-                f"{where}: {min(unknown, default=name)!r} is not known. A part is NAME: {{reward, weight, options}}"
+                f"{where}: {min(unknown, default=name)!r} is not known. "
+                "A part is NAME: {reward, weight, options}"
             )
         weight, options = part.get("weight", 1.0), part.get("options") or {}
         if (

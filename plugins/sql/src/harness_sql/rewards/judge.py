@@ -87,7 +87,8 @@ class Judge:
         least = min(1 if max_tokens is None else max_tokens, max_answer_chars, concurrency)
         if least < 1 or retries < 0 or timeout_s <= 0:
             raise ValueError(
-                "max_tokens, max_answer_chars, concurrency and timeout_s must be above 0, retries at least 0"
+                "max_tokens, max_answer_chars, concurrency and timeout_s must be above 0, "
+                "retries at least 0"
             )
         system = FRAME.format(rubric=rubric_text(rubric, rubric_file), criteria=", ".join(criteria))
         given = {"temperature": temperature, "max_tokens": max_tokens}
@@ -117,12 +118,12 @@ class Judge:
         given = inspect.signature(cls).bind_partial(**options)
         given.apply_defaults()
         found = given.arguments
-        told = FRAME + rubric_text(found["rubric"], found["rubric_file"])
+        instructions = FRAME + rubric_text(found["rubric"], found["rubric_file"])
         names = ("model", "temperature", "max_tokens", "max_answer_chars")
         return {name: found[name] for name in names} | {
             "request": dict(found["request"] or {}),
             "criteria": list(found["criteria"]),
-            "rubric": hashlib.sha256(told.encode()).hexdigest()[:16],
+            "rubric": hashlib.sha256(instructions.encode()).hexdigest()[:16],
         }
 
     def keep_in(self, folder: Path) -> None:
@@ -136,7 +137,8 @@ class Judge:
             tempfile.TemporaryFile(dir=self._cache).close()
         except OSError as error:
             raise ConfigError(
-                f"reward.options.cache: no grades can be kept in {self._cache} ({error.strerror}). Name a folder that "
+                f"reward.options.cache: no grades can be kept in {self._cache} "
+                f"({error.strerror}). Name a folder that "
                 "can be written, or leave it out"
             ) from error
 
@@ -220,7 +222,8 @@ def rubric_text(rubric: str, file: str | Path | None) -> str:
         ) from error
     if not text:
         raise ConfigError(
-            f"reward.options.rubric_file: {file} is empty. Write what the criteria mean, or leave it out"
+            f"reward.options.rubric_file: {file} is empty. "
+            "Write what the criteria mean, or leave it out"
         )
     return text
 
@@ -231,6 +234,7 @@ def _check_endpoint(endpoint: str) -> None:
         raise ValueError("endpoint must be a URL such as http://127.0.0.1:8000/v1")
     if parts.username or parts.password or parts.query:
         raise ConfigError(
-            "reward.options.endpoint holds a user, password or query, which a record would show. Put the key into an "
+            "reward.options.endpoint holds a user, password or query, which a record would show. "
+            "Put the key into an "
             "environment variable and its name into api_key_env"
         )

@@ -226,14 +226,13 @@ def read_labels(file: Path) -> list[Label]:
                 raise ValueError
         except (ValueError, LookupError, TypeError, RecursionError) as error:
             raise ConfigError(
-                f"{file}, line {number}: not a JSON object with the texts question, answer and gold and a label from "
+                f"{file}, line {number}: not a JSON object "
+                "with the texts question, answer and gold and a label from "
                 "0 to 1. Correct it, or take it out"
             ) from error
         labels.append(Label(question, answer, gold, float(label)))
     if len(labels) < 2:
-        raise ConfigError(
-            f"{file} has {len(labels)} labels. Two are the least of which anything can be said"
-        )
+        raise ConfigError(f"{file} has {len(labels)} labels. An agreement needs at least two")
     return labels
 
 

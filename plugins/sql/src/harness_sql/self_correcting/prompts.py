@@ -49,7 +49,8 @@ _REMARKS = "\n\nCheck:\n{remarks}"
 READING = "2: last block tagged sql or sqlite, else the last block; no text of reasoning"
 """Version of the reply parser. It is part of the prompts' hash, because it affects the answers."""
 
-# A tag is a word alone on the fence's line; on one line with the query only `sql` and `sqlite` are tags.
+# A tag is a word alone on the fence's line. On one line with the query only `sql` and `sqlite` are
+# tags.
 _FENCE = re.compile(
     r"(?P<fence>`{3,}|~{3,})"
     r"(?:[^\S\n]*(?P<line_tag>[\w+-]*)[^\S\n]*\n|(?P<tag>(?i:sqlite|sql)\b))?"
@@ -137,9 +138,9 @@ class Prompts:
 
     @staticmethod
     def _task(problem: Problem) -> str:
-        told = {"schema": problem.context["schema"], **problem.context}
+        parts_by_name = {"schema": problem.context["schema"], **problem.context}
         parts = "".join(
-            _PART.format(name=name.capitalize(), text=text) for name, text in told.items()
+            _PART.format(name=name.capitalize(), text=text) for name, text in parts_by_name.items()
         )
         return parts + _QUESTION.format(question=problem.question)
 

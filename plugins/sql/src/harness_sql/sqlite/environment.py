@@ -70,7 +70,8 @@ class SQLEnvironment(Environment):
                 found = file.read(len(_MAGIC))
         except OSError as error:
             raise RolloutError(
-                f"no database at {path} ({error.strerror}): a runner on another machine needs it at that path"
+                f"no database at {path} ({error.strerror}): "
+                "a runner on another machine needs it at that path"
             ) from error
         if found != _MAGIC:
             raise RolloutError(f"{path} is no SQLite database: it begins with {found!r}")

@@ -39,22 +39,31 @@ FLAGS = {
     "database_missing": "unscored: no file at the path",
     "database_damaged": "unscored: not SQLite, cut off or not closed cleanly",
     "gold_failed": "unscored: the gold query does not run (the reference stops with an assertion)",
-    "gold_timeout": "unscored: the gold query passed half of the deadline (the reference's never fires)",
-    "out_of_resources": "unscored: input/output, or memory for gold; nothing that the prediction is to blame for",
-    "undecided": "unscored: columns that cannot be told apart in time (the reference may never end)",
+    "gold_timeout": "unscored: the gold query passed half of the deadline "
+    "(the reference's never fires)",
+    "out_of_resources": "unscored: input/output, or memory for gold; "
+    "nothing that the prediction is to blame for",
+    "undecided": "unscored: columns that cannot be distinguished in time "
+    "(the reference may never end)",
     "no_query": "no match: the prediction is blank (the reference crashes)",
     "statement_refused": "no match: the prediction does more than read (the reference runs it)",
-    "prediction_timeout": "no match: the prediction passed the deadline (the reference's never fires)",
-    "prediction_too_long": f"no match: the prediction has more than {MAX_PREDICTION_CHARS:,} characters",
-    "prediction_too_large": "no match: a value longer than the limit, too much memory though nothing else executed, "
+    "prediction_timeout": "no match: the prediction passed the deadline "
+    "(the reference's never fires)",
+    "prediction_too_long": "no match: the prediction has more than "
+    f"{MAX_PREDICTION_CHARS:,} characters",
+    "prediction_too_large": "no match: a value longer than the limit, "
+    "too much memory though nothing else executed, "
     "parts that double with every name, or one row longer than all of gold",
-    "later_statements_ignored": "only the first statement of the prediction counts, as in the reference",
+    "later_statements_ignored": "only the first statement of the prediction counts, "
+    "as in the reference",
     "empty_gold": "the gold result is empty, so a match says little",
-    "empty_gold_refused": "no match: empty like gold, but with other columns or from none of gold's tables "
+    "empty_gold_refused": "no match: empty like gold, but with other columns "
+    "or from none of gold's tables "
     "(the reference takes any empty result)",
     "int_float": "match: rows mix 1 and 1.0 so that the reference's sorting by text rejects them",
     "float_digits": "no match: floats differ from gold's, but only beyond nine digits",
-    "plug_value_capped": f"not all fillings were tried, only {MAX_PLUGGED} or what the deadline allowed",
+    "plug_value_capped": f"not all fillings were tried, only {MAX_PLUGGED} "
+    "or what the deadline allowed",
     "distinct_paid": "match: with DISTINCT kept it would be none",
     "distinct_denied": "no match: with DISTINCT kept it would be one",
 }
@@ -326,7 +335,7 @@ class _Judge:
                 flags_of = ("float_digits",) if close else ()
                 return Match(False, _difference(gold, result, ordered), flags_of)
             if same is None:
-                return Match(None, "columns cannot be told apart in time", ("undecided",))
+                return Match(None, "columns cannot be distinguished in time", ("undecided",))
             if _reference_sorts_apart(gold.rows, result.rows, ordered):
                 flags.add("int_float")
         return Match(

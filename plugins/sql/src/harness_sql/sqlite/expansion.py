@@ -20,8 +20,9 @@ _LEVEL_CHARS = 15
 """Minimum length of a named part, without the names it uses."""
 _MAX_NESTING = 200
 _NO_COLUMNS = frozenset(
-    "all and as asc between by case cast collate desc distinct else end escape exists false filter from glob in is "
-    "isnull like match not notnull null or order over partition regexp rows then true union when".split()
+    "all and as asc between by case cast collate desc distinct else end escape exists false filter "
+    "from glob in is isnull like match not notnull null or order over partition regexp rows then "
+    "true union when".split()
 )
 
 _Group = list["str | _Group"]

@@ -22,8 +22,8 @@ _DIGITS = re.compile(r"[1-9]\d*")
 _LINEAR = (("hex", 1), ("quote", 1), ("upper", 1), ("lower", 1))
 """Function names and argument counts."""
 _TIME_ARGUMENTS = {
-    "date": (0,), "time": (0,), "datetime": (0,), "julianday": (0,), "unixepoch": (0,), "strftime": (1,),
-    "timediff": (0, 1),
+    "date": (0,), "time": (0,), "datetime": (0,), "julianday": (0,), "unixepoch": (0,),
+    "strftime": (1,), "timediff": (0, 1),
 }  # fmt: skip
 """Date functions with the positions of their time arguments.
 

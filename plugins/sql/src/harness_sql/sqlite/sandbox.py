@@ -78,9 +78,10 @@ _ACTIONS = {
     getattr(sqlite3, f"SQLITE_{name}"): name.replace("_", " ")
     for name in (
         "ALTER_TABLE", "ANALYZE", "ATTACH", "CREATE_INDEX", "CREATE_TABLE", "CREATE_TEMP_INDEX",
-        "CREATE_TEMP_TABLE", "CREATE_TEMP_TRIGGER", "CREATE_TEMP_VIEW", "CREATE_TRIGGER", "CREATE_VIEW",
-        "CREATE_VTABLE", "DELETE", "DETACH", "DROP_INDEX", "DROP_TABLE", "DROP_TEMP_INDEX", "DROP_TEMP_TABLE",
-        "DROP_TEMP_TRIGGER", "DROP_TEMP_VIEW", "DROP_TRIGGER", "DROP_VIEW", "DROP_VTABLE", "FUNCTION", "INSERT",
+        "CREATE_TEMP_TABLE", "CREATE_TEMP_TRIGGER", "CREATE_TEMP_VIEW", "CREATE_TRIGGER",
+        "CREATE_VIEW", "CREATE_VTABLE", "DELETE", "DETACH", "DROP_INDEX", "DROP_TABLE",
+        "DROP_TEMP_INDEX", "DROP_TEMP_TABLE", "DROP_TEMP_TRIGGER", "DROP_TEMP_VIEW",
+        "DROP_TRIGGER", "DROP_VIEW", "DROP_VTABLE", "FUNCTION", "INSERT",
         "PRAGMA", "REINDEX", "SAVEPOINT", "TRANSACTION", "UPDATE",
     )
 }  # fmt: skip
@@ -120,7 +121,10 @@ def execute(db_path: str | Path, sql: str, limits: Limits = AGENT_LIMITS) -> Exe
         return Execution(False, error=message, error_type="too_large")
     started = time.perf_counter()
     if expands_too_far(sql):
-        message = "the query repeats its own parts too often: put in the place of their names they are too many"
+        message = (
+            "the query repeats its own parts too often: "
+            "put in the place of their names they are too many"
+        )
         return Execution(
             False, error=message, error_type="too_large", elapsed_s=time.perf_counter() - started
         )
@@ -277,7 +281,8 @@ class _Session:
             f"file:{quote(os.fsencode(os.path.abspath(self.path)))}?mode=ro&immutable=1",
             uri=True,
             isolation_level=None,
-            check_same_thread=False,  # only for closing: a dying thread's sessions may be collected elsewhere
+            # Only for closing: a dying thread's sessions may be collected in another thread.
+            check_same_thread=False,
             cached_statements=0,  # a cached statement would not ask the authorizer again
         )
         try:
@@ -291,8 +296,9 @@ class _Session:
         # With an untrusted schema, views and generated columns could not use the functions replaced
         # below.
         for pragma in (
-            f"hard_heap_limit={HEAP_LIMIT_BYTES}", "query_only=1", "trusted_schema=1", "temp_store=MEMORY",
-            f"cache_size=-{_CACHE_KIB}", f"reverse_unordered_selects={self.reversed_rows:d}",
+            f"hard_heap_limit={HEAP_LIMIT_BYTES}", "query_only=1", "trusted_schema=1",
+            "temp_store=MEMORY", f"cache_size=-{_CACHE_KIB}",
+            f"reverse_unordered_selects={self.reversed_rows:d}",
         ):  # fmt: skip
             connection.execute(f"PRAGMA {pragma}").close()
         # Read the schema before replacing functions (an index on one must use SQLite's own) and

@@ -84,7 +84,8 @@ def _blocks(
     kinds = "'table', 'view'" if style == "create" else "'table'"
     found = _query(
         path,
-        f"SELECT name, sql, type FROM sqlite_master WHERE type IN ({kinds}) AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' "
+        f"SELECT name, sql, type FROM sqlite_master WHERE type IN ({kinds}) "
+        "AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' "
         "ORDER BY type, rowid",
     )
     blocks: list[tuple[str, str]] = []
@@ -103,7 +104,8 @@ def tables_of(path: Path) -> dict[str, list[Column]]:
     """Return tables with their columns, in the order of their creation."""
     found = _query(
         path,
-        "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY rowid",
+        "SELECT name FROM sqlite_master WHERE type = 'table' "
+        "AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY rowid",
     )
     return {name: columns_of(path, name) for (name,) in found.rows}
 

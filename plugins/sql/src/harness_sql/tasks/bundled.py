@@ -119,7 +119,7 @@ def build_database(script: str, path: Path, task_set: str) -> None:
         if path.is_file():
             if path.read_bytes() == content:
                 return
-            log.warning("%s has changed since it was built, so it is built anew", path)
+            log.warning("%s has changed since it was built, so it is built again", path)
         handle, name = tempfile.mkstemp(dir=path.parent, suffix=".building")
         try:
             with os.fdopen(handle, "wb") as file:

@@ -38,11 +38,11 @@ class Prompts:
 
     def user(self, problem: Problem) -> str:
         """Return the task's context, with a label for each item, and the question."""
-        told = "".join(
+        parts = "".join(
             _PART.format(name=name.capitalize(), text=text)
             for name, text in problem.context.items()
         )
-        return told + self._asked.format(question=problem.question)
+        return parts + self._asked.format(question=problem.question)
 
     def messages(self, problem: Problem) -> list[dict[str, str]]:
         """Return the messages of the first request, in order."""

@@ -28,9 +28,9 @@ async def follow(llm: LLM, toolbox: Toolbox, messages: list[Any]) -> tuple[str, 
         calls = [call for call in reply.get("tool_calls") or () if call.get("type") == "function"]
         if not calls or turn == toolbox.max_turns:
             break
-        said = [{name: call[name] for name in ("id", "type", "function")} for call in calls]
+        tool_calls = [{name: call[name] for name in ("id", "type", "function")} for call in calls]
         messages.append(
-            {"role": "assistant", "content": reply.get("content") or None, "tool_calls": said}
+            {"role": "assistant", "content": reply.get("content") or None, "tool_calls": tool_calls}
         )
         texts = await toolbox.call_all(
             [(call["function"]["name"], call["function"]["arguments"]) for call in calls]

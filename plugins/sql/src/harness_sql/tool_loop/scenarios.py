@@ -21,11 +21,12 @@ def calling(*calls: tuple[str, str], text: str = "", id: str | None = None) -> R
     """Return a reply with tool calls: name and raw arguments, each with its own id or `id`."""
     made = [
         {
-            "id": id or f"call_{hashlib.sha256(f'{at} {name} {said}'.encode()).hexdigest()[:8]}",
+            "id": id
+            or f"call_{hashlib.sha256(f'{at} {name} {arguments}'.encode()).hexdigest()[:8]}",
             "type": "function",
         }
-        | {"function": {"name": name, "arguments": said}}
-        for at, (name, said) in enumerate(calls)
+        | {"function": {"name": name, "arguments": arguments}}
+        for at, (name, arguments) in enumerate(calls)
     ]
     return Reply(text, finish_reason="tool_calls", tool_calls=made)
 

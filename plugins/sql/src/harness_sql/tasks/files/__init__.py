@@ -82,11 +82,13 @@ class FilesTasks(WithSchemas):
         self._loaded: dict[Path, dict[str, str]] = {}
         if not self.files:
             raise ConfigError(
-                "task set 'files' needs a file of questions: --set task.options.path=questions.jsonl"
+                "task set 'files' needs a file of questions: "
+                "--set task.options.path=questions.jsonl"
             )
         if path is not None and len(self.files) > 1:
             raise ConfigError(
-                f"task.options.path is one file of all splits, {', '.join(list(self.files)[1:])} are files of single "
+                "task.options.path is one file of all splits, "
+                f"{', '.join(list(self.files)[1:])} are files of single "
                 "ones. Give either"
             )
         if not 0 < val_share < 1:
@@ -123,7 +125,8 @@ class FilesTasks(WithSchemas):
             places = ", ".join(f"{one.path} {one.where}" for one in found.bad[:5])
             more = f" and {len(found.bad) - 5} more" if len(found.bad) > 5 else ""
             _say_once(
-                f"left out, as task.options.skip_bad asks: {len(found.bad)} bad lines, {places}{more}"
+                f"left out, as task.options.skip_bad asks: {len(found.bad)} bad lines, "
+                f"{places}{more}"
             )
         tasks = self.good(split)
         if not tasks:
@@ -160,21 +163,28 @@ class FilesTasks(WithSchemas):
         counts = Counter(one.split for one in self.collection.questions)
         has = ", ".join(f"{name} {count}" for name, count in counts.items()) or "no question at all"
         if "path" not in self.files:
-            return f"split {split!r} is empty. Name its file: --set task.options.{split}=FILE (there is: {has})"
+            return (
+                f"split {split!r} is empty. Name its file: "
+                f"--set task.options.{split}=FILE (there is: {has})"
+            )
         if self.collection.splitting == "by column":
             return (
-                f"split {split!r} is empty: its column has {has}. Add questions of that split, or let a seed make the "
+                f"split {split!r} is empty: its column has {has}. "
+                "Add questions of that split, or let a seed make the "
                 "splits: --set task.options.columns.split=null"
             )
         if split == "test":
-            return f"split 'test' is empty: a split by seed makes train and val (there is: {has}). Add a column `split`"
+            return (
+                "split 'test' is empty: a split by seed makes train and val "
+                f"(there is: {has}). Add a column `split`"
+            )
         return f"split {split!r} is empty: {has}, which is too few to split"
 
     def check(self) -> list[str]:
         """Return databases that were changed, added or removed after their tasks were loaded."""
         changed: set[str] = set()
         for path, before in self._loaded.items():
-            now = _digests(path, self.collection.names[path], anew=True)
+            now = _digests(path, self.collection.names[path], read_again=True)
             changed |= {name for name in {*before, *now} if before.get(name) != now.get(name)}
         return sorted(changed)
 
@@ -214,7 +224,7 @@ class FilesTasks(WithSchemas):
 
     def _asked(self, one: Question) -> list[str]:
         names = self.collection.names
-        said = [
+        texts = [
             one.id,
             one.question,
             one.gold,
@@ -223,7 +233,7 @@ class FilesTasks(WithSchemas):
             one.cluster,
             one.difficulty,
         ]
-        return [*said, one.evidence if self.evidence else ""]
+        return [*texts, one.evidence if self.evidence else ""]
 
 
 @cache
@@ -231,18 +241,18 @@ def _say_once(message: str) -> None:
     log.error(message)
 
 
-def _digests(path: Path, name: str, anew: bool = False) -> dict[str, str]:
+def _digests(path: Path, name: str, read_again: bool = False) -> dict[str, str]:
     """Return the SHA-256 of a database and of the sibling databases on which it is judged.
 
     The hash of a missing database is empty.
 
     Args:
-        anew: Read the files, whatever their timestamps.
+        read_again: Read the files, whatever their timestamps.
     """
     digests = {}
     for file in map(Path, databases_of(path)):
         try:
-            digest = file_hash(file) if anew else content_hash(str(file))
+            digest = file_hash(file) if read_again else content_hash(str(file))
         except OSError:
             digest = ""
         digests[name if file == path else f"{name}, with {file.name}"] = digest

@@ -63,7 +63,7 @@ def collect(
     has_splits = False
     for role, path in files.items():
         table = read(path)
-        beside = Databases(Path(os.path.abspath(path)).parent, databases)
+        known_databases = Databases(Path(os.path.abspath(path)).parent, databases)
         found = columns_of(
             table, columns, one_database=databases is not None and databases.is_file()
         )
@@ -73,10 +73,11 @@ def collect(
         ids: dict[str, str] = {}
         for row in table.rows:
             try:
-                question = question_of(row, role, found, beside)
+                question = question_of(row, role, found, known_databases)
                 if question.id and question.id in ids:
                     raise BadRow(
-                        f"the id {question.id!r} is that of {ids[question.id]}, too. Give it another"
+                        f"the id {question.id!r} is that of {ids[question.id]}, too. "
+                        "Give it another"
                     )
             except BadRow as error:
                 bad.append(BadLine(role, path, row.where, str(error)))
@@ -175,6 +176,7 @@ def refuse(bad: Sequence[BadLine]) -> None:
     if not bad:
         return
     raise TaskSetError(
-        f"{bad[0]} (bad lines: {len(bad)}; `harness data check` with the same task.options names all). "
+        f"{bad[0]} (bad lines: {len(bad)}; "
+        "`harness data check` with the same task.options names all). "
         "To leave them out: --set task.options.skip_bad=true"
     )

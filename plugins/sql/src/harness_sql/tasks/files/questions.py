@@ -120,7 +120,8 @@ def columns_of(
         if found.keys().isdisjoint(fields) and not (fields == ("database",) and one_database):
             usual_names = ", ".join(name for field in fields for name in FIELDS[field])
             raise TaskSetError(
-                f"{table.file} has no column for the {' or the '.join(fields)} (usual names: {usual_names}). {there}. "
+                f"{table.file} has no column for the {' or the '.join(fields)} "
+                f"(usual names: {usual_names}). {there}. "
                 f"Name it: {_OPTION}.columns.{fields[0]}=COLUMN{otherwise}"
             )
     return found
@@ -145,7 +146,8 @@ def question_of(row: Row, file: str, columns: Mapping[str, str], databases: Data
         raise BadRow("neither a gold query nor an answer. Add one or remove the line")
     if len(gold) >= LEAKED_CHARS and (gold in question or gold in evidence):
         raise BadRow(
-            "the gold query stands in what the agent is shown, its question or evidence. Take it out there"
+            "the gold query is part of what the agent is shown, its question or evidence. "
+            "Take it out there"
         )
     return Question(
         file=file,
@@ -166,13 +168,13 @@ class Databases:
     """Find the SQLite files that rows name, and check each once.
 
     Args:
-        beside: The folder of the file of questions, to which its paths are relative.
+        question_folder: The folder of the file of questions, to which its paths are relative.
         given: The option `databases`: a folder of databases, or one file for all questions.
     """
 
-    def __init__(self, beside: Path, given: Path | None) -> None:
+    def __init__(self, question_folder: Path, given: Path | None) -> None:
         self._one = given if given is not None and given.is_file() else None
-        self._folder = beside if given is None or self._one else given
+        self._folder = question_folder if given is None or self._one else given
         self._found: dict[str, Path | str] = {}
 
     def find(self, name: str) -> Path:
@@ -196,7 +198,8 @@ class Databases:
             raise BadRow("no database is named. Name one, or remove the line")
         if name and self._one and Path(name).stem.lower() != self._one.stem.lower():
             raise BadRow(
-                f"database {name!r}, but task.options.databases is the file {self._one.name}. Give the folder instead"
+                f"database {name!r}, but task.options.databases is the file {self._one.name}. "
+                "Give the folder instead"
             )
         files = [self._one] if self._one else self._candidates(name)
         if not files:
@@ -206,7 +209,8 @@ class Databases:
             )
         if len(files) > 1:
             raise BadRow(
-                f"database {name!r} may be {files[0]} or {files[1]}. Write the file's name with its ending"
+                f"database {name!r} may be {files[0]} or {files[1]}. "
+                "Write the file's name with its ending"
             )
         path = files[0]
         opened = execute(
@@ -251,7 +255,8 @@ def _text(cells: Mapping[str, object], columns: Mapping[str, str], field: str) -
         return ""
     if not isinstance(value, str):
         raise BadRow(
-            f"{columns[field]!r} is {json.dumps(value, default=str):.60}, not text. Write the {field} as text"
+            f"{columns[field]!r} is {json.dumps(value, default=str):.60}, not text. "
+            f"Write the {field} as text"
         )
     return _whole(value.strip(), columns[field])
 
@@ -264,7 +269,8 @@ def _label(cells: Mapping[str, object], columns: Mapping[str, str], field: str) 
         value = int(value)  # what a column of whole numbers with gaps becomes in Parquet
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise BadRow(
-            f"{columns[field]!r} is {json.dumps(value, default=str):.60}, not a text or whole number"
+            f"{columns[field]!r} is {json.dumps(value, default=str):.60}, "
+            "not a text or whole number"
         )
     return _whole(str(value).strip(), columns[field])
 
@@ -289,12 +295,12 @@ def _whole(text: str, column: str) -> str:
 
 
 def _split(cells: Mapping[str, object], columns: Mapping[str, str]) -> str:
-    said = _label(cells, columns, "split")
+    label = _label(cells, columns, "split")
     for split, names in SPLITS.items():
-        if said.lower() in names:
+        if label.lower() in names:
             return split
     known = ", ".join(name for names in SPLITS.values() for name in names)
     raise BadRow(
-        f"{columns['split']!r} is {said!r}, no split ({known}). "
+        f"{columns['split']!r} is {label!r}, no split ({known}). "
         f"Correct it, or leave the column unused: {_OPTION}.columns.split=null"
     )

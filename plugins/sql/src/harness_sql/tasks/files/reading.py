@@ -140,7 +140,8 @@ def _json_list(file: Path, content: bytes) -> list[Row]:
             rows.append(_object(f"line {line}", value))
     except json.JSONDecodeError as error:
         raise TaskSetError(
-            f"{file}, line {error.lineno}: not JSON: {error.msg} at its character {error.colno}. Correct it there"
+            f"{file}, line {error.lineno}: not JSON: {error.msg} at its character {error.colno}. "
+            "Correct it there"
         ) from error
     except (ValueError, RecursionError) as error:
         raise TaskSetError(f"{file}, line {line}: not JSON that can be read: {error}") from error
@@ -173,7 +174,10 @@ def _csv(file: Path, content: bytes, separator: str) -> tuple[tuple[str, ...], l
         )
     rows = []
     for where, cells in records:
-        odd = f"{len(cells)} cells, but {len(names)} columns. Put text with {separator!r} in it in double quotes"
+        odd = (
+            f"{len(cells)} cells, but {len(names)} columns. "
+            f"Put text with {separator!r} in it in double quotes"
+        )
         rows.append(
             Row(
                 where,
@@ -195,7 +199,7 @@ def _records(file: Path, reader: Any) -> Iterator[tuple[str, list[str]]]:
             cells = next(reader)
         except StopIteration:
             return
-        except csv.Error as error:  # nobody knows where the next record begins
+        except csv.Error as error:  # the beginning of the next record is unknown
             hint = "Look for a double quote that is not closed, or not doubled inside of quotes"
             raise TaskSetError(f"{file}, {where}: not CSV: {error}. {hint}") from error
         if cells:
@@ -210,8 +214,8 @@ def _parquet(file: Path, content: bytes) -> tuple[tuple[str, ...], list[Row]]:
         table = pyarrow.parquet.read_table(io.BytesIO(content))
         cells = table.to_pylist()
     except (OSError, ValueError, OverflowError, pyarrow.ArrowException) as error:
-        said = next(iter(str(error).splitlines()), type(error).__name__)
-        raise TaskSetError(f"{file} is no whole Parquet file: {said}. Write it again") from error
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise TaskSetError(f"{file} is no whole Parquet file: {reason}. Write it again") from error
     return tuple(table.column_names), [
         Row(f"row {number}", row) for number, row in enumerate(cells, 1)
     ]

@@ -68,7 +68,7 @@ class PreparedTasks(WithSchemas):
             tasks = self._without_sample(tasks)
         if not tasks:
             raise TaskSetError(
-                f"split {split!r} of {self.name} has no question whose database is in {self.folder}"
+                f"split {split!r} of {self.name} has no question with a database in {self.folder}"
             )
         self._verify({database_of(task) for task in tasks})
         return tasks

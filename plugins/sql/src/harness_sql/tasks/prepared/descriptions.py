@@ -97,14 +97,14 @@ def _described(text: str) -> Iterator[tuple[str, str]]:
             name: " ".join(cell.split()) for name, cell in row.items() if isinstance(cell, str)
         }
         column = cells.get(_NAME, "")
-        said: list[str] = []
+        texts: list[str] = []
         for name in ("column_name", "column_description", "value_description"):
             cell = cells.get(name, "")
-            if cell and cell.lower() not in (column.lower(), *(one.lower() for one in said)):
-                said.append(cell)
-        told = "; ".join(said)
-        if column and told:
-            yield column, told if len(told) <= MAX_CHARS else told[: MAX_CHARS - 1] + "…"
+            if cell and cell.lower() not in (column.lower(), *(one.lower() for one in texts)):
+                texts.append(cell)
+        text = "; ".join(texts)
+        if column and text:
+            yield column, text if len(text) <= MAX_CHARS else text[: MAX_CHARS - 1] + "…"
 
 
 def _header(name: str | None) -> str:

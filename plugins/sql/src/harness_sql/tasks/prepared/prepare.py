@@ -131,7 +131,8 @@ def prepare(
     )
     if needed > free:
         raise TaskSetError(
-            f"the databases of {source.name} unpack to {needed / 2**20:,.0f} MiB, and the disk of {target} has "
+            f"the databases of {source.name} unpack to {needed / 2**20:,.0f} MiB, "
+            f"and the disk of {target} has "
             f"{free / 2**20:,.0f} MiB left. Make room, or choose another disk with --out"
         )
     work = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))

@@ -80,8 +80,9 @@ class Source:
         size = self.files[file].size
         if size > MEMORY_BYTES:
             raise TaskSetError(
-                f"{file} of {self.name} unpacks to {size / 2**20:,.0f} MiB, and files of its kind have "
-                f"{MEMORY_BYTES // 2**20} MiB at most. Download it again, from where the task set is published"
+                f"{file} of {self.name} unpacks to {size / 2**20:,.0f} MiB, and files of its "
+                f"kind have {MEMORY_BYTES // 2**20} MiB at most. "
+                "Download it again, from where the task set is published"
             )
         with self.open(file) as stream:
             return stream.read(size + 1)  # without a number `zipfile` unpacks first and cuts then
@@ -137,7 +138,8 @@ def open_databases(path: Path, folders: Sequence[str]) -> Iterator[Source]:
         )
         if not found:
             raise TaskSetError(
-                f"{path} has no databases (such as {folders[0]}/NAME/NAME.sqlite). Correct --databases"
+                f"{path} has no databases (such as {folders[0]}/NAME/NAME.sqlite). "
+                "Correct --databases"
             )
         yield Source(path.name, found)
 

@@ -94,7 +94,10 @@ class SpiderSynTasks(SpiderTasks):
     name = "spider_syn"
     layout = SYN
     splits = _parts(SYN)
-    citation = "Gan et al. 2021, Towards Robustness of Text-to-SQL Models against Synonym Substitution (ACL)"
+    citation = (
+        "Gan et al. 2021, Towards Robustness of Text-to-SQL Models "
+        "against Synonym Substitution (ACL)"
+    )
     licence = _MIT
 
 
@@ -113,7 +116,10 @@ class SpiderDKTasks(SpiderTasks):
     name = "spider_dk"
     layout = DK
     splits = _parts(DK)
-    citation = "Gan et al. 2021, Exploring Underexplored Limitations of Cross-Domain Text-to-SQL Generalization (EMNLP)"
+    citation = (
+        "Gan et al. 2021, Exploring Underexplored Limitations of Cross-Domain Text-to-SQL "
+        "Generalization (EMNLP)"
+    )
     licence = _MIT
 
 

@@ -53,7 +53,8 @@ def fetch(
                             progress("downloading", have, max(total, have))
     except httpx.HTTPError as error:
         raise TaskSetError(
-            f"cannot download {url}: {error or type(error).__name__}. Run it again to resume. {_BY_HAND}"
+            f"cannot download {url}: {error or type(error).__name__}. Run it again to resume. "
+            f"{_BY_HAND}"
         ) from error
     if total and have < total:
         raise TaskSetError(
@@ -64,7 +65,10 @@ def fetch(
     return target
 
 
-_BY_HAND = "Or download Spider by hand from https://yale-lily.github.io/spider and run: harness data spider FILE"
+_BY_HAND = (
+    "Or download Spider by hand from https://yale-lily.github.io/spider "
+    "and run: harness data spider FILE"
+)
 
 
 def _check_zip(file: Path) -> None:
