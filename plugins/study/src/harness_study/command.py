@@ -118,7 +118,8 @@ def study(
         _show_end(described.name, folder.path, standings)
     if failed:
         raise RunFailed(
-            f"{len(failed)} of {len(standings)} runs failed, first {failed[0].job.key}: {failed[0].line[:200]} "
+            f"{len(failed)} of {len(standings)} runs failed, first {failed[0].job.key}: "
+            f"{failed[0].line[:200]} "
             f"(logs: {folder.path / 'logs'}). Resume them: {as_called()}"
         )
 
@@ -151,8 +152,9 @@ def _refuse_shared_measuring(jobs: list[Job], slots: list[Slot]) -> None:
         for job in jobs
     ):
         raise UserError(
-            f"--jobs {len(slots)}: {most} runs would share a GPU, and vLLM gives up where the memory that it measures "
-            f"changes meanwhile. Say how many bytes of cache each takes, for example --set verl.{option}=8000000000"
+            f"--jobs {len(slots)}: {most} runs would share a GPU, and vLLM gives up where the "
+            "memory that it measures changes meanwhile. "
+            f"Say how many bytes of cache each takes, for example --set verl.{option}=8000000000"
         )
 
 
@@ -208,7 +210,7 @@ def _plan(name: str, steps: list[Step], runs_dir: Path, slots: list[Slot]) -> Pl
 
 
 def _add_cost(plan: Plan, steps: list[Step], runs_dir: Path) -> None:
-    """Add what the missing trainings will cost, by runs of this machine, else by published records."""
+    """Add the cost of the missing trainings, by this machine's runs, else by published records."""
     from harness.compare.runs import find_all
     from harness_study.costs import planned_cost, published
     from harness_study.timing import measured, timing_for
@@ -294,7 +296,8 @@ def _show_plan(plan: Plan, price: Price | None = None) -> None:
             shown.add_row(key, *(str(values.get(arm)) for arm in arms))
         out.print(shown)
     out.print(
-        "Everything else is the same in all runs; runs of one seed also share data order and sampling seeds."
+        "Everything else is the same in all runs; "
+        "runs of one seed also share data order and sampling seeds."
     )
     text = f"{plan['to_run']} of {len(plan['jobs'])} to run, {sharing(plan)}"
     if plan["estimate_s"] is not None:
@@ -313,13 +316,15 @@ def _show_plan(plan: Plan, price: Price | None = None) -> None:
             seeds.setdefault(row["arm"], set()).add(row["seed"])
         planned = max(map(len, seeds.values()))
         out.print(
-            f"Equivalence is impossible with {planned} seed{'s' * (planned > 1)} at this margin, except for "
-            f"identical arms: it takes at least {least} seeds, and more if trainings vary (see `harness power`)."
+            f"Equivalence is impossible with {planned} seed{'s' * (planned > 1)} at this margin, "
+            f"except for identical arms: it takes at least {least} seeds, "
+            "and more if trainings vary (see `harness power`)."
         )
     if plan.get("uncertified"):
         names = ", ".join(plan["uncertified"])
         out.print(
-            f"No parity certificate: {names}. Created before the first run (not with --without-parity)."
+            f"No parity certificate: {names}. "
+            "Created before the first run (not with --without-parity)."
         )
 
 

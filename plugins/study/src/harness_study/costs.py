@@ -34,7 +34,7 @@ class PlannedCost(TypedDict):
 
 
 def published() -> list[tuple[Mapping[str, Any], Timing]]:
-    """Return configuration and timing of the records that a checkout publishes; none in an installed package."""
+    """Return configuration and timing of a checkout's published records; none in other installs."""
     from harness.compare.runs import find_all
 
     folder = Path(harness.__file__).parents[1] / "results"
@@ -75,7 +75,7 @@ def planned_cost(
 
 @cache
 def _tokens_per_step(path: Path) -> tuple[float, float] | None:
-    """Return prompt and response tokens of a step, validation included; None where a run has no table of them."""
+    """Return a step's prompt and response tokens, validation included; None without its table."""
     from harness.compare.costs import tokens_of
     from harness.results.folder import RunFolder
 

@@ -51,7 +51,7 @@ class Launched(Protocol):
         """Return whether it is over; called about twice a second."""
 
     def outcome(self) -> tuple[int | None, str]:
-        """Return a finished run's exit status, None if only its record has it, and what ended it."""
+        """Return a finished run's exit status, None if only its record has it, and the cause."""
 
     def stop(self, force: bool = False) -> None:
         """End it as Ctrl-C would, or by force. Not called if `cancel` is set."""

@@ -59,10 +59,13 @@ class Study(Section):
     evaluate: list[str] = Field(default_factory=list)
     """Agents in which every trained policy is evaluated afterwards."""
     evaluate_split: str = ""
-    """The split of these evaluations, all of its questions; by default what the trainings are validated on. To choose
-    on one split and to report on another."""
+    """The split of these evaluations, all of its questions; by default the split of the trainings'
+    validation. Another split allows a choice on one split and a report on the other."""
     read_reserved: bool = False
-    """Whether that split may be one that is reserved for one reading at the end; each reading is written down."""
+    """Whether that split may be one that is reserved for a single reading at the end.
+
+    Each reading is recorded.
+    """
 
 
 @dataclass(frozen=True)
@@ -186,7 +189,8 @@ def jobs_of(study: Study, overrides: Sequence[str] = (), only: Sequence[str] = (
     for spec in {reward_of(job.config): None for job in jobs}:
         if study.margin is not None and study.margin >= (width := spec.high - spec.low):
             raise ConfigError(
-                f"margin: {study.margin:g} is not less than {width:g}, the most that {spec.name} can differ by (0.05 "
+                f"margin: {study.margin:g} is not less than {width:g}, "
+                f"the most that {spec.name} can differ by (0.05 "
                 "of 0 to 1 is 5 points)"
             )
     return jobs

@@ -46,7 +46,8 @@ def make_slots(jobs: int, gpus_per_run: int = 1) -> list[Slot]:
     share = usable_cores() // jobs
     if share < 1:
         raise UserError(
-            f"--jobs {jobs}: every run needs a core of its own and {usable_cores()} can be used here. "
+            f"--jobs {jobs}: every run needs a core of its own "
+            f"and {usable_cores()} can be used here. "
             f"Give 1 to {usable_cores()}"
         )
     gpus = visible_gpus()

@@ -57,7 +57,7 @@ def timing_for(config: Config, known: Sequence[tuple[Mapping[str, Any], Timing]]
 
     def similarity(other: Mapping[str, Any]) -> int:
         if (
-            # Other settings of a policy, such as a later version's, hardly change how long a step takes.
+            # Other settings of a policy, such as a later version's, hardly change a step's time.
             other["policy"].get("path") != wanted["policy"]["path"]
             or other["train"]["batch_size"] != wanted["train"]["batch_size"]
         ):
