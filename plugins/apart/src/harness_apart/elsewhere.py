@@ -102,7 +102,7 @@ def runs_at(
         ConfigError: It is no store of harness, or has another key.
         EnvironmentProblem: It did not answer within `limit_s`.
     """
-    ends, said = time.monotonic() + limit_s, False
+    ends, reported = time.monotonic() + limit_s, False
     while True:
         try:
             answer = httpx.get(
@@ -110,19 +110,21 @@ def runs_at(
             )
             if answer.status_code == 401:
                 raise ConfigError(
-                    f"the store at {url} has another key than {key_place()}: copy its key, or set {KEY}"
+                    f"the store at {url} has another key than {key_place()}: "
+                    f"copy its key, or set {KEY}"
                 )
             return list(answer.raise_for_status().json()["runs"])
         except httpx.TransportError as error:
             if time.monotonic() > ends:
                 raise EnvironmentProblem(
-                    f"no store at {url} after {limit_s:g} s ({error}): start `harness store`, or correct its URL"
+                    f"no store at {url} after {limit_s:g} s ({error}): "
+                    "start `harness store`, or correct its URL"
                 ) from error
         except (httpx.HTTPError, httpx.InvalidURL, ValueError, LookupError, TypeError) as error:
             raise ConfigError(f"{url} is no store that `harness store` started: {error}") from error
-        if not said:
+        if not reported:
             say(f"waiting for the store at {url}, for {limit_s:g} s at most")
-        said = True
+        reported = True
         time.sleep(ASK_S)
 
 

@@ -37,7 +37,8 @@ async def join_run(invitation: Invitation, runners: int, log_dir: Path) -> None:
     spec = agent_spec(invitation.agent)
     if not await answers(invitation.gateway_url):
         raise ConfigError(
-            f"run {invitation.run} does not answer at {invitation.gateway_url}: it has ended, or this machine cannot "
+            f"run {invitation.run} does not answer at {invitation.gateway_url}: "
+            "it has ended, or this machine cannot "
             "reach it (rollout.host of the run, or a tunnel to its ports)"
         )
     pool = WorkerPool(

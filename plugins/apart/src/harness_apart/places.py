@@ -4,9 +4,9 @@
 |---|---|
 | `GET /health` | 200, without a key |
 | `GET /runs` | invitations of active runs, those with the fewest runners first |
-| `PUT /runs/LAUNCH` | 201: the place was created, 200: it existed; 409: a later launch of the run has one |
+| `PUT /runs/LAUNCH` | 201: the place was created, 200: it existed; 409: a later launch has one |
 | `DELETE /runs/LAUNCH` | the place is removed with all its data |
-| `/runs/LAUNCH/v1/...` | agentlightning's routes, and those of `harness.rollout.store`; 503: no such place |
+| `/runs/LAUNCH/v1/...` | agentlightning's and `harness.rollout.store`'s routes; 503: no place |
 
 A launch has a name of its own, `RUN.LETTERS`. The place of a killed launch is removed when the
 run's next launch creates its own, or `FORGET_S` after the last request of the killed one.

@@ -68,7 +68,8 @@ def runner(
         work(invitation, runners, logs or Path("runner-logs"), say)
     if not worked:
         raise EnvironmentProblem(
-            f"no run{f' {run}' if run else ''} at {store} within {wait:g} s: start one with --store {store}"
+            f"no run{f' {run}' if run else ''} at {store} within {wait:g} s: "
+            f"start one with --store {store}"
         )
     say(f"no further run at {store} within {wait:g} s")
 
@@ -89,7 +90,7 @@ def until_told(work: Coroutine[object, object, None]) -> None:
         KeyboardInterrupt: A signal ended it.
     """
 
-    async def told() -> None:
+    async def serve() -> None:
         from harness.results.folder import endings
 
         task = asyncio.create_task(work)
@@ -98,7 +99,7 @@ def until_told(work: Coroutine[object, object, None]) -> None:
         await task
 
     try:
-        asyncio.run(told())
+        asyncio.run(serve())
     except asyncio.CancelledError:
         raise KeyboardInterrupt("unfinished rollouts are handed on") from None
     finally:
@@ -121,10 +122,10 @@ def awaited(
 
     ends = time.monotonic() + wait_s
     while True:
-        for told in runs_at(store, say, max(0.0, ends - time.monotonic())):
-            place = str(told.pop("place"))
+        for found in runs_at(store, say, max(0.0, ends - time.monotonic())):
+            place = str(found.pop("place"))
             invitation = Invitation.of(
-                {**told, "store_url": f"{store}/runs/{place}", "store_key": store_key()}, store
+                {**found, "store_url": f"{store}/runs/{place}", "store_key": store_key()}, store
             )
             if run in (None, invitation.run) and asyncio.run(answers(invitation.gateway_url)):
                 return invitation

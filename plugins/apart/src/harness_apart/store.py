@@ -55,7 +55,8 @@ def store(
             await super().startup(sockets)
             if self.started:
                 say(
-                    f"store: http://{f'[{host}]' if ':' in host else host}:{own} (its key: {key_place(key_file)})"
+                    f"store: http://{f'[{host}]' if ':' in host else host}:{own} "
+                    f"(its key: {key_place(key_file)})"
                 )
                 sys.stdout.flush()
 
@@ -81,6 +82,7 @@ def listening(host: str, port: int) -> socket.socket:
         made.bind((host, port))
     except OSError as error:
         raise EnvironmentProblem(
-            f"cannot listen on {host}:{port}: {error.strerror}. Give another --port, or --port 0 for a free one"
+            f"cannot listen on {host}:{port}: {error.strerror}. "
+            "Give another --port, or --port 0 for a free one"
         ) from error
     return made
