@@ -90,14 +90,14 @@ def validation_curve(arms: Arms) -> Figure:
     for index, (arm, runs) in enumerate(trained.items()):
         for now in (run.progress for run in runs):
             if now.validating is not None and now.val_so_far is not None:
-                said = f"%{{y:.1%}} so far, {now.done} of {now.expected}"
+                label = f"%{{y:.1%}} so far, {now.done} of {now.expected}"
                 ring = {
                     "size": 10,
                     "symbol": "circle-open",
                     "color": colour_of(index),
                     "line": {"width": 2},
                 }
-                trace = trace_of(arm, "markers", [now.validating], [now.val_so_far], said)
+                trace = trace_of(arm, "markers", [now.validating], [now.val_so_far], label)
                 figure["data"].append(
                     trace | {"marker": ring, "legendgroup": arm, "showlegend": False}
                 )
@@ -138,7 +138,8 @@ def training_curve(arms: Arms) -> Figure:
 def signal(figures: Mapping[str, list[Figures]]) -> Figure:
     """Plot the share of each step's groups with a training signal, as a mean over seeds."""
     caption = (
-        "Groups of rollouts of one task in which rewards differ, or with train.algorithm=rejection one that is trained "
+        "Groups of rollouts of one task in which rewards differ, "
+        "or with train.algorithm=rejection one that is trained "
         "on; others give no gradient. Mean over seeds, the band reaches from the least to the most."
     )
     shares = {arm: [run["signal_by_step"] for run in runs] for arm, runs in figures.items()}
@@ -151,7 +152,10 @@ def logged(arms: Arms) -> list[Figure]:
     def of(measure: str) -> Curves:
         return {arm: [run.logged(measure) for run in runs] for arm, runs in arms.items()}
 
-    clipped = "Tokens whose update is clipped, by the bound on the ratio of probabilities. Dotted: replies cut at the "
+    clipped = (
+        "Tokens with a clipped update, by the bound on the ratio of probabilities. "
+        "Dotted: replies cut at the "
+    )
     figure = by_step(
         "clipped", "Clipped share", f"{clipped}token limit.", "share", of("clipped"), ".2%"
     )
@@ -160,11 +164,14 @@ def logged(arms: Arms) -> list[Figure]:
             trace | {"showlegend": False, "line": {**trace["line"], "dash": "dot"}}
         )
     figure["layout"]["yaxis"] |= {"tickformat": ".2~%"}
-    said = (
+    length = (
         "Tokens that the policy wrote in a training rollout, over all its calls; mean of the step."
     )
     speeds = {arm: [_tokens_per_s(run) for run in runs] for arm, runs in arms.items()}
-    speed = "Tokens that the policy wrote in a step's training rollouts, by the seconds that these took."
+    speed = (
+        "Tokens that the policy wrote in a step's training rollouts, "
+        "by the seconds that these took."
+    )
     lengths = of("rollout/response_tokens_per_rollout")
     return [
         by_step(
@@ -176,7 +183,7 @@ def logged(arms: Arms) -> list[Figure]:
             ".3f",
         ),
         figure,
-        by_step("lengths", "Response length", said, "tokens a rollout", lengths, ".1f"),
+        by_step("lengths", "Response length", length, "tokens a rollout", lengths, ".1f"),
         by_step("speed", "Tokens per second", speed, "tokens/s", speeds, ",.0f"),
     ]
 
@@ -215,7 +222,10 @@ def differences(comparison: Comparison | None) -> Figure:
     )
     caption = f"{what} against {base}, with 95 % intervals."
     if margin:
-        caption += f" Shaded: the margin of ±{100 * margin:g} points within which arms count as equivalent."
+        caption += (
+            f" Shaded: the margin of ±{100 * margin:g} points "
+            "within which arms count as equivalent."
+        )
     figure = figure_of("differences", "Difference to the baseline", caption, data, "points", "")
     whole: Figure = {"y0": 0, "y1": 1, "yref": "paper"}
     shapes = [whole | {"type": "line", "x0": 0, "x1": 0, "line": {"width": 1, "color": "#8d99a6"}}]
@@ -251,7 +261,10 @@ def cost_split(figures: Mapping[str, list[Figures]]) -> Figure:
         for part, colour in PARTS.items()
         if rows
     ]
-    caption = "Seconds of a median step: rollouts, actor update with log-probabilities, weight transfer, the rest."
+    caption = (
+        "Seconds of a median step: rollouts, actor update with log-probabilities, "
+        "weight transfer, the rest."
+    )
     figure = figure_of("cost", "Where a step's time goes", caption, data, "seconds a step", "")
     figure["layout"] |= {"barmode": "stack", "height": 150 + 40 * len(rows)}
     figure["layout"]["yaxis"] |= {"type": "category"}
@@ -294,7 +307,10 @@ def rewrites(arms: Arms) -> Figure:
             data.append(trace | {"legendgroup": arm, "showlegend": name == "helped", "line": line})
     if all(len(trace["x"]) < 2 for trace in data):
         data = []  # an evaluation has no steps
-    caption = "Share of validation questions that the rewrite turned right (above) or wrong (below, dotted)."
+    caption = (
+        "Share of validation questions that the rewrite turned right (above) "
+        "or wrong (below, dotted)."
+    )
     figure = figure_of(
         "rewrites", "Rewrites that helped and hurt", caption, data, "step", "share of questions"
     )
@@ -339,8 +355,10 @@ def by_role(arms: Arms, key: str, title: str, y: str, form: str) -> Figure:
             found = [dict.fromkeys(steps, 0.0) | dict(one) for steps, one in of]
             curves[role if len(arms) == 1 else f"{arm}, {role}"] = found
     curves = curves if len(curves) <= len(COLOURS) * len(DASHES) else {}
-    said = "Of training rollouts, mean over seeds; the band reaches from the lowest to the highest."
-    return by_step(f"role-{key}", title, said, y, curves, form)
+    caption = (
+        "Of training rollouts, mean over seeds; the band reaches from the lowest to the highest."
+    )
+    return by_step(f"role-{key}", title, caption, y, curves, form)
 
 
 def by_group(arms: Arms, column: str, title: str) -> Figure:
@@ -435,7 +453,10 @@ def failures(figures: Mapping[str, list[Figures]]) -> Figure:
     ]
     for one in data:
         one["hovertemplate"] = "%{y} rollouts: %{x}"
-    caption = "All rollouts of all seeds. Answer fails: scored as wrong. All others are unscored, never zero."
+    caption = (
+        "All rollouts of all seeds. Answer fails: scored as wrong. "
+        "All others are unscored, never zero."
+    )
     return figure_of("failures", "Failures by type", caption, data, "", "rollouts", categories=True)
 
 

@@ -246,7 +246,8 @@ def stands(run: Run) -> dict[str, str]:
 
 def _sections(found: Sequence[Table], manifest: Sequence[Table]) -> dict[str, list[Table]]:
     groups = {
-        "main": "accuracy sampled learning agreement reward_parts behaviour by_role by_role_differences cost",
+        "main": "accuracy sampled learning agreement reward_parts behaviour "
+        "by_role by_role_differences cost",
         "more": "evidence checkpoints views exceptions failed",
     }
     found = [_first(table) if table.key == "accuracy" else table for table in found]
@@ -325,7 +326,7 @@ def _cards(run: Run) -> list[dict[str, Any]]:
     )
     first = _card(run.arm, run)
     first["more"] += filter(None, (doing, now.warning, now.remark))
-    told = [
+    cells = [
         (name, *cell.partition(" so far"))
         for name, cell in stands(run).items()
         if cell not in ("", "-") and name != "state"
@@ -334,7 +335,7 @@ def _cards(run: Run) -> list[dict[str, Any]]:
     rows = {"label": "failures", "value": str(sum(failed.values())), "more": lines}
     return [
         first,
-        *({"label": a, "value": b, "more": [f"so far{d}"] if c else []} for a, b, c, d in told),
+        *({"label": a, "value": b, "more": [f"so far{d}"] if c else []} for a, b, c, d in cells),
         rows,
     ]
 
