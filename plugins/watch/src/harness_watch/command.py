@@ -27,7 +27,8 @@ def watch(
     target: Annotated[
         Path | None,
         typer.Argument(
-            help="A run, a study (file or folder), or a folder of runs; by default the newest run, waited for.",
+            help="A run, a study (file or folder), or a folder of runs; "
+            "by default the newest run, waited for.",
             autocompletion=complete.runs,
         ),
     ] = None,
@@ -53,7 +54,7 @@ def watch(
     with suppress(OSError):
         os.nice(NICE)
     view = View(root)
-    view.look(start)  # what cannot be read is said here
+    view.look(start)  # reports what cannot be read
     if text:
         from harness_watch.text import show
 

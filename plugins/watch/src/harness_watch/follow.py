@@ -27,7 +27,10 @@ MOST_CHUNKS = 100
 GROWING = ("logs/episodes-*.jsonl", "logs/steps-*.jsonl")
 TABLES = ("*.parquet",)
 GONE = "The folder is gone; this is what it held."
-LEFT = "No process on this machine holds the run: it was killed, or runs on another. harness train --resume goes on."
+LEFT = (
+    "No process on this machine holds the run: it was killed, or runs on another. "
+    "harness train --resume continues it."
+)
 
 
 class Feed(Follower):

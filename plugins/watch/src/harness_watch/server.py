@@ -39,7 +39,8 @@ MOST_STREAMS = 64
 """Maximum number of concurrent event streams. It leaves connections free for new pages."""
 CONNECTIONS = 256
 POLICY = (
-    "default-src 'none'; connect-src 'self'; img-src data:; style-src 'unsafe-inline'; script-src 'nonce-{}'; "
+    "default-src 'none'; connect-src 'self'; img-src data:; style-src 'unsafe-inline'; "
+    "script-src 'nonce-{}'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 
@@ -57,7 +58,7 @@ def application(
     streams = OpenStreams()
 
     async def state(at: str) -> State:
-        async with lock:  # one look at a time, whoever asks
+        async with lock:  # one look at a time for all clients
             return await asyncio.to_thread(view.look, at)
 
     def asked(request: Request) -> str:
@@ -101,8 +102,8 @@ def application(
             return JSONResponse(await asyncio.to_thread(found))
 
     async def missing(request: Request, error: Exception) -> Response:
-        said = str(error) if isinstance(error, UserError) else "there is no such run"
-        return PlainTextResponse(f"{said}\n", 404)
+        message = str(error) if isinstance(error, UserError) else "there is no such run"
+        return PlainTextResponse(f"{message}\n", 404)
 
     routes = [Route("/", show), Route("/events", events), Route("/calls", calls)]
     guarded = Middleware(TrustedHostMiddleware, allowed_hosts=NAMES, www_redirect=False)

@@ -29,13 +29,13 @@ def show(view: View, at: str, console: Console) -> None:
             for state in _states(view, at):
                 live.update(_screen(state.found), refresh=True)
         return
-    said: set[str] = set()
+    printed: set[str] = set()
     counted_s = -SO_FAR_S
     for state in _states(view, at):
         for line in lines(state.found):
             counts, now = " so far (" in line, time.monotonic()
-            if line not in said and not (counts and now - counted_s < SO_FAR_S):
-                said.add(line)
+            if line not in printed and not (counts and now - counted_s < SO_FAR_S):
+                printed.add(line)
                 counted_s = now if counts else counted_s
                 console.print(printable(line), markup=False, soft_wrap=True)
 

@@ -238,8 +238,8 @@ def _said(found: Contents, runs: Sequence[Followed]) -> tuple[str, str]:
             if record["status"] not in ("running", "finished")
             else ""
         )
-        told = f"{record['status']}{again}{', ' if where else ''}{where}"
-        return record["status"], f"{told}: {why}" if why else told
+        state = f"{record['status']}{again}{', ' if where else ''}{where}"
+        return record["status"], f"{state}: {why}" if why else state
     states = records if "run" in found["columns"] else [row["state"] for row in found["matrix"]]
     state = next((one for one in ("running", "killed") if one in states), "finished").replace(
         "killed", "lost"
