@@ -1,9 +1,10 @@
-"""The hook of mkdocs behind `make docs`: what the site's pages are.
+"""The hook of mkdocs behind `make docs`: select and convert the site's pages.
 
-A page lies in the site where its file lies in the repository, so that one link works in both. Files that are no pages
-(plots, sources) are copied where a page links to them, other Markdown files and notebooks become pages, and a link to
-what is not there ends the build. The reference of the Python API is made of the names that `harness` and `harness_sql`
-offer, with the docstrings at their homes.
+A page has the same place in the site as its file in the repository, so that one link works in both.
+Files that are not pages (plots, sources) are copied where a page links to them, other Markdown
+files and notebooks become pages, and a link to a missing file ends the build. The reference of the
+Python API has the names that `harness` and `harness_sql` offer, with the docstrings of their
+modules.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ CHAPTERS = {
     "Contracts, as test classes to inherit": re.compile(r"harness(_sql)?\.testing\b"),
     "For plugins": re.compile(r"."),
 }
-"""Chapter: the homes whose names it has, where no chapter before has them."""
+"""Chapters, each with the modules that define its names. The first match counts."""
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -50,7 +51,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """The theme's files, the pages that the navigation names, all of docs/, and what these link to."""
+    """Return the theme's files, the navigation's pages, all of docs/, and what they link to."""
     found = {file.src_uri: file for file in files if file.src_dir != config.docs_dir}
     for package in FACES:
         uri = f"docs/api/{package}.md"
@@ -86,17 +87,17 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def reference(package: str) -> str:
-    """The API's page: every name of `__all__`, under its home."""
-    said = _constants(FACES[package] / "__init__.py")
-    home = {name: place for place, names in said["_HOMES"].items() for name in names.split()}
+    """Return the API's page: every name of `__all__`, under its module."""
+    face = _constants(FACES[package] / "__init__.py")
+    home = {name: place for place, names in face["_HOMES"].items() for name in names.split()}
     chapters: dict[str, dict[str, list[str]]] = {title: {} for title in CHAPTERS}
-    for name in sorted(said["__all__"], key=lambda name: (home[name], name.lower())):
+    for name in sorted(face["__all__"], key=lambda name: (home[name], name.lower())):
         title = next(title for title, homes in CHAPTERS.items() if homes.match(home[name]))
         place = (
             f"{package}.{name}" if home[name] == package else home[name]
         )  # a module that is called like the name
         chapters[title].setdefault(place, []).append(name)
-    lines = [f"# `{package}`", "", said["__doc__"], ""]
+    lines = [f"# `{package}`", "", face["__doc__"], ""]
     for title, homes in chapters.items():
         lines += [f"## {title}", ""] if homes else []
         for place, names in homes.items():
@@ -132,7 +133,7 @@ class _Formula(InlineProcessor):
 
 
 def notebook(path: Path) -> str:
-    """A notebook as Markdown, with what its cells printed when it was executed; charts are named, not drawn."""
+    """Return a notebook as Markdown with the printed output of its cells; charts are only named."""
     parts = []
     for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
         source = "".join(cell["source"])
@@ -193,6 +194,8 @@ def _named(nav: Any) -> Iterator[str]:
     elif isinstance(nav, dict | list):
         for part in nav.values() if isinstance(nav, dict) else nav:
             yield from _named(part)
+
+    """Return the docstring of a module, and the literals that it assigns."""
 
 
 def _constants(file: Path) -> dict[str, Any]:

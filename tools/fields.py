@@ -1,4 +1,4 @@
-"""Pages that are tables of fields: `python tools/fields.py` writes `docs/records.md` and `docs/comparisons.md`."""
+"""Write pages with tables of fields: `docs/records.md` and `docs/comparisons.md`."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ RECORDS = f"""\
 
 Made of `harness/results/schema.py` and `rows.py` by `python tools/fields.py`; a test compares.
 
-A run's folder has `run.json` (schema version {schema.SCHEMA_VERSION}), `config.yaml` (runs again as it stands), and
-three tables:
-`steps.parquet` (a row a step: `step`, what the trainer logged, and means over its episodes), `episodes.parquet` and
-`transitions.parquet`."""
+A run's folder has `run.json` (schema version {schema.SCHEMA_VERSION}), `config.yaml`
+(can be rerun unchanged), and three tables: `steps.parquet` (a row a step: `step`, what the trainer
+logged, and means over its episodes), `episodes.parquet` and `transitions.parquet`."""
 COMPARISONS = f"""\
 # What a comparison and a study hold
 
-Made of `harness/compare/keys.py` and modules beside it by `python tools/fields.py`; a test compares.
+Made of `harness/compare/keys.py` and nearby modules by `python tools/fields.py`; a test compares.
 
-`harness compare --format json` prints a comparison (schema version {keys.SCHEMA_VERSION}), `harness power --json`
-plans. A study's folder has `study.json`. What a run leaves is on [a page of its own](records.md)."""
+`harness compare --format json` prints a comparison (schema version {keys.SCHEMA_VERSION}),
+`harness power --json` plans. A study's folder has `study.json`. What a run leaves is on
+[a page of its own](records.md)."""
 OF_RECORDS = (
     schema.RunRecord,
     schema.Launch,
@@ -104,7 +104,7 @@ def comparisons() -> str:
 
 
 def tables(parts: Iterable[type], names: Mapping[type, str]) -> Iterator[str]:
-    """Lines of Markdown: a section with a table for each part, under its class's name where it has no other."""
+    """Yield Markdown lines: a section with a table for each part, titled by name or by class."""
     for part in parts:
         yield from ("", f"## {names.get(part, part.__name__)}", "", str(part.__doc__).strip(), "")
         yield from ("| field | type | meaning |", "|---|---|---|")

@@ -1,4 +1,4 @@
-"""Draws the curves of `cpu/`, `studies/` and `gpu-spider/` from the run records there: `python tools/plot.py`.
+"""Draw the curves of `cpu/`, `studies/` and `gpu-spider/` from their records: `tools/plot.py`.
 
 Needs a Chromium to rasterise.
 """
@@ -62,7 +62,10 @@ SPENT = ("rollout/response_tokens_per_rollout", "rollout/rollouts")
 """Of steps: what all rollouts of one generated is the product."""
 RIGHT = "right answers on databases never trained on, %"
 BEST_QUERY = 37.7
-"""Right answers on `dev` of the best draft without a look, in %: `python -m recipes.pocket_probe.oracle`."""
+"""Right answers on `dev` of the best draft without a look, in %.
+
+Source: `python -m recipes.pocket_probe.oracle`.
+"""
 COLOURS_OF_FIVE = ("#1f5fbf", "#1b9e77", "#d95f02", "#8e63b5", "#222222")
 COLOURS_OF_SIX = ("#c2185b", *COLOURS_OF_FIVE)
 
@@ -90,7 +93,7 @@ def cpu() -> go.Figure:
 
 
 def spider() -> go.Figure:
-    """Reward by pass over the training questions; one colour an arm, the three shorter seeds dashed."""
+    """Plot reward by pass over the training questions: one colour an arm, shorter seeds dashed."""
     figure = go.Figure()
     shown = set()
     seeds = Path(unpacked(HERE / "gpu-spider" / PACKED).name) / "seeds"
@@ -115,7 +118,7 @@ def spider() -> go.Figure:
 
 
 def five() -> go.Figure:
-    """Norm of the gradient and validation accuracy of five agents, seed 0; every curve lies under the next."""
+    """Plot gradient norm and validation accuracy of five agents, seed 0; curves may overlap."""
     figure = make_subplots(1, 2, subplot_titles=("norm of the gradient", "validation accuracy, %"))
     runs = [
         (run, record)
@@ -147,18 +150,19 @@ def five() -> go.Figure:
 
 
 def probe() -> go.Figure:
-    """Accuracy after the last step, a dot a training, by arm; studies share the arm that they hold others against."""
+    """Plot accuracy after the last step, a dot a training, by arm; studies share the baseline."""
     found: dict[str, list[float]] = {}
-    for study, told in ARMS_OF_PROBE.items():
+    for study, arms in ARMS_OF_PROBE.items():
         for arm, values in finals("pocket-probe", study).items():
-            if arm in told:
-                found.setdefault(told[arm], []).extend(values)
+            if arm in arms:
+                found.setdefault(arms[arm], []).extend(values)
     figure = go.Figure()
     for arm, values in reversed(found.items()):
         dots(figure, arm, values, colour="#777777" if "shuffled" in arm else "#1f5fbf")
     figure.add_vline(x=BEST_QUERY, line={"dash": "dot", "color": "#777777"})
     figure.update_layout(
-        title="20 steps of GRPO on pocket_probe, eight trainings an arm; dotted: the best single query",
+        title="20 steps of GRPO on pocket_probe, eight trainings an arm; "
+        "dotted: the best single query",
         xaxis={"title": RIGHT, "range": [10, 95]},
         yaxis={"tickfont": {"size": 13}},
         margin={"l": 250},
@@ -167,7 +171,7 @@ def probe() -> go.Figure:
 
 
 def scaffolds() -> go.Figure:
-    """What is learned in each scaffold, a dot a training, and what a policy is worth in the others, as a matrix."""
+    """Plot what each scaffold learns, a dot a training, and each policy in the others, a matrix."""
     titles = ("eight trainings each", "in another scaffold (means of three)")
     figure = make_subplots(
         1, 2, subplot_titles=titles, column_widths=[0.52, 0.48], horizontal_spacing=0.16
@@ -197,7 +201,7 @@ OWN_WAYS = {
 
 
 def own_ways() -> go.Figure:
-    """What is learned in frameworks' own scaffolds: before and after, a dot a training, and means on the way."""
+    """Plot learning in frameworks' own scaffolds: before and after, and means during training."""
     titles = ("grey: before; blue: after 20 steps", "on the way, means")
     figure = make_subplots(
         1, 2, subplot_titles=titles, column_widths=[0.58, 0.42], horizontal_spacing=0.1
@@ -260,7 +264,7 @@ def matrix(
 
 
 def teams() -> go.Figure:
-    """One agent beside teams: accuracy before and after, a dot a training, and on the way, by generated tokens."""
+    """Compare one agent and teams: accuracy before, after and during training, by tokens."""
     titles = ("grey: before; blue: after 12 steps", "on the way, means of eight trainings")
     figure = make_subplots(
         1, 2, subplot_titles=titles, column_widths=[0.5, 0.5], horizontal_spacing=0.1
@@ -314,7 +318,7 @@ MEMBERS = (
 
 
 def members(folder: str, studies: Sequence[str], arms: Sequence[str]) -> go.Figure:
-    """Which members of a team were trained: accuracy before and after, a dot a training; arms from below."""
+    """Plot accuracy before and after by trained members of a team, a dot a training."""
     runs = {run.id: run for study in studies for run in packed(folder, study)}
     figure = go.Figure()
     for arm in arms:
@@ -337,7 +341,7 @@ PUBLISHED_ARMS = {
 
 
 def published() -> go.Figure:
-    """Validation accuracy by step of the published run made here, and of the literature on other questions."""
+    """Plot validation accuracy by step: the published run made here, and the literature's."""
     titles = ("the first 64 steps", "the literature's 436 steps")
     figure = make_subplots(1, 2, subplot_titles=titles, horizontal_spacing=0.08)
     references = json.loads(REFERENCES.read_text(encoding="utf-8"))["rows"]
@@ -387,7 +391,11 @@ def packed(folder: str, study: str) -> list[Run]:
 
 
 def finals(folder: str, study: str) -> dict[str, list[float]]:
-    """Accuracy of the last validation by arm, a training or an evaluation each, in %; `folder` holds packed studies."""
+    """Return final validation accuracies in % by arm, a training or an evaluation each.
+
+    Args:
+        folder: Folder with packed studies.
+    """
     found: dict[str, list[float]] = {}
     for run in packed(folder, study):
         result = result_of(run.record)

@@ -1,31 +1,35 @@
-"""Makes the publishable copy of a study or of one run, small enough for the repository:
+"""Make the publishable copy of a study or of one run, small enough for the repository:
 
     python tools/publish.py runs/frameworks results/studies/frameworks
     python tools/publish.py runs/20261120-101500-langgraph_sql-a1b2 results/cpu/seed0 [--whole]
     python tools/publish.py --packed runs/probe_roles runs/probe_worth results/studies/pocket-probe
-    python tools/publish.py --packed --allow=program --allow=prompts runs/teams results/studies/teams
+    python tools/publish.py --packed --allow=program --allow=prompts runs/teams results/teams
     python tools/publish.py --packed --as-published results/gpu-spider/seeds packed
 
-Of every run: record, configuration, one row a step, one row a rollout, one row a call. What tables, charts and
-statistics read is kept as it is; left out or shortened is (`results/README.md` says it too):
+A run's copy has its record, its configuration, one row a step, one row a rollout and one row a
+call. It keeps what tables, charts and statistics read, and drops or shortens the rest
+(`results/README.md` also lists this):
 
-    steps        verl's statistics of lengths, turns and perplexities, and what never changes or repeats another column
-    episodes     ids and times; of the times `framework_s` stays, what `harness compare` makes of them. Of final queries
-                 there are hashes (`answer_hash`). Texts (question, queries, results) only of the rollouts that
-                 `harness report` shows of a study (60 of a run by itself); of a study's first run, or with `--whole`,
-                 of all. Of other rollouts' reasons what stands before the colon
+    steps        verl's statistics of lengths, turns and perplexities, and columns that never change
+                 or repeat another column
+    episodes     ids and times; of the times `framework_s` stays, which `harness compare` derives
+                 from them. Final queries become hashes (`answer_hash`). Texts (question, queries,
+                 results) stay only for the rollouts that `harness report` shows of a study (60 of
+                 a run by itself); for a study's first run, or with `--whole`, for all. Reasons of
+                 other rollouts end at the colon
     transitions  everything but role, trained or not, number of tokens, and the gateway's time
 
-Checkpoints, logs and data stay behind. Beside a study's runs stand its file and state, and `comparison.json` and
-`comparison.md` as `harness compare` prints them for the copy (without the runs' identity, which is in their records).
-A copy may be copied again.
+Checkpoints, logs and data are not copied. A study's copy also has its file and state, and
+`comparison.json` and `comparison.md` as `harness compare` prints them for the copy (without the
+runs' identity, which is in their records). A copy may be copied again.
 
-With `--packed`, several studies, or folders of runs, go into one archive, a tenth as large: `runs.tar.xz`, in which a
-run of several studies is stored once. It has the rows of validations alone and no calls, so that of an unpacked copy
-`harness compare` prints accuracy, its way there and what validations cost; what it prints of everything stands in
-`STUDY.md` beside the archive. With `--as-published`, of copies made before, every row stays what it is, and no
-`STUDY.md` is needed.
-With `--allow=KEY`, runs may differ in a key of their identity. A certificate made after a run gets into its record.
+With `--packed`, several studies, or folders of runs, go into one archive, a tenth as large:
+`runs.tar.xz`, in which a run of several studies is stored once. It has only the rows of validations
+and no calls, so that `harness compare` prints accuracy, its course and the cost of validations for
+an unpacked copy. `STUDY.md` next to the archive has what it prints of everything. With
+`--as-published`, for copies made before, every row stays, and no `STUDY.md` is needed.
+With `--allow=KEY`, runs may differ in a key of their identity. A certificate made after a run gets
+into its record.
 """
 
 from __future__ import annotations
@@ -62,11 +66,11 @@ from harness_report.episodes import shown
 from harness_report.page import EPISODES
 
 TEXTS = 60
-"""Rollouts whose texts are kept of a run by itself: what a report of four such runs shows of each."""
+"""Number of rollouts with texts in a run by itself: a report of four such runs shows as many."""
 READ = ("step", *MEASURES, "timing_s/", "perf/", "actor/", "rollout/", "val/")
-"""How the columns of steps begin that readers look for by name."""
+"""Prefixes of the columns of steps that readers look for by name."""
 TOLD = ("critic/", "training/")
-"""How those begin that are kept where they vary and no other column says the same."""
+"""Prefixes of columns that are kept where they vary and repeat no other column."""
 LEFT_OUT = ("rollout_id", "attempt_id", "call_roles", "started_s", "elapsed_s")
 CALL = ("step", "phase", "role", "trained", "response_tokens", "gateway_s")
 
@@ -102,7 +106,8 @@ def publish_study(study: Path, target: Path) -> None:
         json.dumps(plain, ensure_ascii=False) + "\n", encoding="utf-8"
     )
     print(
-        f"Tables in Markdown: <!-- table: compare {target} --> and <!-- /table -->, then tools/table.py --write"
+        f"Tables in Markdown: <!-- table: compare {target} --> and <!-- /table -->, "
+        "then tools/table.py --write"
     )
 
 
@@ -129,10 +134,11 @@ def runs_of(state: dict[str, Any]) -> list[str]:
 def publish_packed(
     studies: list[Path], target: Path, allow: Sequence[str] = (), published: bool = False
 ) -> None:
-    """Studies that share runs, or folders of runs of no study, in one archive; `allow` as `harness compare` has it.
+    """Pack studies that share runs, or folders of runs of no study, into one archive.
 
     Args:
-        published: They are copies already, of which everything stays.
+        allow: As in `harness compare`.
+        published: The runs are copies already, and all their rows stay.
     """
     target.mkdir(parents=True)
     filters = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "dict_size": 2**28}]
@@ -171,13 +177,13 @@ def publish_packed(
         ):
             for path in sorted(
                 Path(place).rglob("*"), key=lambda path: (path.name, str(path))
-            ):  # like beside like
+            ):  # similar files in sequence compress better
                 if path.is_file():
                     archive.add(path, str(path.relative_to(place)), filter=anonymous)
 
 
 def anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Of nobody, at no time, so that an archive made again is the same."""
+    """Clear owner and time, so that an archive made again is the same."""
     member.uid = member.gid = member.mtime = 0
     member.uname = member.gname = ""
     return member
@@ -187,8 +193,8 @@ def publish_run(source: Path, target: Path, texts: int | None, packed: bool = Fa
     """Copy one run, with the texts of some of its rollouts or, for None, of all.
 
     Args:
-        packed: For an archive: validations alone, no calls, and not compressed, so that its rows are compressed with
-            those of other runs.
+        packed: For an archive: validations alone, no calls, and not compressed, so that the archive
+            compresses its rows together with those of other runs.
     """
     run = read_run(source)
     target.mkdir()
@@ -205,7 +211,7 @@ def publish_run(source: Path, target: Path, texts: int | None, packed: bool = Fa
 
 
 def keep_run(source: Path, target: Path) -> None:
-    """A published run for an archive: its rows as they are, not compressed, so that they are with those of others."""
+    """Copy a published run for an archive: the same rows, uncompressed for the archive's sake."""
     target.mkdir()
     for path in source.iterdir():
         if path.suffix == ".parquet":
@@ -221,8 +227,8 @@ def slim_steps(steps: pa.Table) -> pa.Table:
         values = tuple(steps[name].to_pylist())
         if name not in MEASURES and values in measured:
             continue
-        told = name.startswith(TOLD) and len({*values} - {None}) > 1 and values not in kept.values()
-        if told or name.startswith(READ):
+        varies = len({*values} - {None}) > 1 and values not in kept.values()
+        if name.startswith(READ) or (name.startswith(TOLD) and varies):
             kept[name] = values
     return steps.select([name for name in steps.column_names if name in kept])
 
@@ -264,7 +270,7 @@ def slim_calls(calls: pl.DataFrame) -> pa.Table:
 
 
 def binary_round(seconds: pl.Series, digits: int = 20) -> pl.Series:
-    """To binary digits, which leaves zeros that compress; 20 are a microsecond, 10 a millisecond."""
+    """Round to binary digits, with zeros that compress; 20 are a microsecond, 10 a millisecond."""
     rounded: pl.Series = (seconds * 2**digits).round() / 2**digits
     return rounded.cast(pl.Float32)
 

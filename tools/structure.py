@@ -1,7 +1,8 @@
-"""Measure the code and its pages: `python tools/structure.py`. `tests/core/test_structure.py` checks the bounds.
+"""Measure the code and its pages: `python tools/structure.py`.
 
-Totals of lines have no bound: readable code comes before short code. Arrows are imports between the rooms (modules and
-packages right below `harness/`), wherever they are, also those for types alone.
+`tests/core/test_structure.py` checks the bounds. Totals of lines have no bound: readable code comes
+before short code. Arrows are imports between the rooms (modules and packages right below
+`harness/`), wherever they are, also those for types alone.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ _FENCED_CODE = re.compile(r"^( *)```.*?^\1```", re.DOTALL | re.MULTILINE)
 _INDENTED_CODE = re.compile(r"(?:(?<=\n\n)|\A)(?: {4}[^\n]*\n|\n(?= {4}))+")
 WIDE_LINE = 100
 PRIVATE_WORDS = re.compile(
-    r"\b(?:said|told|whose|beside|stands|anew|nobody|whoever|mended|asked\s+for|goes\s+on|put\s+right|of\s+what)\b",
+    r"\b(?:said|told|whose|beside|stands|anew|nobody|whoever|mended"
+    r"|asked\s+for|goes\s+on|put\s+right|of\s+what)\b",
     re.IGNORECASE,
 )
 """Words of a private English, which plain technical prose does without."""
@@ -75,7 +77,7 @@ def tree(file: Path) -> ast.Module:
 
 
 def imported(file: Path) -> Iterator[str]:
-    """Modules of harness that a file imports, those for types too; of names that are modules the modules."""
+    """Yield the modules of harness that a file imports, for types too, also as `from` names."""
     for node in ast.walk(tree(file)):
         if isinstance(node, ast.Import):
             yield from (one.name for one in node.names)
@@ -329,7 +331,7 @@ def packages() -> dict[str, list[Path]]:
 
 
 def main(by_package: bool = False) -> None:
-    """Print the measures, their reference figures, and the cases behind those that should be none."""
+    """Print the measures, their reference figures, and the cases that should not exist."""
     for name, value in measures().items():
         print(f"{value:7,}  {name}")
     references = ", ".join(f"{name} {count}" for name, count in REFERENCE_READMES.items())

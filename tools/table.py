@@ -1,35 +1,50 @@
-"""Keep tables and numbers in Markdown equal to the run records: `python tools/table.py --check|--write|--numbers [FILE...]`.
+"""Keep tables and numbers in Markdown equal to the run records.
 
-A table stands between `<!-- table: KIND FOLDER [KEY...] -->` and `<!-- /table -->`, FOLDER as seen from the root:
+    python tools/table.py --check|--write|--numbers [FILE...]
+
+A table is between `<!-- table: KIND FOLDER [KEY...] -->` and `<!-- /table -->`, with FOLDER
+relative to the root:
 
     runs results/cpu                               one row a run
-    passes results/gpu-spider                      one row a run: reward by pass over the questions trained on
-    phases results/gpu-speed                       one row a run: seconds by phase in the steps that all have
-    checks FOLDER-OF-A-STUDY                       one row an arm: what the check makes of first queries
-    compare results/studies/frameworks             what `harness compare FOLDER --format md` prints
-    compare results/studies/frameworks accuracy    of it only the tables of these keys (accuracy, learning, behaviour,
-                                                   cost, evidence, views, ...; `notes` are the sentences below them)
+    passes results/gpu-spider                      one row a run: reward by pass over the training
+                                                   questions
+    phases results/gpu-speed                       one row a run: seconds by phase in the steps that
+                                                   all runs have
+    checks FOLDER-OF-A-STUDY                       one row an arm: results of the check on first
+                                                   queries
+    compare results/studies/frameworks             the output of `harness compare --format md`
+    compare results/studies/frameworks accuracy    only the tables of these keys (accuracy,
+                                                   learning, behaviour, cost, evidence, views,
+                                                   ...; `notes` are the sentences below them)
     compare FOLDER "baseline=ARM" ...              the same against another arm than the first
-    compare FOLDER allow=KEY ...                   the same of runs that differ in a key of their identity
-    compare results/studies/pocket-probe/STUDY     the same of a study in an archive, `runs.tar.xz`
-    verdicts results/verdicts.yaml                 one row a question, one column a model size, verdicts in the cells
+    compare FOLDER allow=KEY ...                   the same for runs that differ in a key of their
+                                                   identity
+    compare results/studies/pocket-probe/STUDY     the same for a study in an archive, `runs.tar.xz`
+    verdicts results/verdicts.yaml                 one row a question, one column a model size,
+                                                   verdicts in the cells
 
-A claim stands between `<!-- claim: FOLDER "ARM"... [OPTION...] -->` and `<!-- /claim -->`: a sentence an arm, whose words
-follow from its verdict (`harness/compare/verdicts.py`), with difference, interval, seeds, policy and held-out set.
-Options: "baseline=ARM" and allow=KEY as above, "policy=NAME" where a record has no more than a local path, and
-"gain=ARM" for a sentence on an arm's own accuracy before and after training.
+A claim is between `<!-- claim: FOLDER "ARM"... [OPTION...] -->` and `<!-- /claim -->`: a sentence
+an arm with words that follow from its verdict (`harness/compare/verdicts.py`), and with difference,
+interval, seeds, policy and held-out set. Options: "baseline=ARM" and allow=KEY as above,
+"policy=NAME" where a record has no more than a local path, and "gain=ARM" for a sentence on an
+arm's own accuracy before and after training.
 
-A number in a sentence stands between `<!-- value: KIND FOLDER "ARM" [KEY] [OPTION...] -->` and `<!-- /value -->`:
+A number in a sentence is between `<!-- value: KIND FOLDER "ARM" [KEY] [OPTION...] -->` and
+`<!-- /value -->`:
 
-    arm FOLDER "ARM" trained_tokens            a figure of an arm, as `Arm` in docs/comparisons.md has it
+    arm FOLDER "ARM" trained_tokens            a figure of an arm, as `Arm` in docs/comparisons.md
+                                               has it
     arm FOLDER "ARM" accuracy_final            its mean with the 95 % interval
     seeds FOLDER "ARM"                         the lowest and the highest seed's final accuracy
     pair FOLDER "ARM"                          the difference to the baseline, with its interval
     view FOLDER "ARM" equal_trained_tokens     the difference at a budget, with its interval
-    learning FOLDER "ARM" checkpoint           the difference of a measure on the way, with its interval
-    run FOLDER RUN val_accuracy_final          of one run, as `Result` in docs/records.md has it; shares in percent
-    printed FOLDER "ARM" "trained tokens"      a cell of FOLDER.md, which a comparison printed of rows that are not
-                                               published; "HEAD after OTHER" is the column right of another
+    learning FOLDER "ARM" checkpoint           the difference of a measure on the way, with its
+                                               interval
+    run FOLDER RUN val_accuracy_final          a figure of one run, as `Result` in docs/records.md
+                                               has it; shares in percent
+    printed FOLDER "ARM" "trained tokens"      a cell of FOLDER.md, which a comparison printed from
+                                               rows that are not published; "HEAD after OTHER" is
+                                               the column right of another
 
 `--numbers` lists the lines of prose with numbers that no marker derives, and counts them.
 
@@ -78,7 +93,7 @@ VALUED = re.compile(
     r"(?P<head><!-- value: (?P<what>[^>]*?) -->)(?P<body>.*?)(?P<end><!-- /value -->)", re.DOTALL
 )
 NUMBER = re.compile(r"(?<![\w.,/-])[-+]?\d[\d,]*\.\d+(?![\w/]|\.\d)|\d+(?= %)|\d{1,3}(?:,\d{3})+")
-"""A number that a record could have: with decimals, thousands, or in percent; no version and no date."""
+"""A number that a record could have: with decimals, thousands, or percent; no version or date."""
 CODE = re.compile(r"```.*?```|`[^`]*`|\]\([^)]*\)|^    .*?$", re.DOTALL | re.MULTILINE)
 OPTIONS = ("baseline=", "allow=", "policy=", "gain=")
 PACKED = "runs.tar.xz"
@@ -95,7 +110,8 @@ def result_of(record: RunRecord) -> Result:
 def runs_table(folder: Path) -> str:
     """One row a run, by name."""
     lines = [
-        "| run | agent | trains | seed | validation before | after | steps | s/step | rollout | update | minutes |",
+        "| run | agent | trains | seed | validation before | after "
+        "| steps | s/step | rollout | update | minutes |",
         "|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for path in sorted(folder.glob("*/run.json")):
@@ -115,16 +131,18 @@ def runs_table(folder: Path) -> str:
         updating = share["timing_s/update_actor"] + share["timing_s/old_log_prob"]
         lines.append(
             f"| {path.parent.name} | {record['agent']} | {trains} | {record['seed']} "
-            f"| {before} | {after} | {result['steps']} | {result['step_s_median']:.1f} | {percent(share['rollout_s'])} "
+            f"| {before} | {after} | {result['steps']} "
+            f"| {result['step_s_median']:.1f} | {percent(share['rollout_s'])} "
             f"| {percent(updating)} | {result['wall_s'] / 60:.1f} |"
         )
     return "\n".join(lines) + "\n"
 
 
 def phases_table(folder: Path) -> str:
-    """Mean seconds by phase and the speed of a step against the first run's, one row a run, by name.
+    """Return mean seconds by phase and a step's speed against the first run's, one row a run.
 
-    Of the steps in which all runs trained on as many tokens, without the first; refused where there is none.
+    Counts the steps in which all runs trained on the same number of tokens, without the first.
+    Fails without any such step.
     """
     runs = {
         path.parent.name: pl.read_parquet(path.parent / "steps.parquet").drop_nulls("step_s")
@@ -144,7 +162,8 @@ def phases_table(folder: Path) -> str:
     }
     first = next(iter(means.values()))["step_s"]
     lines = [
-        "| run | GPUs | s/step | rollout | memory released | old log-probabilities | update | weights | speed |",
+        "| run | GPUs | s/step | rollout | memory released | old log-probabilities "
+        "| update | weights | speed |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for name, seconds in means.items():
@@ -177,7 +196,7 @@ def by_at(rows: pl.DataFrame) -> dict[int, float]:
 
 
 def passes_table(folder: Path) -> str:
-    """Mean reward of sampled rollouts in each pass over the training questions, and validation, one row a run.
+    """Return mean sampled reward by pass over the training questions, and validation, by run.
 
     Changes are paired by question, with 95 % intervals over whole databases.
     """
@@ -207,10 +226,10 @@ def passes_table(folder: Path) -> str:
 
 
 def checks_table(study: Path) -> str:
-    """Of each arm, first and last validation: which first queries the check had written anew, means over seeds.
+    """Return the check's rejections in the first and last validation of each arm, seeds' means.
 
-    Recall is the share of the wrong ones that it rejected, precision the share of the rejected ones that were wrong; in
-    brackets the lowest and the highest seed.
+    Recall is the share of the wrong first queries that the check rejected, precision the share of
+    the rejected ones that were wrong; in brackets the lowest and the highest seed.
     """
     lines = [
         "| arm | recall before | recall after | precision after | rejected after |",
@@ -235,7 +254,7 @@ def checks_table(study: Path) -> str:
 
 
 def _checked(rows: pl.DataFrame) -> tuple[float | None, float | None, float | None]:
-    """Recall and precision of the check's rejections, and their share of all first queries; None of nothing."""
+    """Return recall, precision and share of the check's rejections; None where undefined."""
     judged = rows.select(wrong=pl.col("first_reward") < 1, rejected=pl.col("rewrites") > 0)
     recall = judged.filter("wrong")["rejected"].mean()
     precision = judged.filter("rejected")["wrong"].mean()
@@ -296,7 +315,7 @@ def claim(folder: Path, words: Sequence[str]) -> str:
     pairs = {pair["arm"]: pair for pair in found["pairs"]}
     unknown = [arm for arm in arms if arm not in pairs]
     if unknown or not arms:
-        wrong = f"no arm {unknown[0]!r} beside the baseline" if unknown else "no arm is named"
+        wrong = f"no arm {unknown[0]!r} next to the baseline" if unknown else "no arm is named"
         raise SystemExit(f"claim: {folder.name}: {wrong}; there are {', '.join(map(repr, pairs))}")
     tasks = {pairs[arm]["difference"]["tasks"] for arm in arms}
     if len(tasks) != 1:
@@ -309,7 +328,7 @@ def claim(folder: Path, words: Sequence[str]) -> str:
 
 
 def verdict_sentence(pair: Pair, comparison: Comparison) -> str:
-    """Return what the verdict on a pair allows to say, with the difference and its 95 % interval."""
+    """Return the sentence that a pair's verdict allows, with difference and 95 % interval."""
     words = CLAIMS[pair["verdict"]].format(
         baseline=f"*{pair['baseline']}*", margin=points(comparison["margin"] or 0.0)
     )
@@ -331,10 +350,11 @@ def gain_sentence(name: str, comparison: Comparison) -> str:
 
 
 def verdicts_table(file: Path) -> str:
-    """Return a table with a row per question and a column per model size, its cells made from verdicts.
+    """Return a table with a row per question, a column per model size, and verdicts in the cells.
 
     Args:
-        file: YAML with `columns` and `rows`; a row has a `question`, a `page` and `cells`, which name comparisons.
+        file: YAML with `columns` and `rows`; a row has a `question`, a `page` and `cells`, the
+            names of comparisons.
     """
     described = yaml.safe_load(file.read_text(encoding="utf-8"))
     columns: list[str] = described["columns"]
@@ -366,7 +386,7 @@ def verdict_cell(entry: dict[str, Any]) -> str:
 
 
 def policy_of(folder: Path, options: Sequence[str]) -> str:
-    """Return the policy that a study's runs began with, with its size where the catalogue knows it."""
+    """Return the policy that a study's runs began with, with its size if the catalogue has it."""
     if (name := option(options, "policy")) is None:
         paths = {run.record["config"]["policy"]["path"] for run in select([folder]).runs}
         if len(paths) != 1:
@@ -423,7 +443,8 @@ def value(what: str) -> str:
         }
     else:
         raise SystemExit(
-            f"<!-- value: {what} -->: no kind {kind!r}; there are arm, seeds, pair, view, learning, run and printed"
+            f"<!-- value: {what} -->: no kind {kind!r}; "
+            "there are arm, seeds, pair, view, learning, run and printed"
         )
     difference = differences.get(arm)
     if difference is None:
@@ -479,7 +500,7 @@ def as_number(figure: float) -> str:
 
 
 def figure_of(arm: Arm, key: str, what: str) -> str:
-    """Return a figure of an arm as text: estimates with their interval, counts whole, other numbers with a decimal.
+    """Return an arm's figure as text: an estimate with its interval, a count, or a decimal number.
 
     Args:
         what: The marker, for messages.
@@ -495,12 +516,13 @@ def figure_of(arm: Arm, key: str, what: str) -> str:
         if isinstance(one, int | float) or (isinstance(one, dict) and "mean" in one)
     ]
     raise SystemExit(
-        f"<!-- value: {what} -->: {key!r} is no known figure of an arm; there are {', '.join(known_ones)}"
+        f"<!-- value: {what} -->: {key!r} is no known figure of an arm; "
+        f"there are {', '.join(known_ones)}"
     )
 
 
 def underived(text: str) -> list[tuple[int, str]]:
-    """Return the lines of prose that hold numbers which no marker derives: line number and numbers."""
+    """Return the prose lines with numbers that no marker derives: line number and numbers."""
 
     def blank(found: re.Match[str]) -> str:
         return "\n" * found.group().count("\n")
@@ -570,7 +592,8 @@ def made(what: str) -> str:
     path = folder_of(folder)
     if not folder or not path.is_dir():
         raise SystemExit(
-            f"<!-- table: {what} -->: {folder or 'nothing'} is not a folder; wanted: KIND FOLDER [KEY...]"
+            f"<!-- table: {what} -->: {folder or 'nothing'} is not a folder; "
+            "wanted: KIND FOLDER [KEY...]"
         )
     if kind == "runs":
         return runs_table(path)
@@ -583,12 +606,13 @@ def made(what: str) -> str:
     if kind == "compare":
         return comparison_tables(path, words)
     raise SystemExit(
-        f"<!-- table: {what} -->: no kind {kind!r}; there are runs, passes, phases, checks, compare and verdicts"
+        f"<!-- table: {what} -->: no kind {kind!r}; "
+        "there are runs, passes, phases, checks, compare and verdicts"
     )
 
 
 def list_numbers(files: Sequence[Path]) -> int:
-    """Print the lines of prose with numbers that no marker derives, and how many there are in each file."""
+    """Print the prose lines with numbers that no marker derives, and their number in each file."""
     for file in files:
         found = underived(file.read_text(encoding="utf-8"))
         name = file.relative_to(ROOT) if file.is_relative_to(ROOT) else file
@@ -643,7 +667,8 @@ def main(arguments: list[str]) -> int:
             if old["body"] != new["body"]
         ]
         print(
-            f"{file}: not what the records say: {'; '.join(stale)}. Bring up to date: python tools/table.py --write"
+            f"{file}: not what the records say: {'; '.join(stale)}. "
+            "Bring up to date: python tools/table.py --write"
         )
     return 1 if drifted else 0
 
