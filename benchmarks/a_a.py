@@ -1,17 +1,19 @@
-"""How often the test of a comparison calls trainings different that differ in their seeds alone: a real A/A.
+"""Measure how often a comparison calls trainings different that differ only in seed: a real A/A.
 
-    python benchmarks/a_a.py train FILE [--trainings 60]      # appends what is missing; may be stopped and started again
+    python benchmarks/a_a.py train FILE [--trainings 60]      # appends what is missing; can resume
     python benchmarks/a_a.py judge FILE
 
-`train` makes short trainings of the bundled policy `pocket-sql` on the bundled task set `pocket`, on one processor core. A
-training is GRPO in one process: `STEPS` steps of `BATCH` tasks, `GROUP` sampled first drafts each, rewarded by execution
-accuracy, one AdamW update a step; then every second validation question is answered greedily. The seed draws tasks and
-samples. Prompts, evaluator and the policy's decoder are those of `harness train`; the trainer is not verl, and no
-framework and no second call take part. A row of FILE is a training: seed, accuracy and the verdict on every question.
+`train` makes short trainings of the bundled policy `pocket-sql` on the bundled task set `pocket`,
+on one processor core. A training is GRPO in one process: `STEPS` steps of `BATCH` tasks, `GROUP`
+sampled first drafts each, rewarded by execution accuracy, one AdamW update a step; then every
+second validation question is answered greedily. The seed draws tasks and samples. Prompts,
+evaluator and the policy's decoder are those of `harness train`; the trainer is not verl, and no
+framework and no second call take part. A row of FILE is a training: seed, accuracy and the verdict
+on every question.
 
-`judge` makes pairs of the trainings there are, in order of seeds: 30 of 60, which share no training. It tests them as
-`harness compare` does: every pair alone, and disjoint studies of several pairs. No two arms differ, so every
-`different` is a false alarm.
+`judge` makes pairs of the existing trainings, in order of seeds: 30 of 60, which share no training.
+It tests them as `harness compare` does: every pair alone, and disjoint studies of several pairs. No
+two arms differ, so every `different` is a false alarm.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ class Trainings:
         folder = resolve(POLICY)
         self.tokenizer: Any = AutoTokenizer.from_pretrained(folder)
         self.model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-        # The decoder takes a model over, so it has one of its own, which is given the weights before it answers.
+        # The decoder replaces parts of a model, so it has its own, with weights copied before use.
         served: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
         self.decoder = Decoder(served.eval(), 64, MAX_LENGTH, {self.tokenizer.eos_token_id})
         self.first = {name: one.clone() for name, one in self.model.state_dict().items()}
@@ -84,7 +86,7 @@ class Trainings:
         ]
 
     def _update(self, tasks: Sequence[Task], optimizer: Any, draw: int) -> None:
-        """Take one GRPO step: sample, reward, and update towards samples better than their group."""
+        """Take one GRPO step: sample, reward, and update towards the best samples of a group."""
         import torch
 
         prompts = [self._prompt(task) for task in tasks for _ in range(GROUP)]
@@ -121,7 +123,7 @@ class Trainings:
     def _generate(
         self, prompts: Sequence[list[int]], temperature: float, draw: int
     ) -> list[list[int]]:
-        """Return the token ids of one reply to each prompt; sampled with streams that a number seeds."""
+        """Return the token ids of one reply to each prompt; `draw` seeds the sampling."""
         from harness_weights.decoder import Generation
 
         self.decoder.load_weights(dict(self.model.named_parameters()))
@@ -182,7 +184,7 @@ def train(file: Path, seeds: range) -> None:
 
 
 def judge(file: Path) -> list[list[str]]:
-    """Return a row for every size of study: pairs of each, studies, and how many found a difference."""
+    """Return a row for every size of study: pairs of each, studies, and the differences found."""
     import polars as pl
 
     from harness.compare.estimates import crossed_mean
@@ -213,14 +215,16 @@ def spread(file: Path) -> str:
     pairs = len(accuracies) // 2
     apart = [accuracies[2 * pair] - accuracies[2 * pair + 1] for pair in range(pairs)]
     return (
-        f"{len(accuracies)} trainings end at {min(accuracies):.1f} to {max(accuracies):.1f} %, mean "
-        f"{statistics.mean(accuracies):.1f} %, standard deviation {statistics.stdev(accuracies):.1f} points; the two of a "
-        f"pair lie {statistics.mean(map(abs, apart)):.1f} points apart on average, {max(map(abs, apart)):.1f} at most."
+        f"{len(accuracies)} trainings end at {min(accuracies):.1f} to {max(accuracies):.1f} %, "
+        f"mean {statistics.mean(accuracies):.1f} %, "
+        f"standard deviation {statistics.stdev(accuracies):.1f} points; the two of a pair lie "
+        f"{statistics.mean(map(abs, apart)):.1f} points apart on average, "
+        f"{max(map(abs, apart)):.1f} at most."
     )
 
 
 def _differences(file: Path) -> pl.DataFrame:
-    """Return the differences of each pair's two trainings per question; the pair takes the place of the seed."""
+    """Return each pair's differences per question; the pair takes the place of the seed."""
     import polars as pl
 
     from harness.config import load_config

@@ -1,12 +1,15 @@
-"""How often smaller studies find what a whole one found, beside the power that `harness power` promises them.
+"""Compare how often smaller studies find a whole study's result with their power.
 
-    python benchmarks/calibration.py runs/probe_planted [runs/probe_worth ...] --baseline none [--seeds 3 4 5]
+    python benchmarks/calibration.py runs/probe_planted [runs/probe_worth ...] --baseline none \\
+        [--seeds 3 4 5]
 
-Every arm is compared with the baseline by all of its seeds: the difference, and its variance components. A smaller
-study is one of some of the seeds; all choices are tested as a comparison of two arms tests them, at 5 %. `promised` is
-the power of so many seeds for that difference with those components. Choices share seeds, so shares vary more than of
-as many independent studies; and the difference is known no better than its interval. Folders may be studies that share
-nothing but their settings: an arm that is the baseline under another name shows how often nothing is found to differ.
+Every arm is compared with the baseline by all of its seeds: the difference, and its variance
+components. A smaller study is one of some of the seeds; all choices are tested as a comparison of
+two arms tests them, at 5 %. `promised` is the power that `harness power` gives so many seeds for
+that difference with those components. Choices share seeds, so shares vary more than with as many
+independent studies; and the difference is known no better than its interval. Folders may be studies
+that share nothing but their settings: an arm that is the baseline under another name shows how
+often nothing is found to differ.
 """
 
 from __future__ import annotations
@@ -68,7 +71,8 @@ def main() -> None:
             found = sum(test is not None and test.p_difference() < ALPHA for test in tests)
             power, share = 100 * promised(spread, abs(whole.mean), seeds), 100 * found / len(chosen)
             print(
-                f"| {arm} | {points} | {seeds} | {power:.0f} % | {share:.0f} % | {found} of {len(chosen)} |"
+                f"| {arm} | {points} | {seeds} | {power:.0f} % | {share:.0f} % "
+                f"| {found} of {len(chosen)} |"
             )
 
 

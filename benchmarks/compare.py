@@ -1,9 +1,11 @@
-"""What a comparison and a report cost: processor seconds of `harness compare` and `harness report`.
+"""Measure the processor seconds of `harness compare` and `harness report`.
 
-    python benchmarks/compare.py [--baseline OTHER/.venv/bin/harness] [--rounds 5] [--of results/studies/frameworks]
+    python benchmarks/compare.py [--baseline OTHER/.venv/bin/harness] [--rounds 5] \\
+        [--of results/studies/frameworks]
 
-Runs this environment's `harness` and, with `--baseline`, an older checkout's in turn, both on the folder `--of` of the
-older one (which cannot read what is newer), and prints medians and their ratio. A first round is not counted.
+Runs this environment's `harness` and, with `--baseline`, an older checkout's in turn, both on the
+folder `--of` of the older one (which cannot read newer records), and prints medians and their
+ratio. A first round is not counted.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""How fast the CPU's policy server decodes, this checkout's decoder and another's in turn.
+"""Measure the speed of the CPU policy server's decoder, this checkout's and another's in turn.
 
-    python benchmarks/decoder.py --baseline OTHER_CHECKOUT [--rounds 3] [--threads 2] [--policy pocket-sql]
+    python benchmarks/decoder.py --baseline OTHER_CHECKOUT [--rounds 3] [--threads 2] \\
+        [--policy pocket-sql]
 
-Each workload runs in a process of its own with the checkout first on its path, so both use this environment. Prints
-tokens a second of the medians and their ratio; figures mean nothing elsewhere, the ratio does, on a quiet machine.
+Each workload runs in a process of its own with the checkout first on its path, so both use this
+environment. Prints tokens a second of the medians and their ratio. Only the ratio is comparable
+between machines, if they are quiet.
 """
 
 from __future__ import annotations
@@ -25,7 +27,10 @@ WORKLOADS = {
     "few at once": {"requests": 4, "prompts": 4, "shortest": 200, "longest": 400, "new": 96},
     "validation": {"requests": 240, "prompts": 240, "shortest": 70, "longest": 190, "new": 22},
 }
-"""How many requests and prompts; tokens of prompts; tokens of the longest answers (others: half or more)."""
+"""Numbers of requests and prompts; tokens of prompts; tokens of the longest answers.
+
+Other answers have at least half as many tokens.
+"""
 
 
 def measure(workload: dict[str, int], policy: str) -> float:
@@ -104,10 +109,11 @@ def main() -> None:
                 if done.returncode:
                     raise SystemExit(done.stderr[-2000:])
                 found.setdefault(which, []).append(float(done.stdout))
-        told = {which: statistics.median(rates) for which, rates in found.items()}
-        ratio = f", {told['this'] / told['baseline']:.2f}x" if options.baseline else ""
+        medians = {which: statistics.median(rates) for which, rates in found.items()}
+        ratio = f", {medians['this'] / medians['baseline']:.2f}x" if options.baseline else ""
+        speeds = [f"{which} {rate:,.0f} tokens/s" for which, rate in medians.items()]
         print(
-            f"{name}: {', '.join(f'{which} {rate:,.0f} tokens/s' for which, rate in told.items())}{ratio}",
+            f"{name}: {', '.join(speeds)}{ratio}",
             flush=True,
         )
 

@@ -1,9 +1,10 @@
-"""Evaluations per second of execution accuracy, against a straightforward evaluator written for this purpose.
+"""Measure evaluations per second of execution accuracy against a straightforward evaluator.
 
     python benchmarks/evaluator.py SPIDER [--processes N] [--json]
 
-SPIDER is a folder that `harness data spider` prepared. The straightforward evaluator opens a connection per
-query, runs gold every time and tries column permutations until one fits; it is what many reward functions do.
+SPIDER is a folder that `harness data spider` prepared. The straightforward evaluator opens a
+connection per query, runs gold every time and tries column permutations until one fits, as many
+reward functions do.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def gold_against_gold(folder: Path) -> list[Case]:
 
 
 def mutated(cases: list[Case], seed: int = 0) -> list[Case]:
-    """Predictions that differ from gold as a model's do: columns moved, conditions changed, clauses lost."""
+    """Return predictions with a model's errors: columns moved, conditions changed, clauses lost."""
     chance = random.Random(seed)
     changes: list[Callable[[str], str]] = [
         lambda sql: re.sub(r"(?i)\bdesc\b", "ASC", sql),

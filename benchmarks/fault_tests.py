@@ -115,7 +115,8 @@ FAULT_TESTS = {
         "damaged checkpoints and policies",
         "the file is named before anything starts, and an older checkpoint offered",
         (
-            "tests/policies/test_export.py::test_a_damaged_checkpoint_is_named_and_an_older_one_offered",
+            "tests/policies/test_export.py"
+            "::test_a_damaged_checkpoint_is_named_and_an_older_one_offered",
             "tests/policies/test_export.py::test_a_damaged_policy_is_named_before_anything_starts",
         ),
     ),
@@ -126,7 +127,7 @@ FAULT_TESTS = {
     ),
     "study": FaultTest(
         "a study is interrupted and its folder moved",
-        "it goes on there: finished runs are not repeated, the interrupted one is resumed",
+        "it continues there: finished runs are not repeated, the interrupted one is resumed",
         (
             "tests/study/test_study.py"
             "::test_an_interrupted_study_whose_folder_is_moved_goes_on_there",
@@ -138,7 +139,8 @@ FAULT_TESTS = {
         ("tests/report/test_damaged_figures.py",),
     ),
     "watch": FaultTest(
-        "`harness watch` is asked for spellings of one place, names of 5,000 characters, 256 event streams",
+        "`harness watch` gets requests for spellings of one place, names of 5,000 characters, "
+        "256 event streams",
         "one state a place, at most 64 kept; 404; the oldest streams end and a new page opens",
         (
             "tests/report/test_watch.py::test_all_spellings_of_a_place_share_one_state",

@@ -1,12 +1,13 @@
-"""What happens when something breaks in the middle of a training: a table, from real trainings on this machine.
+"""Break real trainings on this machine, one fault each, and print what happened as a table.
 
     python benchmarks/faults.py [--only NAME ...] [--list]
 
-Each line is one `harness train` of three small steps on the CPU, with one thing done to it while rollouts of the first
-step are under way (or where it says). Recorded are how it ended, how long after, what it said, and what was left:
-processes, shared memory, temporary files. A run that can go on is resumed, and must then finish. Ends with status 1
-where a run ended otherwise than it should. Half an hour on two cores. A second table has the faults that need no training:
-tests hold them (`fault_tests.py`).
+Each line is one `harness train` of three small steps on the CPU, with one fault while rollouts of
+the first step are under way (or where the line says). The table records how it ended, how long
+after, its message, and leftovers: processes, shared memory, temporary files. A run that can resume
+is resumed, and must then finish. Exits with status 1 if a run ended in an unexpected way. Takes
+half an hour on two cores. A second table has the faults without a training, which tests cover
+(`fault_tests.py`).
 """
 
 from __future__ import annotations
@@ -77,7 +78,8 @@ def harness_agents():
 
 class LeavesSleepers(ReferenceSQL):
     async def solve(self, problem, toolbox):
-        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(987)"], env={}, start_new_session=True)
+        command = [sys.executable, "-c", "import time; time.sleep(987)"]
+        subprocess.Popen(command, env={}, start_new_session=True)
         return await super().solve(problem, toolbox)
 """
 SHOUTING_AGENT = """
@@ -101,7 +103,7 @@ class Shouts(ReferenceSQL):
         return await super().solve(problem, toolbox)
 """
 CODE_FOLLOWS = b"\xc1\xfe\xed"
-"""First frame of a message whose second frame TransferQueue 0.1.11 unpickles."""
+"""First frame of a message of which TransferQueue 0.1.11 unpickles the second frame."""
 
 
 class KillsProcess:
@@ -124,7 +126,7 @@ class Training:
         return next((path for path in (self.folder / "runs").glob("*") if path.is_dir()), None)
 
     def processes(self, *words: str) -> list[psutil.Process]:
-        """The run's processes whose command lines have all these words."""
+        """Return the run's processes with all these words in their command lines."""
         found = []
         for process in psutil.process_iter():
             with suppress(psutil.Error, OSError):
@@ -146,7 +148,7 @@ class Training:
         ends = time.monotonic() + LIMIT_S
         while not condition():
             if self.process.poll() is not None or time.monotonic() > ends:
-                raise RuntimeError(f"it never came to that: {self.said()}")
+                raise RuntimeError(f"it never came to that: {self.last_line()}")
             time.sleep(look_s)
 
     def rows(self, phase: str, step: int) -> int:
@@ -158,7 +160,7 @@ class Training:
         lines = [line for text in texts for line in text.splitlines() if line.endswith("}")]
         return sum(row["phase"] == phase and row["step"] == step for row in map(json.loads, lines))
 
-    def said(self) -> str:
+    def last_line(self) -> str:
         lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
         return next(
             (line for line in reversed(lines) if line.startswith("harness: ")),
@@ -174,20 +176,20 @@ class Training:
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that is done to a training.
+    """One fault of a training.
 
     Attributes:
-        told: For the table.
-        act: Does it; None where the training's surroundings are the fault.
+        description: Text for the table.
+        act: Causes the fault; None where the training's surroundings are the fault.
         ends: The status of the run afterwards.
-        arguments: Further ones of the training.
-        resumes: Whether it can go on, and then finishes.
+        arguments: Further arguments of the training.
+        resumes: Whether the run can resume and then finishes.
         limits: `resource.RLIMIT_*` of the training.
-        before: Stands before its command.
-        says: What it says, among other words.
+        before: Prefix of its command.
+        says: A part of its message.
     """
 
-    told: str
+    description: str
     act: Callable[[Training], None] | None
     ends: str
     arguments: tuple[str, ...] = ()
@@ -266,7 +268,7 @@ def reporting(training: Training) -> bool:
 
 
 def faulty(text: str) -> Callable[[Path], dict[str, str]]:
-    """A plugin beside the training."""
+    """Make a fault from a plugin's text next to the training."""
 
     def variables(folder: Path) -> dict[str, str]:
         info = folder / "plugin" / "faulty-0.1.dist-info"
@@ -342,7 +344,7 @@ def read_only_home(folder: Path) -> tuple[str, ...]:
 
 
 def small(folder: Path) -> str:
-    """A folder for temporary files whose name is short enough for Ray's sockets."""
+    """Return a folder for temporary files with a name short enough for Ray's sockets."""
     place = Path("/tmp") / f"small-{os.getpid()}"
     place.mkdir(exist_ok=True)
     return str(place)
@@ -598,7 +600,7 @@ def training(fault: Fault) -> Iterator[Training]:
 
 
 def leftovers() -> set[str]:
-    """Shared memory, temporary files, harness's cache, and processes that sleep as the agent above leaves them."""
+    """Return shared memory, temporary files, harness's cache, and sleeping orphans of the agent."""
     places = [Path("/dev/shm"), Path(tempfile.gettempdir())]
     found = {str(path) for place in places if place.is_dir() for path in place.iterdir()}
     # The cache of these trainings alone: other programs of the machine write to the user's.
@@ -622,15 +624,18 @@ def attempt(name: str, fault: Fault) -> bool:
                 began = time.monotonic()
             one.process.wait(LIMIT_S)
             took = time.monotonic() - began
-            said, status = one.said(), one.status
+            message, status = one.last_line(), one.status
             ends = time.monotonic() + 12
             while (left := one.processes()) and time.monotonic() < ends:
                 time.sleep(0.2)
             well = (
-                status == fault.ends and took <= fault.within_s and not left and fault.says in said
+                status == fault.ends
+                and took <= fault.within_s
+                and not left
+                and fault.says in message
             )
             well = well and "Traceback" not in one.log.read_text(errors="replace")
-            told = f"{status}, {took:.0f} s"
+            ending = f"{status}, {took:.0f} s"
             if fault.resumes and one.run is not None:
                 done = subprocess.run(
                     [sys.executable, "-m", "harness", "train", "--resume", str(one.run)],
@@ -638,19 +643,20 @@ def attempt(name: str, fault: Fault) -> bool:
                     text=True,
                 )
                 well = well and done.returncode == 0 and one.status == "finished"
-                told += f"; resumed: {one.status}"
+                ending += f"; resumed: {one.status}"
         except (RuntimeError, subprocess.TimeoutExpired) as error:
-            said, told, left, well = str(error), "not tried", [], False
+            message, ending, left, well = str(error), "not tried", [], False
         here = str(one.folder)
-        # Names of runs and folders differ each time, and say nothing.
-        said = said.replace(str(one.run), "RUN") if one.run is not None else said
+        # Names of runs and folders differ each time and carry no information.
+        message = message.replace(str(one.run), "RUN") if one.run is not None else message
     kept = sorted(leftovers() - before)
     more = f"{len(left)} processes" if left else ", ".join(kept[:3]) or "nothing"
-    said = " ".join(said.removeprefix("harness: ").replace(here, "").split())[:240].replace(
+    message = " ".join(message.removeprefix("harness: ").replace(here, "").split())[:240].replace(
         "|", "/"
     )
     print(
-        f"| {fault.told} | {told} | {said} | {more} | {'yes' if well else '**no**'} |", flush=True
+        f"| {fault.description} | {ending} | {message} | {more} | {'yes' if well else '**no**'} |",
+        flush=True,
     )
     return well
 
@@ -676,14 +682,15 @@ def main() -> None:
 
 
 def break_trainings(names: list[str]) -> list[bool]:
-    """Break one training after another, print a line each, and return which ended as they should."""
+    """Break one training after another, print a line each, and return which ended as expected."""
     scratch = tempfile.mkdtemp(
         prefix="faults-"
     )  # so that other programs' temporary files are not among what was left
     os.environ["TMPDIR"] = tempfile.tempdir = scratch
     os.environ["HARNESS_CACHE_DIR"] = tempfile.mkdtemp(prefix="faults-cache-", dir="/tmp")
     print(
-        "| what was done | how it ended, how long after | what it said | what was left | as it should |"
+        "| what was done | how it ended, how long after | what it printed | what was left "
+        "| as it should |"
     )
     print("|---|---|---|---|---|", flush=True)
     try:
@@ -691,9 +698,9 @@ def break_trainings(names: list[str]) -> list[bool]:
         results = [attempt(name, FAULTS[name]) for name in names]
         kept = sorted(leftovers() - before)
         if len(results) > 1:
-            told = f"all {len(results)} of these, one after the other"
+            description = f"all {len(results)} of these, one after the other"
             left = ", ".join(kept[:3]) or "nothing"
-            print(f"| {told} | | | {left} | {'**no**' if kept else 'yes'} |", flush=True)
+            print(f"| {description} | | | {left} | {'**no**' if kept else 'yes'} |", flush=True)
             results.append(not kept)
     finally:
         for folder in (scratch, small(Path(scratch)), os.environ["HARNESS_CACHE_DIR"]):

@@ -1,12 +1,12 @@
-"""What a framework costs around each model call, against plain Python and plain HTTP.
+"""Measure a framework's cost around each model call, against plain Python and plain HTTP.
 
     python benchmarks/framework_overhead.py [--json] [--repeat 3] [AGENT ...]
 
-Each agent runs in a process of its own against a scripted model in another process that answers at once,
-without the gateway in between. Every agent gets the same connection pool, and a framework builds its client for
-each call, as in a run.
-The reference runs in turn with the agent, in the same process: what else the machine does meets both. Times
-are the best of `--repeat` rounds; ratios compare the two best.
+Each agent runs in a process of its own against a scripted model in another process that answers at
+once, without the gateway in between. Every agent gets the same connection pool, and a framework
+builds its client for each call, as in a run. The reference runs in turn with the agent, in the same
+process, so that other load on the machine affects both. Times are the best of `--repeat` rounds;
+ratios compare the two best.
 """
 
 from __future__ import annotations
@@ -208,8 +208,10 @@ def table(found: dict[str, dict[str, Any]]) -> str:
     base = found["reference_sql"]
 
     lines = [
-        "| agent | ms a call, alone | ratio | ms a call, 32 at once | ratio | CPU ms a call, 32 at once "
-        "| ratio | added ms a rollout, alone / 32 at once | import s | runner MB | calls | prompt chars |",
+        "| agent | ms a call, alone | ratio | ms a call, 32 at once | ratio "
+        "| CPU ms a call, 32 at once "
+        "| ratio | added ms a rollout, alone / 32 at once | import s | runner MB | calls "
+        "| prompt chars |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name, row in found.items():

@@ -1,15 +1,15 @@
-"""What the gateway costs: against direct calls, and against agentlightning's LiteLLM proxy, side by side.
+"""Compare the gateway's cost with direct calls and with agentlightning's LiteLLM proxy.
 
     python benchmarks/gateway.py                     # the table, as Markdown
     python benchmarks/gateway.py --json --skip-litellm
 
-One scripted model server in a process of its own stands for the model: it answers after a think time that
-each prompt names (a half to one and a half of the mean, so that calls do not march in step), with token ids
-and log-probabilities in vLLM's format. The same client calls it directly, through the gateway and through
-agentlightning's `LLMProxy`, round by round, so that a disturbance of the machine meets all three. Overhead
-is a call's latency less its think time; "added" is a route's quantile less that of the direct calls.
-Everything shares the machine's cores; requests per second per core divide by the CPU time of the proxy's
-own processes alone.
+One scripted model server in a process of its own replaces the model: it answers after a think time
+that each prompt names (a half to one and a half of the mean, so that calls do not march in step),
+with token ids and log-probabilities in vLLM's format. The same client calls it directly, through
+the gateway and through agentlightning's `LLMProxy`, round by round, so that other load on the
+machine affects all three. Overhead is a call's latency less its think time; "added" is a route's
+quantile less that of the direct calls. All processes share the machine's cores; requests per second
+per core divide by the CPU time of the proxy's own processes alone.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def think(request: ReceivedRequest) -> Reply:
 
 @dataclasses.dataclass(frozen=True)
 class Route:
-    """One way to the model: where to send calls, with which key, and whose CPU time it is."""
+    """One way to the model: address, key, and the processes for its CPU time."""
 
     name: str
     url: str
@@ -126,7 +126,7 @@ def free_port() -> int:
 
 @contextlib.asynccontextmanager
 async def litellm_route(upstream: str) -> AsyncIterator[Route]:
-    """agentlightning's `LLMProxy` with its defaults, sending spans to a store in a process of its own."""
+    """Run agentlightning's `LLMProxy` with its defaults; a store in another process gets spans."""
     # Offline it would try for ten seconds to download its price list.
     os.environ.update(LITELLM_LOCAL_MODEL_COST_MAP="True", LITELLM_LOG="ERROR")
     from agentlightning.llm_proxy import LLMProxy
@@ -250,10 +250,10 @@ def _cpu_s(processes: tuple[psutil.Process, ...]) -> float:
 async def measure(
     options: argparse.Namespace, delay_s: float, concurrency: int
 ) -> tuple[dict[str, Measured], float]:
-    """All routes to one model server, in shuffled rounds after a warm-up; and what else used the machine.
+    """Measure all routes to one model server, in shuffled rounds after a warm-up.
 
     Returns:
-        Samples by route, and the CPU cores that other processes kept busy meanwhile, on average.
+        Samples by route, and the mean number of CPU cores that other processes kept busy.
     """
     prompt = ("CREATE TABLE singer (singer_id INTEGER, name TEXT); " * 99)[: options.prompt_tokens]
     shuffle = random.Random(0)
@@ -272,7 +272,7 @@ async def measure(
             for route in shuffle.sample(routes, len(routes)):
                 requests = sizes.get(route.name, options.requests)
                 await load(route, prompt, delay_s, requests, concurrency, measured[route.name])
-                # LiteLLM exports spans behind the calls; they must not run into the next route's round.
+                # LiteLLM exports spans after the calls; keep them out of the next route's round.
                 await asyncio.sleep(1.0 if route.name == "litellm" else 0.2)
         all_s, all_ours_s = _machine_cpu_s()
         others_s = (all_s - busy_s) - (all_ours_s - ours_s)
@@ -280,7 +280,7 @@ async def measure(
 
 
 def _machine_cpu_s() -> tuple[float, float]:
-    """CPU seconds of the machine so far, idle time left out, and those of this benchmark's processes."""
+    """Return the machine's CPU seconds so far without idle time, and this benchmark's."""
     times = psutil.cpu_times()
     own = psutil.Process()
     return sum(times) - times.idle - times.iowait, _cpu_s((own, *own.children(recursive=True)))
@@ -306,7 +306,8 @@ def row(measured: Mapping[str, Measured], name: str) -> dict[str, Any]:
 def table(results: list[dict[str, Any]]) -> str:
     """Markdown; the last column compares the gateway with LiteLLM in the same run."""
     lines = [
-        "| think time | concurrency | route | overhead p50 ms | p99 ms | added p50 ms | added p99 ms "
+        "| think time | concurrency | route | overhead p50 ms | p99 ms "
+        "| added p50 ms | added p99 ms "
         "| requests/s | CPU ms/call | requests/s per core | against LiteLLM |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]

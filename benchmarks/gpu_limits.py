@@ -1,11 +1,12 @@
-"""What the same device does with the same tokens and nothing around them: the limits of `gpu_step.py`.
+"""Measure the limits for `gpu_step.py`: the same tokens on the same device, with nothing around.
 
     python benchmarks/gpu_limits.py rollout WORK.json OUT.json   # vLLM's offline engine
-    python benchmarks/gpu_limits.py update WORK.json OUT.json    # FSDP2 on one device: forward, backward, AdamW
+    python benchmarks/gpu_limits.py update WORK.json OUT.json    # FSDP2: forward, backward, AdamW
 
-Each runs in a process of its own, so that one cannot take the other's memory, and writes OUT.json again after
-every measurement. The work: `model`, `engine`, `rows` (`prompt_ids`, `response_ids`), `sampling`, `seed`,
-`repeats`, `micro_batch`, `optimizer_steps`, `gradient_checkpointing`, `budget_s`.
+Each runs in a process of its own, so that one cannot take the other's memory, and writes OUT.json
+again after every measurement. WORK.json has `model`, `engine`, `rows` (`prompt_ids`,
+`response_ids`), `sampling`, `seed`, `repeats`, `micro_batch`, `optimizer_steps`,
+`gradient_checkpointing`, `budget_s`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 
 
 def rollout(work: dict[str, Any], out: Path) -> None:
-    """All calls at once, each ending at its recorded length: seconds, seeded as in the run and without seeds."""
+    """Time all calls at once, each to its recorded length, seeded as in the run and unseeded."""
     from vllm import LLM, SamplingParams
     from vllm.inputs import TokensPrompt
 
@@ -49,7 +50,8 @@ def rollout(work: dict[str, Any], out: Path) -> None:
         sampled = [len(answer.outputs[0].token_ids) for answer in answers]
         if sampled != [len(row["response_ids"]) for row in rows]:
             result["note"] = (
-                f"sampled {sum(sampled)} tokens, recorded {sum(len(r['response_ids']) for r in rows)}"
+                f"sampled {sum(sampled)} tokens, "
+                f"recorded {sum(len(r['response_ids']) for r in rows)}"
             )
         return took
 
@@ -65,7 +67,7 @@ def rollout(work: dict[str, Any], out: Path) -> None:
 
 
 def update(work: dict[str, Any], out: Path) -> None:
-    """One step's rows in micro-batches: seconds for all forward and backward passes and the optimizer's steps."""
+    """Time one step's rows in micro-batches: forward and backward passes and optimizer steps."""
     import os
 
     import torch
@@ -144,7 +146,7 @@ def update(work: dict[str, Any], out: Path) -> None:
 
 
 def _padded(rows: list[dict[str, Any]], device: Any) -> tuple[Any, Any, int]:
-    """Prompts padded on the left, responses on the right, so that responses stand in the same columns.
+    """Pad prompts on the left and responses on the right, so that responses share columns.
 
     Returns:
         Ids and mask, [rows, longest prompt + longest response], and the longest response.

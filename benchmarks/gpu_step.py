@@ -1,12 +1,13 @@
-"""One table for a training on a GPU: seconds a step by phase, tokens a second, and how far from the device's limit.
+"""Print one table for a training on a GPU: seconds a step by phase, tokens a second, and limits.
 
-    python benchmarks/gpu_step.py RUN                      # with limits, on the machine of the run, after it
+    python benchmarks/gpu_step.py RUN                      # with limits, on the run's machine
     python benchmarks/gpu_step.py RUN --no-limits          # from the record alone
     python benchmarks/gpu_step.py RUN --profile-rollout --smi smi.csv --json table.json
 
-Limits replay one step's own tokens: its calls through vLLM's offline engine with the run's engine settings, its
-trained rows through a bare FSDP2 step (see `gpu_limits.py`). `--smi` takes the output of
-`nvidia-smi --query-gpu=timestamp,index,utilization.gpu,memory.used --format=csv,noheader,nounits -lms 200`.
+Limits replay one step's own tokens: its calls through vLLM's offline engine with the run's engine
+settings, its trained rows through a bare FSDP2 step (see `gpu_limits.py`). `--smi` takes the output
+of `nvidia-smi --query-gpu=timestamp,index,utilization.gpu,memory.used --format=csv,noheader,nounits
+-lms 200`.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ PHASES = {
     "weights": ("update_weights",),
     "checkpoint": ("save_checkpoint",),
 }
-"""A row of the table by `timing_s` names, verl's and ours; what a step takes beyond them is `rest`.
+"""Rows of the table by `timing_s` names, verl's and harness's. `rest` is the remaining time.
 
-`release`: from the last rollout until the servers have given their memory back. Records without `sample` have it
-in `rollout`.
+`release`: from the last rollout until the servers have released their memory. Records without
+`sample` have it in `rollout`.
 """
 
 
@@ -46,7 +47,7 @@ def read(run: Path, name: str) -> pl.DataFrame | None:
 
 
 def phases(steps: pl.DataFrame) -> pl.DataFrame:
-    """Seconds by phase and of the whole (`step`), one row a step (`number`) from the second on: the first warms up."""
+    """Return seconds by phase and step, one row a step (`number`), without the first, a warm-up."""
     timed = steps.drop_nulls("timing_s/step").rename({"step": "number"})
     timed = timed.filter(pl.col("number") >= 2) if (timed["number"] >= 2).any() else timed
     timing = [name for name in timed.columns if name.startswith("timing_s/")]
@@ -69,7 +70,7 @@ def phases(steps: pl.DataFrame) -> pl.DataFrame:
 
 
 def tokens(episodes: pl.DataFrame, table: pl.DataFrame) -> dict[str, float]:
-    """Prompt and sampled tokens of a step's rollouts, by second of the rollout phase; medians over the steps."""
+    """Return prompt and sampled tokens by second of the rollout phase, medians over the steps."""
     train = episodes.filter(phase="train").join(table, left_on="step", right_on="number")
     sums = train.group_by("step").agg(
         pl.sum("prompt_tokens", "response_tokens", "calls"), pl.first("rollout")
@@ -84,7 +85,7 @@ def tokens(episodes: pl.DataFrame, table: pl.DataFrame) -> dict[str, float]:
 
 
 def chosen_step(table: pl.DataFrame, transitions: pl.DataFrame) -> int | None:
-    """The step whose rollouts took the median time, of those with recorded tokens."""
+    """Return the step with the median rollout time, of those with recorded tokens."""
     recorded = transitions.filter(phase="train")["step"].unique().to_list()
     order = table.filter(pl.col("number").is_in(recorded)).sort("rollout", maintain_order=True)[
         "number"
@@ -101,11 +102,11 @@ def calls_of(transitions: pl.DataFrame, step: int, trained: bool = False) -> lis
 
 
 def engine_settings(verl: dict[str, Any], memory: float | None) -> dict[str, Any]:
-    """The run's engine settings as arguments of vLLM's offline engine; `memory` replaces its share of the device."""
+    """Return the run's settings as arguments of vLLM's offline engine, with its `memory` share."""
     rollout = verl["actor_rollout_ref"]["rollout"]
     passed = (
-        "dtype enforce_eager max_num_seqs max_num_batched_tokens enable_prefix_caching enable_chunked_prefill "
-        "max_model_len tensor_parallel_size logprobs_mode seed"
+        "dtype enforce_eager max_num_seqs max_num_batched_tokens enable_prefix_caching "
+        "enable_chunked_prefill max_model_len tensor_parallel_size logprobs_mode seed"
     ).split()
     renamed = {"tensor_parallel_size": "tensor_model_parallel_size"}
     settings = {name: rollout.get(renamed.get(name, name)) for name in passed}
@@ -129,11 +130,13 @@ def limits(
     """Both limits, each measured in a process of its own; a reason where one could not be."""
     if transitions is None:
         return {
-            "skipped": "no transitions.parquet: the run did not keep its tokens (rollout.keep_transitions)"
+            "skipped": "no transitions.parquet: the run did not keep its tokens "
+            "(rollout.keep_transitions)"
         }
     if not (run / "data" / "verl.yaml").is_file():
         return {
-            "skipped": "no data/verl.yaml: limits need the run's folder, on the machine where its policy lies"
+            "skipped": "no data/verl.yaml: limits need the run's folder, "
+            "on the machine where its policy lies"
         }
     step = args.step or chosen_step(table, transitions)
     if step is None:
@@ -217,7 +220,7 @@ def _measure(what: str, work: dict[str, Any], timeout_s: float) -> dict[str, Any
 
 
 def smi(path: Path, spans: list[tuple[float, float]]) -> dict[str, Any]:
-    """Idle share and load of all devices in the rollout phases, and the most memory, from nvidia-smi's samples."""
+    """Return devices' idle share and load in rollout phases, and the most memory (nvidia-smi)."""
     names = ["time", "device", "utilization", "memory_mib"]
     samples = [
         dict(zip(names, line.split(", "), strict=True)) for line in path.read_text().splitlines()
@@ -281,16 +284,19 @@ def show(result: dict[str, Any]) -> None:
         if name in ("release", "checkpoint") and not value:
             continue
         row = limit.get(name, {})
-        beside = f"{row['limit_s']:>10.3f}{row['ratio']:>9.2f}" if "ratio" in row else ""
-        print(f"{name:<14}{value:>9.3f}{value / result['seconds']['step']:>8.1%}{beside}")
+        limits = f"{row['limit_s']:>10.3f}{row['ratio']:>9.2f}" if "ratio" in row else ""
+        print(f"{name:<14}{value:>9.3f}{value / result['seconds']['step']:>8.1%}{limits}")
     print(
-        f"median of steps {result['steps'][0]} to {result['steps'][-1]}; limits are of step {limit.get('of_step', '-')}"
+        f"median of steps {result['steps'][0]} to {result['steps'][-1]}; "
+        f"limits are of step {limit.get('of_step', '-')}"
     )
     if "tokens" in result:
         row = result["tokens"]
         print(
-            f"rollout: {row['prompt_tokens_per_s']:.0f} prompt and {row['sampled_tokens_per_s']:.0f} sampled tokens/s "
-            f"({row['calls']:.0f} calls, {row['prompt_tokens']:.0f} + {row['sampled_tokens']:.0f} tokens a step)"
+            f"rollout: {row['prompt_tokens_per_s']:.0f} prompt "
+            f"and {row['sampled_tokens_per_s']:.0f} sampled tokens/s "
+            f"({row['calls']:.0f} calls, "
+            f"{row['prompt_tokens']:.0f} + {row['sampled_tokens']:.0f} tokens a step)"
         )
     for name in ("rollout", "update"):
         if row := limit.get(name):
@@ -303,7 +309,8 @@ def show(result: dict[str, Any]) -> None:
             )
     if limit.get("replicas", 1) > 1 or limit.get("devices", 1) > 1:
         print(
-            f"limits ran on one device's share: 1/{limit['replicas']} of the calls, 1/{limit['devices']} of the rows"
+            f"limits ran on one device's share: 1/{limit['replicas']} of the calls, "
+            f"1/{limit['devices']} of the rows"
         )
     if "skipped" in limit:
         print(f"limits left out: {limit['skipped']}")
@@ -332,7 +339,7 @@ def main() -> None:
     parser.add_argument("--smi", type=Path, help="samples of nvidia-smi, see above")
     parser.add_argument("--json", type=Path, help="write everything to this file too")
     parser.add_argument(
-        "--step", type=int, help="the step whose tokens are replayed; by default the median one"
+        "--step", type=int, help="the step with the tokens to replay; by default the median one"
     )
     parser.add_argument("--model", help="the policy's folder, where it is not where the run had it")
     parser.add_argument(

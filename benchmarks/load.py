@@ -1,12 +1,14 @@
-"""A standing store under load: rollouts a second, the gateway's own time, memory, and which process is the limit.
+"""Load a permanent store: rollouts a second, the gateway's own time, memory, and the bottleneck.
 
-    python benchmarks/load.py [--rollouts 100000] [--flight 1000] [--runners 4] [--stores 1] [--think 0]
+    python benchmarks/load.py [--rollouts 100000] [--flight 1000] [--runners 4] [--stores 1] \\
+        [--think 0]
 
-Every side is a process of its own, as in docs/apart.md: `harness store`, gateway, `--runners` times `harness runner
---store`, this process, which enqueues and scores, and a scripted model. Agent: `reference_sql`, `--turns` queries a
-rollout and a check between two. Every `--every` rollouts: rollouts/s, processor time a rollout and cores of each side,
-p50 and p99 of the gateway's own time, memory (PSS) and descriptors. At the end: whether both are flat within 5 % from
-the first tenth on. With `--stores 2` every side is there twice; rollouts, flight and runners are shared.
+Every side is a process of its own, as in docs/apart.md: `harness store`, gateway, `--runners` times
+`harness runner --store`, this process, which enqueues and scores, and a scripted model. Agent:
+`reference_sql`, `--turns` queries a rollout and a check between two. Prints every `--every`
+rollouts: rollouts/s, processor time a rollout and cores of each side, p50 and p99 of the gateway's
+own time, memory (PSS) and descriptors. At the end: whether both are flat within 5 % from the first
+tenth on. With `--stores 2` every side exists twice; rollouts, flight and runners are shared.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ SIDES = ("store", "gateway", "runners", "main", "model")
 
 
 def think(request: Any) -> Any:
-    """The model server's script: a wrong query, a check that says so, a right one, as often as they are asked for."""
+    """Script the model: a wrong query, a check that rejects it, a right one, as often as needed."""
     from harness.scripted.server import Reply
 
     system = str(request.messages[0]["content"])
@@ -78,7 +80,9 @@ class Mark:
 
 def quantiles_ms(samples: Sequence[float]) -> tuple[float, float]:
     ordered = sorted(samples)
-    return tuple(1000 * ordered[int(share * (len(ordered) - 1))] for share in (0.5, 0.99))  # type: ignore[return-value]
+    return tuple(  # type: ignore[return-value]
+        1000 * ordered[int(share * (len(ordered) - 1))] for share in (0.5, 0.99)
+    )
 
 
 @contextmanager
@@ -98,7 +102,7 @@ def harness(*arguments: str) -> list[str]:
 
 
 def load(options: argparse.Namespace) -> tuple[list[Mark], array[float]]:
-    """Run all sides of one store. Returns a mark at each `--every` rollouts, and the gateway's own seconds a call."""
+    """Run all sides of one store. Return a mark per `--every` rollouts, and gateway seconds."""
     from harness.rollout.lightning import without_litellm
 
     without_litellm()
@@ -208,15 +212,19 @@ def row(before: Mark, now: Mark, own_s: Sequence[float]) -> str:
         cpu_s = now.sides[name].cpu_s - before.sides[name].cpu_s
         ms, cores = 1000 * cpu_s / ended_now, cpu_s / spent_s
         each.append(
-            f"{name} {ms:.1f} ms {cores:.2f} cores {now.sides[name].mb:.1f} MB {now.sides[name].files} files"
+            f"{name} {ms:.1f} ms {cores:.2f} cores {now.sides[name].mb:.1f} MB "
+            f"{now.sides[name].files} files"
         )
     p50, p99 = quantiles_ms(own_s[before.calls : now.calls])
-    head = f"{now.rollouts:>6} {ended_now / spent_s:6.1f}/s, {now.open} open, gateway {p50:.1f} and {p99:.0f} ms"
+    head = (
+        f"{now.rollouts:>6} {ended_now / spent_s:6.1f}/s, {now.open} open, "
+        f"gateway {p50:.1f} and {p99:.0f} ms"
+    )
     return f"{head} | {' | '.join(each)}"
 
 
 def flat(marks: Sequence[Mark]) -> dict[str, dict[str, float]]:
-    """The most of memory and descriptors of each side after the first tenth, as a multiple of what was held there."""
+    """Return each side's peak memory and descriptors after the first tenth, relative to then."""
     since = [one for one in marks if one.rollouts >= max(1, marks[-1].rollouts // 10)]
     return {
         name: {
@@ -251,7 +259,7 @@ def summary(marks: Sequence[Mark], own_s: Sequence[float]) -> dict[str, Any]:
 
 
 def shared(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Several stores at once, each with gateway, main process, model and a share of rollouts, flight and runners."""
+    """Run several stores at once, each with all sides and a share of rollouts and runners."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as after:
         parts = []
         for number in range(options.stores):
@@ -307,7 +315,8 @@ def main() -> None:
         print(f"{busiest} is the first to fill a core, at {1000 / each[busiest]:.0f} rollouts/s")
         worst = max(ratio for of in one["flat"].values() for ratio in of.values())
         print(
-            f"{'flat' if worst <= FLAT else 'not flat'} within 5 % from the first tenth on (at most {worst:.3f}x)"
+            f"{'flat' if worst <= FLAT else 'not flat'} within 5 % from the first tenth on "
+            f"(at most {worst:.3f}x)"
         )
 
 

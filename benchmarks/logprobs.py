@@ -1,4 +1,4 @@
-"""Log-probabilities of one micro batch, forward and backward: harness's against verl's loop over tokens.
+"""Compare log-probabilities of a micro batch, forward and backward: harness's, and verl's loop.
 
 python benchmarks/logprobs.py [--device cuda] [--tokens 4096] [--vocabulary 1280]
 """
@@ -49,7 +49,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     asked = parser.parse_args()
     print(
-        f"{asked.tokens} tokens, vocabulary {asked.vocabulary}, {asked.device}, forward and backward"
+        f"{asked.tokens} tokens, vocabulary {asked.vocabulary}, {asked.device}, "
+        "forward and backward"
     )
     print(f"{'logits':8} {'verl (s)':>10} {'harness (s)':>12} {'ratio':>7}")
     for dtype in (torch.float32, torch.bfloat16):
@@ -61,7 +62,8 @@ def main() -> None:
             seconds(logprobs_from_logits, logits, asked.repeats),
         )
         print(
-            f"{str(dtype).removeprefix('torch.'):8} {before:10.3f} {after:12.3f} {before / after:6.1f}x"
+            f"{str(dtype).removeprefix('torch.'):8} {before:10.3f} {after:12.3f} "
+            f"{before / after:6.1f}x"
         )
 
 

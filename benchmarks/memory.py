@@ -1,9 +1,10 @@
-"""Memory and open files of the process that holds a run's services, while thousands of rollouts go through it.
+"""Measure memory and open files of the process with a run's services over thousands of rollouts.
 
     python benchmarks/memory.py [--rollouts 20000] [--runners 2] [--concurrency 32]
 
-Agent: `reference_sql` in processes of its own, three calls a rollout, answered by a scripted server. Prints megabytes
-and descriptors of this process and of the gateway at each tenth, and the ratio of the last to those at 2,000 rollouts.
+Agent: `reference_sql` in processes of its own, three calls a rollout, answered by a scripted
+server. Prints megabytes and descriptors of this process and of the gateway at each tenth, and the
+ratio of the last to those at 2,000 rollouts.
 """
 
 from __future__ import annotations

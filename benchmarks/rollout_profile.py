@@ -1,4 +1,4 @@
-"""Where the rollout phase of a step goes: model calls, tools, framework; calls in flight, and the tail."""
+"""Profile a step's rollout phase: model calls, tools, framework; calls in flight, and the tail."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def profile(
 
 
 def in_flight(calls: pl.DataFrame, start: float, end: float) -> dict[str, float]:
-    """Calls under way at once between `start` and `end`: their mean over time, peak, and the time of few or none."""
+    """Return calls in flight between `start` and `end`: mean, peak, and time with few or none."""
     times = np.concatenate(
         [calls["started_s"], calls["started_s"] + calls["latency_s"], [start, end]]
     ).clip(start, end)

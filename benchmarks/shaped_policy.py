@@ -1,13 +1,15 @@
-"""Writes a policy of a published architecture with random weights: for measuring speed and memory, nothing else.
+"""Write a policy of a published architecture with random weights, to measure speed and memory.
 
-`python benchmarks/shaped_policy.py qwen-1.5b DIR` needs no download: dimensions are those of the published
-configuration, the tokenizer is the bundled one, its vocabulary filled up to the architecture's size with entries
-that no text produces.
+`python benchmarks/shaped_policy.py qwen-1.5b DIR` needs no download: dimensions are those of the
+published configuration, the tokenizer is the bundled one, its vocabulary filled up to the
+architecture's size with entries that no text produces.
 
-`python benchmarks/shaped_policy.py qwen-1.5b DIR 300` makes answers of 300 tokens on average, most of them shorter and
-a few several times as long: any of V / 300 of the V tokens ends an answer, and all are about equally likely.
+`python benchmarks/shaped_policy.py qwen-1.5b DIR 300` makes answers of 300 tokens on average, most
+of them shorter and a few several times as long: any of V / 300 of the V tokens ends an answer, and
+all are about equally likely.
 
-`qwen3-0.6b` has the tokenizer of `medical-tools`, whose template shows tools, and Qwen3's empty thought.
+`qwen3-0.6b` has the tokenizer of `medical-tools`, with a template that shows tools, and Qwen3's
+empty thought.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ SHAPES: dict[str, dict[str, Any]] = {
         "rope_theta": 1000000.0,
         "max_position_embeddings": 32768,
     },
-    # Source: meta-llama/Llama-3.2-1B-Instruct, config.json (as a Qwen2 model: same matrices, biases on q, k, v).
+    # Source: meta-llama/Llama-3.2-1B-Instruct, config.json, as a Qwen2 model: the same matrices,
+    # biases on q, k, v.
     "llama-1b": {
         "hidden_size": 2048,
         "intermediate_size": 8192,
@@ -55,11 +58,15 @@ SHAPES: dict[str, dict[str, Any]] = {
     },
 }
 REPLY = "{{ '<|im_start|>assistant\\n' }}"
-UNTHOUGHT = "{% if enable_thinking is defined and not enable_thinking %}{{ '<think>\\n\\n</think>\\n\\n' }}{% endif %}"
+UNTHOUGHT = (
+    "{% if enable_thinking is defined and not enable_thinking %}"
+    "{{ '<think>\\n\\n</think>\\n\\n' }}{% endif %}"
+)
 """How templates begin a reply, and what Qwen3's adds to it."""
 
 FLAT = 0.05
-"""Of the last norm: random weights would otherwise repeat their last token, whose embedding also reads the answer."""
+"""Scale of the last norm. Random weights would otherwise repeat their last token, since its
+embedding also reads the answer."""
 
 
 def main(shape: str, out: Path, mean_tokens: int | None = None) -> None:

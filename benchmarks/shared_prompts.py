@@ -2,10 +2,11 @@
 
     python benchmarks/shared_prompts.py >shared.jsonl
 
-The first line holds the largest difference of log probabilities and the relative difference of gradients to an fp32 update
-with repeated prompts, for two layers of Qwen2.5-Coder-1.5B's shape. The other lines hold the seconds of the forward and
-backward passes of one step at that model's full depth, side by side: 32 tasks of 520 tokens, 4 replies of 33 tokens each,
-without and with a rewrite of every query. Weights and tokens are random.
+The first line holds the largest difference of log probabilities and the relative difference of
+gradients to an fp32 update with repeated prompts, for two layers of Qwen2.5-Coder-1.5B's shape. The
+other lines hold the seconds of the forward and backward passes of one step at that model's full
+depth: 32 tasks of 520 tokens, 4 replies of 33 tokens each, without and with a rewrite of every
+query. Weights and tokens are random.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ def rows(tasks: int, group: int, prompt: int, reply: int, rewrite: int) -> Tenso
 
 
 def update(made: Any, data: TensorDict) -> tuple[torch.Tensor, int]:
-    """Run one forward and backward pass; return masked log probabilities and the computed tokens."""
+    """Run one forward and backward pass; return masked log probabilities and computed tokens."""
     inputs, arguments = made.prepare_model_inputs(data)
     raw = made.module(**inputs, use_cache=False)
     output = made.prepare_model_outputs(raw, arguments, data, None)

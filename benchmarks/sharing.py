@@ -1,9 +1,11 @@
-"""How evenly runners share the rollouts of a step: what the busiest has, as a multiple of the mean.
+"""Measure how evenly runners share a step's rollouts: the busiest one's as a multiple of the mean.
 
-    python benchmarks/sharing.py [--rollouts 256] [--runners 4] [--concurrency 16 64 256] [--steps 3]
+    python benchmarks/sharing.py [--rollouts 256] [--runners 4] [--concurrency 16 64 256] \\
+        [--steps 3]
 
-Agent: `reference_sql` in processes of its own, three calls a rollout, answered by a scripted server. "All that is free"
-gives whoever asks as many rollouts as it has room for, as agentlightning's queue does; "a share" is harness's way.
+Agent: `reference_sql` in processes of its own, three calls a rollout, answered by a scripted
+server. "All that is free" gives each runner as many rollouts as it has room for, as
+agentlightning's queue does; "a share" is harness's way.
 """
 
 from __future__ import annotations
@@ -112,7 +114,8 @@ def main() -> None:
     without_litellm()
     url = scripted_model()
     print(
-        f"{options.rollouts} rollouts a step, {options.runners} runners; worst of {options.steps} steps, max / mean"
+        f"{options.rollouts} rollouts a step, {options.runners} runners; "
+        f"worst of {options.steps} steps, max / mean"
     )
     print("rollout.concurrency  given              rollouts  processor time  rollouts/s")
     for concurrency in options.concurrency:

@@ -1,12 +1,13 @@
-"""How long one waits for a training: to its first rollout, and to the end of `train --ci-fast`.
+"""Measure the wait for a training: to its first rollout, and to the end of `train --ci-fast`.
 
-    python benchmarks/start.py [--baseline OTHER/.venv/bin/harness] [--rounds 2] [--plugin reference_sql] [--study]
-        [--device cuda]
+    python benchmarks/start.py [--baseline OTHER/.venv/bin/harness] [--rounds 2] \\
+        [--plugin reference_sql] [--study] [--device cuda]
 
-With `--study` it is the second training of a study that is measured, from when the study starts it.
+With `--study` it measures the second training of a study, from its start by the study.
 
-Runs this environment's `harness` and, with `--baseline`, another checkout's in turn on the same machine, and prints
-seconds and the ratio of their medians. Seconds mean nothing elsewhere; the ratio does, on a quiet machine.
+Runs this environment's `harness` and, with `--baseline`, another checkout's in turn on the same
+machine, and prints seconds and the ratio of their medians. Only the ratio is comparable between
+machines, if they are quiet.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def measure(command: str, plugin: str, device: str) -> tuple[float, float]:
             stderr=subprocess.STDOUT,
             text=True,
             env=ENVIRONMENT,
-            cwd=folder,  # a checkout that one stands in would be imported
+            cwd=folder,  # Python would import a checkout in the current folder
         )
         first = 0.0
         while process.poll() is None:
@@ -74,8 +75,11 @@ def measure(command: str, plugin: str, device: str) -> tuple[float, float]:
 
 
 def measure_further(command: str, plugin: str, device: str) -> tuple[float, float]:
-    """As `measure`, of the second run of a study."""
-    settings = f"device: {device}, train.steps: 1, train.batch_size: 4, rollout.group_size: 2, task.val_limit: 8"
+    """Measure as `measure`, for the second run of a study."""
+    settings = (
+        f"device: {device}, train.steps: 1, train.batch_size: 4, rollout.group_size: 2, "
+        "task.val_limit: 8"
+    )
     with tempfile.TemporaryDirectory() as folder:
         file, runs = Path(folder) / "start.yaml", Path(folder) / "start"
         study = [command, "study", str(file), "--runs-dir", folder, "--without-parity"]
@@ -138,7 +142,8 @@ def main() -> None:
             own / other for own, other in zip(middle["this"], middle["baseline"], strict=True)
         )
         print(
-            f"this against baseline: first rollout {first:.2f}x, end {ended:.2f}x ({os.cpu_count()} cores)"
+            f"this against baseline: first rollout {first:.2f}x, end {ended:.2f}x "
+            f"({os.cpu_count()} cores)"
         )
 
 

@@ -1,10 +1,11 @@
-"""What handing rollouts over costs the process that holds the store: harness's store against agentlightning's own.
+"""Measure the store process's cost of handing over rollouts: harness's store and agentlightning's.
 
     python benchmarks/store.py [--rollouts 256] [--calls 3] [--rounds 3]
 
-Each store's server runs in a process of its own. A client in this one enqueues rollouts, takes them, asks for the
-resources, hands in the spans of attempts with `--calls` calls of 400 prompt and 40 response tokens and reads them
-back, 32 rollouts at a time: what a training asks of the store, without agents and model. CPU time is the server's.
+Each store's server runs in a process of its own. A client in this process enqueues rollouts, takes
+them, requests the resources, hands in the spans of attempts with `--calls` calls of 400 prompt and
+40 response tokens and reads them back, 32 rollouts at a time: a training's requests to the store,
+without agents and model. CPU time is the server's.
 """
 
 from __future__ import annotations

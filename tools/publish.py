@@ -3,7 +3,7 @@
     python tools/publish.py runs/frameworks results/studies/frameworks
     python tools/publish.py runs/20261120-101500-langgraph_sql-a1b2 results/cpu/seed0 [--whole]
     python tools/publish.py --packed runs/probe_roles runs/probe_worth results/studies/pocket-probe
-    python tools/publish.py --packed --allow=program --allow=prompts runs/teams results/teams
+    python tools/publish.py --packed --allow=program runs/teams results/studies/teams
     python tools/publish.py --packed --as-published results/gpu-spider/seeds packed
 
 A run's copy has its record, its configuration, one row a step, one row a rollout and one row a
