@@ -50,7 +50,7 @@ def script(request: Any) -> str:
 
 
 class BenchToolbox:
-    """A toolbox whose execution costs nothing."""
+    """A toolbox with executions that cost nothing."""
 
     max_turns = 3
 

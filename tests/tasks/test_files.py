@@ -299,11 +299,11 @@ BAD: list[tuple[Any, str]] = [
     ({**row(1), "query": "SELECT '\ud800'"}, "'query' holds characters that no text has"),
     (
         {**row(1), "question": f"{row(1)['query']}?"},
-        "the gold query is part of what the agent is shown",
+        "the gold query is in the text that the agent is shown",
     ),
     (
         {**row(1), "evidence": f"as in {row(1)['query']}"},
-        "the gold query is part of what the agent is shown",
+        "the gold query is in the text that the agent is shown",
     ),
     ({**row(1), "database": None}, "no database is named"),
     ({**row(1), "database": "barn"}, "no database 'barn' in "),

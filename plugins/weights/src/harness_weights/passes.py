@@ -306,7 +306,7 @@ class Passes:
         return found
 
     def settle(self) -> None:
-        """Divide threads among lanes and make equal rows give equal results, before any seat is used."""
+        """Divide threads among lanes and make equal rows give equal results, before any request."""
         if self._lanes is not None:
             return
         self._lanes = []

@@ -146,7 +146,7 @@ def question_of(row: Row, file: str, columns: Mapping[str, str], databases: Data
         raise BadRow("neither a gold query nor an answer. Add one or remove the line")
     if len(gold) >= LEAKED_CHARS and (gold in question or gold in evidence):
         raise BadRow(
-            "the gold query is part of what the agent is shown, its question or evidence. "
+            "the gold query is in the text that the agent is shown, its question or evidence. "
             "Take it out there"
         )
     return Question(
