@@ -43,7 +43,7 @@ HEADS = ("seed", "accuracy", "right")
 
 
 class Trainings:
-    """What all trainings share: questions, tokenizer and the policy that they begin with."""
+    """Shared by all trainings: questions, tokenizer and the initial policy."""
 
     def __init__(self) -> None:
         import torch
@@ -243,7 +243,7 @@ def _differences(file: Path) -> pl.DataFrame:
 
 
 def _read(file: Path) -> list[dict[str, str]]:
-    """The rows of a file, by seed."""
+    """Return the rows of a file, by seed."""
     with file.open(encoding="utf-8", newline="") as opened:
         rows = list(csv.DictReader(opened))
     return sorted(rows, key=lambda row: int(row["seed"]))

@@ -30,7 +30,7 @@ CERTAIN = 0.999
 
 
 def promised(spread: Variances, effect: float, seeds: int) -> float:
-    """The power of so many seeds for an effect, between ALPHA and CERTAIN."""
+    """Return the power of so many seeds for an effect, between ALPHA and CERTAIN."""
 
     def lacking(power: float) -> float:
         return spread.detectable(seeds, spread.sizes, power, ALPHA) - effect

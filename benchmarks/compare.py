@@ -21,7 +21,7 @@ from start import ENVIRONMENT, own
 
 
 def seconds(command: str, what: str, folder: Path) -> float:
-    """Processor seconds of one command, those of the system among them."""
+    """Return the processor seconds of one command, including system time."""
     with tempfile.TemporaryDirectory() as place:
         arguments = [command, what, str(folder)] + (
             ["--out", f"{place}/report.html"] if what == "report" else []

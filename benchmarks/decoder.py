@@ -34,7 +34,7 @@ Other answers have at least half as many tokens.
 
 
 def measure(workload: dict[str, int], policy: str) -> float:
-    """Tokens a second, in this process."""
+    """Return tokens a second, in this process."""
     import random
     import threading
     import time

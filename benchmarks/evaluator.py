@@ -31,7 +31,7 @@ Case = tuple[str, str, str]
 
 
 def straightforward(case: Case) -> bool | None:
-    """One connection a query, no memory, permutation search."""
+    """Judge with one connection a query, no memory, and a permutation search."""
     path, gold, pred = case
     results: list[list[tuple[Any, ...]]] = []
     for sql in (gold, pred):
@@ -54,14 +54,14 @@ def straightforward(case: Case) -> bool | None:
 
 
 def ours(case: Case) -> bool | None:
-    """The evaluator as the reward calls it."""
+    """Judge with the evaluator as the reward calls it."""
     from harness_sql.sqlite.evaluator import evaluate
 
     return evaluate(*case).match
 
 
 def nothing_kept(case: Case) -> bool | None:
-    """The evaluator with neither gold results nor verdicts from earlier."""
+    """Judge with the evaluator, without earlier gold results or verdicts."""
     from harness_sql.sqlite.evaluator import forget
 
     forget()
@@ -69,7 +69,7 @@ def nothing_kept(case: Case) -> bool | None:
 
 
 def gold_against_gold(folder: Path) -> list[Case]:
-    """Every runnable question of Spider dev."""
+    """Return every runnable question of Spider dev."""
     import pyarrow.parquet
 
     rows = pyarrow.parquet.read_table(folder / "test_dev.parquet").to_pylist()
@@ -92,7 +92,7 @@ def mutated(cases: list[Case], seed: int = 0) -> list[Case]:
 
 
 def fresh(cases: list[Case], label: int) -> list[Case]:
-    """The same predictions as texts never seen before, so that each must be executed."""
+    """Return the same predictions as new texts, so that each must be executed."""
     return [
         (path, gold, f"{pred.rstrip().rstrip(';')} /* {label}.{position} */")
         for position, (path, gold, pred) in enumerate(cases)
@@ -100,7 +100,7 @@ def fresh(cases: list[Case], label: int) -> list[Case]:
 
 
 def rate(judge: Callable[[Case], bool | None], cases: list[Case], processes: int) -> float:
-    """Evaluations per second."""
+    """Return evaluations per second."""
     if processes == 1:
         started = time.perf_counter()
         for case in cases:
@@ -124,7 +124,7 @@ def _run(judge: Callable[[Case], bool | None], cases: list[Case]) -> None:
 
 
 def measure(folder: Path, processes: int) -> list[dict[str, Any]]:
-    """One row per set of predictions and way of judging."""
+    """Return one row per set of predictions and way of judging."""
     rows: list[dict[str, Any]] = []
     gold = gold_against_gold(folder)
     for name, cases in (("gold against gold", gold), ("mutated", mutated(gold))):
@@ -156,7 +156,7 @@ def measure(folder: Path, processes: int) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Prints the table."""
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("spider", type=Path)
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)

@@ -49,7 +49,7 @@ STEPS = [
 ]
 LIMIT_S = 600.0
 KEPT = {"pocket", "starts.json"}
-"""What a first run leaves in harness's cache for later ones, by design."""
+"""Files in harness's cache that a first run leaves for later ones, by design."""
 REWARD = """
 from harness.hookspecs import RewardSpec, hookimpl
 from harness.records import Verdict
@@ -152,7 +152,7 @@ class Training:
             time.sleep(look_s)
 
     def rows(self, phase: str, step: int) -> int:
-        """Episodes of a phase and step so far."""
+        """Return the number of episodes of a phase and step so far."""
         texts = [
             file.read_text(errors="replace")
             for file in (self.run or self.folder).glob("logs/episodes-*.jsonl")
@@ -303,7 +303,7 @@ time.time, time.time_ns = shifted(time.time, 1), shifted(time.time_ns, 10**9)
 
 
 def faked(folder: Path) -> dict[str, str]:
-    """A wall clock that is off by the seconds in a file."""
+    """Return variables for a wall clock that is wrong by the seconds in a file."""
     (folder / "sitecustomize.py").write_text(CLOCK)
     (folder / "clock").write_text("0")
     path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
@@ -319,7 +319,7 @@ def jump(by_s: int) -> Callable[[Training], None]:
 
 
 def mounted(size: str, place: Callable[[Path], str]) -> Callable[[Path], tuple[str, ...]]:
-    """A small tmpfs in a place that only the command sees."""
+    """Mount a small tmpfs in a place that only the command sees."""
 
     def before(folder: Path) -> tuple[str, ...]:
         script = f'mount -t tmpfs -o size={size} tmpfs {place(folder)} && exec "$@"'
@@ -337,7 +337,7 @@ def mounted(size: str, place: Callable[[Path], str]) -> Callable[[Path], tuple[s
 
 
 def read_only_home(folder: Path) -> tuple[str, ...]:
-    """A home in which nothing can be written, root included."""
+    """Make a home in which nothing can be written, even by root."""
     home = folder / "home"
     home.mkdir()
     return mounted("1m,ro", lambda _: str(home))(folder)
@@ -351,7 +351,7 @@ def small(folder: Path) -> str:
 
 
 def as_nobody(folder: Path) -> tuple[str, ...]:
-    """As another user: a limit of processes does not hold for root."""
+    """Run as another user: a limit of processes does not apply to root."""
     if os.geteuid():
         return ()
     for path in (folder.parent, folder, *folder.rglob("*")):
@@ -614,7 +614,7 @@ def leftovers() -> set[str]:
 
 
 def attempt(name: str, fault: Fault) -> bool:
-    """One line of the table; whether it ended as it should."""
+    """Print one line of the table, and return whether the run ended as expected."""
     before = leftovers()
     with training(fault) as one:
         began = time.monotonic()

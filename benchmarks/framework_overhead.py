@@ -36,7 +36,7 @@ CONCURRENT = 32
 
 
 def script(request: Any) -> str:
-    """The model of all agents: a wrong query, a remark, a right query, approval."""
+    """Script the model of all agents: a wrong query, a remark, a right query, approval."""
     from harness_sql.self_correcting.prompts import APPROVED, REJECTED
 
     text = "\n".join(str(message.get("content")) for message in request.messages)
@@ -104,7 +104,7 @@ class BenchToolbox:
 
 
 async def measure(agent_name: str, base_url: str, repeat: int) -> dict[str, Any]:
-    """All figures of one agent, in this process."""
+    """Return all figures of one agent, in this process."""
     import httpx
     import psutil
 
@@ -140,7 +140,7 @@ async def measure(agent_name: str, base_url: str, repeat: int) -> dict[str, Any]
         toolbox = BenchToolbox(base_url, client)
 
         async def many(one: Agent, rollouts: int, width: int) -> tuple[float, float]:
-            """Seconds of wall clock and of this process's CPU for one rollout."""
+            """Return wall-clock and process CPU seconds for one rollout."""
             todo = iter(range(rollouts))
 
             async def work() -> None:
@@ -204,7 +204,7 @@ def measure_all(names: list[str], repeat: int) -> dict[str, dict[str, Any]]:
 
 
 def table(found: dict[str, dict[str, Any]]) -> str:
-    """The figures as Markdown; times of a call are a rollout's divided by its calls."""
+    """Return the figures as Markdown; a call's time is a rollout's divided by its calls."""
     base = found["reference_sql"]
 
     lines = [

@@ -48,7 +48,7 @@ WORDS = ("SELECT name, COUNT(*) FROM singer JOIN concert USING (singer_id) GROUP
 
 
 def think(request: ReceivedRequest) -> Reply:
-    """The model server's script: wait for as long as the prompt's first word says."""
+    """Script the model server: wait for the seconds in the prompt's first word."""
     return Reply(WORDS, delay_s=float(request.messages[0]["content"].partition(" ")[0]))
 
 
@@ -80,7 +80,7 @@ class Measured:
 
 @contextlib.contextmanager
 def model_server() -> Iterator[str]:
-    """The scripted model in its own process; gives its base URL."""
+    """Run the scripted model in its own process, and yield its base URL."""
     command = [
         sys.executable,
         "-m",
@@ -103,7 +103,7 @@ def model_server() -> Iterator[str]:
 
 @contextlib.asynccontextmanager
 async def gateway_route(upstream: str) -> AsyncIterator[Route]:
-    """The gateway in its own process, with one open attempt."""
+    """Run the gateway in its own process, with one open attempt."""
     with GatewayServer() as gateway:
         async with gateway.control() as control:
             await control.set_upstreams([upstream], model=MODEL, token_ids=True)
@@ -118,7 +118,7 @@ async def gateway_route(upstream: str) -> AsyncIterator[Route]:
 
 
 def free_port() -> int:
-    """A port that nothing listens on."""
+    """Return a port that nothing listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -287,7 +287,7 @@ def _machine_cpu_s() -> tuple[float, float]:
 
 
 def row(measured: Mapping[str, Measured], name: str) -> dict[str, Any]:
-    """Figures of one route, with what it adds to the direct calls."""
+    """Return the figures of one route, with its overhead over direct calls."""
     one, direct = measured[name], measured["direct"]
     figures: dict[str, Any] = {
         "p50_ms": one.quantile_ms(0.5),
@@ -304,7 +304,7 @@ def row(measured: Mapping[str, Measured], name: str) -> dict[str, Any]:
 
 
 def table(results: list[dict[str, Any]]) -> str:
-    """Markdown; the last column compares the gateway with LiteLLM in the same run."""
+    """Return Markdown; the last column compares the gateway with LiteLLM in the same run."""
     lines = [
         "| think time | concurrency | route | overhead p50 ms | p99 ms "
         "| added p50 ms | added p99 ms "

@@ -94,7 +94,7 @@ def chosen_step(table: pl.DataFrame, transitions: pl.DataFrame) -> int | None:
 
 
 def calls_of(transitions: pl.DataFrame, step: int, trained: bool = False) -> list[dict[str, Any]]:
-    """Token ids of one step's training calls, in the order in which they began."""
+    """Return token ids of one step's training calls, in the order in which they began."""
     rows = transitions.filter(pl.col("trained") | (not trained), phase="train", step=step)
     rows = rows.drop_nulls(["prompt_ids", "response_ids"]).sort("started_s", maintain_order=True)
     calls = rows.select("prompt_ids", "response_ids").rows(named=True)
@@ -127,7 +127,7 @@ def limits(
     transitions: pl.DataFrame | None,
     args: Any,
 ) -> Any:
-    """Both limits, each measured in a process of its own; a reason where one could not be."""
+    """Return both limits, each measured in its own process, or the reason why one is missing."""
     if transitions is None:
         return {
             "skipped": "no transitions.parquet: the run did not keep its tokens "
@@ -240,7 +240,7 @@ def smi(path: Path, spans: list[tuple[float, float]]) -> dict[str, Any]:
 
 
 def measure(run: Path, args: Any) -> dict[str, Any]:
-    """Everything that the table says."""
+    """Return all contents of the table."""
     record: Any = json.loads((run / "run.json").read_text())
     steps, episodes, transitions = (
         read(run, name) for name in ("steps", "episodes", "transitions")
@@ -273,7 +273,7 @@ def measure(run: Path, args: Any) -> dict[str, Any]:
 
 
 def show(result: dict[str, Any]) -> None:
-    """The table."""
+    """Print the table."""
     limit = result.get("limits", {})
     print(
         f"{result['run']} ({result['agent']}, {', '.join(result['gpus'] or ['no GPU recorded'])})"

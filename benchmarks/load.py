@@ -50,7 +50,7 @@ def think(request: Any) -> Any:
 
 @dataclass(frozen=True)
 class Used:
-    """What a side holds and has used."""
+    """Resources that a side holds and has used."""
 
     cpu_s: float
     mb: float
@@ -58,7 +58,7 @@ class Used:
 
     @classmethod
     def of(cls, processes: Sequence[psutil.Process]) -> Used:
-        """All of some processes together."""
+        """Return the sum over processes."""
         memory = sum(one.memory_full_info().pss for one in processes) / 2**20
         return cls(
             sum(sum(one.cpu_times()[:2]) for one in processes),
@@ -205,7 +205,7 @@ def load(options: argparse.Namespace) -> tuple[list[Mark], array[float]]:
 
 
 def row(before: Mark, now: Mark, own_s: Sequence[float]) -> str:
-    """A line of the table: what happened from one mark to the next, and what is held."""
+    """Return a table line: events between two marks, and the resources held."""
     spent_s, ended_now = now.at_s - before.at_s, now.rollouts - before.rollouts
     each = []
     for name in SIDES:
@@ -240,7 +240,7 @@ def flat(marks: Sequence[Mark]) -> dict[str, dict[str, float]]:
 
 
 def summary(marks: Sequence[Mark], own_s: Sequence[float]) -> dict[str, Any]:
-    """The whole, from the first mark with rollouts on, when every process runs."""
+    """Return totals from the first mark with rollouts on, when every process runs."""
     first, last = marks[1 if len(marks) > 2 else 0], marks[-1]
     count, spent_s = last.rollouts - first.rollouts, last.at_s - first.at_s
     cpu_s = {name: last.sides[name].cpu_s - first.sides[name].cpu_s for name in SIDES}

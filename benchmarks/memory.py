@@ -27,7 +27,7 @@ SETTLED = 2000
 
 
 def answer(queue: SimpleQueue[str]) -> None:
-    """A scripted model in a process of its own."""
+    """Run a scripted model in its own process."""
     from harness.scripted.server import ScriptedServer
 
     replies = ("```sql\nSELECT 1\n```", "No. It must be 2.", "```sql\nSELECT 2\n```")
@@ -46,7 +46,7 @@ def answer(queue: SimpleQueue[str]) -> None:
 
 
 def scripted_model() -> str:
-    """The URL of one that ends with this process."""
+    """Return the URL of a scripted model that ends with this process."""
     queue: SimpleQueue[str] = SimpleQueue()
     Process(target=answer, args=(queue,), daemon=True).start()
     return queue.get()

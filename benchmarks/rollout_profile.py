@@ -14,7 +14,7 @@ TAIL = 0.25
 
 
 def spans_of(episodes: pl.DataFrame, steps: Iterable[int]) -> dict[int, tuple[float, float]]:
-    """First start and last end of a step's training rollouts, in seconds since the epoch."""
+    """Return first start and last end of a step's training rollouts, in epoch seconds."""
     train = episodes.filter(pl.col("step").is_in(list(steps)), phase="train").group_by("step")
     ends = (pl.col("started_s") + pl.col("elapsed_s")).max().alias("end")
     return {
@@ -26,7 +26,7 @@ def spans_of(episodes: pl.DataFrame, steps: Iterable[int]) -> dict[int, tuple[fl
 def profile(
     episodes: pl.DataFrame, transitions: pl.DataFrame | None, table: pl.DataFrame
 ) -> dict[str, Any]:
-    """Medians over the steps of `table` (their `number`, and `rollout`: seconds of the phase)."""
+    """Return medians over the steps of `table` (`number`, and `rollout`: seconds of the phase)."""
     steps = table["number"].to_list()
     spans, rollout = spans_of(episodes, steps), dict(table.select("number", "rollout").rows())
     train = episodes.filter(pl.col("step").is_in(steps), phase="train")

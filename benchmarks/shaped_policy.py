@@ -62,7 +62,7 @@ UNTHOUGHT = (
     "{% if enable_thinking is defined and not enable_thinking %}"
     "{{ '<think>\\n\\n</think>\\n\\n' }}{% endif %}"
 )
-"""How templates begin a reply, and what Qwen3's adds to it."""
+"""Beginning of a reply in templates, and Qwen3's addition to it."""
 
 FLAT = 0.05
 """Scale of the last norm. Random weights would otherwise repeat their last token, since its

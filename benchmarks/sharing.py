@@ -29,7 +29,7 @@ from memory import scripted_model
 def measure(
     url: str, shared: bool, rollouts: int, runners: int, concurrency: int, steps: int
 ) -> tuple[float, ...]:
-    """The worst step's ratio of rollouts and of processor time, and rollouts a second over all."""
+    """Return the worst step's ratios of rollouts and processor time, and overall rollouts/s."""
     from harness.config import load_config
     from harness.plugins import make_task_set
     from harness.results.folder import RunFolder

@@ -25,11 +25,11 @@ POLL_S = 0.05
 ENVIRONMENT = {
     name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")
 }
-"""Of a checkout that is measured: nothing points to another one."""
+"""Environment of a measured checkout, without references to another one."""
 
 
 def own(parser: argparse.ArgumentParser) -> str:
-    """This environment's `harness`."""
+    """Return this environment's `harness`."""
     this = shutil.which("harness")
     if this is None:
         parser.error("there is no `harness` on PATH: activate the environment")
@@ -37,7 +37,7 @@ def own(parser: argparse.ArgumentParser) -> str:
 
 
 def measure(command: str, plugin: str, device: str) -> tuple[float, float]:
-    """Seconds to the first row of a rollout, and to the end."""
+    """Return the seconds to the first row of a rollout, and to the end."""
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
         process = subprocess.Popen(

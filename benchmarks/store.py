@@ -23,7 +23,7 @@ CONCURRENT = 32
 
 
 def serve(own: bool, pipe: Any) -> None:
-    """A store's server until the pipe closes."""
+    """Run a store's server until the pipe closes."""
     from agentlightning.store.client_server import LightningStoreServer
     from agentlightning.utils.server_launcher import PythonServerLauncherArgs
 
@@ -44,7 +44,7 @@ def serve(own: bool, pipe: Any) -> None:
 
 
 async def work(endpoint: str, own: bool, rollouts: int, calls: int) -> None:
-    """Everything that a training asks of the store for so many rollouts."""
+    """Make all requests of a training to the store for so many rollouts."""
     import agentlightning as agl
     from agentlightning.store.client_server import LightningStoreClient
     from agentlightning.types import EnqueueRolloutRequest
@@ -109,7 +109,7 @@ async def work(endpoint: str, own: bool, rollouts: int, calls: int) -> None:
 
 
 def measure(own: bool, rollouts: int, calls: int, rounds: int) -> tuple[float, float]:
-    """The best round: CPU milliseconds of the server and wall milliseconds, a rollout."""
+    """Return the best round's CPU milliseconds of the server and wall milliseconds, a rollout."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     process = context.Process(target=serve, args=(own, there), daemon=True)

@@ -30,7 +30,7 @@ from pymdownx.slugs import slugify
 
 ROOT = Path(__file__).resolve().parents[1]
 LINK = re.compile(r"(?<=\]\()(?P<target>[^)\s#:]+)(?=[#)\s])")
-"""What a Markdown link within the repository points to, without the anchor."""
+"""Target of a Markdown link within the repository, without the anchor."""
 FACES = {
     "harness": ROOT / "harness",
     "harness_sql": ROOT / "plugins" / "sql" / "src" / "harness_sql",
@@ -44,7 +44,7 @@ CHAPTERS = {
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Anchors are what GitHub makes of headings, and formulas need no script."""
+    """Use GitHub's anchors for headings, and formulas without a script."""
     config.mdx_configs["toc"]["slugify"] = slugify(case="lower")
     config.markdown_extensions.append(Formulas())
     return config
@@ -72,7 +72,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Links to notebooks and folders go to their pages."""
+    """Point links to notebooks and folders to their pages."""
 
     def pointed(match: re.Match[str]) -> str:
         target = match["target"]
@@ -163,7 +163,7 @@ def _file(uri: str, inclusion: InclusionLevel, config: MkDocsConfig) -> File | N
 
 
 def _linked(uri: str, text: str) -> Iterator[str]:
-    """What a page links to and is there, as the site has it."""
+    """Yield the files within the repository that a page links to, as paths of the site."""
     for match in LINK.finditer(text):
         source = _source(posixpath.dirname(uri), match["target"])
         if not source.startswith("../"):
@@ -171,7 +171,7 @@ def _linked(uri: str, text: str) -> Iterator[str]:
 
 
 def _source(here: str, target: str) -> str:
-    """The file behind a link: a folder's is its README, a notebook's the page made of it."""
+    """Return a link's file: a folder's README, a notebook's page, or the file itself."""
     path = posixpath.normpath(posixpath.join(here, target))
     if path.endswith(".ipynb"):
         return f"{path}.md"
@@ -188,7 +188,7 @@ def _there(source: str) -> bool:
 
 
 def _named(nav: Any) -> Iterator[str]:
-    """Every page of the navigation."""
+    """Yield every page of the navigation."""
     if isinstance(nav, str):
         yield nav
     elif isinstance(nav, dict | list):
@@ -212,7 +212,7 @@ def _constants(file: Path) -> dict[str, Any]:
 
 
 def _summary(module: str) -> str:
-    """The first paragraph of a module's docstring."""
+    """Return the first paragraph of a module's docstring."""
     package, *below = module.split(".")
     file = FACES[package].joinpath(*below)
     file = file / "__init__.py" if file.is_dir() else file.with_suffix(".py")

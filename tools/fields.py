@@ -83,7 +83,7 @@ OF_COMPARISONS = (
 
 
 def records() -> str:
-    """`docs/records.md`: every field and column."""
+    """Return `docs/records.md`: every field and column."""
     lines = [RECORDS, *tables(OF_RECORDS, {schema.RunRecord: "`run.json`"})]
     for name, row in (("episodes.parquet", rows.Episode), ("transitions.parquet", rows.Call)):
         lines += ["", f"## `{name}`", "", "| column | type | meaning |", "|---|---|---|"]
@@ -96,7 +96,7 @@ def records() -> str:
 
 
 def comparisons() -> str:
-    """`docs/comparisons.md`: every field."""
+    """Return `docs/comparisons.md`: every field."""
     return (
         "\n".join([COMPARISONS, *tables(OF_COMPARISONS, {states.StudyState: "`study.json`"})])
         + "\n"

@@ -52,14 +52,14 @@ ARMS_OF_PROBE = {
         "grpo, rewards shuffled": "shuffled rewards (control)",
     },
 }
-"""Of the packed studies: what the picture calls their arms."""
+"""Labels of the packed studies' arms in the picture."""
 SCAFFOLDS = {
     "reference_sql": "shared prompts",
     "autogen_sql_idiomatic": "AutoGen's own",
     "openai_agents_sql_idiomatic": "OpenAI's own",
 }
 SPENT = ("rollout/response_tokens_per_rollout", "rollout/rollouts")
-"""Of steps: what all rollouts of one generated is the product."""
+"""Columns of steps with the tokens of a step's rollouts as their product."""
 RIGHT = "right answers on databases never trained on, %"
 BEST_QUERY = 37.7
 """Right answers on `dev` of the best draft without a look, in %.
@@ -71,13 +71,13 @@ COLOURS_OF_SIX = ("#c2185b", *COLOURS_OF_FIVE)
 
 
 def records(folder: Path) -> Iterator[tuple[Path, RunRecord]]:
-    """The runs of a folder, by name."""
+    """Return the runs of a folder, by name."""
     for path in sorted(folder.glob("*/run.json")):
         yield path.parent, RunFolder.open(path.parent).read()
 
 
 def cpu() -> go.Figure:
-    """Validation accuracy by step."""
+    """Plot validation accuracy by step."""
     figure = go.Figure()
     for _, record in records(HERE / "cpu"):
         curve = {int(step): value for step, value in result_of(record)["val_curve"].items()}
@@ -228,7 +228,7 @@ def own_ways() -> go.Figure:
 
 
 def transfer() -> go.Figure:
-    """What a policy trained in one scaffold is worth in another, means of eight trainings."""
+    """Plot policies' accuracy in other scaffolds than their own, means of eight trainings."""
     cells = finals("scaffolds", "probe_transfer")
     used = {agent: name for agent, name in OWN_WAYS.items() if f"reference_sql -> {agent}" in cells}
     trained = {agent: name for agent, name in used.items() if f"{agent} -> {agent}" in cells}
@@ -249,7 +249,7 @@ def matrix(
     used: dict[str, str],
     **place: int,
 ) -> None:
-    """Means by where a policy was trained (rows) and where it was used (columns)."""
+    """Plot means by training scaffold (rows) and scaffold of use (columns)."""
     figure.add_heatmap(
         z=[[fmean(cells[f"{row} -> {column}"]) for column in used] for row in reversed(trained)],
         x=list(used.values()),
@@ -337,7 +337,7 @@ PUBLISHED_ARMS = {
     "write and rewrite": ("Qwen2.5-Coder-1.5B, write", "#1f5fbf"),
     "all roles": ("Qwen2.5-Coder-1.5B, all roles", "#d95f02"),
 }
-"""Of the study of the published run: the literature's row with a curve, and the colour of both."""
+"""The literature's row for each curve of the published run, and the colour of both."""
 
 
 def published() -> go.Figure:
@@ -386,7 +386,7 @@ def published() -> go.Figure:
 
 
 def packed(folder: str, study: str) -> list[Run]:
-    """The runs of a packed study."""
+    """Return the runs of a packed study."""
     return select([Path(unpacked(HERE / "studies" / folder / PACKED).name) / study]).runs
 
 
@@ -405,14 +405,14 @@ def finals(folder: str, study: str) -> dict[str, list[float]]:
 
 
 def both_ends(figure: go.Figure, name: str, curves: list[list[float]], **place: int) -> None:
-    """Before in grey, after in blue, a dot a training; the name says where they are not eight."""
+    """Draw accuracy before (grey) and after (blue), a dot a training; label counts other than 8."""
     name = name if len(curves) == 8 else f"{name} ({len(curves)} seeds)"
     for end, colour in ((0, "#777777"), (-1, "#1f5fbf")):
         dots(figure, name, [curve[end] for curve in curves], colour, **place)
 
 
 def dots(figure: go.Figure, name: str, values: list[float], colour: str, **place: int) -> None:
-    """A row of dots."""
+    """Draw a row of dots."""
     look = {"size": 11, "opacity": 0.55, "color": colour}
     figure.add_scatter(
         x=values, y=[name] * len(values), mode="markers", showlegend=False, marker=look, **place
@@ -427,7 +427,7 @@ def line(
     colour: str | None = None,
     legend: bool = True,
 ) -> None:
-    """One run's curve, shares of 1 by step or pass."""
+    """Draw one run's curve of shares of 1, by step or pass."""
     figure.add_scatter(
         x=list(curve),
         y=[100 * value for value in curve.values()],

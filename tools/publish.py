@@ -112,7 +112,7 @@ def publish_study(study: Path, target: Path) -> None:
 
 
 def state_of(study: Path) -> dict[str, Any]:
-    """A study's state, without processes of the machine that it ran on."""
+    """Return a study's state, without processes of the machine that it ran on."""
     state: dict[str, Any] = json.loads((study / STUDY_FILE).read_text(encoding="utf-8"))
     for job in state["jobs"]:
         job.pop("pid", None)
@@ -121,13 +121,13 @@ def state_of(study: Path) -> dict[str, Any]:
 
 
 def copy_file(study: Path, target: Path) -> None:
-    """A study's file; what `harness contribution` makes has none."""
+    """Copy a study's file; the output of `harness contribution` has none."""
     if (study / "study.yaml").is_file():
         shutil.copyfile(study / "study.yaml", target / "study.yaml")
 
 
 def runs_of(state: dict[str, Any]) -> list[str]:
-    """The folders of a study's runs, each once, in the order of its jobs."""
+    """Return the folders of a study's runs, each once, in the order of its jobs."""
     return list(dict.fromkeys(job["run"] for job in state["jobs"] if job.get("run")))
 
 
@@ -234,7 +234,7 @@ def slim_steps(steps: pa.Table) -> pa.Table:
 
 
 def slim_episodes(run: Run, texts: int | None, packed: bool = False) -> pa.Table:
-    """One row a rollout, those of a question side by side, which compresses best."""
+    """Return one row a rollout, sorted by question, which compresses best."""
     rows = run.episodes.with_columns(answer_hash=answer_hashes(run.episodes))
     spent = framework_s(run)
     if spent is not None:

@@ -32,7 +32,7 @@ COMMANDS = (
     "harness_power/command",
     "harness_study/command",
 )
-"""Where a function's parameters are a command's options."""
+"""Modules with functions that have a command's options as parameters."""
 REFERENCE_READMES = {"tox": 137, "Inspect": 404, "httpx": 548}
 """Words of other projects' README files, counted in the same way."""
 GENERATED_PAGES = frozenset({"docs/comparisons.md", "docs/records.md"})
@@ -56,12 +56,12 @@ REFERENCE_FIGURES = {
     "nested comprehensions per 1,000 code lines": "under 1",
     "comments per 100 code lines": "6 to 13",
 }
-"""The same measures of simonw/llm, tox, httpx, Inspect AI and verifiers."""
+"""The same measures for simonw/llm, tox, httpx, Inspect AI and verifiers."""
 
 
 @cache
 def files(folder: Path) -> tuple[Path, ...]:
-    """Its Python files, tests of plugins left out."""
+    """Return a folder's Python files, without tests of plugins."""
     found = (
         file
         for file in sorted(folder.rglob("*.py"))
@@ -72,7 +72,7 @@ def files(folder: Path) -> tuple[Path, ...]:
 
 @cache
 def tree(file: Path) -> ast.Module:
-    """Its syntax."""
+    """Return a file's syntax tree."""
     return ast.parse(file.read_text(encoding="utf-8"))
 
 
@@ -88,7 +88,7 @@ def imported(file: Path) -> Iterator[str]:
 
 @cache
 def modules() -> Mapping[str, Path]:
-    """The core's files by name of their module."""
+    """Return the core's files by the names of their modules."""
     names = {}
     for file in files(CORE):
         parts = file.relative_to(ROOT).with_suffix("").parts
@@ -97,7 +97,7 @@ def modules() -> Mapping[str, Path]:
 
 
 def arrows(by_room: bool) -> dict[str, set[str]]:
-    """Whom each module of the core imports, or each room; `harness` itself, the face, left out."""
+    """Return the imports of each module or room of the core, without `harness` itself."""
 
     def place(module: str) -> str:
         return module.split(".")[1] if by_room else module
@@ -114,7 +114,7 @@ def arrows(by_room: bool) -> dict[str, set[str]]:
 
 
 def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
-    """Groups of more than one that import each other, in a circle of whatever length."""
+    """Return groups of several nodes that import each other, in circles of any length."""
     reach = {one: _reached(graph, one) for one in graph}
     found = {
         tuple(sorted(other for other in graph if other in reach[one] and one in reach[other]))
@@ -134,7 +134,7 @@ def _reached(graph: Mapping[str, set[str]], start: str) -> set[str]:
 
 
 def floors(graph: Mapping[str, set[str]]) -> int:
-    """Rooms above each other, those of a circle on one floor."""
+    """Return the number of levels of rooms; the rooms of a circle share a level."""
     of = {
         one: min([one, *group])
         for one in graph
@@ -153,7 +153,7 @@ def floors(graph: Mapping[str, set[str]]) -> int:
 
 
 def functions(file: Path) -> Iterator[tuple[str, int, int]]:
-    """Place, lines and parameters of every function."""
+    """Yield place, lines and number of parameters of every function."""
     place = file.relative_to(ROOT).as_posix()
     for node in ast.walk(tree(file)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -195,7 +195,7 @@ def written_pages() -> list[Path]:
 
 
 def measures() -> dict[str, int]:
-    """Every measure by its name."""
+    """Return every measure by its name."""
     rooms, whole = arrows(by_room=True), circles(arrows(by_room=False))
     return {
         "floors of the core": floors(rooms),
@@ -214,7 +214,7 @@ def measures() -> dict[str, int]:
 
 
 def long_modules() -> list[str]:
-    """Modules of core and plugins with too many lines, comments and all."""
+    """Return modules of core and plugins with too many lines, comments included."""
     ours = (*files(CORE), *files(PLUGINS))
     sizes = {file: len(file.read_text(encoding="utf-8").splitlines()) for file in ours}
     return [
@@ -223,7 +223,7 @@ def long_modules() -> list[str]:
 
 
 def long_functions() -> list[str]:
-    """Functions of core and plugins with too many lines or parameters."""
+    """Return functions of core and plugins with too many lines or parameters."""
     found = []
     for file in (*files(CORE), *files(PLUGINS)):
         of_command = any(place in file.as_posix() for place in COMMANDS)

@@ -101,14 +101,14 @@ PHASES = ("rollout_s", "timing_s/old_log_prob", "timing_s/update_actor", "weight
 
 
 def result_of(record: RunRecord) -> Result:
-    """What came of a run; refused where it has not ended."""
+    """Return a run's result; fail if it has not ended."""
     if (result := record["result"]) is None:
         raise HarnessError(f"run {record['id']} has not ended: publish it when it has")
     return result
 
 
 def runs_table(folder: Path) -> str:
-    """One row a run, by name."""
+    """Return a table with one row a run, by name."""
     lines = [
         "| run | agent | trains | seed | validation before | after "
         "| steps | s/step | rollout | update | minutes |",
@@ -178,20 +178,20 @@ def phases_table(folder: Path) -> str:
 
 
 def rewards(folder: Path) -> pl.DataFrame:
-    """One row a rollout of a run."""
+    """Return one row a rollout of a run."""
     rows = pl.read_parquet(folder / "episodes.parquet")
     return rows.select("step", "phase", "task_id", "cluster", pl.col("reward").fill_nan(None))
 
 
 def by_pass(rows: pl.DataFrame, record: RunRecord) -> pl.DataFrame:
-    """The training rollouts among `rewards`, with `at`, their pass from 1; whole passes only."""
+    """Return the training rollouts of `rewards` with `at`, the pass from 1, if complete."""
     length = record["tasks"]["train"] // record["config"]["train"]["batch_size"]
     rows = rows.filter(phase="train").with_columns(at=(pl.col("step") - 1) // length + 1)
     return rows.filter(pl.col("at") <= result_of(record)["steps"] // length)
 
 
 def by_at(rows: pl.DataFrame) -> dict[int, float]:
-    """Mean reward at every `at`."""
+    """Return the mean reward at every `at`."""
     return dict(rows.group_by("at").agg(pl.mean("reward")).sort("at").rows())
 
 
@@ -273,7 +273,7 @@ def _spread(values: Sequence[float | None]) -> str:
 
 
 def _change(rows: pl.DataFrame) -> str:
-    """From the first `at` to the last: means in %, their difference in points, its interval."""
+    """Return means in % at the first and last `at`, their difference in points, its interval."""
     scored = rows.drop_nulls("reward").group_by("cluster", "task_id", "at").agg(pl.mean("reward"))
     ends = [scored.filter(at=end) for end in (rows["at"].min(), rows["at"].max())]
     both = ends[0].join(ends[1], on=["cluster", "task_id"]).sort("cluster", "task_id")
@@ -287,7 +287,7 @@ def _change(rows: pl.DataFrame) -> str:
 
 @cache
 def compared(folder: Path, baseline: str | None, allow: tuple[str, ...]) -> Comparison:
-    """Several documents show tables of one comparison."""
+    """Return a comparison, cached because several documents show its tables."""
     return compare(select([folder]), baseline, allow)
 
 
@@ -544,7 +544,7 @@ def held_out(folder: Path) -> str:
 
 
 def comparison_tables(folder: Path, words: list[str]) -> str:
-    """The tables of a study or of a folder of runs, all or those of some keys."""
+    """Return the tables of a study or of a folder of runs, all or those of some keys."""
     keys = [word for word in words if not word.startswith(OPTIONS)]
     found = compared_as(folder, words)
     chosen = [table for table in tables(found) if not keys or table.key in keys]
@@ -559,7 +559,7 @@ def comparison_tables(folder: Path, words: list[str]) -> str:
 
 @cache
 def unpacked(archive: Path) -> tempfile.TemporaryDirectory[str]:
-    """The studies of an archive, as long as this process lives."""
+    """Unpack the studies of an archive for the lifetime of this process."""
     place = tempfile.TemporaryDirectory()
     with tarfile.open(archive) as packed:
         packed.extractall(place.name, filter="data")
@@ -584,7 +584,7 @@ def claimed(what: str) -> str:
 
 
 def made(what: str) -> str:
-    """The content of one marker."""
+    """Return the content of one marker."""
     kind, _, rest = what.partition(" ")
     if kind == "verdicts" and (ROOT / rest).is_file():
         return verdicts_table(ROOT / rest)

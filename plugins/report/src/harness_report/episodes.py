@@ -26,7 +26,7 @@ TEXT_LIMIT = 6000
 """Maximum number of characters kept of one prompt or answer."""
 _TRAIN_SHARE = 0.2
 Shown = dict[str, Any]
-"""What the page shows of something, by the names of its script."""
+"""Contents of the page, by the names in its script."""
 
 
 def sample(arms: Mapping[str, Sequence[Run]], cap: int) -> Shown:

@@ -1,4 +1,4 @@
-"""What the trainings of a plan will cost: tokens and GPU hours, by runs that were measured."""
+"""Estimate tokens and GPU hours of a plan's trainings from measured runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class PlannedCost(TypedDict):
-    """What all trainings to be run cost together, an estimate."""
+    """The estimated cost of all missing trainings together."""
 
     prompt_tokens: int
     response_tokens: int

@@ -49,7 +49,7 @@ from harness_verl.rows import UNTRAINED
 def grouped_advantages(
     scores: Mapping[tuple[str, str], float], *, by_std: bool
 ) -> dict[tuple[str, str], float]:
-    """GRPO's advantage of every session, by (group, session); 0 for one that is alone in its group.
+    """Return GRPO's advantage of every session, by (group, session); 0 for one alone in its group.
 
     A group is a task, or a task's calls of one kind. Source: verl's
     `compute_grpo_outcome_advantage` over the sessions of a group, in order of session.
@@ -83,7 +83,7 @@ def best_of_group(
 
 
 Judge = Callable[[Mapping[tuple[str, str], float]], Mapping[tuple[str, str], float]]
-"""From the scores of sessions to their advantages, by (group, session)."""
+"""A function from the scores of sessions to their advantages, by (group, session)."""
 
 
 class Batches:
@@ -102,7 +102,7 @@ class Batches:
         self._part: dict[str, int] = {}
         """This step's mini-batch of every row, by key."""
         self._chosen: dict[str, float] = {}
-        """What was chosen of this step."""
+        """Measures of this step's chosen rollouts."""
         self._about: dict[str, Mapping[str, Any]] = {}
         """Records of this step's rows about their calls and session, by key, where they exist."""
         self._untrained: dict[tuple[str, str], float] = {}
@@ -177,7 +177,7 @@ class Batches:
         return filled
 
     def _take_out_untrained(self, batch: KVBatchMeta) -> list[Row]:
-        """The rows to train; the scores of sessions without one are kept aside."""
+        """Return the rows to train, and store the scores of sessions without one."""
         positions = _positions(batch)
         sessions = [_session(key) for key in batch.keys]
         few = [
@@ -218,7 +218,7 @@ class Batches:
     def advantages(
         self, data: DataProto, batch_keys: list[str], adv_estimator: object, **options: Any
     ) -> DataProto:
-        """Over all scored sessions; verl's `compute_advantage_for_multi_trajectories`."""
+        """Compute advantages over all scored sessions, in place of verl's function."""
         if adv_estimator != core_algos.AdvantageEstimator.GRPO:
             return compute_advantage_for_multi_trajectories(
                 data, batch_keys, adv_estimator, **options
@@ -255,7 +255,7 @@ class Batches:
         return chosen
 
     def _by_session(self, data: DataProto, keys: Sequence[str], judge: Judge) -> list[float]:
-        """The advantage of every row's session."""
+        """Return the advantage of every row's session."""
         sessions = [_session(key) for key in keys]
         totals = data.batch["token_level_rewards"].sum(-1).tolist()
         scores = dict(self._untrained)
@@ -338,13 +338,13 @@ def install(*, shared: bool, merges: bool, threshold: float | None) -> None:
 
 
 def _session(key: str) -> tuple[str, int, int]:
-    """Task's id in the queue, session and call of a key."""
+    """Return a key's task id in the queue, session and call."""
     uid, session, call = key.rsplit("_", 2)
     return uid, int(session), int(call)
 
 
 def _positions(batch: KVBatchMeta) -> dict[str, int]:
-    """Position in the run's order of each task in the batch."""
+    """Return the position in the run's order of each task in the batch."""
     one = {_session(key)[0]: key for key in batch.keys}
     data = tq.kv_batch_get(
         keys=list(one.values()), partition_id=batch.partition_id, select_fields=["index"]
@@ -359,7 +359,7 @@ def _optimizer_steps(config: Any) -> int:
 
 
 def _multiple(config: Any) -> int:
-    """Rows of one device come in multiples of this: every forward pass takes as many."""
+    """Return the number that divides each device's rows: every forward pass takes as many."""
     actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
     sizes = [
         actor.ppo_micro_batch_size_per_gpu if not actor.use_dynamic_bsz else 1,

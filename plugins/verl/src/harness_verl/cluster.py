@@ -14,7 +14,7 @@ from harness.findings import Finding, held
 
 CONNECT_S = 5.0
 TASK_S = 60.0
-"""How long a node may take to start a process and answer."""
+"""Seconds in which a node must start a process and answer."""
 ALIKE = ("agent-rl-harness", "harness-verl", "verl", "torch", "transformers", "ray")
 """Distributions that must have one version on all nodes."""
 

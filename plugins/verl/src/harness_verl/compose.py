@@ -243,7 +243,7 @@ def _unknown(path: tuple[str, ...], known: Mapping[str, object], base: Mapping[s
 
 @cache
 def _base() -> Section:
-    """verl's own configuration, as plain data."""
+    """Return verl's own configuration as plain data."""
     from omegaconf import OmegaConf
 
     base: Any = OmegaConf.to_container(compose({}), resolve=False)

@@ -18,7 +18,7 @@ from verl.plugin.platform import PlatformBase, PlatformRegistry, get_platform
 
 
 def _device_module() -> types.ModuleType:
-    """`torch.cpu` with the memory and random-state calls that verl makes of a device module."""
+    """Return `torch.cpu` with the memory and random-state calls that verl expects of a device."""
     module = types.ModuleType("harness_cpu_device")
     for name in dir(torch.cpu):
         if not name.startswith("__"):

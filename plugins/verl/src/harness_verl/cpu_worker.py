@@ -38,7 +38,7 @@ if "cpu" not in EngineRegistry._engines.get("language_model", {}).get("fsdp2", {
         def prepare_model_outputs(
             self, output: Any, *arguments: Any, **options: Any
         ) -> dict[str, Any]:
-            """verl's, row by row."""
+            """Return verl's outputs, computed row by row."""
             with logprobs.row_by_row(self.rows.get(output.logits.shape[1], ())):
                 return super().prepare_model_outputs(output, *arguments, **options)
 

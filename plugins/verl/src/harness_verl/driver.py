@@ -26,7 +26,7 @@ NODE_S = 240.0
 """Seconds that Ray's node agent may take to register while its process runs; Ray waits for 30."""
 NODE_EVERY_S = 0.2
 TRIES = 3
-"""How often Ray is started before a run gives up."""
+"""Attempts to start Ray before a run fails."""
 VERLS_OWN_S = 5.0
 """Seconds for verl to end by itself after an actor died, since its own message says more."""
 POLICY_SERVERS = ("VerlPolicyServer", "vLLMHttpServer")

@@ -56,11 +56,11 @@ PRELOADED = {
         "vllm.v1.worker.gpu_worker",
     ),
 }
-"""What workers import, by device; on a GPU also vLLM's engine and its workers, which they spawn."""
+"""Modules that workers import, by device; on a GPU also those of vLLM's engine and workers."""
 SPAWNED = "--multiprocessing-fork"
 """Ends the arguments of a process that `multiprocessing` spawns."""
 MOST_FILES = 250
-"""How many the kernel hands over at once, about."""
+"""Approximate number of files that the kernel passes at once."""
 STANDBY = "HARNESS_STANDBY"
 """Environment variable: the name of a server that runs of a study share."""
 LOOK_S = 1.0
@@ -234,7 +234,7 @@ class Server:
         self._work(directory, *fields)
 
     def _work(self, directory: str, count: str, *fields: str) -> NoReturn:
-        """Be the worker: this process is a fresh copy.
+        """Run the worker in this process, a fresh copy of the server.
 
         Args:
             count: Of the first fields, which are its arguments; the others are its variables.

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 
 TRIAL_S = 60
-"""How long CUDA may take to start."""
+"""Seconds in which CUDA must start."""
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Where the processes of a training on one machine listen: on loopback."""
+"""Keep the processes of a training on one machine on loopback addresses."""
 
 from __future__ import annotations
 

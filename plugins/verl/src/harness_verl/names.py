@@ -8,7 +8,7 @@ from typing import Any
 PACKED = "harness_packed"
 """Name of our attention (`packing.py`) among those of transformers."""
 SHARED = "harness_shared"
-"""The same attention where rows share the prefixes that they begin with (`prefixes.py`)."""
+"""Name of the same attention with shared prefixes of rows (`prefixes.py`)."""
 ON_POLICY = "harness_on_policy"
 """Name of our policy loss (`packing.py`) among verl's."""
 ABOUT = "harness_row"
@@ -16,7 +16,7 @@ ABOUT = "harness_row"
 tokens; `values`, for all kinds of its rollout; `saved` tokens; and `again`, whether its role had a
 row before."""
 CROSS_ENTROPY = "harness_cross_entropy"
-"""The same where a step is several optimizer steps, for `train.algorithm: rejection`."""
+"""Name of the policy loss for several optimizer steps with `train.algorithm: rejection`."""
 MEASURES: Mapping[str, tuple[str, ...]] = {
     "step_s": ("timing_s/step",),
     "rollout_s": ("timing_s/gen",),

@@ -32,11 +32,11 @@ from harness_verl.checkpoints import MARKER, PREFIX, UNFINISHED
 COPIES_AT_ONCE = 8
 """Threads that copy tensors to the host: one thread mostly waits for memory from the kernel."""
 AFTER_FAILURE_S = 60.0
-"""How long a run that fails waits for the files of its last checkpoint."""
+"""Seconds that a failing run waits for the files of its last checkpoint."""
 FAILED = ".failed"
-"""How the name of a note ends after its files could not be written."""
+"""Suffix of a note about files that could not be written."""
 LOOK_S = 0.1
-"""How often the trainer looks whether the workers have written their files."""
+"""Seconds between the trainer's checks whether the workers have written their files."""
 
 _save = torch.save
 

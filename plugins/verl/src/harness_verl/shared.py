@@ -18,7 +18,7 @@ from harness.rollout.request import Phase
 from harness.rollout.session import Session
 
 SERVICES_S = 120.0
-"""How long the run's services may take to start after verl."""
+"""Seconds that the run's services may take to start after verl."""
 
 
 @dataclass(frozen=True, slots=True)

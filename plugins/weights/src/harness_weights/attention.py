@@ -9,11 +9,11 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 _UNKNOWN = ("softcap", "s_aux")
-"""What some models ask of attention that is not computed here."""
+"""Options of attention that some models use and that are not supported here."""
 
 
 def unknown(options: Mapping[str, object]) -> str:
-    """What a model asks of attention that is not computed here, or nothing."""
+    """Return the unsupported options of attention that a model uses, or empty text."""
     return next((name for name in _UNKNOWN if options.get(name) is not None), "")
 
 
@@ -24,7 +24,7 @@ def attend(
     scale: float | None,
     window: int | None,
 ) -> torch.Tensor:
-    """Causal attention of one sequence, of all its tokens or of its last ones.
+    """Compute causal attention of one sequence for all its tokens or its last ones.
 
     Args:
         query: `[1, heads, query tokens, width]`.
@@ -65,7 +65,7 @@ def attention_by_row(
     window: int | None,
     key_sizes: Sequence[int] | None = None,
 ) -> torch.Tensor:
-    """Causal attention within each row, `[1, heads, tokens, width]` -> `[1, tokens, heads, width]`.
+    """Attend within each row, `[1, heads, tokens, width]` -> `[1, tokens, heads, width]`.
 
     Args:
         sizes: Query tokens of each row.
@@ -118,7 +118,7 @@ def packed(
     sliding_window: int | None = None,
     **more: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Causal attention within each row of a pass of packed rows, as transformers calls it.
+    """Compute causal attention within each row of packed rows, as transformers calls it.
 
     In lower precision on a GPU it is one kernel; in fp32, and on a CPU, it takes rows one by one.
 

@@ -39,16 +39,16 @@ PROOF_TEXTS = (
     "  two before, a tab\t, 3.14 and 1,000\n\n    42 after four",
     "Žluťoučký kůň, 漢字, عربى, 🎉",
 )
-"""What a tokenizer must give back as it was."""
+"""Texts that a tokenizer must reproduce exactly."""
 SPLITS = ("smollm", "gpt-2", "qwen2")
-"""How a file may say that its texts are split before merges (`tokenizer.ggml.pre`)."""
+"""Known names of the split before merges in a file (`tokenizer.ggml.pre`)."""
 _SAID = "Say it right and well."
 Source = Literal["any", "hub", "package"]
 
 
 @dataclass(frozen=True)
 class _File:
-    """What a GGUF file says of itself."""
+    """The metadata of a GGUF file."""
 
     architecture: str
     licence: str
@@ -190,7 +190,7 @@ def _convert_published(
 
 
 def _from_hub(policy: Named, hub: Hub) -> Path:
-    """The files as they are; nothing is converted."""
+    """Fetch the files as they are, without a conversion."""
     from harness_weights.hub import download as take
 
     with _workplace(policy.name, hub.size) as work:

@@ -53,11 +53,11 @@ class Generation:
 
     @property
     def greedy(self) -> bool:
-        """Whether the likeliest token is taken: at a temperature that is as good as 0."""
+        """Whether the likeliest token is taken, at a temperature of about 0."""
         return self.temperature < 1e-5
 
     def random(self) -> float:
-        """The next number of this request's own stream, from 0 to below 1."""
+        """Return the next number of this request's own stream, from 0 to below 1."""
         self._stream = self._stream or random.Random(self.seed)
         return self._stream.random()
 
@@ -164,7 +164,7 @@ class Decoder:
         self._dismiss()
 
     def _decode(self) -> None:
-        """One token for every running request."""
+        """Sample one token for every running request."""
         last = [generation.token_ids[-1] for generation in self._running]
         waiting = iter(self._running)
         for requests, logits in self._passes.step(

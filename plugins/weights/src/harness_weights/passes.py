@@ -57,7 +57,7 @@ TRIAL = 70
 """Tokens of the prompt with which it is tried whether rows are alike."""
 ATTENTION = "harness_by_row"
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
-"""How configurations of mixtures of experts call their number."""
+"""Names of the number of experts in configurations."""
 
 
 def _attention(
@@ -70,7 +70,7 @@ def _attention(
     sliding_window: int | None = None,
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention of a prompt, or, where the cache gives itself, of one new token a row."""
+    """Compute attention of a prompt, or of one new token a row where the cache gives itself."""
     if asked := unknown(options):
         raise NotImplementedError(
             f"{type(module).__name__} asks for {asked}, which harness's policy server does not "
@@ -182,7 +182,7 @@ class _Step(_Layer):
         return self, self
 
     def attend(self, query: torch.Tensor, scale: float | None, window: int | None) -> torch.Tensor:
-        """Attention of a pass's rows, [rows, heads, 1, width] -> [rows, 1, heads, width]."""
+        """Attend within a pass's rows, [rows, heads, 1, width] -> [rows, 1, heads, width]."""
         rows, lengths = query.split(1), self._some.lengths
         seats = self._seats.by_seat[self._some.first : self._some.first + len(lengths)]
         with _one_thread():
@@ -195,7 +195,7 @@ class _Step(_Layer):
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """For operations so small that waking a second thread takes longer than they do."""
+    """Use one thread for operations that are shorter than waking a second thread."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -280,7 +280,7 @@ class Passes:
         return list(zip(requests, self._in_lanes(self._pass, passes), strict=True))
 
     def _divided(self, requests: int) -> list[int]:
-        """How many requests each pass has: more than a block's are divided among all lanes."""
+        """Return the number of requests in each pass; more than a block's go to all lanes."""
         passes = -(-requests // self.rows)
         if requests > BLOCK:
             passes = min(requests, -(-passes // self.lanes) * self.lanes)
@@ -335,11 +335,11 @@ class Passes:
 
     @property
     def lanes(self) -> int:
-        """How many threads make passes, the one that asks included."""
+        """Number of threads that make passes, including the calling thread."""
         return 1 + len(self._lanes or ())
 
     def _in_lanes(self, make: Callable[[_T], _Made], given: Sequence[_T]) -> list[_Made]:
-        """What is made of each, in all lanes at once."""
+        """Apply a function to each item, in all lanes at once, and return the results."""
         lanes = self._lanes or []
         others = [
             lane.submit(_each, make, given[place :: self.lanes])
@@ -363,7 +363,7 @@ class Passes:
         return bool(torch.equal(found, found[:1].expand_as(found)))
 
     def _linear(self, module: Linear, given: torch.Tensor) -> torch.Tensor:
-        """A linear layer: of a prompt whole, of a step's rows in blocks."""
+        """Compute a linear layer: at once for a prompt, in blocks for a step's rows."""
         if len(given) == 1:
             return linear(given, module.weight, module.bias)
         blocks = given.split(BLOCK)[: self._here.some.blocks]

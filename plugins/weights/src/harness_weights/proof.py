@@ -42,7 +42,7 @@ def choose_engine(engine: Engine | None) -> Engine:
 
 
 class Difference(TypedDict):
-    """Where the exported policy's answer first leaves the trained one's."""
+    """The first difference between the exported policy's answer and the trained one's."""
 
     prompt: Annotated[int, "which, from 0"]
     place: Annotated[int, "token of the answer, from 0"]
@@ -53,7 +53,7 @@ class Difference(TypedDict):
 
 
 class Proof(TypedDict):
-    """What comparing greedy answers found; a part of `export.json`."""
+    """Result of comparing greedy answers; a part of `export.json`."""
 
     engine: Engine
     prompts: Annotated[int, "how many were answered"]
@@ -63,7 +63,7 @@ class Proof(TypedDict):
 
 
 def recorded_prompts(folder: RunFolder, count: int) -> list[list[int]]:
-    """Token ids of up to `count` prompts that validation has sent, spread over them.
+    """Return the token ids of up to `count` validation prompts, spread over all of them.
 
     Raises:
         UserError: The run recorded none.
@@ -146,7 +146,7 @@ def compare_answers(
 
 
 def refuse_other_answers(proof: Proof) -> None:
-    """Nothing where rounding explains every difference.
+    """Fail unless rounding explains every difference.
 
     Raises:
         RunFailed: An answer differs where the trained policy was sure; the message has the worst.
@@ -163,7 +163,7 @@ def refuse_other_answers(proof: Proof) -> None:
 
 
 def _preferred(difference: Difference) -> float:
-    """By how much the trained policy preferred its own token, in fp32 and in bf16. Nats."""
+    """Return how much the trained policy preferred its own token, the lesser of fp32 and bf16."""
     return float(min(difference["gap_nats"], difference["gap_bf16_nats"]))
 
 
@@ -215,7 +215,7 @@ def _to_stop(ids: list[int], stops: list[int]) -> list[int]:
 
 
 def _gap(model: Any, prefix: Sequence[int], one: int, other: int) -> float:
-    """Log-probability of one next token less that of another. Nats."""
+    """Return the log-probability of one next token less that of another. Nats."""
     import torch
 
     with torch.inference_mode():

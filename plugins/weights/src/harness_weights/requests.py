@@ -1,4 +1,4 @@
-"""What a request of the policy server may ask, checked before a prompt is made of it."""
+"""Check requests of the policy server before they become prompts."""
 
 from __future__ import annotations
 

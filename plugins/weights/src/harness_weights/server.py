@@ -300,7 +300,7 @@ class PolicyServer:
     def _message(
         self, body: dict[str, Any], prompt_ids: list[int], done: Generation
     ) -> tuple[dict[str, Any], bool]:
-        """The reply, and whether it calls tools: only where the request has some may it."""
+        """Return the reply, and whether it calls tools, which requires tools in the request."""
         if not body.get("tools") or body.get("tool_choice") == "none":
             text = self.tokenizer.decode(done.token_ids, skip_special_tokens=True)
             return {"role": "assistant", "content": text}, False
@@ -343,7 +343,7 @@ def _refused(message: str, field: str | None = None, code: str | int = 400) -> R
 
 
 async def _events(answer: dict[str, Any]) -> AsyncIterator[bytes]:
-    """The whole answer as one chunk of a stream: the engine has no partial text to show earlier."""
+    """Yield the whole answer as one chunk of a stream: the engine has no partial text earlier."""
     choice = answer["choices"][0]
     chunk = {**answer, "object": "chat.completion.chunk"}
     usage = chunk.pop("usage")

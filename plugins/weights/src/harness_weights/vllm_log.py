@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 
 START_FAILED = "Engine core initialization failed"
-"""What vLLM says last of an engine that did not start, whatever the cause."""
+"""vLLM's last line about an engine that did not start, for any cause."""
 LAST_LINES = 400
 """Lines at the end of a log among which vLLM says that its engine did not start."""
 LINES_OF_A_START = 4000

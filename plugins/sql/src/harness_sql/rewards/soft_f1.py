@@ -38,7 +38,7 @@ class SoftF1(ExecutionAccuracy):
     """
 
     version = f"soft_f1/2.{VERSION.rpartition('/')[2]}"
-    """Its own version and that of the execution accuracy in it."""
+    """The reward's own version and that of its execution accuracy."""
 
     async def score(self, task: Task, attempt: Attempt) -> Verdict:
         """Return 1 exactly if execution accuracy is 1; unscored if it is unscored."""

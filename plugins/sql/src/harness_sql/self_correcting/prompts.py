@@ -27,7 +27,7 @@ Use only tables and columns of the schema.
 Reply with the query in a ```sql block."""
 
 TRY = "\nCall the tool `execute` to try a query before you reply."
-"""What agents add that call a tool of their framework's own."""
+"""Addition for agents that call a tool of their own framework."""
 
 _CHECK = f"""\
 You check whether a SQLite query answers a question about a database.

@@ -40,7 +40,7 @@ CHANGING_FUNCTIONS = {
 }
 """Functions that vary between calls for all arguments, with their names in reports."""
 _SECOND_FRACTIONS = frozenset({"subsec", "subsecond"})
-"""As the only argument, these read the clock in SQLite 3.42 and later."""
+"""Arguments that read the clock if they are alone, in SQLite 3.42 and later."""
 
 
 class TooLate(Exception):

@@ -228,7 +228,7 @@ class _Guard:
 
 @dataclass(frozen=True, slots=True)
 class _Mode:
-    """How a query is executed.
+    """Limits and options of a query's execution.
 
     The product of the limits bounds the time between two checks of the deadline.
 

@@ -29,7 +29,7 @@ from harness.results.folder import replace_text
 KEY_FILE = "HARNESS_TRANSFER_QUEUE_KEY_FILE"
 """Environment variable: the file with a run's secret key, which only its owner can read."""
 ZAP_ADDRESS = "inproc://zeromq.zap.01"
-"""Where libzmq looks for the handler that decides on keys (ZeroMQ RFC 27)."""
+"""Address of the handler that accepts or refuses keys for libzmq (ZeroMQ RFC 27)."""
 ZAP_DOMAIN = b"harness"
 
 
