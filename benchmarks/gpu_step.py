@@ -102,7 +102,12 @@ def calls_of(transitions: pl.DataFrame, step: int, trained: bool = False) -> lis
 
 
 def engine_settings(verl: dict[str, Any], memory: float | None) -> dict[str, Any]:
-    """Return the run's settings as arguments of vLLM's offline engine, with its `memory` share."""
+    """Return the run's engine settings as arguments of vLLM's offline engine.
+
+    Args:
+        verl: The run's configuration of verl.
+        memory: Share of the device's memory in place of the run's; None keeps the run's.
+    """
     rollout = verl["actor_rollout_ref"]["rollout"]
     passed = (
         "dtype enforce_eager max_num_seqs max_num_batched_tokens enable_prefix_caching "

@@ -326,7 +326,7 @@ def _cards(run: Run) -> list[dict[str, Any]]:
     )
     first = _card(run.arm, run)
     first["more"] += filter(None, (doing, now.warning, now.remark))
-    cells = [
+    figures = [
         (name, *cell.partition(" so far"))
         for name, cell in stands(run).items()
         if cell not in ("", "-") and name != "state"
@@ -335,7 +335,7 @@ def _cards(run: Run) -> list[dict[str, Any]]:
     rows = {"label": "failures", "value": str(sum(failed.values())), "more": lines}
     return [
         first,
-        *({"label": a, "value": b, "more": [f"so far{d}"] if c else []} for a, b, c, d in cells),
+        *({"label": a, "value": b, "more": [f"so far{d}"] if c else []} for a, b, c, d in figures),
         rows,
     ]
 
