@@ -267,7 +267,7 @@ def _check_regular(file: str | Path) -> None:
 
 
 def file_hash(file: str | Path) -> str:
-    """SHA-256 of a file's content, in hexadecimal digits; read anew whatever its times say.
+    """Return the SHA-256 of a file's content as hexadecimal digits. Always reads the file.
 
     Raises:
         OSError: It cannot be read, or is no regular file.

@@ -186,7 +186,10 @@ def _root(
 
 
 def main() -> None:
-    """Entry point: 0 done, 1 the work failed, 2 the user asked for something impossible, 130 interrupted."""
+    """Run the program and return its exit status.
+
+    0: done; 1: the work failed; 2: the request was invalid; 130: interrupted.
+    """
     if sys.argv[1:] == ["--version"]:
         sys.stdout.write(f"harness {harness.__version__}\n")
         return

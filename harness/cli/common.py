@@ -49,7 +49,10 @@ def progress_console() -> Console:
 
 
 def table(*heads: str, title: str | None = None, **column: Any) -> Table:
-    """A table of results, its title on the left. What all columns are like is told as `add_column` takes it."""
+    """Create a table of results with its title on the left.
+
+    `column` holds the parameters of `add_column` for all columns.
+    """
     from rich import box
     from rich.table import Table
 

@@ -210,7 +210,7 @@ def _whole(table: Table) -> Table:
 
 
 def _differences(mismatches: Sequence[Mapping[str, str]], calls: int, scenarios: int) -> list[str]:
-    """A line for each difference; one that calls, or scenarios, have in common is told once."""
+    """Return a line for each difference; calls or scenarios with the same one share a line."""
     same: dict[tuple[object, ...], list[Mapping[str, str]]] = {}
     for one in mismatches:
         together = one["scenario"].endswith("(together)")

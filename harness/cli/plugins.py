@@ -39,7 +39,7 @@ BESIDE = {
     "harness.trackers": "tracker {}",
     "harness.launchers": "launcher {}",
 }
-"""Groups of entry points beside `harness`, and what one of each is called."""
+"""Groups of entry points other than `harness`, and the name of one entry of each."""
 
 
 @app.callback()
@@ -217,7 +217,7 @@ def list_plugins() -> list[dict[str, Any]]:
 
 
 def _beside() -> dict[str, list[str]]:
-    """What distributions bring beside parts, by their names; nothing is imported."""
+    """Return what distributions offer other than parts, by name; imports nothing."""
     found: dict[str, list[str]] = {}
     for group, what in BESIDE.items():
         for point in sorted(entry_points(group=group), key=lambda point: point.name):

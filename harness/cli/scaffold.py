@@ -1,7 +1,7 @@
-"""What `harness plugins new` writes: a package that passes the contract suite as it stands.
+"""Write the package of `harness plugins new`, which passes the contract suite unchanged.
 
-`templates/KIND` is the package, each file with `.txt` behind its name; in names and texts `@NAME@` is the plugin's,
-`@DASHED@` the same with dashes, `@CLASS@` its class.
+`templates/KIND` holds the package, with `.txt` added to each file name. In names and texts `@NAME@`
+is the plugin's name, `@DASHED@` the same with dashes, and `@CLASS@` its class.
 """
 
 from __future__ import annotations

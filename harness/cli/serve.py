@@ -32,7 +32,7 @@ app = typer.Typer(add_completion=False)
 ROOM = 2048
 """Tokens of prompt and answer together, where the policy reads so many."""
 LOOK_S = 5.0
-"""How often a server that nobody asks is asked whether it still answers."""
+"""Seconds between health checks of an idle server."""
 ANSWER_S = 60.0
 """How long it may take to answer that before this says so."""
 CPU_BYTES_A_SECOND = 2_000_000

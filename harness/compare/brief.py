@@ -50,7 +50,7 @@ def _found(pair: Pair, comparison: Comparison) -> str:
     if pair["verdict"] == "refused":
         return f"no verdict on {arm} ({pair.get('refused', '')})"
     if not pair["learned"]:
-        return f"nothing could be learned by {arm} or {baseline}, so they cannot be told apart"
+        return f"nothing could be learned by {arm} or {baseline}, so they cannot be distinguished"
     if pair["verdict"] == "equivalent":
         return (
             f"{arm} and {baseline} are equivalent within ±{points(comparison['margin'])} points "

@@ -189,7 +189,7 @@ def check_data(runs: Iterable[Run]) -> None:
         changed = result.get("data_changed") if result else None
         if changed:
             raise NotComparable(
-                f"{run.name}: its task set changed while it ran ({', '.join(changed)}), so nobody knows what its "
+                f"{run.name}: its task set changed while it ran ({', '.join(changed)}), so it is unknown what its "
                 "verdicts are of. Leave it out and run it again"
             )
 
@@ -224,8 +224,10 @@ def check_parity(runs: Sequence[Run], allow: Iterable[str] = ()) -> list[str]:
         ]
         if missing and not permitted:
             raise NotComparable(
-                f"parity differs: {missing[0]} ran without a parity certificate, so nobody knows whether it is the "
-                f"same agent. Prove it with `harness parity {missing[0]}`, which counts for runs of the agent as it is "
+                f"parity differs: {missing[0]} ran without a parity certificate, so it is unknown "
+                "whether it is the "
+                f"same agent. Prove it with `harness parity {missing[0]}`, "
+                "which counts for runs of the agent as it is "
                 "installed now, or say --allow parity"
             )
         if missing:
@@ -246,7 +248,7 @@ def check_parity(runs: Sequence[Run], allow: Iterable[str] = ()) -> list[str]:
                 )
                 raise NotComparable(
                     f"parity.{part} differs: {first} for {one}, {second} for {two}. "
-                    "Certify both anew with `harness parity`, or say --allow parity"
+                    "Certify both again with `harness parity`, or say --allow parity"
                 )
         remarks += check_shadow(
             [run for run in runs if not is_idiomatic(run.record["agent"])], permitted

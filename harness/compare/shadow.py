@@ -34,8 +34,9 @@ def check_shadow(runs: Sequence[Run], permitted: bool = False) -> list[str]:
     if failed and not permitted:
         name, why = next(iter(failed.items()))
         raise NotComparable(
-            f"parity differs: the shadow check of {name} failed: {why}. Nobody knows whether it is the same agent as "
-            "the others. Leave the run out, correct the agent and run it again, or say --allow parity"
+            f"parity differs: the shadow check of {name} failed: {why}. "
+            "It is unknown whether it is the same agent as the others. "
+            "Leave the run out, correct the agent and run it again, or say --allow parity"
         )
     remarks = [
         f"The shadow check of {name} failed (allowed): {why}." for name, why in failed.items()

@@ -66,7 +66,7 @@ def evaluate(
     """Measure accuracy, as `harness eval` does: of a run's checkpoint, of a policy served here, or of any endpoint.
 
     Args:
-        run: A run, whose newest checkpoint is measured.
+        run: A run; its newest checkpoint is measured.
         agent: By default the run's.
         endpoint: An OpenAI-compatible URL ending in /v1; `OPENAI_BASE_URL` if nothing is named.
         model: The endpoint's model name, or a policy to serve here.
@@ -90,7 +90,7 @@ def evaluate(
         The evaluation, a run too; its `result` has accuracy, interval and counts.
 
     Raises:
-        UserError: What is asked for cannot be done; nothing was started.
+        UserError: The request cannot be carried out; nothing was started.
         RunFailed: Too large a share of the rollouts brought no result, or the workers keep dying.
         KeyboardInterrupt: It was interrupted.
     """

@@ -86,9 +86,9 @@ def train(
         The run.
 
     Raises:
-        UserError: What is asked for cannot be done; nothing was started.
+        UserError: The request cannot be carried out; nothing was started.
         RunFailed: The run ended early for a reason that the message names; it can be resumed.
-        KeyboardInterrupt: It was interrupted; the message names how it goes on.
+        KeyboardInterrupt: It was interrupted; the message names the command that resumes it.
     """
     given = without(locals(), "progress", "on_progress")
     return (
@@ -195,12 +195,12 @@ class Wanted:
 
 @dataclass
 class Training:
-    """What was asked for, checked.
+    """A checked request for a training.
 
     Attributes:
-        before: The run that goes on.
-        finished: That there is nothing left to do, in a sentence; empty where there is.
-        without_parity: Whether a certificate that a new run's agent lacks is not made.
+        before: The run to resume.
+        finished: A sentence that says that no work is left; empty if there is some.
+        without_parity: Whether to start without the certificate that a new run's agent lacks.
     """
 
     config: Config

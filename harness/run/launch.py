@@ -197,7 +197,7 @@ def recorded(
     Args:
         result: What came of the run, from its rows, given the record.
         needed: Bytes that checkpoints take, those that are there included.
-        resumed: The run goes on: its record keeps the history of its launches.
+        resumed: Whether the run is resumed: its record keeps the history of its launches.
         parent: Where the policy was trained.
         before: Called once there is room for the run.
 

@@ -345,7 +345,7 @@ class AgentContract(Contract):
             await asyncio.sleep(0.2)
             assert len(stage.tap.calls) == sent, "called the model after its cancellation"
             gc.collect()  # reports exceptions of tasks that were never retrieved
-            assert not lost, f"left an exception behind that nobody took: {lost}"
+            assert not lost, f"left an exception that no code retrieved: {lost}"
             await stage.control.close_attempt("cancel", "1")
 
         hanging = replace(self.scenario("timeout"), replies=(Reply(hang=True),))

@@ -1,4 +1,4 @@
-"""The tool-calling agent as an AutoGen AssistantAgent whose workbench is the toolbox."""
+"""The tool-calling agent as an AutoGen AssistantAgent with the toolbox as its workbench."""
 
 from __future__ import annotations
 
