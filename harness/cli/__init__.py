@@ -52,7 +52,7 @@ OF_PLUGINS = {
 """Commands that pages and messages name, by the extra that brings them."""
 
 ADDRESSES = 3 * 2**29
-"""Bytes of addresses (`ulimit -v`) that polars and pyarrow take to start; with less they abort, or wait for ever."""
+"""Bytes of addresses (`ulimit -v`) that polars and pyarrow need; with less they abort or hang."""
 LIGHT = (("config",), ("plugins",), ("runs", "list"))
 """Commands, by how they begin, that import neither."""
 _UNDECODED = re.compile("[\udc80-\udcff]")
@@ -64,7 +64,10 @@ _UsageError: type[Any] = typer.BadParameter.__bases__[0]
 
 @cache
 def commands() -> dict[str, tuple[str, str]]:
-    """All commands, those of plugins last; a plugin that does not import has none, and `harness plugins` says why."""
+    """All commands, those of plugins last.
+
+    A plugin that cannot be imported has none; `harness plugins` shows the reason.
+    """
     found = dict(COMMANDS)
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
         with suppress(Exception, SystemExit):
@@ -115,7 +118,7 @@ class _LazyGroup(TyperGroup):
         return name, command, rest
 
     def invoke(self, context: Any) -> Any:
-        """Run the command; Ctrl-C ends in one line, with what the command has to say of it (Typer says nothing)."""
+        """Run the command; Ctrl-C ends in one line with the command's message (Typer has none)."""
         _check_process()
         try:
             return super().invoke(context)

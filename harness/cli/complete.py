@@ -45,7 +45,7 @@ def presets(incomplete: str) -> list[str]:
 
 
 def runs(incomplete: str) -> list[str]:
-    """Runs, and studies with runs, below `runs/`; a shell adds files of its own where there are none."""
+    """Complete runs and studies with runs below `runs/`; without any, the shell adds files."""
     found = {
         str(path.parent)
         for depth in ("*", "*/*")

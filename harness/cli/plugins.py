@@ -242,7 +242,7 @@ def _plugin(name: str) -> tuple[str, str]:
 
 
 def sources(package: str) -> list[str]:
-    """Distributions that an environment of a plugin is made from: harness, other plugins that it needs, its own."""
+    """Return the distributions of a plugin's environment: harness, required plugins, its own."""
     points = [one for group in ("harness", *BESIDE) for one in entry_points(group=group)]
     ours = {canonicalize_name(one.dist.name) for one in points if one.dist} | {harness.DISTRIBUTION}
     found: list[str] = []
@@ -264,7 +264,7 @@ def sources(package: str) -> list[str]:
 
 
 def _source_of(package: str) -> str:
-    """Where a distribution was installed from: a folder or file that is still there, else `name==version`."""
+    """Return a distribution's source: its folder or file if it exists, else `name==version`."""
     try:
         return str(installed_from(package) or f"{package}=={version(package)}")
     except PackageNotFoundError as error:

@@ -35,7 +35,7 @@ def write_package(name: str, folder: Path, kind: str = "agent") -> Path:
         kind: One of `KINDS`.
 
     Raises:
-        ConfigError: The kind is unknown, the name cannot be a package's or is taken, or the folder exists.
+        ConfigError: The kind is unknown, the name is invalid or taken, or the folder exists.
     """
     if kind not in KINDS:
         raise ConfigError(
@@ -57,7 +57,7 @@ def write_package(name: str, folder: Path, kind: str = "agent") -> Path:
 
 
 def write_file(name: str, folder: Path) -> Path:
-    """Write the agent `name` as one file into `folder` and return the file; its class is named in `USE_FILE`.
+    """Write the agent `name` as one file into `folder` and return it; `USE_FILE` names its class.
 
     Raises:
         ConfigError: The name cannot be a module's, or the file exists.

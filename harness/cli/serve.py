@@ -38,7 +38,8 @@ ANSWER_S = 60.0
 CPU_BYTES_A_SECOND = 2_000_000
 """Bytes of weights for which a rollout may take a second longer on a CPU.
 
-On two busy cores a question of three turns took Qwen2.5-Coder-0.5B (988 MB) 128 s, so this leaves a margin of four.
+On two busy cores a question of three turns took Qwen2.5-Coder-0.5B (988 MB) 128 s:
+this leaves a margin of four.
 """
 DEADLINE = "rollout.timeout_s"
 
@@ -121,7 +122,7 @@ def to_serve(model: str | None, endpoint: str | None = None) -> RunFolder | str 
 
 
 def _named_run(name: Path) -> RunFolder | None:
-    """Return the run that an id means, or the best one of a study (its name, folder or file); None for neither."""
+    """Return the run of an id, or the best run of a study (name, folder or file), or None."""
     from harness.compare.selection import best_run, located
     from harness.compare.states import STUDY_FILE
     from harness.wording import percent
@@ -186,7 +187,7 @@ def patient(
 def answered(
     here: RunFolder | str | tuple[str, str, str | None], config: Config
 ) -> Iterator[Endpoint]:
-    """What answers: an endpoint (URL, model and key), or a policy that is served here as long as this lasts."""
+    """Yield an endpoint (URL, model and key), or a policy served here within the block."""
     from harness.gateway.client import Endpoint
     from harness.policies.catalogue import find
 
@@ -204,7 +205,7 @@ def answered(
 
 @contextmanager
 def roles_answered(config: Config) -> Iterator[Mapping[str, Endpoint]]:
-    """What answers the roles of `config.roles`: endpoints, and policies that are served here as long as this lasts."""
+    """Yield what answers `config.roles`: endpoints, and policies served here within the block."""
     from harness.policies.roles import answerers, answering
 
     found = answerers(config)

@@ -1,4 +1,4 @@
-"""One rollout from task to episode: enqueue, wait, score, record, and hand back what may be trained.
+"""One rollout from task to episode: enqueue, wait, score, record, and return the trainable part.
 
 Runs where gold is known: in verl's agent-loop workers and in an evaluation. Agents run elsewhere
 and never see it.

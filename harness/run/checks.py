@@ -30,7 +30,7 @@ def check(config: Config, *, trains: bool = True, reads_reserved: bool = False) 
     Args:
         trains: Whether the trainer is to be used on the device, not just the agent; what only measures needs no
             training split and no trained role.
-        reads_reserved: Whether the validation split may be one that is reserved for one reading at the end.
+        reads_reserved: Whether the validation split may be one reserved for one reading at the end.
 
     Raises:
         PluginError: A part that the configuration names is not installed or does not import.
@@ -139,7 +139,7 @@ def check_device(config: Config) -> None:
 
 
 def check_machine(config: Config) -> None:
-    """Refuse a training that this machine cannot carry out, before it is announced and its folder is made.
+    """Refuse a training that this machine cannot carry out, before its folder is made.
 
     Raises:
         EnvironmentProblem: As `check_device`, or what the trainer needs is not installed.

@@ -61,7 +61,7 @@ def refusals(config: Config, tasks: Sequence[Task]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Data:
-    """What a training is of: the tasks of its splits, as they were read, and the policy that it begins with."""
+    """The data of a training: the tasks of its splits as read, and its initial policy."""
 
     task_set: TaskSet
     train: Sequence[Task]
@@ -141,7 +141,7 @@ def same_run(before: Config, after: Config) -> None:
 
 
 def same_parts(folder: RunFolder, config: Config, task_set: TaskSet) -> None:
-    """Refuse questions, databases, verdicts, a policy or an agent that are not those of the run's first launch.
+    """Refuse questions, databases, verdicts, a policy or an agent changed since the first launch.
 
     Raises:
         UserError: The task set describes itself otherwise, what decides a verdict differs, a file
