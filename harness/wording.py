@@ -36,7 +36,7 @@ def shown(value: object) -> str:
 
 
 def agent_label(name: str) -> str:
-    """Return the name of an agent as tables show it: of one in a file the file's name, without its folder."""
+    """Return an agent's name for tables: for an agent in a file, the file's name without folder."""
     return name.rpartition("/")[2] if ".py:" in name else name
 
 

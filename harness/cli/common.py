@@ -68,7 +68,7 @@ def one_thread() -> None:
 
 
 def interruptible() -> None:
-    """Treat SIGTERM and SIGHUP as Ctrl-C: children end and files stay whole. `nohup` still works."""
+    """Treat SIGTERM and SIGHUP as Ctrl-C: children end, files stay whole. `nohup` still works."""
     from harness.python.loops import interrupt
     from harness.results.folder import endings
 

@@ -16,7 +16,7 @@ NAME_WIDTH = 28
 
 
 def answer(comparison: Comparison, price: Price | None = None) -> str:
-    """Return what the comparison found, in one sentence; none of it says more than the verdicts do."""
+    """Return the comparison's result in one sentence, which claims no more than its verdicts."""
     parts = [_alone(comparison["arms"][0], comparison)] if not comparison["pairs"] else []
     same = [pair["arm"] for pair in comparison["pairs"] if pair["identical"]]
     if same:
@@ -69,7 +69,7 @@ def _interval(estimate: EstimateData, signed: bool = False) -> str:
 
 
 def _cheapest(comparison: Comparison, price: Price | None) -> str:
-    """Return which arm's right answers cost least; empty where there is no choice or nothing was counted."""
+    """Return the arm with the cheapest right answers; empty without a choice or counts."""
     costs = {arm["name"]: _right_answer(arm, price) for arm in comparison["arms"]}
     known = {name: cost for name, cost in costs.items() if cost is not None}
     if not known or (len(comparison["arms"]) > 1 and len(known) < 2):
@@ -132,7 +132,7 @@ def _differs(pair: Pair) -> list[str]:
 
 
 def picture(comparison: Comparison) -> str:
-    """Return every arm's mean and interval on one scale, as lines of text; empty where no arm has any."""
+    """Return every arm's mean and interval on one scale, as lines of text; empty without any."""
     found = {arm["name"]: arm["accuracy_final"] for arm in comparison["arms"]}
     low = min(one["low"] for one in found.values())
     high = max(one["high"] for one in found.values())

@@ -160,7 +160,7 @@ def compare(
 
 
 def _usable(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
-    """Finished and validated runs, one an arm, start and seed (the newest), with remarks on what was left out.
+    """Return the newest finished, validated run per arm, start and seed, and remarks on omissions.
 
     Raises:
         UserError: There is none.

@@ -133,7 +133,7 @@ def by_task(rows: pl.DataFrame, samples: int) -> pl.DataFrame:
 
 
 def _measured(name: str, rewards: Sequence[float], meanings: Sequence[str | None]) -> float | None:
-    """Return one measure of a task's scored samples; None where it needs more of them than there are."""
+    """Return one measure of a task's scored samples; None if it needs more samples."""
     if name == "agreed":
         return agreed(list(zip(meanings, rewards, strict=True)))
     kind, _, k = name.partition("_")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def sides_of(rows: pl.DataFrame, width: float = 1.0) -> Sides | None:
-    """Return the test of paired differences with seeds alone, and with clusters alone, as what is independent.
+    """Return the tests of paired differences with only seeds, and only clusters, as independent.
 
     Args:
         rows: Columns `seed`, `cluster`, `task_id` and `value`.
@@ -48,7 +48,7 @@ def correct_sides(pairs: Sequence[Pair]) -> None:
 
 
 def disagreeing(pairs: Sequence[Pair], alpha: float) -> list[Pair]:
-    """Return the pairs of which one side alone would call the arms different and the other would not."""
+    """Return pairs whose arms differ by the test of one side, but not by that of the other."""
     found = []
     for pair in pairs:
         if "sides" not in pair:

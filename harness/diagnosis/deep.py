@@ -1,4 +1,4 @@
-"""What `harness doctor --deep` tries out: imports in processes of their own, and what a preset would need."""
+"""Checks of `harness doctor --deep`: imports in separate processes, and a preset's needs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Say = Callable[[str], object]
 
 
 def try_out(config: Config, say: Say = lambda text: None) -> Iterator[Finding]:
-    """Import what a run imports, and hold the configuration's device, policy and loggers against this machine.
+    """Import what a run imports, and check the configuration's device, policy and loggers.
 
     Args:
         say: Called with what is begun, in a line; an import alone may take a minute.

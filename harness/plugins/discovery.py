@@ -164,7 +164,7 @@ class Registry:
         return [spec for _, spec in sorted(self._kinds[kind].items())]
 
     def owner(self, kind: str, name: str) -> str:
-        """Name of the plugin that offers a part; of an agent in a file, the name of the file's own environment."""
+        """Name of the plugin that offers a part; for an agent in a file, its environment's name."""
         if kind == "agent":
             name = self._name_of(name)
         return self._owners[(kind, name)]

@@ -63,7 +63,7 @@ def evaluate(
     runs_dir: PathLike = "runs",
     progress: bool = True,
 ) -> LoadedRun:
-    """Measure accuracy, as `harness eval` does: of a run's checkpoint, of a policy served here, or of any endpoint.
+    """Measure accuracy, as `harness eval` does: of a checkpoint, a local policy or an endpoint.
 
     Args:
         run: A run; its newest checkpoint is measured.
@@ -74,7 +74,7 @@ def evaluate(
         step: A checkpoint other than the newest.
         task: The task set.
         split: By default that of validation, or what the task set names.
-        read_reserved: Read a split that is reserved for the end; the reading is recorded next to the runs.
+        read_reserved: Read a split that is reserved for the end; recorded next to the runs.
         limit: Only so many tasks, a fixed sample.
         samples: Rollouts of a task, for pass@k and what they agree on.
         temperature: 0, the default, is greedy.
@@ -82,7 +82,8 @@ def evaluate(
         without_parity: Make no parity certificate that a strict agent lacks, and start.
         preset: A preset of `harness config list`.
         config: A YAML file.
-        settings: Dotted keys with values, `{"max_turns": 1}`, or texts `key=value`; options count over them.
+        settings: Dotted keys with values, `{"max_turns": 1}`, or texts `key=value`; options
+            override them.
         runs_dir: Where the evaluation's folder is made.
         progress: Whether to show on stderr how far it is.
 
@@ -307,7 +308,7 @@ class Evaluation:
         return LoadedRun.read(folder)
 
     def _unseen_program(self) -> str:
-        """Return a remark where the policy was trained with another program than the one it is measured in."""
+        """Return a remark if the policy was trained with another program than this one."""
         from harness.plugins import program_of
 
         if self.trained is None:
@@ -323,7 +324,7 @@ class Evaluation:
         )
 
     def _certify(self, console: Console) -> None:
-        """Make the certificate that a comparison will ask for, once all else is known to be there."""
+        """Make the certificate that a comparison requires, after all other checks."""
         from harness.parity.report import certify
 
         certify([self.config.agent], console.print, leave=self.without_parity)

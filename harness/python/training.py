@@ -65,7 +65,8 @@ def train(
         agent: The agent to train, for example `langgraph_sql`.
         preset: A preset of `harness config list`.
         config: A YAML file, for example a run's `config.yaml`.
-        settings: Dotted keys with values, `{"train.steps": 20}`, or texts `key=value`; they count over all options
+        settings: Dotted keys with values, `{"train.steps": 20}`, or texts `key=value`; they
+            override all options
             but `agent`, `agent_match`, `seed` and `steps`.
         task: The task set.
         model: The policy: bundled, a folder, or a Hugging Face id.

@@ -262,7 +262,7 @@ def validation_due(train: TrainConfig, steps: int, step: int) -> bool:
 
 
 def validated(run: StartedRun, step: int) -> bool:
-    """Return whether the validation after a step succeeded: trainers save a checkpoint before it."""
+    """Return whether a step's validation succeeded: trainers save a checkpoint before it."""
     rows = [
         row for row in run.folder.rows("episodes") if row["phase"] == "val" and row["step"] == step
     ]

@@ -134,7 +134,7 @@ def identity(
     kind: Literal["train", "eval"] = "train",
     answers: Mapping[str, Answerer] | None = None,
 ) -> Identity:
-    """Return all values that runs must share if they differ in plugin, trained roles or seed only."""
+    """Return what runs must share that differ in plugin, trained roles or seed only."""
     data = config.dump()
     measured = config.eval if kind == "eval" else EvalConfig()
     found: Identity = {
@@ -187,7 +187,7 @@ def identity(
 
 
 def role_models(answers: Mapping[str, Answerer]) -> dict[str, str]:
-    """Return the source of each role's answers: a policy's hash or commit, or endpoint and model."""
+    """Return the source of each role's answers: a policy's hash or commit, or an endpoint."""
     return {
         role: model_hash(one.folder) if one.folder else one.name for role, one in answers.items()
     }

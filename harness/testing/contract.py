@@ -91,7 +91,7 @@ def _loaded_afresh(plugin: str) -> dict[str, list[str]]:
 
 @cache
 def _changed_by_a_runner() -> frozenset[str]:
-    """Return the names of variables that a runner changes whatever its agent is: agentlightning does on import."""
+    """Return the variables that a runner changes for any agent, as agentlightning's import does."""
     done = subprocess.run(
         [sys.executable, "-c", IMPORTING], capture_output=True, text=True, check=False
     )

@@ -91,7 +91,7 @@ class Caller:
     """An agent that calls tools and keeps its history."""
 
     def __init__(self, role: str, system: str, toolbox: Toolbox) -> None:
-        # AutoGen adds `strict` to a tool's definition, which chat templates print, and a `tool_choice`.
+        # AutoGen adds `tool_choice`, and `strict` to tool definitions, which chat templates print.
         exact: dict[str, object] = {"tool_choice": omit}
         if toolbox.tools:
             exact["tools"] = [tool.definition for tool in toolbox.tools]

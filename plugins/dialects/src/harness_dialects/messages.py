@@ -133,7 +133,7 @@ def _messages(role: str, content: str | Sequence[Given], written: Written) -> It
 
 
 def _user_messages(role: str, blocks: Sequence[Given]) -> Iterator[Json]:
-    """A user's blocks in their order: words that follow each other in one message, each result of a tool in its own."""
+    """Convert a user's blocks in order: one message per run of texts and per tool result."""
     words: list[Given] = []
     for block in blocks:
         if block["type"] != "tool_result":
@@ -150,7 +150,7 @@ def _user_messages(role: str, blocks: Sequence[Given]) -> Iterator[Json]:
 
 
 def _result(block: Given) -> Json:
-    """A tool's result; that it is an error is kept in its text, since chat completions have no field for it."""
+    """Convert a tool's result. Its text keeps errors: chat completions have no field for them."""
     text = text_of(block.get("content") or "", TEXT)
     if block.get("is_error") and not text.lower().startswith("error"):
         text = f"{FAILED}{text}"

@@ -1,4 +1,7 @@
-"""OpenAI's Responses API (https://platform.openai.com/docs/api-reference/responses), without state on the server."""
+"""OpenAI's Responses API, without state on the server.
+
+See https://platform.openai.com/docs/api-reference/responses.
+"""
 
 from __future__ import annotations
 

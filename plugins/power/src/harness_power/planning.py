@@ -302,5 +302,5 @@ def _within(arms: dict[str, list[Run]]) -> list[pl.DataFrame]:
 
 
 def _neighbours(runs: Sequence[Run]) -> list[tuple[Run, Run]]:
-    """Return cyclic pairs of neighbouring runs, so that all count equally and differences sum to 0."""
+    """Return cyclic pairs of neighbouring runs: all count equally and differences sum to 0."""
     return [(run, runs[(index + 1) % len(runs)]) for index, run in enumerate(runs)]

@@ -44,7 +44,7 @@ class TaskEntry(TypedDict):
 
 
 class Answer(TypedDict):
-    """An answer: a page of `tasks` out of `count`, a session's `tools`, `text` or `state`, or a score.
+    """An answer: a page of `tasks` of `count`, a session's `tools`, `text` or `state`, or a score.
 
     `files` has the SHA-256 of the taskset's own files, `rewards` score and weight by name,
     `stopped` the reason for the end of the trace.
