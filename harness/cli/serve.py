@@ -103,10 +103,10 @@ def serve(
 
 
 def to_serve(model: str | None, endpoint: str | None = None) -> RunFolder | str | None:
-    """What answers here where a command names a model: a run's checkpoint or a policy. None: an endpoint does.
+    """Return the run or policy to serve here for a command's model, or None for an endpoint.
 
-    A model is the endpoint's where one is named, by an option or by `OPENAI_BASE_URL`; but for run folders, and for
-    policies that have a name, which no endpoint serves by it.
+    With an endpoint (by option or `OPENAI_BASE_URL`) the model is the endpoint's, except for run
+    folders and named policies, which no endpoint serves under that name.
     """
     from harness.policies.catalogue import find
 

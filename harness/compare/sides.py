@@ -1,7 +1,7 @@
 """What seeds alone and what clusters alone would say of a difference, where the verdict takes both.
 
-A difference that holds for new seeds may be one of these questions only, and one that holds for new questions may be one
-of these trainings only. Where one side decides and the other does not, the comparison shows both.
+A difference that holds for new seeds may hold for these questions only, and one that holds for new
+questions for these trainings only. Where only one side decides, the comparison shows both.
 """
 
 from __future__ import annotations

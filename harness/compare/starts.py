@@ -1,8 +1,8 @@
 """Starts: the policies that trainings begin with.
 
-Seeds of one start share it, so they say nothing of another. Where the trainings of an arm begin with several policies,
-which `--allow model` permits, a training is paired with the other arm's by start and seed, and a verdict takes starts as
-what is independent.
+Seeds of one start share it, so they say nothing about another. If the trainings of an arm begin
+with several policies, which `--allow model` permits, trainings are paired by start and seed, and a
+verdict treats starts as independent.
 """
 
 from __future__ import annotations

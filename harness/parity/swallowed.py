@@ -12,8 +12,8 @@ LET_OUT = "let errors out"
 def swallowed_error(attempt: Attempt) -> str:
     """Return what an agent did after a failed call; empty if the error ended the attempt.
 
-    An agent may send such a call again, though the host repeats failed attempts, or work on with the error's text as
-    if it were a reply.
+    An agent may repeat such a call, although the host repeats failed attempts, or treat the error's
+    text as a reply.
     """
     failed = [failure for failure in attempt.failures if _of_the_server(failure)]
     for failure in sorted(failed, key=lambda one: one.index):

@@ -1,7 +1,7 @@
 """Agents in one file: `./my_agent.py:MyAgent` names a class without package or entry point.
 
-What a specification states is read from the file's syntax. Nothing is imported before a runner loads the agent, so
-that a command and a trainer stay free of the agent's framework.
+Specifications are read from the file's syntax. Nothing is imported before a runner loads the agent,
+so that commands and trainers never import the agent's framework.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ def is_file(agent: str) -> bool:
 def spec_of(reference: str) -> AgentSpec:
     """Return the specification of `FILE.py:NAME[@PROGRAM]`, named by its absolute path.
 
-    The class states `program`, and may state `roles`, `strict` and `frameworks`. A class without `solve` is another
-    library's agent: it is not strict, and `@PROGRAM` states its program where the file is to stay as it is.
+    The class states `program`, and may state `roles`, `strict` and `frameworks`. A class without
+    `solve` is another library's agent: it is not strict, and `@PROGRAM` can state its program
+    without a change to the file.
 
     Raises:
         PluginError: The file or name does not exist, is no Python, or an attribute is invalid.

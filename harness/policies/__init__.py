@@ -162,7 +162,7 @@ _QWEN_CODER = re.compile(r"qwen[-_.]?2[._]5[-_.]?coder", re.IGNORECASE)
 
 
 def _names_of(model: str) -> Iterator[str]:
-    """Yield what a policy is called: its id, or the names that its folder, its manifest and its run give it."""
+    """Yield a policy's names: its id, or those of its folder, its manifest and its run."""
     folder = Path(model)
     if not folder.is_dir():
         yield model

@@ -188,7 +188,7 @@ def cached_dir(name: str) -> Path:
 
 
 def by_name() -> dict[str, Named]:
-    """All policies that have a name on this machine: those of `known`, and those converted here from other files."""
+    """Return this machine's named policies: those of `known`, and locally converted ones."""
     return known() | {named.name: named for named in _own()}
 
 

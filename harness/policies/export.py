@@ -29,7 +29,7 @@ def checkpoint_dir(folder: RunFolder, step: int | None = None) -> tuple[int, Pat
 
 
 def checkpoint_model(folder: RunFolder, step: int | None = None) -> Path:
-    """Return a checkpoint as a Hugging Face folder, created on first use in the checkpoint's folder."""
+    """Return a checkpoint as a Hugging Face folder, created in its folder on first use."""
     _, checkpoint = checkpoint_dir(folder, step)
     target = (
         checkpoint / "hf" if checkpoint.is_dir() else checkpoint.with_name(f"{checkpoint.stem}-hf")

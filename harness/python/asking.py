@@ -86,8 +86,8 @@ def named_endpoint(
 ) -> tuple[str, str, str | None]:
     """Return URL, model and key of an endpoint that answers.
 
-    Options name them, else `OPENAI_BASE_URL` (or `OPENAI_API_BASE`) and `MODEL` do. Without a model, the first that
-    the endpoint lists.
+    Options name them, else `OPENAI_BASE_URL` (or `OPENAI_API_BASE`) and `MODEL` do. The default
+    model is the first that the endpoint lists.
 
     Raises:
         UserError: Neither names an endpoint, or the endpoint cannot answer; see `checked_endpoint`.

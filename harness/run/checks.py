@@ -28,15 +28,16 @@ def check(config: Config, *, trains: bool = True, reads_reserved: bool = False) 
     """Refuse before anything is started what could only fail later.
 
     Args:
-        trains: Whether the trainer is to be used on the device, not just the agent; what only measures needs no
-            training split and no trained role.
+        trains: Whether the run uses the trainer on the device. An evaluation needs no training
+            split and no trained role.
         reads_reserved: Whether the validation split may be one reserved for one reading at the end.
 
     Raises:
         PluginError: A part that the configuration names is not installed or does not import.
-        ConfigError: An option of task set, reward or trainer is unknown or does not fit, the task set has no such
-            split, the trainer does not train on the device, `agent_match` is no regular expression or matches none
-            of the agent's roles, or as `policies.roles.check` and `check_network`.
+        ConfigError: An option of task set, reward or trainer is unknown or does not fit, the task
+            set has no such split, the trainer does not train on the device, `agent_match` is no
+            regular expression or matches none of the agent's roles, or as `policies.roles.check`
+            and `check_network`.
     """
     check_network(config, trains=trains)
     spec = agent_spec(config.agent)
@@ -85,8 +86,9 @@ def check(config: Config, *, trains: bool = True, reads_reserved: bool = False) 
 def check_network(config: Config, *, trains: bool = True) -> None:
     """Refuse a run that other machines take part in, unless it says that their network is trusted.
 
-    Ray without a token, torch.distributed and the store of a run in this process require no key there, and nothing is
-    encrypted: who reaches their ports executes code, or hands in rollouts.
+    Ray without a token, torch.distributed and the store of a run in this process require no key
+    there, and nothing is encrypted: access to their ports allows executing code and submitting
+    rollouts.
 
     Args:
         trains: Whether the trainer is used; what only measures needs no Ray.

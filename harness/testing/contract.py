@@ -257,7 +257,7 @@ class AgentContract(Contract):
     def test_the_host_waits_for_a_limited_rate(
         self, loaded: Agent, gateway: GatewayServer, tmp_path: Path
     ) -> None:
-        """The gateway waits as the server asks, so that the agent sees no error and sends no call twice."""
+        """Check that the gateway waits for a rate limit: the agent sees no error and no retry."""
 
         async def play(stage: Stage) -> None:
             attempt = await stage.attempt(loaded, "rate_limited", stage.request())
