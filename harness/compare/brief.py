@@ -119,7 +119,10 @@ def table(comparison: Comparison, price: Price | None = None) -> Table:
         if has_gpu:
             row.append(number(arm["gpu_hours"], 2))
         rows.append(row)
-    note = "Intervals: 95 %. Tokens: of one rollout of the last validation that ended well, all its calls."
+    note = (
+        "Intervals: 95 %. Tokens: "
+        "of one rollout of the last validation that ended well, all its calls."
+    )
     if any(pair["one_seed"] for pair in comparison["pairs"]) and comparison["kind"] == "train":
         note += " One seed: another training may reach something else."
     return Table("brief", "", heads, rows, note)

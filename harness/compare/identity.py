@@ -125,7 +125,8 @@ def check_identity(
     for key in allowed:
         if not any(_covers(key, one) for one in known):
             raise NotComparable(
-                f"--allow {key}: no such key. Known: {', '.join(sorted({one.split('.')[0] for one in known}))}"
+                f"--allow {key}: no such key. "
+                f"Known: {', '.join(sorted({one.split('.')[0] for one in known}))}"
             )
     by_study = [key for one in varied for key in identity_keys(one)]
     arms = [
@@ -189,7 +190,8 @@ def check_data(runs: Iterable[Run]) -> None:
         changed = result.get("data_changed") if result else None
         if changed:
             raise NotComparable(
-                f"{run.name}: its task set changed while it ran ({', '.join(changed)}), so it is unknown what its "
+                f"{run.name}: its task set changed while it ran ({', '.join(changed)}), "
+                "so it is unknown what its "
                 "verdicts are of. Leave it out and run it again"
             )
 
@@ -211,8 +213,10 @@ def check_parity(runs: Sequence[Run], allow: Iterable[str] = ()) -> list[str]:
             found = ", ".join(sorted(sources))
             if not permitted:
                 raise NotComparable(
-                    f"parity differs: the source of {name} changed between runs ({found}), and not every one of them "
-                    "has a certificate that it is the same agent. Leave out the runs of one, or say --allow parity"
+                    f"parity differs: the source of {name} changed between runs ({found}), "
+                    "and not every one of them "
+                    "has a certificate that it is the same agent. "
+                    "Leave out the runs of one, or say --allow parity"
                 )
             remarks.append(f"The source of {name} changed between runs (allowed): {found}.")
     agents: dict[str, Certificate | None] = {}
@@ -312,7 +316,8 @@ def circumstances(runs: Sequence[Run]) -> list[str]:
         remarks.append(f"Machines were shared unequally, so times are not comparable: {ways}.")
     elif shared and shared[0][0] > 1:
         remarks.append(
-            f"Machines were shared alike, {_sharing_text(*shared[0])}: times compare with each other, not with those "
+            f"Machines were shared alike, {_sharing_text(*shared[0])}: "
+            "times compare with each other, not with those "
             "of a run alone."
         )
     return remarks

@@ -45,12 +45,14 @@ def check_shadow(runs: Sequence[Run], permitted: bool = False) -> list[str]:
     rollouts = sum(shadow["checked"] for shadow in passed if shadow is not None)
     if rollouts:
         remarks.append(
-            f"Shadow check: {rollouts} rollouts of {len(passed)} runs, replayed with the reference agent, are "
+            f"Shadow check: {rollouts} rollouts of {len(passed)} runs, "
+            "replayed with the reference agent, are "
             "byte-identical."
         )
     if older:
         remarks.append(
-            f"Shadow check: not checked in {len(older)} of {len(runs)} runs of strict agents, which are older."
+            f"Shadow check: not checked in {len(older)} of {len(runs)} runs of strict agents, "
+            "which are older."
         )
     return remarks
 
@@ -65,7 +67,8 @@ def shadow_fault(record: RunRecord) -> str:
     if (first := shadow["first_difference"]) is not None:
         differing = shadow["checked"] - shadow["identical"]
         return (
-            f"{differing} of {shadow['checked']} rollouts differ, first rollout {first['rollout_id']}: "
+            f"{differing} of {shadow['checked']} rollouts differ, "
+            f"first rollout {first['rollout_id']}: "
             f"{first['place']}: expected {first['expected']}, got {first['got']}"
         )
     if shadow["unchecked"] or shadow["reason"]:

@@ -123,7 +123,8 @@ def measure_agents(
     if len(agents) < 2 or len(set(agents)) < len(agents):
         named = ",".join(agents) or "none"
         raise UserError(
-            f"--agents takes two agents or more, each once, for example reference_sql,crewai_sql; got {named}"
+            f"--agents takes two agents or more, each once, "
+            f"for example reference_sql,crewai_sql; got {named}"
         )
     # All are checked before the first is measured.
     asked = [Wanted(agent=agent, without_parity=True, **options).asked() for agent in agents]
@@ -207,7 +208,8 @@ class Wanted:
             raise UserError(f"--step {self.step} is of a run's checkpoints, and no run is named")
         if not (self._served or self.endpoint or environment_endpoint()):
             raise UserError(
-                "nothing to measure: give a run folder, --endpoint URL --model NAME (or set OPENAI_BASE_URL), "
+                "nothing to measure: give a run folder, --endpoint URL --model NAME "
+                "(or set OPENAI_BASE_URL), "
                 "or --model POLICY"
             )
         preset = self.preset
@@ -318,7 +320,8 @@ class Evaluation:
         if before in (None, program):
             return ""
         return (
-            f"{self.config.agent} runs the program {program!r}. The policy was trained in {before!r} and never saw "
+            f"{self.config.agent} runs the program {program!r}. "
+            f"The policy was trained in {before!r} and never saw "
             f"prompts of {program!r}, so a low figure says nothing about the agent. "
             f"An agent of {before!r}: --agent {record['agent']}"
         )

@@ -167,7 +167,8 @@ class Wanted:
         kind, result = before["kind"], before["result"]
         if kind != "train":
             raise UserError(
-                f"{resume} is of kind {kind!r}, not a training: start it again with `harness {kind}`"
+                f"{resume} is of kind {kind!r}, not a training: "
+                f"start it again with `harness {kind}`"
             )
         settings = told(self.settings, rollout__store=store)
         named = (self.agent, self.preset, self.config, self.task, self.model, self.n_runners)
@@ -177,7 +178,8 @@ class Wanted:
             or self.ci_fast
         ):
             raise UserError(
-                f"--resume takes the run's own configuration; only --set of {', '.join(RESUMABLE)} may change it"
+                f"--resume takes the run's own configuration; "
+                f"only --set of {', '.join(RESUMABLE)} may change it"
             )
         resolved = load_config(None, folder.path / "config.yaml", settings)
         if self.steps is not None:
@@ -301,7 +303,10 @@ def say_what_is_awaited(console: Console, config: Config, folder: RunFolder) -> 
 def _advice(config: Config) -> str:
     """Return advice for a training that learns nothing."""
     if config.policy.path == "pocket-sql" and config.task.name != "pocket":
-        return f", or another policy.path: pocket-sql speaks only the task set pocket, not {config.task.name}"
+        return (
+            f", or another policy.path: "
+            f"pocket-sql speaks only the task set pocket, not {config.task.name}"
+        )
     return ""
 
 

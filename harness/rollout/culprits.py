@@ -150,7 +150,10 @@ class Culprits:
             )
             one = self._owners.get(task) if task is not None else None
             if one is not None and now > one.ends + LATE_S:
-                told = f"no answer within {one.timeout_s:g} s: the agent kept its worker's event loop from turning"
+                told = (
+                    f"no answer within {one.timeout_s:g} s: "
+                    "the agent kept its worker's event loop from turning"
+                )
                 self._bring_down(one, "timeout", told)
 
     def _bring_down(self, one: UnderWay, outcome: Outcome, detail: str) -> None:

@@ -65,7 +65,8 @@ class Invitation:
             return cls.of(json.loads(file.read_text(encoding="utf-8")), str(file))
         except OSError as error:
             raise ConfigError(
-                f"no run to join at {file} ({error.strerror}): it is written while services run, and then removed"
+                f"no run to join at {file} ({error.strerror}): "
+                "it is written while services run, and then removed"
             ) from error
         except ValueError as error:
             raise ConfigError(f"{file} is not the join file of a run: {error}") from error
@@ -81,7 +82,8 @@ class Invitation:
         version = data.get("version") if isinstance(data, Mapping) else None
         if version not in (None, harness.__version__):
             raise ConfigError(
-                f"{source} is of harness {version}, this is {harness.__version__}: install that version here"
+                f"{source} is of harness {version}, this is {harness.__version__}: "
+                "install that version here"
             )
         try:
             return cls(**data)

@@ -31,7 +31,10 @@ def starved(said: str) -> str:
         return ""
     limit, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     most = "" if limit == resource.RLIM_INFINITY else f", here {limit} for all of this user's"
-    return f"no further thread or process can be started: raise the limit (ulimit -u{most}, or the container's)"
+    return (
+        f"no further thread or process can be started: "
+        f"raise the limit (ulimit -u{most}, or the container's)"
+    )
 
 
 def die_with_parent(number: int = signal.SIGKILL) -> None:

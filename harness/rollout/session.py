@@ -322,7 +322,8 @@ class Session:
                     belongs = False
             if not belongs:
                 raise AssertionError(
-                    f"response {call.response_id} of rollout {attempt.rollout_id} was recorded for another one"
+                    f"response {call.response_id} of rollout {attempt.rollout_id} "
+                    "was recorded for another one"
                 )
 
     async def _score(

@@ -71,7 +71,9 @@ class RolloutWork(agl.Algorithm):
         self.roles = dict(roles or {})
         if missing := config.roles.keys() - self.roles.keys():
             raise ConfigError(
-                f"roles.{min(missing)}: {type(self).__module__} does not know what answers this role: its `RolloutWork` "
+                f"roles.{min(missing)}: {type(self).__module__} "
+                "does not know what answers this role: "
+                "its `RolloutWork` "
                 "takes `roles`, which a run has (`run.roles`)"
             )
         self.config = config

@@ -202,7 +202,8 @@ def quiet() -> None:
 def gone(url: str) -> RunFailed:
     """That a store has been away for too long."""
     return RunFailed(
-        f"the store at {url} has not answered for {AWAY_S:g} s: start it again, then --resume a training"
+        f"the store at {url} has not answered for {AWAY_S:g} s: "
+        "start it again, then --resume a training"
     )
 
 

@@ -48,14 +48,17 @@ def check(config: Config, *, trains: bool = True, reads_reserved: bool = False) 
             # What only measures has the option --split for it.
             named = f"task.{key}" if trains else f"--split (task.{key})"
             raise ConfigError(
-                f"{named}: {task_set.name!r} has no split {split!r}{nearest(split, task_set.splits, '.')} "
+                f"{named}: {task_set.name!r} has no split {split!r}"
+                f"{nearest(split, task_set.splits, '.')} "
                 f"Use one of: {', '.join(task_set.splits)}"
             )
         if split in task_set.reserved and not reads_reserved:
             free = ", ".join(name for name in task_set.splits if name not in task_set.reserved)
             raise ConfigError(
-                f"task.{key}: {split!r} of {task_set.name!r} is for one reading at the end, when nothing is chosen by "
-                f"it any more: `harness eval --read-reserved`, which writes it down. Until then use one of: {free}"
+                f"task.{key}: {split!r} of {task_set.name!r} "
+                "is for one reading at the end, when nothing is chosen by "
+                f"it any more: `harness eval --read-reserved`, which writes it down. "
+                f"Until then use one of: {free}"
             )
     check_fit(spec.name, task_set.name)
     checked_options(task_set, config.task.options, "task.options")
@@ -64,7 +67,8 @@ def check(config: Config, *, trains: bool = True, reads_reserved: bool = False) 
         trainer, device = trainer_spec(config.train.trainer), resolve_device(config.device)
         if device not in trainer.devices:
             raise ConfigError(
-                f"device: {trainer.name!r} does not train on {device!r}. Use one of: {', '.join(trainer.devices)}"
+                f"device: {trainer.name!r} does not train on {device!r}. "
+                f"Use one of: {', '.join(trainer.devices)}"
             )
     pattern = trained_by(config.agent, config.agent_match)
     try:
@@ -75,7 +79,8 @@ def check(config: Config, *, trains: bool = True, reads_reserved: bool = False) 
         ) from error
     if trains and not matched:
         raise ConfigError(
-            f"agent_match {pattern!r} matches none of the roles of {spec.name}: {', '.join(spec.roles)}. "
+            f"agent_match {pattern!r} matches none of the roles of {spec.name}: "
+            f"{', '.join(spec.roles)}. "
             "Use part of a role's name, or train all roles: --agent-match '.'"
         )
     check_roles(config, matched if trains else ())
@@ -110,7 +115,8 @@ def check_network(config: Config, *, trains: bool = True) -> None:
         spans.append(f"rollout.store={config.rollout.store}")
     if spans:
         raise ConfigError(
-            f"{', '.join(spans)}: the run spans machines, and anyone who reaches its ports can execute code in it or hand "
+            f"{', '.join(spans)}: the run spans machines, "
+            "and anyone who reaches its ports can execute code in it or hand "
             "in rollouts. Where only trusted machines reach them: --set trusted_network=true"
         )
 

@@ -243,7 +243,8 @@ def changed_data(task_set: TaskSet) -> list[str]:
     changed: list[str] = check()
     if changed:
         log.error(
-            "the task set changed during the run, so its scores mean nothing and it is not compared: %s",
+            "the task set changed during the run, "
+            "so its scores mean nothing and it is not compared: %s",
             ", ".join(changed),
         )
     return changed
