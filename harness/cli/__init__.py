@@ -138,7 +138,8 @@ def _check_memory(*words: str) -> None:
     heavy = not any(words[: len(light)] == light for light in LIGHT)
     if heavy and limit != resource.RLIM_INFINITY and limit < ADDRESSES:
         raise EnvironmentProblem(
-            f"this process may use {limit / 2**20:.0f} MiB of addresses (ulimit -v) and its libraries need "
+            f"this process may use {limit / 2**20:.0f} MiB of addresses "
+            "(ulimit -v) and its libraries need "
             f"{ADDRESSES / 2**20:.0f} MiB: ulimit -v unlimited"
         )
 
@@ -158,7 +159,8 @@ def _check_process() -> None:
     for given in (*sys.argv[1:], here):
         if sys.getfilesystemencoding() != "utf-8" and _UNDECODED.search(given):
             raise EnvironmentProblem(
-                f"{given} has characters that the locale's encoding ({locale.getpreferredencoding(False)}) does not "
+                f"{given} has characters that the locale's encoding "
+                f"({locale.getpreferredencoding(False)}) does not "
                 "have: set LC_ALL=C.UTF-8, or PYTHONUTF8=1"
             )
 
@@ -222,7 +224,8 @@ def main() -> None:
         sys.exit(0)
     except MemoryError:
         complain(
-            "harness: memory is used up: make some free, or raise the limit (ulimit -v, or the container's)"
+            "harness: memory is used up: make some free, "
+            "or raise the limit (ulimit -v, or the container's)"
         )
         sys.exit(2)
     except (OSError, RuntimeError) as error:

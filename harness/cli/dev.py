@@ -142,7 +142,8 @@ def tree(attempt: Attempt, verdict: Verdict | None = None, decode: Decoder | Non
         if isinstance(call, ToolCall):
             fault = f" [red]{call.fault}[/]" if call.fault else ""
             top.add(
-                f"[magenta]{escape(call.tool)}[/]{fault} {1000 * call.elapsed_s:.0f} ms\n{escape(call.text)}"
+                f"[magenta]{escape(call.tool)}[/]{fault} "
+                f"{1000 * call.elapsed_s:.0f} ms\n{escape(call.text)}"
             )
             continue
         if isinstance(call, CallFailure):

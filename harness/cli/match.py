@@ -68,7 +68,8 @@ def match(
             progress_console().print(f"note: {remark}")
     if not trained:
         raise RunFailed(
-            f"{pattern!r} matches {', '.join(matched)}, but no call of the rollout: {recording.detail}"
+            f"{pattern!r} matches {', '.join(matched)}, "
+            f"but no call of the rollout: {recording.detail}"
         )
 
 

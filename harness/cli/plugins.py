@@ -269,5 +269,6 @@ def _source_of(package: str) -> str:
         return str(installed_from(package) or f"{package}=={version(package)}")
     except PackageNotFoundError as error:
         raise PluginError(
-            f"distribution {package!r} is not installed. Install its folder or wheel: {with_overrides()} PATH"
+            f"distribution {package!r} is not installed. "
+            f"Install its folder or wheel: {with_overrides()} PATH"
         ) from error

@@ -39,7 +39,8 @@ def write_package(name: str, folder: Path, kind: str = "agent") -> Path:
     """
     if kind not in KINDS:
         raise ConfigError(
-            f"--kind {kind!r} is none of {', '.join(KINDS)}. docs/ has pages on programs and trainers"
+            f"--kind {kind!r} is none of {', '.join(KINDS)}. "
+            "docs/ has pages on programs and trainers"
         )
     class_name = _class_name(name, kind, KINDS[kind])
     target = folder / name
@@ -101,7 +102,8 @@ def _class_name(name: str, template: str, kind: str) -> str:
 
     if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name):
         raise ConfigError(
-            f"plugin name {name!r}: use lower-case letters, digits and single underscores, as in my_sql"
+            f"plugin name {name!r}: use lower-case letters, "
+            "digits and single underscores, as in my_sql"
         )
     if len(name) > MAX_NAME:
         raise ConfigError(
@@ -112,7 +114,8 @@ def _class_name(name: str, template: str, kind: str) -> str:
     modules = "\n".join(text for file, text in texts.items() if file.name.endswith(".py.txt"))
     if keyword.iskeyword(class_name) or re.search(rf"\b{class_name}\b", modules):
         raise ConfigError(
-            f"plugin name {name!r}: its class would be {class_name}, which means something else there; choose another"
+            f"plugin name {name!r}: its class would be {class_name}, "
+            "which means something else there; choose another"
         )
     if find_spec(f"harness_{name}") or any(spec.name == name for spec in registry().specs(kind)):
         raise ConfigError(

@@ -138,7 +138,8 @@ def _named_run(name: Path) -> RunFolder | None:
         if (folder / STUDY_FILE).is_file():
             best = best_run(folder)
             progress_console().print(
-                f"{folder}: of {best.of} finished trainings {best.arm} seed {best.seed} validated best "
+                f"{folder}: of {best.of} finished trainings "
+                f"{best.arm} seed {best.seed} validated best "
                 f"({percent(best.validation)}, and was chosen by that): {best.folder.path}"
             )
             return best.folder

@@ -293,7 +293,8 @@ def circumstances(runs: Sequence[Run]) -> list[str]:
         remarks.append(f"The commit of the code is not known: harness {installed}, installed.")
     if len(commits) > 1:
         remarks.append(
-            f"Runs were made by {len(commits)} commits: {', '.join(sorted(one[:10] for one in commits))}."
+            f"Runs were made by {len(commits)} commits: "
+            f"{', '.join(sorted(one[:10] for one in commits))}."
         )
     if any(code["dirty"] for code in codes if code):
         remarks.append("Some runs were made with uncommitted changes in the source tree.")

@@ -273,7 +273,10 @@ class Run:
         import polars as pl
 
         path = self.folder.path / f"{kind}.parquet"
-        advice = "Restore it from a copy, or remove it: where the run's logs/ still has the rows, they are read instead"
+        advice = (
+            "Restore it from a copy, or remove it: "
+            "where the run's logs/ still has the rows, they are read instead"
+        )
         try:
             rows_count = self.record["status"] == "running" and any(
                 self.folder.logs.glob(f"{kind}-*.jsonl")

@@ -90,7 +90,8 @@ def lines(found: Samples, graded: bool) -> list[str]:
     return [
         f"{found['samples']} samples of each of {found['tasks']} tasks{short}; 95 % intervals",
         *(
-            f"  {title(name, graded) + (', oracle' if name == oracle else ''):20} {mean(one['mean'], graded):>8}  "
+            f"  {title(name, graded) + (', oracle' if name == oracle else ''):20} "
+            f"{mean(one['mean'], graded):>8}  "
             f"{mean(one['interval_95'][0], graded)} to {mean(one['interval_95'][1], graded)}"
             + _left_out(one.get("left_out", 0))
             for name, one in found["measures"].items()

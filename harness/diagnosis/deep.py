@@ -130,7 +130,10 @@ def _cuda(config: Config, say: Say) -> Iterator[Finding]:
     if len(told) > 1 and (size := _parameters(config)):
         total = sum(map(int, told[1:])) / 2**30 * min(1.0, config.gpus / max(1, len(told) - 1))
         needed = size * BYTES_A_PARAMETER / 2**30
-        found = f"{total:.0f} GiB on {config.gpus}, about {needed:.0f} for weights, gradients and optimizer"
+        found = (
+            f"{total:.0f} GiB on {config.gpus}, "
+            f"about {needed:.0f} for weights, gradients and optimizer"
+        )
         yield held(
             "GPU memory", needed < total, found, "more gpus, train.lora_rank, or a smaller policy"
         )

@@ -50,7 +50,8 @@ def certify(agents: Iterable[str], say: Callable[[str], None], *, leave: bool = 
         (name, why), *others = failed.items()
         more = f" (and so do {', '.join(other for other, _ in others)})" if others else ""
         raise UserError(
-            f"{name} fails parity{more}, so a comparison would be refused after all that time: {why[:400]}. "
+            f"{name} fails parity{more}, so a comparison would be refused "
+            f"after all that time: {why[:400]}. "
             f"`harness parity {' '.join(failed)}` shows all; --without-parity starts anyway"
         )
 

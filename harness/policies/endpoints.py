@@ -132,7 +132,8 @@ class _Look:
                 f"Correct the URL{hint} or the model {model!r}"
             )
         raise UserError(
-            f"{self.base_url} answers one tiny request to {model!r} with HTTP {answer.status_code}: {reason}. "
+            f"{self.base_url} answers one tiny request to {model!r} "
+            f"with HTTP {answer.status_code}: {reason}. "
             "See the server's log, or name another --model"
         )
 

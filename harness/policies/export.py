@@ -22,7 +22,8 @@ def checkpoint_dir(folder: RunFolder, step: int | None = None) -> tuple[int, Pat
         step = max(there)
     if step not in there:
         raise UserError(
-            f"{folder.path} has no checkpoint of step {step}; it has {', '.join(map(str, sorted(there)))} "
+            f"{folder.path} has no checkpoint of step {step}; "
+            f"it has {', '.join(map(str, sorted(there)))} "
             "(train.save_every and train.keep_checkpoints say which are made and how many stay)"
         )
     return step, there[step]

@@ -27,7 +27,10 @@ def damage(file: Path, *, every_byte: bool = False) -> str:
         with zipfile.ZipFile(file) as archive:
             unpacked = sum(entry.file_size for entry in archive.infolist())
             if unpacked > size:
-                return f"it unpacks from {size / 2**20:,.1f} MiB to {unpacked / 2**20:,.1f}, and torch compresses nothing"
+                return (
+                    f"it unpacks from {size / 2**20:,.1f} MiB to {unpacked / 2**20:,.1f}, "
+                    "and torch compresses nothing"
+                )
             bad = archive.testzip() if every_byte else None
             return f"{bad} in it is not what was written" if bad else ""
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError):

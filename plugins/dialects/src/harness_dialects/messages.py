@@ -52,7 +52,8 @@ class Messages:
         thinking = body.get("thinking") or {}
         if (kind := thinking.get("type", "disabled")) not in NOT_ASKED:
             raise ValueError(
-                f"thinking of type {kind!r} has no chat completion here; leave it out, or send 'disabled'"
+                f"thinking of type {kind!r} has no chat completion here; "
+                "leave it out, or send 'disabled'"
             )
         messages: list[Json] = []
         if system := body.get("system"):
@@ -141,7 +142,8 @@ def _user_messages(role: str, blocks: Sequence[Given]) -> Iterator[Json]:
             continue
         if words:
             raise ValueError(
-                "text before a tool_result has no chat completion: results come first after the calls; "
+                "text before a tool_result has no chat completion: "
+                "results come first after the calls; "
                 "send the text after them"
             )
         yield _result(block)
@@ -160,7 +162,8 @@ def _result(block: Given) -> Json:
 def _tool(tool: Given) -> Json:
     if tool.get("type", "custom") != "custom":
         raise ValueError(
-            f"a tool of type {tool['type']!r} runs on the provider's servers; offer one with an input_schema"
+            f"a tool of type {tool['type']!r} runs on the provider's servers; "
+            "offer one with an input_schema"
         )
     return function(tool["name"], tool.get("description"), tool["input_schema"])
 

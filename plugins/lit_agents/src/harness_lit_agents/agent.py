@@ -185,7 +185,8 @@ def _reward(returned: Any) -> float | None:
         final: float | None = find_final_reward(returned)
         return final
     raise TypeError(
-        f"the rollout returned {type(returned).__name__}. Return a reward, spans, None, or the answer as a text"
+        f"the rollout returned {type(returned).__name__}. "
+        "Return a reward, spans, None, or the answer as a text"
     )
 
 

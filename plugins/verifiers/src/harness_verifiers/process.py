@@ -176,8 +176,10 @@ def checked_python(python: Path) -> str:
     if not os.access(python, os.X_OK) or python.is_dir():
         folder = python.parent.parent
         raise TaskSetError(
-            f"{python} is no interpreter. verifiers needs an environment of its own: uv venv {folder} && uv pip "
-            f"install --python {folder} {VERIFIERS} and the taskset's package; or name one: task.options.python=PATH "
+            f"{python} is no interpreter. "
+            f"verifiers needs an environment of its own: uv venv {folder} && uv pip "
+            f"install --python {folder} {VERIFIERS} and the taskset's package; "
+            "or name one: task.options.python=PATH "
             f"or {VARIABLE}"
         )
     return str(python.absolute())
