@@ -191,8 +191,7 @@ def check_data(runs: Iterable[Run]) -> None:
         if changed:
             raise NotComparable(
                 f"{run.name}: its task set changed while it ran ({', '.join(changed)}), "
-                "so it is unknown what its "
-                "verdicts are of. Leave it out and run it again"
+                "so it is unknown what its verdicts are of. Leave it out and run it again"
             )
 
 
@@ -214,8 +213,7 @@ def check_parity(runs: Sequence[Run], allow: Iterable[str] = ()) -> list[str]:
             if not permitted:
                 raise NotComparable(
                     f"parity differs: the source of {name} changed between runs ({found}), "
-                    "and not every one of them "
-                    "has a certificate that it is the same agent. "
+                    "and not every one of them has a certificate that it is the same agent. "
                     "Leave out the runs of one, or say --allow parity"
                 )
             remarks.append(f"The source of {name} changed between runs (allowed): {found}.")
@@ -229,10 +227,8 @@ def check_parity(runs: Sequence[Run], allow: Iterable[str] = ()) -> list[str]:
         if missing and not permitted:
             raise NotComparable(
                 f"parity differs: {missing[0]} ran without a parity certificate, so it is unknown "
-                "whether it is the "
-                f"same agent. Prove it with `harness parity {missing[0]}`, "
-                "which counts for runs of the agent as it is "
-                "installed now, or say --allow parity"
+                f"whether it is the same agent. Prove it with `harness parity {missing[0]}`, "
+                "which counts for runs of the agent as it is installed now, or say --allow parity"
             )
         if missing:
             remarks.append(f"Not certified to be the same agent (allowed): {', '.join(missing)}.")
@@ -302,9 +298,8 @@ def circumstances(runs: Sequence[Run]) -> list[str]:
     for run in runs:
         for name in {name for other in runs for name in other.record["versions"]}:
             versions.setdefault(name, set()).add(str(run.record["versions"].get(name)))
-        for name, installed in run.record[
-            "frameworks"
-        ].items():  # of its agent only: other agents need no such certificate
+        # Only the frameworks of its agent: other agents need no such certificate.
+        for name, installed in run.record["frameworks"].items():
             versions.setdefault(name, set()).add(installed)
     for name, found in sorted(versions.items()):
         if len(found) > 1:
@@ -318,8 +313,7 @@ def circumstances(runs: Sequence[Run]) -> list[str]:
     elif shared and shared[0][0] > 1:
         remarks.append(
             f"Machines were shared alike, {_sharing_text(*shared[0])}: "
-            "times compare with each other, not with those "
-            "of a run alone."
+            "times compare with each other, not with those of a run alone."
         )
     return remarks
 
