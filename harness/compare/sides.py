@@ -48,7 +48,7 @@ def correct_sides(pairs: Sequence[Pair]) -> None:
 
 
 def disagreeing(pairs: Sequence[Pair], alpha: float) -> list[Pair]:
-    """Return pairs whose arms differ by the test of one side, but not by that of the other."""
+    """Return pairs with arms that differ by the test of one side but not of the other."""
     found = []
     for pair in pairs:
         if "sides" not in pair:

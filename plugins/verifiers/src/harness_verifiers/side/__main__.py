@@ -88,7 +88,7 @@ class Server:
     async def connected(
         self, stack: contextlib.AsyncExitStack
     ) -> tuple[Any, list[tuple[str, JSONObject]]]:
-        """Return a client whose calls see the caller's state, and the tools with definitions."""
+        """Return a client with calls that see the caller's state, and the tools with definitions."""
         client = await stack.enter_async_context(Client(self._server))
         prefix = f"{name}_" if (name := self._toolset.server_name) else ""
         return client, [
