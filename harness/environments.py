@@ -163,9 +163,9 @@ def check_offered(promised: Sequence[Tool], offered: Sequence[Tool]) -> None:
     for tool in promised:
         if tool.name not in there:
             raise EnvironmentFault(
-                f"tool {tool.name!r} is not offered any more. Load the tasks anew"
+                f"tool {tool.name!r} is not offered any more. Load the tasks again"
             )
         if there[tool.name] != tool:
             raise EnvironmentFault(
-                f"tool {tool.name!r} has changed since the tasks were loaded. Load them anew"
+                f"tool {tool.name!r} has changed since the tasks were loaded. Load them again"
             )

@@ -48,13 +48,22 @@ def how_to_install(extra: str) -> str:
     wanted = f"{harness.DISTRIBUTION}[{extra}]"
     if wheel := installed_from(harness.DISTRIBUTION):
         beside = shlex.quote(str(wheel.parent))
-        return f"`{with_overrides()} --find-links {beside} {shlex.quote(f'{wanted} @ {wheel.as_uri()}')}`{also}"
-    return f"`{with_overrides()} --find-links FOLDER '{wanted}'`{also}, FOLDER being where its wheel is"
+        return (
+            f"`{with_overrides()} --find-links {beside} "
+            f"{shlex.quote(f'{wanted} @ {wheel.as_uri()}')}`{also}"
+        )
+    return (
+        f"`{with_overrides()} --find-links FOLDER '{wanted}'`{also}, "
+        "FOLDER being where its wheel is"
+    )
 
 
 def with_overrides() -> str:
     """Return the start of a command that installs here and keeps harness's requirements."""
-    return f"{_uv()} pip install --python {shlex.quote(sys.executable)} --overrides {shlex.quote(str(OVERRIDES))}"
+    return (
+        f"{_uv()} pip install --python {shlex.quote(sys.executable)} "
+        f"--overrides {shlex.quote(str(OVERRIDES))}"
+    )
 
 
 def find_uv() -> str | None:

@@ -214,8 +214,10 @@ class _Evaluation(RolloutWork):
                 share = self.config.rollout.max_failed_share
                 if failed.total() > max(share * rollouts, 1):
                     raise RunFailed(
-                        f"{failed.total()} of {done} rollouts brought no score, {over_the_limit(share, failed)} "
-                        f"All are in `detail` and `reward_reason` of {self._folder.path / 'episodes.parquet'}"
+                        f"{failed.total()} of {done} rollouts brought no score, "
+                        f"{over_the_limit(share, failed)} "
+                        f"All are in `detail` and `reward_reason` of "
+                        f"{self._folder.path / 'episodes.parquet'}"
                     )
 
             async def told() -> None:

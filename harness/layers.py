@@ -89,7 +89,7 @@ _Cell = TypeVar("_Cell", dict[str, Any], list[Any])
 
 
 def parse_cell(text: object, empty: _Cell) -> _Cell:
-    """Return what a table's cell of JSON holds, or `empty` where it is null or damaged: no such JSON."""
+    """Return the value of a table's JSON cell, or `empty` if it is null or invalid JSON."""
     try:
         found = parse_json(text) if isinstance(text, str) else empty
     except ValueError:
@@ -98,7 +98,7 @@ def parse_cell(text: object, empty: _Cell) -> _Cell:
 
 
 def finite_or_null(value: object) -> float | None:
-    """Return a figure as a finite float, or None where it is no number, infinite, NaN or beyond a float's range."""
+    """Return a figure as a finite float; None if it is no number, infinite, NaN or too large."""
     if not isinstance(value, int | float):
         return None
     try:
@@ -267,7 +267,7 @@ def _check_regular(file: str | Path) -> None:
 
 
 def file_hash(file: str | Path) -> str:
-    """SHA-256 of a file's content, in hexadecimal digits; read anew whatever its times say.
+    """Return the SHA-256 of a file's content as hexadecimal digits. Always reads the file.
 
     Raises:
         OSError: It cannot be read, or is no regular file.

@@ -168,7 +168,8 @@ class Follower:
                 state.warning = f"{state.phase}: {said}."
             elif own > 0.1 * done:
                 state.warning = (
-                    f"{state.phase}: the agent itself ended {own} of {done} rollouts, which count as wrong. "
+                    f"{state.phase}: the agent itself ended {own} of {done} rollouts, "
+                    "which count as wrong. "
                     f"{most_often(self._own[key])}"
                 )
 
@@ -196,9 +197,13 @@ class Follower:
         elif not self.progress.remark:
             why = "all rollouts of each task have equal rewards"
             if self._least is not None:
-                why = f"no rollout has a reward of {self._least:g} or more (train.rejection_threshold)"
+                why = (
+                    f"no rollout has a reward of {self._least:g} or more "
+                    "(train.rejection_threshold)"
+                )
             self.progress.remark = (
-                f"steps {self._flat[0]} to {step}: {why}, so rewards give no gradient. Try easier tasks, a larger "
+                f"steps {self._flat[0]} to {step}: {why}, so rewards give no gradient. "
+                "Try easier tasks, a larger "
                 "rollout.group_size or a higher sampling.temperature"
             )
 
@@ -248,15 +253,18 @@ class Monitor(Follower):
             if failed > self._max_failed_share * self._expected[phase]:
                 what = ", ".join(f"{name} {count}" for name, count in counts.most_common())
                 raise RunFailed(
-                    f"step {step} ({phase}): {failed} of {self._expected[phase]} rollouts brought no usable result "
+                    f"step {step} ({phase}): {failed} of {self._expected[phase]} "
+                    "rollouts brought no usable result "
                     f"({what}), {over_the_limit(self._max_failed_share, self._why[(phase, step)])} "
                     f"Details: `detail` in {self._folder.path / 'episodes.parquet'}"
                 )
         for (phase, step), mute in self._mute.items():
             if mute == self._expected[phase] > 1:
                 raise RunFailed(
-                    f"step {step} ({phase}): the agent itself ended all {mute} rollouts before the model "
-                    f"answered once, so there is nothing to learn from. {most_often(self._own[(phase, step)])} "
+                    f"step {step} ({phase}): the agent itself ended all {mute} "
+                    "rollouts before the model "
+                    f"answered once, so there is nothing to learn from. "
+                    f"{most_often(self._own[(phase, step)])} "
                     f"Details: `detail` in {self._folder.path / 'episodes.parquet'}"
                 )
         return state
@@ -276,7 +284,10 @@ def so_far(progress: Progress) -> str:
     """Return `53.4 % so far (112 of 240)` during a validation, otherwise an empty text."""
     if progress.validating is None:
         return ""
-    return f"{mean(progress.val_so_far, progress.graded)} so far ({progress.done} of {progress.expected})"
+    return (
+        f"{mean(progress.val_so_far, progress.graded)} so far "
+        f"({progress.done} of {progress.expected})"
+    )
 
 
 def cells(progress: Progress) -> dict[str, str]:

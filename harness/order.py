@@ -34,7 +34,8 @@ def trained_on(tasks: Sequence[Task], config: Config) -> Sequence[Task]:
         raise TaskSetError(f"{where} has no task id: there would be nothing to train on")
     if unknown := sorted(wanted - {task.id for task in kept}):
         raise TaskSetError(
-            f"{where} has {len(unknown)} ids, {unknown[0]!r} for one, that split {config.task.train_split!r} of "
+            f"{where} has {len(unknown)} ids, {unknown[0]!r} for one, "
+            f"that split {config.task.train_split!r} of "
             f"{config.task.name!r} has not: ids must be of that split (task.train_split)"
         )
     return kept
@@ -54,7 +55,8 @@ def training_order(tasks: Sequence[Task], config: Config) -> list[Task]:
     pool = sorted(pool[: config.task.train_limit], key=lambda task: task.id)
     if len(pool) < batch:
         raise TaskSetError(
-            f"{len(pool)} training tasks do not fill a batch of {batch}: --set train.batch_size={max(len(pool), 1)}"
+            f"{len(pool)} training tasks do not fill a batch of {batch}: "
+            f"--set train.batch_size={max(len(pool), 1)}"
             + (", or a higher task.train_limit" if config.task.train_limit else "")
         )
     wanted = (

@@ -79,7 +79,7 @@ class Program(Protocol):
         trains: Default pattern of the roles to train; optional, all but checkers.
         revisers: Roles with replies that replace an earlier answer.
         prompts: Its texts and reply parsers, available to agents as `toolbox.prompts`.
-        prompts_hash: Changes with any text that it sends; part of what must be identical.
+        prompts_hash: Changes with any text that it sends; must be identical in a comparison.
         scenarios: Episodes that every agent must complete exactly as the reference does.
         scenarios_hash: Changes with anything that decides what the scenarios test.
     """

@@ -145,7 +145,7 @@ class Transition:
     request_digest: str = ""
     """SHA-256 of the whole request in canonical form; empty if not recorded."""
     text_elsewhere: str = ""
-    """Where the reply has neither content nor tool calls: the name of another field that held text."""
+    """Another field that holds text, for a reply with neither content nor tool calls."""
     served_model: str = ""
     """The model that the server names in its answer."""
     rate_limits: int = 0
@@ -257,4 +257,4 @@ class Attempt:
     recorded.
     """
     reported: float | None = None
-    """The reward that the agent itself gave, for the reward `from_agent`; None where it gave none. Not recorded."""
+    """The agent's own reward, for the reward `from_agent`; None if it gave none. Not recorded."""

@@ -168,7 +168,7 @@ class _Refused(Exception):
 
 
 class _Connection(HttpToolsProtocol):
-    """uvicorn's protocol with a record of what its peer still owes, and since when."""
+    """uvicorn's protocol, which also records what its peer has yet to send, and since when."""
 
     def __init__(
         self,

@@ -63,8 +63,10 @@ class LastReply(str):
 
 
 LAST_REPLY: Final = LastReply("")
-"""What `solve` returns where the agent keeps no answer: the host reads it out of the last recorded reply, as the
-program reads replies."""
+"""Return value of `solve` for an agent without an answer of its own.
+
+The host then reads it from the last recorded reply, as the program reads replies.
+"""
 
 
 @dataclass
@@ -89,7 +91,7 @@ class Toolbox(Protocol):
 
     @property
     def payload(self) -> Mapping[str, JSON]:
-        """What the environment was given of the task, without gold: for agents that reach its data by themselves."""
+        """The environment's data of the task, without gold, for agents that access it directly."""
 
     @property
     def report(self) -> Report:

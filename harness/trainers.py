@@ -221,7 +221,8 @@ class Trainer:
             UserError: The trainer cannot.
         """
         raise UserError(
-            f"{type(self).__name__} does not say how a checkpoint becomes a policy: its `export` is missing"
+            f"{type(self).__name__} does not say how a checkpoint becomes a policy: "
+            "its `export` is missing"
         )
 
     def policy(self, folder: RunFolder, checkpoint: Path) -> Any:

@@ -36,7 +36,7 @@ def shown(value: object) -> str:
 
 
 def agent_label(name: str) -> str:
-    """Return the name of an agent as tables show it: of one in a file the file's name, without its folder."""
+    """Return an agent's name for tables: for an agent in a file, the file's name without folder."""
     return name.rpartition("/")[2] if ".py:" in name else name
 
 
@@ -98,7 +98,8 @@ def unread(rollouts: int, of: int) -> str:
     if rollouts <= 0.1 * of:
         return ""
     return (
-        f"in {rollouts} of {of} rollouts the model wrote a tool call that its server left in the text. Where it writes "
+        f"in {rollouts} of {of} rollouts the model wrote a tool call "
+        "that its server left in the text. Where it writes "
         "calls well, the server's parser is for another form; vLLM's is "
         "verl.actor_rollout_ref.rollout.engine_kwargs.vllm.tool_call_parser"
     )
@@ -111,8 +112,10 @@ def unparsed(unread_in: int, parsed_in: int, offered_in: int) -> str:
         unread_in: Rollouts with a reply that looks like a call.
     """
     return (
-        f"tools were offered in {offered_in} rollouts, a call was parsed in {parsed_in}, and in {unread_in} a reply "
-        "looks like a call: the parser is probably not the one of this model's form, so the agent is measured without "
+        f"tools were offered in {offered_in} rollouts, "
+        f"a call was parsed in {parsed_in}, and in {unread_in} a reply "
+        "looks like a call: the parser is probably not the one of this model's form, "
+        "so the agent is measured without "
         "its tools. Look at one reply with `harness dev`, then name another parser: vLLM's is "
         "verl.actor_rollout_ref.rollout.engine_kwargs.vllm.tool_call_parser"
     )
@@ -127,7 +130,10 @@ def spoilt(result: Mapping[str, Any]) -> str:
 def failed_itself(result: Mapping[str, object], graded: bool) -> str:
     """Return the share of rollouts that the agent failed, and the most common reason."""
     counted_as = f"counted as {'0' if graded else 'wrong'}"
-    return f"{result['agent_failed']} failed by the agent itself, {counted_as}. {result['agent_failure']}"
+    return (
+        f"{result['agent_failed']} failed by the agent itself, "
+        f"{counted_as}. {result['agent_failure']}"
+    )
 
 
 def answered_by(roles: Mapping[str, str]) -> str:

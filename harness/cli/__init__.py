@@ -52,7 +52,7 @@ OF_PLUGINS = {
 """Commands that pages and messages name, by the extra that brings them."""
 
 ADDRESSES = 3 * 2**29
-"""Bytes of addresses (`ulimit -v`) that polars and pyarrow take to start; with less they abort, or wait for ever."""
+"""Bytes of addresses (`ulimit -v`) that polars and pyarrow need; with less they abort or hang."""
 LIGHT = (("config",), ("plugins",), ("runs", "list"))
 """Commands, by how they begin, that import neither."""
 _UNDECODED = re.compile("[\udc80-\udcff]")
@@ -64,7 +64,10 @@ _UsageError: type[Any] = typer.BadParameter.__bases__[0]
 
 @cache
 def commands() -> dict[str, tuple[str, str]]:
-    """All commands, those of plugins last; a plugin that does not import has none, and `harness plugins` says why."""
+    """All commands, those of plugins last.
+
+    A plugin that cannot be imported has none; `harness plugins` shows the reason.
+    """
     found = dict(COMMANDS)
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
         with suppress(Exception, SystemExit):
@@ -115,7 +118,7 @@ class _LazyGroup(TyperGroup):
         return name, command, rest
 
     def invoke(self, context: Any) -> Any:
-        """Run the command; Ctrl-C ends in one line, with what the command has to say of it (Typer says nothing)."""
+        """Run the command; Ctrl-C ends in one line with the command's message (Typer has none)."""
         _check_process()
         try:
             return super().invoke(context)
@@ -135,7 +138,8 @@ def _check_memory(*words: str) -> None:
     heavy = not any(words[: len(light)] == light for light in LIGHT)
     if heavy and limit != resource.RLIM_INFINITY and limit < ADDRESSES:
         raise EnvironmentProblem(
-            f"this process may use {limit / 2**20:.0f} MiB of addresses (ulimit -v) and its libraries need "
+            f"this process may use {limit / 2**20:.0f} MiB of addresses "
+            "(ulimit -v) and its libraries need "
             f"{ADDRESSES / 2**20:.0f} MiB: ulimit -v unlimited"
         )
 
@@ -155,7 +159,8 @@ def _check_process() -> None:
     for given in (*sys.argv[1:], here):
         if sys.getfilesystemencoding() != "utf-8" and _UNDECODED.search(given):
             raise EnvironmentProblem(
-                f"{given} has characters that the locale's encoding ({locale.getpreferredencoding(False)}) does not "
+                f"{given} has characters that the locale's encoding "
+                f"({locale.getpreferredencoding(False)}) does not "
                 "have: set LC_ALL=C.UTF-8, or PYTHONUTF8=1"
             )
 
@@ -186,7 +191,10 @@ def _root(
 
 
 def main() -> None:
-    """Entry point: 0 done, 1 the work failed, 2 the user asked for something impossible, 130 interrupted."""
+    """Run the program and return its exit status.
+
+    0: done; 1: the work failed; 2: the request was invalid; 130: interrupted.
+    """
     if sys.argv[1:] == ["--version"]:
         sys.stdout.write(f"harness {harness.__version__}\n")
         return
@@ -216,7 +224,8 @@ def main() -> None:
         sys.exit(0)
     except MemoryError:
         complain(
-            "harness: memory is used up: make some free, or raise the limit (ulimit -v, or the container's)"
+            "harness: memory is used up: make some free, "
+            "or raise the limit (ulimit -v, or the container's)"
         )
         sys.exit(2)
     except (OSError, RuntimeError) as error:

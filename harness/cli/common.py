@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def add_commands(app: Typer, group: str) -> list[str]:
-    """Give a command the subcommands that plugins bring as entry points; their names, broken ones among them."""
+    """Add the subcommands of plugins' entry points to a command; return names, also broken ones."""
     points = sorted(entry_points(group=group), key=lambda point: point.name)
     for point in points:
         with suppress(Exception):  # `harness plugins` says what is broken
@@ -49,7 +49,10 @@ def progress_console() -> Console:
 
 
 def table(*heads: str, title: str | None = None, **column: Any) -> Table:
-    """A table of results, its title on the left. What all columns are like is told as `add_column` takes it."""
+    """Create a table of results with its title on the left.
+
+    `column` holds the parameters of `add_column` for all columns.
+    """
     from rich import box
     from rich.table import Table
 
@@ -60,12 +63,12 @@ def table(*heads: str, title: str | None = None, **column: Any) -> Table:
 
 
 def one_thread() -> None:
-    """Have polars work alone in this process: with tables of runs, more threads cost a quarter more processor time."""
+    """Limit polars to one thread: with tables of runs, more cost 25 % more processor time."""
     os.environ.setdefault("POLARS_MAX_THREADS", "1")
 
 
 def interruptible() -> None:
-    """SIGTERM and SIGHUP as Ctrl-C: what was started ends, and what was written stays whole. `nohup` still holds."""
+    """Treat SIGTERM and SIGHUP as Ctrl-C: children end, files stay whole. `nohup` still works."""
     from harness.python.loops import interrupt
     from harness.results.folder import endings
 

@@ -1,4 +1,4 @@
-"""What a shell completes, and the right form of what is nearly a command."""
+"""Complete words in a shell, and correct mistyped commands."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def presets(incomplete: str) -> list[str]:
 
 
 def runs(incomplete: str) -> list[str]:
-    """Runs, and studies with runs, below `runs/`; a shell adds files of its own where there are none."""
+    """Complete runs and studies with runs below `runs/`; without any, the shell adds files."""
     found = {
         str(path.parent)
         for depth in ("*", "*/*")
@@ -179,7 +179,7 @@ def right_form(arguments: Sequence[str]) -> str:
         "--plugin",
     ):  # as train, eval and dev have it
         return shlex.join(["harness", command, *filter(None, rest)])
-    if command == "study" and "--resume" in arguments:  # started again, a study goes on
+    if command == "study" and "--resume" in arguments:  # a restarted study resumes anyway
         return shlex.join(["harness", *(one for one in arguments if one != "--resume")])
     if command == "match" and not rest[0].startswith("-") and word in agents(word):
         return shlex.join(["harness", command, word, "--agent-match", *filter(None, rest)])

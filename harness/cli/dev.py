@@ -121,7 +121,7 @@ def tree(attempt: Attempt, verdict: Verdict | None = None, decode: Decoder | Non
     """Return one attempt as a tree: calls, what tools gave, the end, and what that is worth.
 
     Args:
-        decode: Makes text of token ids, with all special tokens; None where the policy's tokenizer is not here.
+        decode: Converts token ids to text with special tokens; None without a local tokenizer.
     """
     from rich.markup import escape
     from rich.tree import Tree
@@ -142,7 +142,8 @@ def tree(attempt: Attempt, verdict: Verdict | None = None, decode: Decoder | Non
         if isinstance(call, ToolCall):
             fault = f" [red]{call.fault}[/]" if call.fault else ""
             top.add(
-                f"[magenta]{escape(call.tool)}[/]{fault} {1000 * call.elapsed_s:.0f} ms\n{escape(call.text)}"
+                f"[magenta]{escape(call.tool)}[/]{fault} "
+                f"{1000 * call.elapsed_s:.0f} ms\n{escape(call.text)}"
             )
             continue
         if isinstance(call, CallFailure):
@@ -166,7 +167,7 @@ def tree(attempt: Attempt, verdict: Verdict | None = None, decode: Decoder | Non
 
 
 def _add_call(top: Any, call: Transition, decode: Decoder | None) -> None:
-    """Add one call of the model to a tree: messages, tools offered, reply, and what the server parsed of it."""
+    """Add one model call to a tree: messages, offered tools, reply, and the parsed tool calls."""
     from rich.markup import escape
 
     tokens = f"{call.prompt_tokens or '?'} + {call.response_tokens or '?'} tokens"
@@ -189,7 +190,7 @@ def _add_call(top: Any, call: Transition, decode: Decoder | None) -> None:
 
 
 def _decoder(here: RunFolder | str | None) -> Decoder | None:
-    """Return what turns token ids of a policy that is served here into text; None for an endpoint."""
+    """Return a decoder for the token ids of a policy served here; None for an endpoint."""
     from harness.policies import detokenizer, fetched
     from harness.policies.export import checkpoint_model
 

@@ -135,7 +135,7 @@ def _evaluate_several(agents: str, given: dict[str, Any], price: Price | None, j
     """Measure several agents one after the other, and compare them.
 
     Raises:
-        UserError: An agent is named twice, or something cannot be carried out; nothing was started then.
+        UserError: An agent is named twice, or the request is impossible; nothing was started.
     """
     from harness.compare import compare
     from harness.compare.formats import show_brief

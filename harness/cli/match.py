@@ -13,7 +13,7 @@ from harness.errors import ConfigError, RunFailed, nearest
 
 app = typer.Typer(add_completion=False)
 EPISODE = "never_approved"
-"""The scripted episode in which every role calls, some more than once; a program without it plays its longest."""
+"""Scripted episode in which every role calls; a program without it plays its longest one."""
 
 
 @app.command()
@@ -68,7 +68,8 @@ def match(
             progress_console().print(f"note: {remark}")
     if not trained:
         raise RunFailed(
-            f"{pattern!r} matches {', '.join(matched)}, but no call of the rollout: {recording.detail}"
+            f"{pattern!r} matches {', '.join(matched)}, "
+            f"but no call of the rollout: {recording.detail}"
         )
 
 

@@ -102,11 +102,13 @@ def _names(named: list[str], everything: bool, only: str | None) -> list[str]:
         named = agents_of(only)
     if not named and everything:
         raise ConfigError(
-            f"no agent is installed. To install those that come with harness: {how_to_install('plugins')}"
+            f"no agent is installed. "
+            f"To install those that come with harness: {how_to_install('plugins')}"
         )
     if not named:
         raise ConfigError(
-            "parity of what? Name agents, or say --all or --program. Example: harness parity crewai_sql"
+            "parity of what? Name agents, or say --all or --program. "
+            "Example: harness parity crewai_sql"
         )
     for name in named:
         agent_spec(name)
@@ -210,7 +212,7 @@ def _whole(table: Table) -> Table:
 
 
 def _differences(mismatches: Sequence[Mapping[str, str]], calls: int, scenarios: int) -> list[str]:
-    """A line for each difference; one that calls, or scenarios, have in common is told once."""
+    """Return a line for each difference; calls or scenarios with the same one share a line."""
     same: dict[tuple[object, ...], list[Mapping[str, str]]] = {}
     for one in mismatches:
         together = one["scenario"].endswith("(together)")

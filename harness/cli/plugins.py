@@ -39,7 +39,7 @@ BESIDE = {
     "harness.trackers": "tracker {}",
     "harness.launchers": "launcher {}",
 }
-"""Groups of entry points beside `harness`, and what one of each is called."""
+"""Groups of entry points other than `harness`, and the name of one entry of each."""
 
 
 @app.callback()
@@ -217,7 +217,7 @@ def list_plugins() -> list[dict[str, Any]]:
 
 
 def _beside() -> dict[str, list[str]]:
-    """What distributions bring beside parts, by their names; nothing is imported."""
+    """Return what distributions offer other than parts, by name; imports nothing."""
     found: dict[str, list[str]] = {}
     for group, what in BESIDE.items():
         for point in sorted(entry_points(group=group), key=lambda point: point.name):
@@ -242,7 +242,7 @@ def _plugin(name: str) -> tuple[str, str]:
 
 
 def sources(package: str) -> list[str]:
-    """Distributions that an environment of a plugin is made from: harness, other plugins that it needs, its own."""
+    """Return the distributions of a plugin's environment: harness, required plugins, its own."""
     points = [one for group in ("harness", *BESIDE) for one in entry_points(group=group)]
     ours = {canonicalize_name(one.dist.name) for one in points if one.dist} | {harness.DISTRIBUTION}
     found: list[str] = []
@@ -264,10 +264,11 @@ def sources(package: str) -> list[str]:
 
 
 def _source_of(package: str) -> str:
-    """Where a distribution was installed from: a folder or file that is still there, else `name==version`."""
+    """Return a distribution's source: its folder or file if it exists, else `name==version`."""
     try:
         return str(installed_from(package) or f"{package}=={version(package)}")
     except PackageNotFoundError as error:
         raise PluginError(
-            f"distribution {package!r} is not installed. Install its folder or wheel: {with_overrides()} PATH"
+            f"distribution {package!r} is not installed. "
+            f"Install its folder or wheel: {with_overrides()} PATH"
         ) from error

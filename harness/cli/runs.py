@@ -42,7 +42,8 @@ def list_(
 
     if status is not None and status not in STATUSES:
         raise UserError(
-            f"--status {status}: there is no such status{nearest(status, STATUSES, '.')} One of: {', '.join(STATUSES)}"
+            f"--status {status}: there is no such status{nearest(status, STATUSES, '.')} "
+            f"One of: {', '.join(STATUSES)}"
         )
     everything = find_all(runs_dir)
     found = [
@@ -207,7 +208,8 @@ if "export" not in add_commands(app, "harness.runs"):
     def no_export() -> None:
         """Say what brings the command."""
         raise UserError(
-            f"`harness runs export` is the plugin harness-trackers'. Install it: {how_to_install('cpu')}"
+            f"`harness runs export` is the plugin harness-trackers'. "
+            f"Install it: {how_to_install('cpu')}"
         )
 
 

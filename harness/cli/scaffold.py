@@ -1,7 +1,7 @@
-"""What `harness plugins new` writes: a package that passes the contract suite as it stands.
+"""Write the package of `harness plugins new`, which passes the contract suite unchanged.
 
-`templates/KIND` is the package, each file with `.txt` behind its name; in names and texts `@NAME@` is the plugin's,
-`@DASHED@` the same with dashes, `@CLASS@` its class.
+`templates/KIND` holds the package, with `.txt` added to each file name. In names and texts `@NAME@`
+is the plugin's name, `@DASHED@` the same with dashes, and `@CLASS@` its class.
 """
 
 from __future__ import annotations
@@ -35,11 +35,12 @@ def write_package(name: str, folder: Path, kind: str = "agent") -> Path:
         kind: One of `KINDS`.
 
     Raises:
-        ConfigError: The kind is unknown, the name cannot be a package's or is taken, or the folder exists.
+        ConfigError: The kind is unknown, the name is invalid or taken, or the folder exists.
     """
     if kind not in KINDS:
         raise ConfigError(
-            f"--kind {kind!r} is none of {', '.join(KINDS)}. docs/ has pages on programs and trainers"
+            f"--kind {kind!r} is none of {', '.join(KINDS)}. "
+            "docs/ has pages on programs and trainers"
         )
     class_name = _class_name(name, kind, KINDS[kind])
     target = folder / name
@@ -57,7 +58,7 @@ def write_package(name: str, folder: Path, kind: str = "agent") -> Path:
 
 
 def write_file(name: str, folder: Path) -> Path:
-    """Write the agent `name` as one file into `folder` and return the file; its class is named in `USE_FILE`.
+    """Write the agent `name` as one file into `folder` and return it; `USE_FILE` names its class.
 
     Raises:
         ConfigError: The name cannot be a module's, or the file exists.
@@ -101,7 +102,8 @@ def _class_name(name: str, template: str, kind: str) -> str:
 
     if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name):
         raise ConfigError(
-            f"plugin name {name!r}: use lower-case letters, digits and single underscores, as in my_sql"
+            f"plugin name {name!r}: use lower-case letters, "
+            "digits and single underscores, as in my_sql"
         )
     if len(name) > MAX_NAME:
         raise ConfigError(
@@ -112,7 +114,8 @@ def _class_name(name: str, template: str, kind: str) -> str:
     modules = "\n".join(text for file, text in texts.items() if file.name.endswith(".py.txt"))
     if keyword.iskeyword(class_name) or re.search(rf"\b{class_name}\b", modules):
         raise ConfigError(
-            f"plugin name {name!r}: its class would be {class_name}, which means something else there; choose another"
+            f"plugin name {name!r}: its class would be {class_name}, "
+            "which means something else there; choose another"
         )
     if find_spec(f"harness_{name}") or any(spec.name == name for spec in registry().specs(kind)):
         raise ConfigError(

@@ -32,13 +32,14 @@ app = typer.Typer(add_completion=False)
 ROOM = 2048
 """Tokens of prompt and answer together, where the policy reads so many."""
 LOOK_S = 5.0
-"""How often a server that nobody asks is asked whether it still answers."""
+"""Seconds between health checks of an idle server."""
 ANSWER_S = 60.0
 """How long it may take to answer that before this says so."""
 CPU_BYTES_A_SECOND = 2_000_000
 """Bytes of weights for which a rollout may take a second longer on a CPU.
 
-On two busy cores a question of three turns took Qwen2.5-Coder-0.5B (988 MB) 128 s, so this leaves a margin of four.
+On two busy cores a question of three turns took Qwen2.5-Coder-0.5B (988 MB) 128 s:
+this leaves a margin of four.
 """
 DEADLINE = "rollout.timeout_s"
 
@@ -102,10 +103,10 @@ def serve(
 
 
 def to_serve(model: str | None, endpoint: str | None = None) -> RunFolder | str | None:
-    """What answers here where a command names a model: a run's checkpoint or a policy. None: an endpoint does.
+    """Return the run or policy to serve here for a command's model, or None for an endpoint.
 
-    A model is the endpoint's where one is named, by an option or by `OPENAI_BASE_URL`; but for run folders, and for
-    policies that have a name, which no endpoint serves by it.
+    With an endpoint (by option or `OPENAI_BASE_URL`) the model is the endpoint's, except for run
+    folders and named policies, which no endpoint serves under that name.
     """
     from harness.policies.catalogue import find
 
@@ -121,7 +122,7 @@ def to_serve(model: str | None, endpoint: str | None = None) -> RunFolder | str 
 
 
 def _named_run(name: Path) -> RunFolder | None:
-    """Return the run that an id means, or the best one of a study (its name, folder or file); None for neither."""
+    """Return the run of an id, or the best run of a study (name, folder or file), or None."""
     from harness.compare.selection import best_run, located
     from harness.compare.states import STUDY_FILE
     from harness.wording import percent
@@ -137,7 +138,8 @@ def _named_run(name: Path) -> RunFolder | None:
         if (folder / STUDY_FILE).is_file():
             best = best_run(folder)
             progress_console().print(
-                f"{folder}: of {best.of} finished trainings {best.arm} seed {best.seed} validated best "
+                f"{folder}: of {best.of} finished trainings "
+                f"{best.arm} seed {best.seed} validated best "
                 f"({percent(best.validation)}, and was chosen by that): {best.folder.path}"
             )
             return best.folder
@@ -186,7 +188,7 @@ def patient(
 def answered(
     here: RunFolder | str | tuple[str, str, str | None], config: Config
 ) -> Iterator[Endpoint]:
-    """What answers: an endpoint (URL, model and key), or a policy that is served here as long as this lasts."""
+    """Yield an endpoint (URL, model and key), or a policy served here within the block."""
     from harness.gateway.client import Endpoint
     from harness.policies.catalogue import find
 
@@ -204,7 +206,7 @@ def answered(
 
 @contextmanager
 def roles_answered(config: Config) -> Iterator[Mapping[str, Endpoint]]:
-    """What answers the roles of `config.roles`: endpoints, and policies that are served here as long as this lasts."""
+    """Yield what answers `config.roles`: endpoints, and policies served here within the block."""
     from harness.policies.roles import answerers, answering
 
     found = answerers(config)

@@ -16,7 +16,7 @@ NAME_WIDTH = 28
 
 
 def answer(comparison: Comparison, price: Price | None = None) -> str:
-    """Return what the comparison found, in one sentence; none of it says more than the verdicts do."""
+    """Return the comparison's result in one sentence, which claims no more than its verdicts."""
     parts = [_alone(comparison["arms"][0], comparison)] if not comparison["pairs"] else []
     same = [pair["arm"] for pair in comparison["pairs"] if pair["identical"]]
     if same:
@@ -50,7 +50,7 @@ def _found(pair: Pair, comparison: Comparison) -> str:
     if pair["verdict"] == "refused":
         return f"no verdict on {arm} ({pair.get('refused', '')})"
     if not pair["learned"]:
-        return f"nothing could be learned by {arm} or {baseline}, so they cannot be told apart"
+        return f"nothing could be learned by {arm} or {baseline}, so they cannot be distinguished"
     if pair["verdict"] == "equivalent":
         return (
             f"{arm} and {baseline} are equivalent within ±{points(comparison['margin'])} points "
@@ -69,7 +69,7 @@ def _interval(estimate: EstimateData, signed: bool = False) -> str:
 
 
 def _cheapest(comparison: Comparison, price: Price | None) -> str:
-    """Return which arm's right answers cost least; empty where there is no choice or nothing was counted."""
+    """Return the arm with the cheapest right answers; empty without a choice or counts."""
     costs = {arm["name"]: _right_answer(arm, price) for arm in comparison["arms"]}
     known = {name: cost for name, cost in costs.items() if cost is not None}
     if not known or (len(comparison["arms"]) > 1 and len(known) < 2):
@@ -119,7 +119,10 @@ def table(comparison: Comparison, price: Price | None = None) -> Table:
         if has_gpu:
             row.append(number(arm["gpu_hours"], 2))
         rows.append(row)
-    note = "Intervals: 95 %. Tokens: of one rollout of the last validation that ended well, all its calls."
+    note = (
+        "Intervals: 95 %. Tokens: "
+        "of one rollout of the last validation that ended well, all its calls."
+    )
     if any(pair["one_seed"] for pair in comparison["pairs"]) and comparison["kind"] == "train":
         note += " One seed: another training may reach something else."
     return Table("brief", "", heads, rows, note)
@@ -132,7 +135,7 @@ def _differs(pair: Pair) -> list[str]:
 
 
 def picture(comparison: Comparison) -> str:
-    """Return every arm's mean and interval on one scale, as lines of text; empty where no arm has any."""
+    """Return every arm's mean and interval on one scale, as lines of text; empty without any."""
     found = {arm["name"]: arm["accuracy_final"] for arm in comparison["arms"]}
     low = min(one["low"] for one in found.values())
     high = max(one["high"] for one in found.values())

@@ -19,7 +19,8 @@ Row = TypeVar("Row")
 
 
 TOOLS_NOTE = (
-    "Calls parsed: tool calls that the policy's server read out of replies, in all rollouts, and these with the replies "
+    "Calls parsed: tool calls that the policy's server read out of replies, "
+    "in all rollouts, and these with the replies "
     "that look like one and were not read. "
 )
 ROLE_NOTE = "Of the last validation; credit, what trained calls were paid, of all of training. "
@@ -72,7 +73,8 @@ def behaviour(comparison: Comparison) -> Table:
         + "Rewritten, helped and hurt count "
         "questions of one "
         + (
-            f"validation. Groups with signal: training rollouts of one task {differ}; others teach nothing."
+            f"validation. Groups with signal: training rollouts of one task {differ}; "
+            "others teach nothing."
             if comparison["kind"] == "train"
             else "evaluation."
         ),
@@ -180,8 +182,10 @@ def evidence(comparison: Comparison) -> Table:
         "P(better)": lambda pair: number(pair["training"]["probability_of_improvement"], 2),
     }
     note = (
-        f"Differences in points. Unseen collapses: what the mean may be if trainings that no seed has shown lie up to "
-        f"{100 * comparison['collapse']:g} points off. Verdicts of equivalence rest on it, none rests on the others."
+        f"Differences in points. Unseen collapses: what the mean may be "
+        "if trainings that no seed has shown lie up to "
+        f"{100 * comparison['collapse']:g} points off. "
+        "Verdicts of equivalence rest on it, none rests on the others."
     )
     shown = [pair for pair in comparison["pairs"] if pair["training"]]
     return _from_cells("evidence", "Further evidence", cells, shown, note)

@@ -160,7 +160,7 @@ def compare(
 
 
 def _usable(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
-    """Finished and validated runs, one an arm, start and seed (the newest), with remarks on what was left out.
+    """Return the newest finished, validated run per arm, start and seed, and remarks on omissions.
 
     Raises:
         UserError: There is none.
@@ -175,7 +175,8 @@ def _usable(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
         if older is not None and older.id != run.id:
             older, run = sorted((older, run), key=lambda one: one.id)
             remarks.append(
-                f"{run.arm} seed {run.seed} ran twice; {older.id} is left out for the newer {run.id}."
+                f"{run.arm} seed {run.seed} ran twice; "
+                f"{older.id} is left out for the newer {run.id}."
             )
         chosen[(run.arm, run.pairing)] = run
     if not chosen:
@@ -185,7 +186,8 @@ def _usable(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
     if unscored:
         total = sum(len(run.validation()) for run in chosen.values())
         remarks.append(
-            f"{unscored} of {total} validation rollouts could not be scored; they count neither as right nor as wrong."
+            f"{unscored} of {total} validation rollouts could not be scored; "
+            "they count neither as right nor as wrong."
         )
     for run in chosen.values():
         seen, all_of_it = run.validation()["task_id"].n_unique(), run.validated_tasks()
@@ -213,7 +215,8 @@ def _baseline(name: str | None, arms: Mapping[str, Sequence[Run]], selection: Se
     if found not in arms:
         others = ", ".join(map(repr, arms))
         raise UserError(
-            f"the baseline, {found!r}, has no finished and validated run yet. Name another with --baseline: {others}"
+            f"the baseline, {found!r}, has no finished and validated run yet. "
+            f"Name another with --baseline: {others}"
         )
     return found
 

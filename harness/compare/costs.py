@@ -77,13 +77,13 @@ def tokens_of(folder: RunFolder) -> Tokens | None:
 
 
 def tokens_per_answer(arm: Arm) -> tuple[float, float] | None:
-    """Return mean prompt and response tokens of a rollout that ended well; None where they were not counted."""
+    """Return mean prompt and response tokens of a successful rollout; None if not counted."""
     prompt, response = arm["prompt_tokens_per_rollout"], arm["response_tokens_per_rollout"]
     return None if prompt is None or response is None else (prompt, response)
 
 
 def per_right_answer(arm: Arm, cost: float) -> float | None:
-    """Return what a right answer costs where every answer costs so much; None where none was right."""
+    """Return the cost of a right answer, given the cost per answer; None if none was right."""
     share_right = arm["accuracy_final"]["mean"]
     return cost / share_right if share_right > 0 else None
 

@@ -142,14 +142,14 @@ class Estimate:
         return max(COLLAPSE * self.width, *map(abs, self.by_seed))
 
     def with_collapses(self) -> tuple[float, float]:
-        """Return the 95 % interval, around `low` and `high`, if unobserved trainings deviate by `worst`."""
+        """Return the 95 % interval of `low` and `high` if unseen trainings deviate by `worst`."""
         ends = [
             _tail_end(tuple(side * one for one in self.by_seed), self.worst) for side in (1, -1)
         ]
         return min(self.low, -ends[0]), max(self.high, ends[1])
 
     def detectable(self, power: float = 0.8, alpha: float = 0.05) -> float | None:
-        """Return the smallest true difference that a repetition would detect, or None if unknown."""
+        """Return the smallest true difference that a repetition would detect, None if unknown."""
         if self.se == 0:
             return None
         return detectable_effect(self.se, self.df_at(alpha / 2), power, alpha)

@@ -1,4 +1,4 @@
-"""Compute evidence that no verdict rests on: checkpoints, trainings, and unscored rollouts of a pair."""
+"""Compute evidence that no verdict uses: checkpoints, trainings, a pair's unscored rollouts."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def training(runs: Sequence[Run], base_runs: Sequence[Run], rows: pl.DataFrame) 
 def bounds(
     runs: Sequence[Run], base_runs: Sequence[Run], seeds: set[int] | None
 ) -> tuple[float, float] | None:
-    """Return the difference if every unscored rollout counts against the arm, and if every one counts for it.
+    """Return the difference with all unscored rollouts counted against the arm, and all for it.
 
     Returns:
         None if all rollouts were scored.

@@ -125,7 +125,8 @@ def check_identity(
     for key in allowed:
         if not any(_covers(key, one) for one in known):
             raise NotComparable(
-                f"--allow {key}: no such key. Known: {', '.join(sorted({one.split('.')[0] for one in known}))}"
+                f"--allow {key}: no such key. "
+                f"Known: {', '.join(sorted({one.split('.')[0] for one in known}))}"
             )
     by_study = [key for one in varied for key in identity_keys(one)]
     arms = [
@@ -189,8 +190,8 @@ def check_data(runs: Iterable[Run]) -> None:
         changed = result.get("data_changed") if result else None
         if changed:
             raise NotComparable(
-                f"{run.name}: its task set changed while it ran ({', '.join(changed)}), so nobody knows what its "
-                "verdicts are of. Leave it out and run it again"
+                f"{run.name}: its task set changed while it ran ({', '.join(changed)}), "
+                "so it is unknown what its verdicts are of. Leave it out and run it again"
             )
 
 
@@ -211,8 +212,9 @@ def check_parity(runs: Sequence[Run], allow: Iterable[str] = ()) -> list[str]:
             found = ", ".join(sorted(sources))
             if not permitted:
                 raise NotComparable(
-                    f"parity differs: the source of {name} changed between runs ({found}), and not every one of them "
-                    "has a certificate that it is the same agent. Leave out the runs of one, or say --allow parity"
+                    f"parity differs: the source of {name} changed between runs ({found}), "
+                    "and not every one of them has a certificate that it is the same agent. "
+                    "Leave out the runs of one, or say --allow parity"
                 )
             remarks.append(f"The source of {name} changed between runs (allowed): {found}.")
     agents: dict[str, Certificate | None] = {}
@@ -224,9 +226,9 @@ def check_parity(runs: Sequence[Run], allow: Iterable[str] = ()) -> list[str]:
         ]
         if missing and not permitted:
             raise NotComparable(
-                f"parity differs: {missing[0]} ran without a parity certificate, so nobody knows whether it is the "
-                f"same agent. Prove it with `harness parity {missing[0]}`, which counts for runs of the agent as it is "
-                "installed now, or say --allow parity"
+                f"parity differs: {missing[0]} ran without a parity certificate, so it is unknown "
+                f"whether it is the same agent. Prove it with `harness parity {missing[0]}`, "
+                "which counts for runs of the agent as it is installed now, or say --allow parity"
             )
         if missing:
             remarks.append(f"Not certified to be the same agent (allowed): {', '.join(missing)}.")
@@ -246,7 +248,7 @@ def check_parity(runs: Sequence[Run], allow: Iterable[str] = ()) -> list[str]:
                 )
                 raise NotComparable(
                     f"parity.{part} differs: {first} for {one}, {second} for {two}. "
-                    "Certify both anew with `harness parity`, or say --allow parity"
+                    "Certify both again with `harness parity`, or say --allow parity"
                 )
         remarks += check_shadow(
             [run for run in runs if not is_idiomatic(run.record["agent"])], permitted
@@ -287,7 +289,8 @@ def circumstances(runs: Sequence[Run]) -> list[str]:
         remarks.append(f"The commit of the code is not known: harness {installed}, installed.")
     if len(commits) > 1:
         remarks.append(
-            f"Runs were made by {len(commits)} commits: {', '.join(sorted(one[:10] for one in commits))}."
+            f"Runs were made by {len(commits)} commits: "
+            f"{', '.join(sorted(one[:10] for one in commits))}."
         )
     if any(code["dirty"] for code in codes if code):
         remarks.append("Some runs were made with uncommitted changes in the source tree.")
@@ -295,9 +298,8 @@ def circumstances(runs: Sequence[Run]) -> list[str]:
     for run in runs:
         for name in {name for other in runs for name in other.record["versions"]}:
             versions.setdefault(name, set()).add(str(run.record["versions"].get(name)))
-        for name, installed in run.record[
-            "frameworks"
-        ].items():  # of its agent only: other agents need no such certificate
+        # Only the frameworks of its agent: other agents need no such certificate.
+        for name, installed in run.record["frameworks"].items():
             versions.setdefault(name, set()).add(installed)
     for name, found in sorted(versions.items()):
         if len(found) > 1:
@@ -310,8 +312,8 @@ def circumstances(runs: Sequence[Run]) -> list[str]:
         remarks.append(f"Machines were shared unequally, so times are not comparable: {ways}.")
     elif shared and shared[0][0] > 1:
         remarks.append(
-            f"Machines were shared alike, {_sharing_text(*shared[0])}: times compare with each other, not with those "
-            "of a run alone."
+            f"Machines were shared alike, {_sharing_text(*shared[0])}: "
+            "times compare with each other, not with those of a run alone."
         )
     return remarks
 

@@ -17,7 +17,8 @@ def other_kinds(names: Mapping[str, Sequence[str]]) -> str:
     first = trainings[0] if trainings else "RUN"
     return (
         f"{_are(evaluations, 'an evaluation', 'evaluations')} and "
-        f"{_are(trainings, 'a training', 'trainings')}: they ask other questions with other sampling. "
+        f"{_are(trainings, 'a training', 'trainings')}: "
+        "they ask other questions with other sampling. "
         f"Measure the training's checkpoint with `harness eval {first}`, and compare evaluations"
     )
 

@@ -28,7 +28,10 @@ def tables(comparison: Comparison, references: Sequence[Reference] = ()) -> list
     first = (_accuracy, _sampled, _learning, _agreement, _reward_parts, behaviour, cost, evidence)
     later = (_sides, _starts, _checkpoints, _views, _exceptions, _failed)
     made = [make(comparison) for make in (*first, *later)]
-    note = f"{ROLE_NOTE * (comparison['kind'] == 'train')}Means over seeds, intervals: 95 %, for new seeds."
+    note = (
+        f"{ROLE_NOTE * (comparison['kind'] == 'train')}"
+        "Means over seeds, intervals: 95 %, for new seeds."
+    )
     made[6:6] = role_tables(comparison["by_role"], comparison["baseline"], note)
     made.append(references_of(references))
     return [table for table in made if table.rows]
@@ -162,7 +165,10 @@ def _learning(comparison: Comparison) -> Table:
                         p_value(one.get("p_holm")),
                     ]
         rows.append(cells)
-    note = "Area under the curve: accuracy, averaged over the steps from the first validation to the last."
+    note = (
+        "Area under the curve: accuracy, "
+        "averaged over the steps from the first validation to the last."
+    )
     if comparison["pairs"]:
         note = (
             f"Secondary: p values are corrected over this table, and no verdict rests on it. {note}"
@@ -186,12 +192,17 @@ def _agreement(comparison: Comparison) -> Table:
     heads = ["arm", "before training %", "first step %", "all steps %", "last validation %"]
     heads += ["gradient norm, largest difference %", "first divergent step", "rollouts compared"]
     note = (
-        "Share of rollouts with the very same answer as the baseline's, of the same seed, task and step. "
-        "First divergent step: of any seed, the first in which an answer or the norm of the gradient differs. Every "
+        "Share of rollouts with the very same answer as the baseline's, "
+        "of the same seed, task and step. "
+        "First divergent step: of any seed, the first "
+        "in which an answer or the norm of the gradient differs. Every "
         "step is in `--format json`."
     )
     if any(arm["gpu_hours"] for arm in comparison["arms"]):
-        note += " On a GPU rounding may depend on what else is in a batch from the first call on: two runs of one agent "
+        note += (
+            " On a GPU rounding may depend on what else is in a batch "
+            "from the first call on: two runs of one agent "
+        )
         note += "may give less than 100 too."
     return Table("agreement", f"Same answers as {comparison['baseline']}", heads, rows, note)
 
@@ -228,8 +239,10 @@ def _sides(comparison: Comparison) -> Table:
         "clusters alone",
     ]
     note = (
-        f"Shown where one side alone would decide and the other would not. {counted.capitalize()} alone: for other "
-        "trainings on these very questions. Clusters alone: for other questions, answered by these very trainings. "
+        f"Shown where one side alone would decide and the other would not. "
+        f"{counted.capitalize()} alone: for other "
+        "trainings on these very questions. Clusters alone: "
+        "for other questions, answered by these very trainings. "
         "The verdict takes both."
     )
     title = f"{counted.capitalize()} alone, clusters alone"
@@ -252,13 +265,16 @@ def _starts(comparison: Comparison) -> Table:
     heads = ["start", "made by", "trainings", *(f"{arm}: difference (points)" for arm in arms)]
     if arms:
         note = (
-            "Intervals of a start are for other seeds from it; the verdict is for other starts. A recipe that is run again "
+            "Intervals of a start are for other seeds from it; "
+            "the verdict is for other starts. A recipe that is run again "
             "makes another start."
         )
     else:
         note = (
-            "One start: intervals hold for other seeds from it, not for another start, which the same recipe "
-            "would make. To learn of others, repeat the study from several and compare all with `--allow model`."
+            "One start: intervals hold for other seeds from it, not for another start, "
+            "which the same recipe "
+            "would make. To learn of others, "
+            "repeat the study from several and compare all with `--allow model`."
         )
     return Table("starts", "Starts", heads, rows, note)
 
@@ -275,7 +291,8 @@ def _checkpoints(comparison: Comparison) -> Table:
             rows.append([pair["arm"], counts or "-", interval(pair["item"]["cluster_bootstrap"])])
     heads = ["arm against baseline", "McNemar", "bootstrap over clusters"]
     note = (
-        "Good for one thing: whether these very checkpoints answer differently, on questions (McNemar) or clusters of "
+        "Good for one thing: whether these very checkpoints answer differently, "
+        "on questions (McNemar) or clusters of "
         "them like these. Of other trainings it says nothing, and no verdict rests on it."
     )
     if all(
@@ -319,9 +336,15 @@ def _views(comparison: Comparison) -> Table:
                 roles or number(arm["trained_transitions"], 0),
             ]
         )
-    note = "Accuracy in % of the last validation within the budget of the run that used least; means over seeds."
+    note = (
+        "Accuracy in % of the last validation within the budget "
+        "of the run that used least; means over seeds."
+    )
     if comparison["pairs"]:
-        note += " One budget says nothing of others. Intervals are not corrected, and no verdict rests on them."
+        note += (
+            " One budget says nothing of others. "
+            "Intervals are not corrected, and no verdict rests on them."
+        )
     return _of_rewards(comparison, Table("views", "", heads, rows, note))
 
 

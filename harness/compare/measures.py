@@ -197,7 +197,7 @@ def cost(run: Run) -> Cost:
 
 
 def dialogues(run: Run) -> tuple[float, float] | None:
-    """Return the shares of trained calls merged into an earlier row, and of saved tokens, or None."""
+    """Return shares of trained calls merged into an earlier row, and of saved tokens, or None."""
     names = ("calls", "merged_calls", "tokens", "saved_tokens")
     if not {*names} <= {*run.steps.columns}:
         return None

@@ -19,7 +19,10 @@ def with_interval(estimate: EstimateData | None, signed: bool = False) -> str:
     """Return `62.5 [58.1, 66.9]`."""
     if estimate is None:
         return "-"
-    return f"{points(estimate['mean'], signed)} {interval((estimate['low'], estimate['high']), signed)}"
+    return (
+        f"{points(estimate['mean'], signed)} "
+        f"{interval((estimate['low'], estimate['high']), signed)}"
+    )
 
 
 def formed(value: float | None, ends: Interval | None, form: str, signed: bool = False) -> str:

@@ -52,7 +52,7 @@ class Run:
 
     Attributes:
         arm: Name of the arm that it belongs to; all runs of an arm differ in their seed only.
-        name: What it is called in messages: the path that was typed, arm and seed in a study, or its folder.
+        name: Name in messages: the typed path, arm and seed in a study, or the run's folder.
         start: Which of several starts it began with, from 0 (`harness.compare.starts`).
     """
 
@@ -127,14 +127,14 @@ class Run:
         return self.logged("gradient_norm")
 
     def logged(self, measure: str) -> dict[int, float]:
-        """Return one of `harness.trainers.MEASURES` or another column of `steps` by step, if logged."""
+        """Return a measure of `harness.trainers.MEASURES`, or a column of `steps`, by step."""
         if measure not in self.steps.columns:
             return {}
         return dict(self.steps.drop_nulls(measure).select("step", measure).rows())
 
     @cached_property
     def transitions(self) -> pl.DataFrame | None:
-        """One row per call, with the number of its `response_tokens` instead of their ids, or None."""
+        """One row per call, with the count of `response_tokens` instead of their ids, or None."""
         import polars as pl
 
         table = self._table("transitions", drop=("prompt_ids", "logprobs"))
@@ -174,7 +174,10 @@ class Run:
 
     @cached_property
     def scored(self) -> pl.DataFrame:
-        """Mean validation rewards: columns seed (the pairing number), step, cluster, task_id, difficulty, value."""
+        """Mean validation rewards.
+
+        Columns: seed (the pairing number), step, cluster, task_id, difficulty, value.
+        """
         import polars as pl
 
         keys = ["step", "cluster", "task_id", "difficulty"]
@@ -270,7 +273,10 @@ class Run:
         import polars as pl
 
         path = self.folder.path / f"{kind}.parquet"
-        advice = "Restore it from a copy, or remove it: where the run's logs/ still has the rows, they are read instead"
+        advice = (
+            "Restore it from a copy, or remove it: "
+            "where the run's logs/ still has the rows, they are read instead"
+        )
         try:
             rows_count = self.record["status"] == "running" and any(
                 self.folder.logs.glob(f"{kind}-*.jsonl")

@@ -90,7 +90,8 @@ def lines(found: Samples, graded: bool) -> list[str]:
     return [
         f"{found['samples']} samples of each of {found['tasks']} tasks{short}; 95 % intervals",
         *(
-            f"  {title(name, graded) + (', oracle' if name == oracle else ''):20} {mean(one['mean'], graded):>8}  "
+            f"  {title(name, graded) + (', oracle' if name == oracle else ''):20} "
+            f"{mean(one['mean'], graded):>8}  "
             f"{mean(one['interval_95'][0], graded)} to {mean(one['interval_95'][1], graded)}"
             + _left_out(one.get("left_out", 0))
             for name, one in found["measures"].items()
@@ -133,7 +134,7 @@ def by_task(rows: pl.DataFrame, samples: int) -> pl.DataFrame:
 
 
 def _measured(name: str, rewards: Sequence[float], meanings: Sequence[str | None]) -> float | None:
-    """Return one measure of a task's scored samples; None where it needs more of them than there are."""
+    """Return one measure of a task's scored samples; None if it needs more samples."""
     if name == "agreed":
         return agreed(list(zip(meanings, rewards, strict=True)))
     kind, _, k = name.partition("_")

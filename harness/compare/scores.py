@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def scores(runs: Sequence[Run], step: int | None = None) -> pl.DataFrame:
-    """Return scored validation questions: columns seed, step, cluster, task_id, difficulty, value."""
+    """Return scored validations: columns seed, step, cluster, task_id, difficulty, value."""
     import polars as pl
 
     return pl.concat([run.scores(step) for run in runs])

@@ -192,7 +192,7 @@ class BestRun:
 
 
 def best_run(folder: Path) -> BestRun:
-    """Return the finished training of a study with the highest last validation, the first of equal ones.
+    """Return a study's finished training with the highest last validation (the first, if equal).
 
     Args:
         folder: The study's folder.
@@ -254,7 +254,7 @@ def located(path: Path, runs_dir: Path) -> Path:
 
 
 def _beside(path: Path, runs_dir: Path) -> list[str]:
-    """Return what a mistyped path may mean: files of studies or folders in its own folder, and runs by their ids."""
+    """Return corrections of a mistyped path: studies or folders in its folder, and runs by id."""
     if path.suffix in (".yaml", ".yml"):
         return [str(one) for one in sorted(path.parent.glob(f"*{path.suffix}"))]
     folders = [one for one in sorted(path.parent.glob("*")) if one.is_dir()]

@@ -27,11 +27,14 @@ def sentences(comparison: Comparison) -> list[str]:
         return [*_no_signal(comparison), *alone, *_ceiling(comparison), *closing]
     found = [
         f"Baseline: {comparison['baseline']}. {_checkpoint(comparison)}Intervals: 95 %. "
-        f"p values are corrected over all comparisons (Holm); different means p < {comparison['alpha']:g}.",
+        f"p values are corrected over all comparisons (Holm); "
+        f"different means p < {comparison['alpha']:g}.",
         *conclusions(comparison),
         *_no_signal(comparison),
-        f"Equivalent means: in {comparison['min_seeds']} {_counted(comparison)} or more the difference is shown to lie "
-        f"within ±{100 * margin:g} points, the margin stated beforehand (p < {comparison['alpha']:g}), even if a training "
+        f"Equivalent means: in {comparison['min_seeds']} {_counted(comparison)} or more "
+        "the difference is shown to lie "
+        f"within ±{100 * margin:g} points, the margin stated beforehand "
+        f"(p < {comparison['alpha']:g}), even if a training "
         f"that no seed has shown collapses by {100 * comparison['collapse']:g} points."
         if margin is not None
         else "No margin was stated, so nothing can be called equivalent.",
@@ -48,7 +51,8 @@ def sentences(comparison: Comparison) -> list[str]:
     found += _ceiling(comparison)
     if comparison["one_seed"]:
         found.append(
-            "One seed an arm: this compares these checkpoints. It says nothing about what another training would reach."
+            "One seed an arm: this compares these checkpoints. "
+            "It says nothing about what another training would reach."
         )
     elif any(pair["one_seed"] for pair in comparison["pairs"]):
         found.append(
@@ -73,7 +77,8 @@ def _no_signal(comparison: Comparison) -> list[str]:
                 else f", seed{'s' * (len(flat) > 1)} {', '.join(map(str, flat))}"
             )
             found.append(
-                f"Nothing could be learned in {arm['name']}{which}: no task's rollouts gave a gradient. "
+                f"Nothing could be learned in {arm['name']}{which}: "
+                "no task's rollouts gave a gradient. "
                 f"{_reasons(flat)}"
             )
     return found
@@ -121,7 +126,8 @@ def _collapses(comparison: Comparison) -> list[str]:
             max(pair["collapses"]["share"] for pair in same),
         )
         found.append(
-            f"Up to {points(share)} % of trainings with other seeds may still part from the baseline's, though these "
+            f"Up to {points(share)} % of trainings with other seeds "
+            "may still part from the baseline's, though these "
             f"are identical (95 %): {names}."
         )
     if rest := [pair for pair in trained if not pair["identical"]]:
@@ -132,8 +138,10 @@ def _collapses(comparison: Comparison) -> list[str]:
             for pair in rest
         )
         found.append(
-            f"Trainings that may lie {100 * far:g} points or more off the baseline's, the largest share that the seeds "
-            f"do not exclude (95 %, each): {shares}. Intervals of differences reckon with such as were seen only."
+            f"Trainings that may lie {100 * far:g} points or more off the baseline's, "
+            "the largest share that the seeds "
+            f"do not exclude (95 %, each): {shares}. "
+            "Intervals of differences reckon with such as were seen only."
         )
     return found
 
@@ -145,8 +153,10 @@ def _few_clusters(comparison: Comparison) -> list[str]:
         return []
     fewest = min(few, key=lambda found: found["equal_clusters"])
     return [
-        f"The questions lie in {fewest['clusters']} clusters, which tell as much as {fewest['equal_clusters']:.1f} of "
-        "equal size. Verdicts are to hold for other clusters, so only large differences can be shown, however many "
+        f"The questions lie in {fewest['clusters']} clusters, "
+        f"which tell as much as {fewest['equal_clusters']:.1f} of "
+        "equal size. Verdicts are to hold for other clusters, "
+        "so only large differences can be shown, however many "
         "seeds there are."
     ]
 
@@ -163,8 +173,10 @@ def _starts(comparison: Comparison) -> list[str]:
     if not several:
         return []
     return [
-        f"Trainings began with {max(several)} starts, which verdicts and their intervals count as what is independent, "
-        "since all seeds of a start share it. Other intervals are for other seeds from these starts."
+        f"Trainings began with {max(several)} starts, "
+        "which verdicts and their intervals count as what is independent, "
+        "since all seeds of a start share it. "
+        "Other intervals are for other seeds from these starts."
     ]
 
 
@@ -176,8 +188,12 @@ def _ceiling(comparison: Comparison) -> list[str]:
     room = highest - min(arm["accuracy_final"]["mean"] for arm in comparison["arms"])
     text = (
         f"The task set is saturated: every arm ends within {points(room)} points of "
-        f"{f'{highest:g}' if graded else '100 %'}, so final {measured(graded)} cannot separate them by more than that."
+        f"{f'{highest:g}' if graded else '100 %'}, "
+        f"so final {measured(graded)} cannot separate them by more than that."
     )
     if comparison["pairs"] and comparison["margin"] is not None and comparison["margin"] >= room:
-        text += f" Equivalence within ±{100 * comparison['margin']:g} points is then almost given; a harder set may differ."
+        text += (
+            f" Equivalence within ±{100 * comparison['margin']:g} points is then almost given; "
+            "a harder set may differ."
+        )
     return [text]

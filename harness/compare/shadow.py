@@ -34,8 +34,9 @@ def check_shadow(runs: Sequence[Run], permitted: bool = False) -> list[str]:
     if failed and not permitted:
         name, why = next(iter(failed.items()))
         raise NotComparable(
-            f"parity differs: the shadow check of {name} failed: {why}. Nobody knows whether it is the same agent as "
-            "the others. Leave the run out, correct the agent and run it again, or say --allow parity"
+            f"parity differs: the shadow check of {name} failed: {why}. "
+            "It is unknown whether it is the same agent as the others. "
+            "Leave the run out, correct the agent and run it again, or say --allow parity"
         )
     remarks = [
         f"The shadow check of {name} failed (allowed): {why}." for name, why in failed.items()
@@ -44,12 +45,14 @@ def check_shadow(runs: Sequence[Run], permitted: bool = False) -> list[str]:
     rollouts = sum(shadow["checked"] for shadow in passed if shadow is not None)
     if rollouts:
         remarks.append(
-            f"Shadow check: {rollouts} rollouts of {len(passed)} runs, replayed with the reference agent, are "
+            f"Shadow check: {rollouts} rollouts of {len(passed)} runs, "
+            "replayed with the reference agent, are "
             "byte-identical."
         )
     if older:
         remarks.append(
-            f"Shadow check: not checked in {len(older)} of {len(runs)} runs of strict agents, which are older."
+            f"Shadow check: not checked in {len(older)} of {len(runs)} runs of strict agents, "
+            "which are older."
         )
     return remarks
 
@@ -64,7 +67,8 @@ def shadow_fault(record: RunRecord) -> str:
     if (first := shadow["first_difference"]) is not None:
         differing = shadow["checked"] - shadow["identical"]
         return (
-            f"{differing} of {shadow['checked']} rollouts differ, first rollout {first['rollout_id']}: "
+            f"{differing} of {shadow['checked']} rollouts differ, "
+            f"first rollout {first['rollout_id']}: "
             f"{first['place']}: expected {first['expected']}, got {first['got']}"
         )
     if shadow["unchecked"] or shadow["reason"]:

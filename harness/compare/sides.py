@@ -1,7 +1,7 @@
 """What seeds alone and what clusters alone would say of a difference, where the verdict takes both.
 
-A difference that holds for new seeds may be one of these questions only, and one that holds for new questions may be one
-of these trainings only. Where one side decides and the other does not, the comparison shows both.
+A difference that holds for new seeds may hold for these questions only, and one that holds for new
+questions for these trainings only. Where only one side decides, the comparison shows both.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def sides_of(rows: pl.DataFrame, width: float = 1.0) -> Sides | None:
-    """Return the test of paired differences with seeds alone, and with clusters alone, as what is independent.
+    """Return the tests of paired differences with only seeds, and only clusters, as independent.
 
     Args:
         rows: Columns `seed`, `cluster`, `task_id` and `value`.
@@ -48,7 +48,7 @@ def correct_sides(pairs: Sequence[Pair]) -> None:
 
 
 def disagreeing(pairs: Sequence[Pair], alpha: float) -> list[Pair]:
-    """Return the pairs of which one side alone would call the arms different and the other would not."""
+    """Return pairs with arms that differ by the test of one side but not of the other."""
     found = []
     for pair in pairs:
         if "sides" not in pair:

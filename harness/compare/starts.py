@@ -1,8 +1,8 @@
 """Starts: the policies that trainings begin with.
 
-Seeds of one start share it, so they say nothing of another. Where the trainings of an arm begin with several policies,
-which `--allow model` permits, a training is paired with the other arm's by start and seed, and a verdict takes starts as
-what is independent.
+Seeds of one start share it, so they say nothing about another. If the trainings of an arm begin
+with several policies, which `--allow model` permits, trainings are paired by start and seed, and a
+verdict treats starts as independent.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def number_starts(runs: Sequence[Run]) -> None:
-    """Number the starts of trainings from 0, in order of first appearance; all are 0 where every arm has one.
+    """Number the starts of trainings from 0, by first appearance; all are 0 with one per arm.
 
     Arms that begin with a policy each differ in it on purpose: then it is no factor within an arm.
     """
@@ -38,7 +38,7 @@ def number_starts(runs: Sequence[Run]) -> None:
 
 
 def over_starts(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return paired differences with the start in place of the seed, where they are of several starts."""
+    """Return paired differences by start instead of seed, if they have several starts."""
     import polars as pl
 
     started = rows.with_columns(seed=pl.col("seed") // STARTS_APART)
@@ -102,7 +102,7 @@ def _model(run: Run) -> str:
 
 
 def _made_by(policy: str) -> str:
-    """Return how a policy was made: its recipe's command, or `a recipe` of a bundled one; empty of any other."""
+    """Return a policy's recipe command, or `a recipe` for a bundled policy; empty otherwise."""
     listed = known().get(policy)
     if listed is None:
         return ""

@@ -91,10 +91,14 @@ def read_state(folder: Path) -> StudyState:
         UserError: It cannot be read or lacks the data to find its runs.
     """
     path = folder / STUDY_FILE
-    advice = "Restore it, or move it away and start the study again: finished runs are found by their configuration"
+    advice = (
+        "Restore it, or move it away and start the study again: "
+        "finished runs are found by their configuration"
+    )
     data = read_json(path, advice)
     if name := fault(data, StudyState):
         raise UserError(
-            f"{path} is no complete record of a study: its {name} is missing or of the wrong kind. {advice}"
+            f"{path} is no complete record of a study: "
+            f"its {name} is missing or of the wrong kind. {advice}"
         )
     return cast(StudyState, data)

@@ -58,7 +58,7 @@ def _lacking(pair: Pair) -> list[str]:
 
 
 def counted(pair: Pair) -> str:
-    """Return what a verdict counts as independent trainings: seeds, or starts where there are several."""
+    """Return the unit that verdicts count as independent: seeds, or starts if several."""
     return "starts" if "starts" in pair else "seeds"
 
 

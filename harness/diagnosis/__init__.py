@@ -68,7 +68,10 @@ def _libraries() -> Iterator[Finding]:
         found[name] for name in TRAINING
     ):  # an installation that measures and compares, and is whole
         wanted = ("agentlightning", "openai", "opentelemetry-sdk")
-        advice = f"endpoints are measured and runs compared without it. To train: {how_to_install('cpu')}"
+        advice = (
+            f"endpoints are measured and runs compared without it. "
+            f"To train: {how_to_install('cpu')}"
+        )
         yield Finding("training", "note", "not installed", advice)
     for name in wanted:
         have = found[name]

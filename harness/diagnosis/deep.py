@@ -1,4 +1,4 @@
-"""What `harness doctor --deep` tries out: imports in processes of their own, and what a preset would need."""
+"""Checks of `harness doctor --deep`: imports in separate processes, and a preset's needs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Say = Callable[[str], object]
 
 
 def try_out(config: Config, say: Say = lambda text: None) -> Iterator[Finding]:
-    """Import what a run imports, and hold the configuration's device, policy and loggers against this machine.
+    """Import what a run imports, and check the configuration's device, policy and loggers.
 
     Args:
         say: Called with what is begun, in a line; an import alone may take a minute.
@@ -130,7 +130,10 @@ def _cuda(config: Config, say: Say) -> Iterator[Finding]:
     if len(told) > 1 and (size := _parameters(config)):
         total = sum(map(int, told[1:])) / 2**30 * min(1.0, config.gpus / max(1, len(told) - 1))
         needed = size * BYTES_A_PARAMETER / 2**30
-        found = f"{total:.0f} GiB on {config.gpus}, about {needed:.0f} for weights, gradients and optimizer"
+        found = (
+            f"{total:.0f} GiB on {config.gpus}, "
+            f"about {needed:.0f} for weights, gradients and optimizer"
+        )
         yield held(
             "GPU memory", needed < total, found, "more gpus, train.lora_rank, or a smaller policy"
         )

@@ -1,8 +1,10 @@
-"""The gateway's own process: `python -m harness.gateway`, settings as JSON on the first line of stdin.
+"""The gateway's own process: `python -m harness.gateway`.
 
-Writes `{"port": N}` to stdout once it answers. Stdin stays open as long as the parent lives: its end, or
-another parent process id, ends the gateway. (A parent-death signal would not do: Linux sends it when the
-*thread* that started the child ends.)
+Reads its settings as JSON from the first line of stdin.
+
+Writes `{"port": N}` to stdout once it answers. Stdin stays open as long as the parent lives: its
+end, or another parent process id, ends the gateway. (A parent-death signal would not do: Linux
+sends it when the *thread* that started the child ends.)
 """
 
 from __future__ import annotations
@@ -30,8 +32,8 @@ class _AnnouncedServer(BoundedServer):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started and sockets:
-            # What was built up to here lives as long as the process. An answer's thousand short-lived
-            # objects would start a collection each; none of them is in a cycle.
+            # Objects created up to here live as long as the process. The thousand short-lived
+            # objects of an answer would start a collection each; none of them is in a cycle.
             gc.freeze()
             gc.set_threshold(50_000, 10, 5)
             timeline.mark("serves")
@@ -40,7 +42,7 @@ class _AnnouncedServer(BoundedServer):
 
 
 def _end_with_parent() -> None:
-    # The process id catches a parent whose own forked children still hold the pipe open.
+    # The process id detects a dead parent even if its forked children hold the pipe open.
     parent = os.getppid()
     while os.getppid() == parent:
         readable, _, _ = select.select([sys.stdin.fileno()], [], [], 1.0)
@@ -50,7 +52,7 @@ def _end_with_parent() -> None:
 
 
 def main() -> None:
-    """Read the settings, bind, serve until told to stop or left alone."""
+    """Read the settings, bind, and serve until a stop signal or the parent's end."""
     timeline.born("gateway")
     raw: dict[str, Any] = json.loads(_first_line())
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -79,7 +81,7 @@ def main() -> None:
         limits,
         lifespan="on",
         interface="asgi3",
-        log_level="error",  # it warns of every request that is no HTTP, and such may come by the thousand
+        log_level="error",  # it warns of each invalid request, of which thousands may come
         server_header=False,
         date_header=False,
         proxy_headers=False,

@@ -24,7 +24,7 @@ from harness.gateway.tokens import ids_of, logprobs_of, shown
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one completion says about itself. Token fields are None when the upstream reports no ids."""
+    """The fields of one completion. Token fields are None when the upstream reports no ids."""
 
     response_id: str
     text: str
@@ -36,7 +36,7 @@ class Answer:
     response_tokens: int | None
     tool_calls: tuple[Mapping[str, Any], ...] = ()
     text_elsewhere: str = ""
-    """Where the reply has neither content nor tool calls: the name of another field that holds text."""
+    """Another field that holds text, for a reply with neither content nor tool calls."""
     served_model: str = ""
     """The model that the upstream names, which may differ from the one that was asked."""
 
@@ -58,8 +58,8 @@ class SeenIds:
         """Take an id.
 
         Raises:
-            Refusal: `duplicate_response_id`: it was taken before. A reused id would put one rollout's
-                reward on another rollout's tokens.
+            Refusal: `duplicate_response_id`: it was taken before. A reused id would put one
+                rollout's reward on another rollout's tokens.
         """
         mark = hash(response_id)
         if mark in self._seen:
@@ -86,7 +86,10 @@ def check_no_error(answer: Mapping[str, Any], raw: bytes) -> None:
 
 
 def aborted(completion: Mapping[str, object]) -> bool:
-    """Whether the upstream cut the answer off, as vLLM does with `finish_reason: abort` when its weights change."""
+    """Return whether the upstream cut the answer off.
+
+    vLLM does so with `finish_reason: abort` when its weights change.
+    """
     choices = completion.get("choices")
     return isinstance(choices, list) and any(
         isinstance(choice, dict) and choice.get("finish_reason") == "abort" for choice in choices
@@ -94,16 +97,16 @@ def aborted(completion: Mapping[str, object]) -> bool:
 
 
 def read_answer(completion: dict[str, Any], *, token_ids: bool, names: Names = NAMES) -> Answer:
-    """Read a whole completion, and put it into the one form that agents are handed.
+    """Read a whole completion and convert it to the form that agents receive.
 
     Args:
         completion: The upstream's answer; changed in place.
-        token_ids: Whether the request wants exact token ids. Only then does the upstream's response id matter.
-        names: What the answer is given where the upstream names nothing.
+        token_ids: Whether the request needs exact token ids; only these need a response id.
+        names: Names for fields that the upstream leaves out.
 
     Raises:
-        Refusal: It is an error, no completion with one choice, a field of it holds what it may not, or its token ids
-            are missing or do not match.
+        Refusal: It is an error, no completion with one choice, has an invalid field, or its token
+            ids are missing or do not match.
     """
     try:
         (choice,) = completion["choices"]
@@ -272,7 +275,7 @@ class StreamedAnswer:
 
 
 def hide(chunk: dict[str, Any], *, token_ids: bool, logprobs: bool) -> None:
-    """Take out of a completion or chunk what the gateway asked for and the agent did not."""
+    """Remove from a completion or chunk the fields that only the gateway requested."""
     if token_ids:
         chunk.pop("prompt_token_ids", None)
     for choice in chunk["choices"]:
@@ -283,7 +286,7 @@ def hide(chunk: dict[str, Any], *, token_ids: bool, logprobs: bool) -> None:
 
 
 def _text(fields: Mapping[str, object], name: str) -> str:
-    """A field that holds text or nothing. A list of parts is for requests: agents are not made to read one."""
+    """Return a field with text or nothing. Lists of parts are refused: only requests have them."""
     value = fields.get(name)
     if value is None:
         return ""

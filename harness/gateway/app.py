@@ -201,7 +201,7 @@ def _authorize(scope: Scope, expected: bytes) -> None:
 
 
 def _bearer(basic: bytes) -> bytes:
-    """Return the password of basic credentials as a bearer key: clients make them of a key in their base URL."""
+    """Return the password of basic credentials, which clients make of a key in their base URL."""
     try:
         credentials = base64.b64decode(basic.removeprefix(b"Basic "), validate=True)
     except ValueError:

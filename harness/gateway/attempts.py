@@ -22,11 +22,11 @@ from harness.records import CallFailure, Transition
 from harness.tool_calls import offered
 
 ENDED = ("client_disconnect", "attempt_closed", "upstream_timeout")
-"""Codes of what may end a call at any time, but for the attempt's deadline, which says for itself who is late."""
+"""Codes of failures that can end a call at any time. The attempt's deadline has its own cause."""
 
 
 def call_seed(seed: int, who: str, draw: int) -> int:
-    """The seed of one call: a random stream of its own, the same whatever engine serves it. 31 bits.
+    """Return the 31-bit seed of one call, which does not depend on the engine that serves it.
 
     Args:
         seed: The rollout's.
@@ -53,7 +53,7 @@ class AttemptLog:
         self.sampling = sampling
         self.roles = roles
         self._until = time.monotonic() + timeout_s
-        """Not by the loop's time: uvloop's stands still while it serves a batch of events."""
+        """Monotonic time: uvloop's clock does not advance while it serves a batch of events."""
         self.transitions: list[Transition] = []
         self.failures: list[CallFailure] = []
         self.calls: set[Call] = set()
@@ -61,7 +61,7 @@ class AttemptLog:
         self._arrivals = 0
         self._draws: Counter[str] = Counter()
         self._given_back: dict[str, list[int]] = {}
-        """Heaps of numbers below a role's count whose calls failed."""
+        """Heaps of the numbers of failed calls, by caller. The next calls reuse them."""
 
     @property
     def left_s(self) -> float:
@@ -69,16 +69,16 @@ class AttemptLog:
         return self._until - time.monotonic()
 
     def begin(self, role: str, branch: str = "") -> Call:
-        """Note the arrival of a call of `role`, whose request is still to be read."""
+        """Note the arrival of a call of `role` before its request is read."""
         call = Call(self, role, self._arrivals, branch)
         self._arrivals += 1
         self.calls.add(call)
         return call
 
     def draw(self, who: str) -> int:
-        """The number of the caller's calls before this one, which its seed is made of.
+        """Return the number of the caller's earlier calls, from which the call's seed is derived.
 
-        A call that fails gives its number back, so that a second try draws what the first would have drawn.
+        A failed call returns its number, so that a retry samples with the same seed.
         """
         if free := self._given_back.get(who):
             return heappop(free)
@@ -86,7 +86,7 @@ class AttemptLog:
         return self._draws[who] - 1
 
     def give_back(self, who: str, draw: int) -> None:
-        """A call failed: nothing was drawn with its seed."""
+        """Make the number of a failed call available again: nothing was sampled with its seed."""
         heappush(self._given_back.setdefault(who, []), draw)
 
     def close(self) -> None:
@@ -160,7 +160,7 @@ class Call:
         )
 
     def blamed(self, refusal: Refusal) -> Refusal:
-        """The refusal as it is recorded: a call that ends before its request is whole ends by its agent's doing."""
+        """Return the refusal to record: the agent is the cause if its request is incomplete."""
         if self.draw is None and refusal.code in ENDED:
             return Refusal("bad_request", f"the request was not whole: {refusal}")
         return refusal
@@ -207,7 +207,7 @@ class Call:
             return
         latency_s = self._end(refusal.code)
         if self.draw is None:
-            latency_s = 0.0  # nobody waited for an answer
+            latency_s = 0.0  # no request was sent upstream
         else:
             self.log.give_back(self.who, self.draw)
         self.log.failures.append(
@@ -228,9 +228,9 @@ class Call:
         )
 
     def abort(self, refusal: Refusal) -> None:
-        """End the call from outside: record it, then cancel its task, which ends its upstream request.
+        """End the call from outside: record it, then cancel its task and so its upstream request.
 
-        Past the attempt's deadline that is the reason, whoever came first of those that watch it.
+        After the attempt's deadline, the deadline is always the recorded reason.
         """
         if self.outcome:
             return
@@ -312,7 +312,7 @@ class Attempts:
         return Refusal("unknown_attempt", f"{name} is not registered")
 
     def _sweep(self) -> None:
-        """Drop attempts whose runner died and that nobody will close."""
+        """Drop attempts that stay open because their runner died."""
         now = asyncio.get_running_loop().time()
         if now < self._sweep_at:
             return

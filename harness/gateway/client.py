@@ -40,7 +40,7 @@ class Endpoint:
 
 
 def is_endpoint_label(name: str) -> bool:
-    """Return whether a record's policy is an endpoint's model, not a folder or a Hugging Face id."""
+    """Return whether a record's policy is an endpoint's model, not a folder or Hugging Face id."""
     return f"{LABEL_SEPARATOR}http" in name
 
 
@@ -66,16 +66,19 @@ def checked_url(endpoint: str) -> str:
         whole = False
     if not whole:
         raise ConfigError(
-            f"endpoint {endpoint!r} is no URL of a model server. Give one such as http://127.0.0.1:8000/v1"
+            f"endpoint {endpoint!r} is no URL of a model server. "
+            "Give one such as http://127.0.0.1:8000/v1"
         )
     return endpoint.rstrip("/")
 
 
 class GatewayControl:
-    """Sets upstreams, opens and closes attempts. An async context manager; use it within one event loop.
+    """Set upstreams, open and close attempts.
 
-    Every method raises `EndpointError` when the gateway does not answer, and `RuntimeError` when it refuses
-    (an attempt opened twice, a wrong key: bugs of the caller).
+    An async context manager; use it within one event loop.
+
+    Every method raises `EndpointError` when the gateway does not answer, and `RuntimeError` when it
+    refuses (an attempt opened twice, a wrong key: bugs of the caller).
     """
 
     def __init__(self, base_url: str, control_key: str, *, timeout_s: float = 30.0) -> None:
@@ -101,7 +104,7 @@ class GatewayControl:
             upstreams: Base URLs ending in `/v1`, or mappings with `base_url` and `api_key`.
             model: The model name that every call is given.
             token_ids: Whether the servers report token ids on request, as vLLM does.
-            role: The one role whose calls go there, instead of to the policy; None: these are the policy's.
+            role: The role that these servers answer. None: they serve the policy.
         """
         rows = [{"base_url": row} if isinstance(row, str) else dict(row) for row in upstreams]
         path = "upstreams" if role is None else f"upstreams/{quote(role, safe='')}"
@@ -134,7 +137,10 @@ class GatewayControl:
     async def close_attempt(
         self, rollout_id: str, attempt_id: str
     ) -> tuple[list[Transition], list[CallFailure]]:
-        """Close an attempt: calls under way are cancelled, later ones refused. Its records, in order."""
+        """Close an attempt and return its records in order.
+
+        The gateway cancels calls under way and refuses later ones.
+        """
         answer = await self._send("DELETE", _attempt(rollout_id, attempt_id))
         return (
             [_transition(row) for row in answer["transitions"]],

@@ -1,4 +1,4 @@
-"""Other protocols than chat completions: a client's request becomes one, its answer goes back in the client's form."""
+"""Protocols other than chat completions: convert requests to chat completions and answers back."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Given = Mapping[str, Any]
 
 
 def given(arguments: str) -> Json:
-    """A tool call's arguments as an object; `{"": text}` where the policy wrote none that JSON holds."""
+    """Return a tool call's arguments as an object, or `{"": text}` if they are no JSON object."""
     try:
         value = orjson.loads(arguments)
         orjson.dumps(value)  # it reads deeper nesting than it writes
@@ -29,7 +29,10 @@ def given(arguments: str) -> Json:
 
 
 class Written:
-    """Arguments of an attempt's tool calls as the policy wrote them: an object does not tell how it was spelled."""
+    """The text of an attempt's tool call arguments as the policy wrote them.
+
+    Parsed objects lose the original spelling.
+    """
 
     def __init__(self) -> None:
         self._texts: dict[tuple[str, bytes], str] = {}
@@ -47,35 +50,39 @@ class Written:
 
 
 class Dialect(Protocol):
-    """How requests and answers of a protocol say what chat completions say. Made once a process, without arguments.
+    """Convert between a protocol and chat completions. Created once per process, without arguments.
 
-    Forcing, seeds, token ids and records are those of chat completions. The policy's answer is complete before the
-    client gets any of it, also where it asked for a stream.
+    Forcing, seeds, token ids and records are those of chat completions. The policy's answer is
+    complete before the client receives any part of it, even if the client requests a stream.
     """
 
     def asked(self, body: Given, written: Written) -> Json:
-        """The chat completion request that says the same, never streamed.
+        """Return the equivalent chat completion request, never streamed.
 
         Args:
-            written: The attempt's earlier tool calls, for a protocol that hands arguments to clients in another form.
+            written: The attempt's earlier tool calls, for a protocol that shows arguments to
+                clients in another form.
 
         Raises:
-            ValueError: It says what chat completions cannot; the message names it.
+            ValueError: Chat completions cannot express the request; the message names the part.
         """
 
     def reply(self, body: Given, completion: Given) -> Json:
-        """The answer in the protocol's form."""
+        """Return the answer in the protocol's form."""
 
     def events(self, reply: Given) -> Iterator[tuple[str, Json]]:
-        """The same answer as server-sent events: names and data."""
+        """Yield the same answer as server-sent events: names and data."""
 
     def refused(self, error: Given) -> Json:
-        """An error, given in the form of chat completions (`{"error": {"message", ...}}`)."""
+        """Convert an error from the form of chat completions (`{"error": {"message", ...}}`)."""
 
 
 @cache
 def dialects() -> Mapping[str, Dialect]:
-    """All dialects by their path below `/v1/`, looked up once: a path that is none costs nothing and is not kept."""
+    """Return all dialects by their path below `/v1/`.
+
+    Looked up once, so that an unknown path costs nothing and is not cached.
+    """
     return {point.name: point.load()() for point in entry_points(group=GROUP)}
 
 
@@ -88,10 +95,10 @@ class Spoken:
         self._body: Given = {}
 
     def asked(self, body: Given) -> Json:
-        """The call's chat completion request.
+        """Return the call's chat completion request.
 
         Raises:
-            Refusal: It cannot be said as one.
+            Refusal: Chat completions cannot express the request.
         """
         self._body = body
         try:

@@ -3,35 +3,36 @@
 Recorded on the attempt as a `CallFailure`:
 
 code                    answer  cause          when
-upstream_status         theirs  policy_server  the upstream answered with an error status, forwarded as it is
-                                agent          400, 413 or 422, though the upstream takes what the run itself sends
-                        429     policy_server  the upstream limits its rate, for longer than the attempt has left
-prompt_too_long         theirs  agent          what it says is that the prompt does not fit beside the response
+upstream_status         theirs  policy_server  the upstream's error status, forwarded unchanged
+                                agent          400, 413 or 422, but it accepts the run's parameters
+                        429     policy_server  a rate limit that outlasts the attempt's deadline
+prompt_too_long         theirs  agent          its message: prompt and response together do not fit
 upstream_unreachable    502     policy_server  no connection, or it broke before an answer
 upstream_dropped        502     policy_server  the connection broke in the middle of an answer
-upstream_aborted        502     policy_server  the upstream cut a streamed answer off (a whole one is asked for again)
-bad_answer              502     policy_server  the answer is not a chat completion, or an error with status 200
-no_token_ids            502     policy_server  token ids or log-probabilities were asked for and are missing
+upstream_aborted        502     policy_server  the upstream cut a stream off (whole ones are retried)
+bad_answer              502     policy_server  no chat completion, or an error with status 200
+no_token_ids            502     policy_server  requested token ids or log-probabilities are missing
 token_count_mismatch    502     policy_server  there are not as many log-probabilities as token ids
 duplicate_response_id   502     policy_server  the response id was seen before
-queue_full              503     harness        too many calls are waiting, or too many connections are open
+queue_full              503     harness        too many waiting calls or open connections
 no_upstream             503     harness        no upstream is set
 connect_timeout         504     policy_server  the upstream did not accept the connection in time
 upstream_timeout        504     policy_server  the call's time limit passed
 attempt_timeout         504     deadline       the attempt's deadline passed
 attempt_closed          410     agent          the agent ended while the call was under way
 client_disconnect       499     agent          the agent hung up
-bad_request             400     agent          the agent's request is no JSON object with messages, or nested too deep
-                        408     agent          it was not whole in time; without an answer where its agent ended it
-                        431     agent          its header is too long, or has too many lines (answered only)
+bad_request             400     agent          no JSON object with messages, or nested too deep
+                        408     agent          incomplete in time; no answer if the agent ended it
+                        431     agent          header too long or too many lines (answered only)
 body_too_large          413     agent          the agent's request is too long
 too_many_calls          429     agent          the attempt has too many calls under way
-gateway_error           500     harness        a bug of the gateway; its traceback is on the gateway's stderr
+gateway_error           500     harness        a bug of the gateway; its stderr has the traceback
 
 Answered only, for no attempt is known that they could be recorded on:
 
 unauthorized 401, unknown_attempt 404, unknown_role 404, not_found 404, attempt_exists 409,
-attempt_closed 410 (late calls), and bad_request, body_too_large and gateway_error of control routes.
+attempt_closed 410 (late calls), and bad_request, body_too_large and gateway_error of control
+routes.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ TOO_LONG = re.compile(
 """How OpenAI, vLLM, SGLang, Anthropic, llama.cpp, TGI and others say that a prompt does not fit."""
 
 MAY_BE_LENGTH = re.compile(rb"token|length|context|long|large|size|exceed|limit|maxim", re.I)
-"""Words of a refusal that may be one of a prompt's length: the upstream is asked once more with a short one."""
+"""Words that may refuse a prompt's length. The gateway then probes with a short prompt."""
 
 RATE_LIMIT = re.compile(rb"rate.?limit|too many requests|per (?:second|minute|hour|day)\b", re.I)
 NO_QUOTA = re.compile(rb"insufficient_quota|quota|billing|credit|balance", re.I)
@@ -153,7 +154,7 @@ class UpstreamStatus(Refusal):
 
     Attributes:
         blames_request: Whether the status says that something is wrong with the request.
-        may_be_length: Whether what is wrong may be the prompt's length, in words that are not known.
+        may_be_length: Whether the message may refuse the prompt's length in unknown words.
         asks_to_wait: Whether the same request may be answered after a while.
         told_to_wait_s: Seconds that the upstream names for it; None where it names none.
     """
@@ -206,7 +207,7 @@ def error_in(answer: Mapping[str, Any], raw: bytes) -> Refusal | None:
 
 
 def _reported(answer: Mapping[str, Any]) -> Any:
-    """Return the error in an answer: at its top, in its first choice, or in place of a completion."""
+    """Return an answer's error: at its top, in its first choice, or in place of a completion."""
     if answer.get("error"):
         return answer["error"]
     if answer.get("object") == "error":
@@ -237,7 +238,7 @@ def _status_of(error: object) -> int | None:
 
 
 def shown_text(body: bytes) -> str:
-    """Return an error's message in one line: the JSON's own message where it has one, else the body."""
+    """Return an error's message in one line: the JSON's message if present, else the body."""
     text = body.decode(errors="replace")
     try:
         error = orjson.loads(body)

@@ -39,11 +39,11 @@ _NEUTRAL: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class ForcedRequest:
-    """A request as it goes upstream, and what became of the agent's wishes.
+    """A request for the upstream, and the agent's parameters that it does not follow.
 
     Attributes:
         body: The request for the upstream.
-        overridden: Parameters that the agent asked for and did not get, with the value it asked for.
+        overridden: Parameters that the agent requested and did not get, with the requested values.
         stream: Whether the agent wants server-sent events.
         shows_logprobs: Whether the agent asked to see log-probabilities.
         shows_token_ids: Whether the agent asked to see token ids.
@@ -68,11 +68,11 @@ def force(
 
     Args:
         asked: The agent's request.
-        sampling: The attempt's sampling parameters; each is sent, whatever the agent asked for.
+        sampling: The attempt's sampling parameters; they override the agent's.
         model: The name of the model that answers.
         token_ids: Whether the upstream reports token ids. If not, nothing is added that a plain
             OpenAI server does not know.
-        told: The name that agents were told, where it is another: asking for that one is no wish of theirs.
+        told: The model name that agents use, if it differs: requesting it overrides nothing.
     """
     wishes = {
         name: value for name, value in asked.items() if value is not None and name not in _SHOWN
@@ -108,7 +108,7 @@ def force(
 def _holds(
     name: str, value: object, granted: Mapping[str, object], models: tuple[object, ...]
 ) -> bool:
-    """Whether what is asked for is so anyway."""
+    """Return whether the granted parameters already have the requested value."""
     if name == "model":
         return value in models
     canonical = ALIASES.get(name, name)

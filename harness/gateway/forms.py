@@ -1,7 +1,7 @@
-"""Puts the answers of real servers into one form, so that the same reply is the same to every agent.
+"""Convert answers of real servers to one form, so that every agent receives the same reply.
 
-Servers differ in what they leave out, call otherwise or add; agent frameworks differ in what they do about it. What an
-agent is handed has one form, described in `docs/gateway.md`; what cannot be put into it is refused.
+Servers omit, rename or add fields, and agent frameworks treat these differently. Agents receive the
+form that `docs/gateway.md` describes; an answer that does not fit it is refused.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ELSEWHERE = ("reasoning_content", "reasoning", "thinking", "refusal")
 """Fields of a message where servers put text that is no part of the reply's content."""
 
 _MADE_CALL_CHARS = 9
-"""Length of a tool call's id that the gateway makes: templates of Mistral models refuse any other."""
+"""Length of tool call ids that the gateway makes: Mistral chat templates refuse any other."""
 _STOPPED = frozenset({"", "eos", "eos_token", "end_turn", "stop_sequence", "complete", "completed"})
 _CUT = frozenset({"max_tokens", "max_length", "max_new_tokens", "max_output_tokens", "token_limit"})
 _CALLED = frozenset({"stop", "tool_use", "tool_call", "function_call"})
@@ -29,13 +29,14 @@ _COUNT_LIMIT = 2**31
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What one answer is given where its server names nothing.
+    """Default names for one answer, where its server gives none.
 
     Attributes:
-        call: What the ids of tool calls are made of: the same in every run and framework.
-        answer: What the answer's id is made of: unique.
-        model: The model that was asked.
-        functions: Whether the request offered `functions`, so that a `function_call` is what the agent reads.
+        call: Source of tool call ids: the same in every run and framework.
+        answer: Source of the answer's id: unique.
+        model: The model of the request.
+        functions: Whether the request offered `functions`, so that the agent reads a
+            `function_call`.
     """
 
     call: str
@@ -64,7 +65,7 @@ def name_text(value: object) -> str:
 
 
 def end_reason(reason: object, *, calls: bool) -> str:
-    """Return `stop`, `length` or `tool_calls`, or another reason that the server gives, for the end of a reply.
+    """Return why a reply ended: `stop`, `length`, `tool_calls`, or another reason of the server.
 
     Args:
         calls: Whether the reply holds tool calls.
@@ -110,7 +111,9 @@ def _json(text: str) -> object:
 
 
 def tool_calls_of(message: Mapping[str, Any], names: Names) -> list[dict[str, Any]]:
-    """Return the tool calls of a whole message in OpenAI's form, each with an id, a type, a name and text arguments.
+    """Return the tool calls of a whole message in OpenAI's form.
+
+    Each has an id, a type, a name and arguments as text.
 
     Raises:
         ValueError: A tool call has no usable form.
@@ -158,7 +161,7 @@ def text_elsewhere(message: Mapping[str, Any]) -> str:
 
 
 def counts_of(usage: object) -> dict[str, int]:
-    """Return the counts of tokens that an agent is shown: whole numbers, 0 where the server gives none."""
+    """Return the token counts for the agent: whole numbers, 0 if the server gives none."""
     known = usage if isinstance(usage, dict) else {}
     prompt, completion = (
         count_of(known, f"{part}_tokens") or 0 for part in ("prompt", "completion")
@@ -171,7 +174,7 @@ def counts_of(usage: object) -> dict[str, int]:
 
 
 def count_of(usage: object, name: str) -> int | None:
-    """Return a count of the server's own: only informative, so one that is none is left out rather than refused."""
+    """Return a count of the server, or None if it is invalid: counts are only informative."""
     value = usage.get(name) if isinstance(usage, dict) else None
     return value if type(value) is int and 0 <= value < _COUNT_LIMIT else None
 
@@ -210,7 +213,7 @@ def set_form(completion: dict[str, Any], names: Names) -> None:
 
 
 class StreamedCalls:
-    """Gathers the tool calls of a streamed reply, which servers send whole or in pieces, numbered or not."""
+    """Collect a streamed reply's tool calls, which come whole or in pieces, numbered or not."""
 
     def __init__(self) -> None:
         self._calls: list[dict[str, Any]] = []
@@ -247,7 +250,7 @@ class StreamedCalls:
         return [_tool_call(call, position, names) for position, call in enumerate(self._calls)]
 
     def _call_of(self, part: Mapping[str, Any], function: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the call that a part belongs to: by its number; another id together with a name begins another."""
+        """Return the call of a part, by its number. Another id with a name begins another call."""
         number = part.get("index")
         call_id = name_text(part.get("id"))
         if isinstance(number, int):

@@ -69,7 +69,7 @@ class Relay:
     async def serve(
         self, log: AttemptLog, by: tuple[str, str], request: Request, send: Send
     ) -> None:
-        """Serve one call of a role and its branch: read, forced upstream, its answer recorded and handed back."""
+        """Serve one call of a role and its branch: read, force, forward, record and answer it."""
         call = log.begin(*by)
         outgoing = AgentResponse(send, request.spoken)
         if len(log.calls) > (most := self._settings.calls_at_once):
@@ -110,7 +110,8 @@ class Relay:
                 asked = await request.asked()
                 call.ask(asked)
                 left_s = call.log.left_s
-                # The call's time begins here. Not by the loop's clock: uvloop's stands still while it serves a batch.
+                # The call's time begins here. Use the monotonic clock: uvloop's own clock does not
+                # advance while it serves a batch.
                 limit.reschedule(time.monotonic() + min(limit_s, left_s))
                 watcher = asyncio.create_task(_watch(request, call))
                 await self._call(call, asked, outgoing)
@@ -160,10 +161,10 @@ class Relay:
             pool.release(upstream)
 
     async def _wait_for_rate(self, call: Call, upstream: Upstream, refusal: UpstreamStatus) -> None:
-        """Wait as an upstream asks that limits its rate.
+        """Wait for as long as a rate-limiting upstream requires.
 
         Raises:
-            UpstreamStatus: The attempt's deadline, or the call's limit, is earlier than the end of the wait.
+            UpstreamStatus: The wait would end after the attempt's deadline or the call's limit.
         """
         shortest_s = min(SHORTEST_WAIT_S * 2**call.rate_limits, FIRST_WAIT_S)
         if refusal.told_to_wait_s is None:
@@ -279,7 +280,7 @@ class Relay:
             self._seen.claim(response_id)
 
     def _hide(self, exchange: _Exchange, answer: dict[str, Any]) -> None:
-        """Take out of an answer what the agent did not ask for, whether the gateway did or the upstream adds it."""
+        """Remove fields that the agent did not request, whether gateway or upstream added them."""
         hide(
             answer,
             token_ids=not exchange.request.shows_token_ids,

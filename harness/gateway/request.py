@@ -11,7 +11,7 @@ from harness.gateway.dialects import Spoken
 from harness.gateway.failures import Refusal
 
 MAX_DEPTH = 100
-"""Levels of nesting in a request: orjson reads 1024 and writes 254, so deeper ones could be taken in and never left."""
+"""Most levels of nesting in a request. orjson reads 1024 levels but writes only 254."""
 
 
 class Request:
@@ -68,7 +68,7 @@ class Request:
             raise Refusal("bad_request", f"the body is not JSON: {error}") from error
         if not isinstance(value, dict):
             raise Refusal("bad_request", "the body is not a JSON object")
-        # Counting brackets costs microseconds, and few bodies have so many that they could nest too deep.
+        # Counting brackets costs microseconds, and few bodies have enough to nest too deep.
         if body.count(b"[") + body.count(b"{") > MAX_DEPTH and _deeper(value, MAX_DEPTH):
             raise Refusal("bad_request", f"the body is nested more than {MAX_DEPTH} levels deep")
         return value

@@ -28,7 +28,7 @@ class AgentResponse:
         return bool(self._begun)
 
     def formed(self, raw: bytes, completion: dict[str, Any]) -> tuple[bytes, bool]:
-        """Return a whole answer in the requested form, and whether that form is a stream of events."""
+        """Return a whole answer in the requested form, and whether this is a stream of events."""
         return (raw, False) if self._spoken is None else self._spoken.answered(completion)
 
     async def reply(self, body: bytes, streamed: bool) -> None:

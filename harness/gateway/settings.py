@@ -7,13 +7,13 @@ from dataclasses import dataclass
 MAX_BODY_BYTES = 64 * 2**20
 """Largest request body of any run."""
 SPARE_BODY_BYTES = 2**20
-"""Room in a body for what is not part of the prompt; alone, it is the text of 200,000 tokens and more."""
+"""Bytes of a body for everything but the prompt; they hold the text of over 200,000 tokens."""
 TOKEN_BYTES = 256
-"""Bytes of a body for each token. English text takes about 4, and escapes of JSON several times as many."""
+"""Bytes of a body per token. English text takes about 4, JSON escapes several times as many."""
 
 
 def body_bytes(tokens: int) -> int:
-    """Return the largest request body of a run whose prompts have at most so many tokens."""
+    """Return the largest request body for prompts of at most `tokens` tokens."""
     return min(MAX_BODY_BYTES, SPARE_BODY_BYTES + TOKEN_BYTES * tokens)
 
 
@@ -29,20 +29,21 @@ class GatewaySettings:
         upstream_concurrency: Calls that one upstream may have under way.
         queue_size: Calls that may wait for an upstream; one more is answered 503.
         connect_timeout_s: Time to open a connection to an upstream.
-        call_timeout_s: Time for one call, waiting included. An attempt's own deadline may be earlier.
+        call_timeout_s: Time for one call, including waiting. An attempt's deadline may be earlier.
         retry_after_s: What a 503 tells its caller to wait.
         calls_at_once: Calls that one attempt may have under way; one more is answered 429.
-        max_body_bytes: Largest request body; a run derives it from its `sampling.max_prompt_tokens`.
+        max_body_bytes: Largest request body; runs derive it from `sampling.max_prompt_tokens`.
         header_timeout_s: Time for a request's header, from its first byte.
         body_timeout_s: Time for its body after that.
         idle_timeout_s: Time that a connection may be idle, before its first request or between two.
-        unread_timeout_s: Time for which an agent may read nothing of what waits to be sent to it.
+        unread_timeout_s: Time for which an agent may leave waiting data unread.
         max_header_bytes: Largest request line and headers.
         max_headers: Most headers of a request.
-        max_connections: Most connections from agents and control clients; fewer where there are no file descriptors.
+        max_connections: Most connections from agents and control clients; fewer if file descriptors
+            run out.
         remembered_ids: Response ids kept to refuse one that comes again.
         remembered_attempts: Closed attempts kept to answer late calls with 410.
-        linger_s: How long after its deadline an attempt that nobody closed is kept.
+        linger_s: Time for which an attempt stays open after its deadline.
     """
 
     key: str
@@ -69,5 +70,5 @@ class GatewaySettings:
 
     @property
     def max_calls(self) -> int:
-        """Calls at once: some connections are left for the control routes, and for those that have to be refused."""
+        """Calls at once. The other connections serve the control routes and refusals."""
         return max(1, self.max_connections * 3 // 4)

@@ -41,8 +41,8 @@ class UpstreamClient:
     async def start(self) -> None:
         """Open the connection pool; needs the running loop."""
         self._session = aiohttp.ClientSession(
-            # Shorter than the 5 s after which uvicorn, and so vLLM, closes an idle connection: a request
-            # sent on a connection that is just being closed fails, and it must not be sent twice.
+            # Shorter than the 5 s after which uvicorn, and so vLLM, closes an idle connection: a
+            # request on a closing connection fails, and it must not be sent twice.
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=3.0),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._connect_timeout_s),
             auto_decompress=True,
@@ -59,14 +59,16 @@ class UpstreamClient:
         self._takes.add(_ours(upstream, request))
 
     async def takes_shorter(self, call: Call, upstream: Upstream, request: ForcedRequest) -> bool:
-        """Return whether the upstream answers the request with short messages; if so, it refuses the length."""
+        """Return whether the upstream answers short messages, so that it refuses the length."""
         shorter = {**request.body, "stream": False}
         shorter.pop("stream_options", None)
         shorter["messages"] = [_shortened(message) for message in request.body["messages"]]
         return await self._answers(call, upstream, replace(request, body=shorter))
 
     async def takes_ours(self, call: Call, upstream: Upstream, request: ForcedRequest) -> bool:
-        """Return whether the upstream accepts the run's own parameters; if so, the agent caused a refusal.
+        """Return whether the upstream accepts the run's own parameters.
+
+        If so, the agent caused the refusal.
 
         Probes the upstream once per set of parameters, unless it has answered a call with them.
         """

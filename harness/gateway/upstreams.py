@@ -56,7 +56,7 @@ class UpstreamPool:
     def replace(
         self, upstreams: Iterable[tuple[str, str | None]], model: str, token_ids: bool
     ) -> None:
-        """Set the upstreams. Calls under way end where they are; waiting and new ones use the new set."""
+        """Set the upstreams for waiting and new calls. Calls under way keep their upstream."""
         known = {upstream.base_url: upstream for upstream in self._upstreams}
         fresh = []
         for base_url, api_key in upstreams:

@@ -227,7 +227,7 @@ def _source_hash(module: str) -> str:
 
 
 def _agent_hash(spec: AgentSpec) -> str:
-    """Return the hash of an agent's code: of its package, or of its file and what that imports of its folder."""
+    """Return the hash of an agent's code: its package, or its file and imports of its folder."""
     if not one_file.is_file(spec.target):
         return _source_hash(spec.target.partition(":")[0])
     hashed = hashlib.sha256()

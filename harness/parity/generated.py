@@ -74,7 +74,8 @@ def scenarios(program: str, count: int, seed: int) -> list[Scenario]:
         scenario = of.generate(random, f"generated_{number}")
         if scenario is None:
             raise PluginError(
-                f"program {program!r} generates no scenarios: its module of scenarios has no `generate`"
+                f"program {program!r} generates no scenarios: "
+                "its module of scenarios has no `generate`"
             )
         made.append(scenario)
     return made

@@ -65,7 +65,7 @@ class Recording:
         executed: Tool calls, in order.
         prompt_chars: Characters of all messages sent.
         leaks: Places where the gold's canary turned up; must be empty.
-        swallowed: What the agent did after a call that the server failed; empty where it let the error out.
+        swallowed: What the agent did after a failed call; empty if it raised the error.
     """
 
     scenario: str

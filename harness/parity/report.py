@@ -50,7 +50,8 @@ def certify(agents: Iterable[str], say: Callable[[str], None], *, leave: bool = 
         (name, why), *others = failed.items()
         more = f" (and so do {', '.join(other for other, _ in others)})" if others else ""
         raise UserError(
-            f"{name} fails parity{more}, so a comparison would be refused after all that time: {why[:400]}. "
+            f"{name} fails parity{more}, so a comparison would be refused "
+            f"after all that time: {why[:400]}. "
             f"`harness parity {' '.join(failed)}` shows all; --without-parity starts anyway"
         )
 
@@ -58,7 +59,7 @@ def certify(agents: Iterable[str], say: Callable[[str], None], *, leave: bool = 
 def run_parity(
     names: list[str], scenarios: list[str], say: Any = lambda text: None
 ) -> dict[str, Any]:
-    """Record agents and the references of their programs, compare them, keep certificates, and return the report."""
+    """Record agents and their references, compare them, store certificates, return the report."""
 
     def recorded(name: str) -> list[Recording] | PluginError:
         began = time.monotonic()
@@ -111,7 +112,7 @@ def run_parity(
 
 
 def play_generated(report: dict[str, Any], count: int, seed: int, say: Any) -> None:
-    """Play generated scenarios with the report's strict agents and add what was found to their rows."""
+    """Play generated scenarios with the report's strict agents and add the results to its rows."""
     for name, row in report["agents"].items():
         if not row["strict"] or "error" in row:
             continue

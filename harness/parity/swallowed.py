@@ -10,10 +10,10 @@ LET_OUT = "let errors out"
 
 
 def swallowed_error(attempt: Attempt) -> str:
-    """Return what an agent did after a call that the model server failed; empty where the error ended the attempt.
+    """Return what an agent did after a failed call; empty if the error ended the attempt.
 
-    An agent may send such a call again, though the host repeats failed attempts, or work on with the error's text as
-    if it were a reply.
+    An agent may repeat such a call, although the host repeats failed attempts, or treat the error's
+    text as a reply.
     """
     failed = [failure for failure in attempt.failures if _of_the_server(failure)]
     for failure in sorted(failed, key=lambda one: one.index):
@@ -33,7 +33,7 @@ def swallowed_error(attempt: Attempt) -> str:
 
 
 def _of_the_server(failure: CallFailure) -> bool:
-    """Return whether the server failed the call; 400 and its like are the agent's doing, and errors all the same."""
+    """Return whether the server failed the call; the agent causes 400 and similar statuses."""
     return failure.cause == "policy_server" or failure.code in (
         "upstream_status",
         "prompt_too_long",

@@ -125,7 +125,8 @@ def environment(name: str) -> Environment:
     if not isinstance(made, Environment):
         kind = type(made).__name__
         raise PluginError(
-            f"environment {name!r}: {spec.target} must be one: write `class {kind}(harness.Environment)`"
+            f"environment {name!r}: {spec.target} must be one: "
+            f"write `class {kind}(harness.Environment)`"
         )
     return made
 
@@ -142,7 +143,8 @@ def check_fit(agent: str, task_set: str) -> None:
     usable = {one.name: _usable_program(one.name) for one in registry().specs("agent")}
     agents = [name for name, of in usable.items() if of is not None and of.environment in ("", has)]
     raise ConfigError(
-        f"agent: {agent!r} is an agent for the environment {needs!r}, the task set {task_set!r} is about {has!r}. "
+        f"agent: {agent!r} is an agent for the environment {needs!r}, "
+        f"the task set {task_set!r} is about {has!r}. "
         f"Agents for it: {', '.join(agents) or 'none installed'}"
     )
 
@@ -216,7 +218,8 @@ def reward_of(config: Config) -> RewardSpec:
         return spec
     if not spec.ranged:
         raise ConfigError(
-            f"reward.range: {spec.name} gives {spec.low:g} to {spec.high:g} with all tasks: leave it out, or set null"
+            f"reward.range: {spec.name} gives {spec.low:g} to {spec.high:g} with all tasks: "
+            "leave it out, or set null"
         )
     return replace(spec, low=config.reward.range[0], high=config.reward.range[1])
 
@@ -249,8 +252,10 @@ def reward_version(spec: RewardSpec) -> str:
         )
     if not inspect.iscoroutinefunction(getattr(target, "score", None)):
         raise PluginError(
-            f"reward {spec.name!r} must have `async def score(self, task, attempt)`, but {spec.target} has none. "
-            "Write async before def, and hand what blocks to a thread: await asyncio.to_thread(function, ...)"
+            f"reward {spec.name!r} must have `async def score(self, task, attempt)`, "
+            f"but {spec.target} has none. "
+            "Write async before def, and hand what blocks to a thread: "
+            "await asyncio.to_thread(function, ...)"
         )
     return version
 
@@ -289,7 +294,8 @@ def make(spec: Spec, options: Mapping[str, object], section: str) -> Any:
             raise  # no option caused the error
         given = ", ".join(f"{name}={value!r}" for name, value in options.items())
         raise ConfigError(
-            f"{section}: {spec.name!r} cannot be made with {given} ({type(error).__name__}: {error}). "
+            f"{section}: {spec.name!r} cannot be made with {given} "
+            f"({type(error).__name__}: {error}). "
             f"Correct or leave out one of them"
         ) from error
 

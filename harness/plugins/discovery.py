@@ -102,7 +102,8 @@ class Registry:
         api = getattr(module, "HARNESS_API", None)
         if api != HARNESS_API:
             raise PluginError(
-                f"was written for harness API {api}, this is API {HARNESS_API}. Install a matching release of both"
+                f"was written for harness API {api}, this is API {HARNESS_API}. "
+                "Install a matching release of both"
             )
         taken = name if self._manager.has_plugin(name) else self._manager.get_name(module)
         if taken is not None:
@@ -154,7 +155,8 @@ class Registry:
                     owner = self._owners.get((kind, spec.name))
                     if owner is not None:
                         raise PluginError(
-                            f"offers {kind} {spec.name!r}, which plugin {owner!r} already offers. Uninstall one of them"
+                            f"offers {kind} {spec.name!r}, which plugin {owner!r} already offers. "
+                            "Uninstall one of them"
                         )
                     offers[(kind, spec.name)] = spec
         return [(kind, spec) for (kind, _), spec in offers.items()]
@@ -164,7 +166,7 @@ class Registry:
         return [spec for _, spec in sorted(self._kinds[kind].items())]
 
     def owner(self, kind: str, name: str) -> str:
-        """Name of the plugin that offers a part; of an agent in a file, the name of the file's own environment."""
+        """Name of the plugin that offers a part; for an agent in a file, its environment's name."""
         if kind == "agent":
             name = self._name_of(name)
         return self._owners[(kind, name)]
@@ -233,7 +235,8 @@ def _returned(hook: str, function: Callable[..., object], of: type[Spec]) -> lis
     for spec in specs:
         if not isinstance(spec, of):
             raise PluginError(
-                f"failed: {wanted}, but returned one with {type(spec).__name__} {reprlib.repr(spec)}"
+                f"failed: {wanted}, "
+                f"but returned one with {type(spec).__name__} {reprlib.repr(spec)}"
             )
         if fault := _fault(spec):
             raise PluginError(f"failed: {wanted}, but {fault}")
@@ -265,9 +268,15 @@ def _fault_of_its_kind(spec: Spec) -> str | None:
         all(isinstance(end, int | float) for end in (spec.low, spec.high))
         and -math.inf < spec.low < spec.high < math.inf
     ):
-        return f"the range of {spec.name!r} is {spec.low!r} to {spec.high!r}, not from a number to a greater one"
+        return (
+            f"the range of {spec.name!r} is {spec.low!r} to {spec.high!r}, "
+            "not from a number to a greater one"
+        )
     if isinstance(spec, TrainerSpec) and (unknown := set(spec.devices) - set(DEVICES)):
-        return f"devices of {spec.name!r} has {', '.join(map(repr, sorted(unknown)))}. Use some of: {', '.join(DEVICES)}"
+        return (
+            f"devices of {spec.name!r} has {', '.join(map(repr, sorted(unknown)))}. "
+            f"Use some of: {', '.join(DEVICES)}"
+        )
     if isinstance(spec, TaskSetSpec) and spec.eval_split not in ("", *spec.splits):
         return f"eval_split of {spec.name!r} is {spec.eval_split!r}, which is none of its splits"
     if isinstance(spec, TaskSetSpec) and not (
@@ -280,7 +289,10 @@ def _fault_of_its_kind(spec: Spec) -> str | None:
             isinstance(one, tuple) and len(one) == 2 and one[0] in DEVICES for one in spec.presets
         )
     ):
-        return f"presets of {spec.name!r} is {spec.presets!r}, not a tuple of pairs of device and preset"
+        return (
+            f"presets of {spec.name!r} is {spec.presets!r}, "
+            "not a tuple of pairs of device and preset"
+        )
     for kind, field in ((AgentSpec, "program"), (TaskSetSpec, "environment")):
         if isinstance(spec, kind) and not getattr(spec, field):
             return f"{spec.name!r} names no {field}; `harness plugins` lists those installed"

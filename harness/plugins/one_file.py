@@ -1,7 +1,7 @@
-"""Agents in one file: `./my_agent.py:MyAgent` names a class that needs no package and no entry point.
+"""Agents in one file: `./my_agent.py:MyAgent` names a class without package or entry point.
 
-What a specification states is read from the file's syntax. Nothing is imported before a runner loads the agent, so
-that a command and a trainer stay free of the agent's framework.
+Specifications are read from the file's syntax. Nothing is imported before a runner loads the agent,
+so that commands and trainers never import the agent's framework.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from harness.hookspecs import AgentSpec
 from harness.wording import agent_label
 
 ADAPTERS = "harness.adapters"
-"""Group of entry points: functions that take the class or object of a file and return an agent's class, or None."""
+"""Entry point group of functions that make an agent's class of a file's object, or None."""
 _REFERENCE = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_]\w*)(?:@(?P<program>[A-Za-z_]\w*))?")
 _STATED = ("roles", "program", "strict", "frameworks")
 """Attributes of the class that its specification takes; each is a literal."""
@@ -36,13 +36,14 @@ def is_file(agent: str) -> bool:
 
 
 def spec_of(reference: str) -> AgentSpec:
-    """Return the specification of `FILE.py:NAME` or `FILE.py:NAME@PROGRAM`, with the absolute path as its name.
+    """Return the specification of `FILE.py:NAME[@PROGRAM]`, named by its absolute path.
 
-    The class states `program`, and may state `roles`, `strict` and `frameworks`. A class without `solve` is another
-    library's agent: it is not strict, and `@PROGRAM` states its program where the file is to stay as it is.
+    The class states `program`, and may state `roles`, `strict` and `frameworks`. A class without
+    `solve` is another library's agent: it is not strict, and `@PROGRAM` can state its program
+    without a change to the file.
 
     Raises:
-        PluginError: There is no such file or name in it, the file is no Python, or an attribute does not fit.
+        PluginError: The file or name does not exist, is no Python, or an attribute is invalid.
     """
     file, name, program = _parts(reference)
     tree = _syntax(file)
@@ -75,14 +76,14 @@ def spec_of(reference: str) -> AgentSpec:
 
 
 def owner_of(spec: AgentSpec) -> str:
-    """Return the name of the environment that `harness plugins sync` makes for a file: its stem and its place."""
+    """Return the name of the environment of a file: its stem and a hash of its place."""
     file, _, _ = _parts(spec.target)
     place = hashlib.sha256(str(file).encode()).hexdigest()[:8]
     return f"{file.stem}-{place}"
 
 
 def load(spec: AgentSpec) -> Callable[[], Any]:
-    """Import the file of a specification, its folder importable as Python does for scripts, and return the agent's class.
+    """Import a specification's file, with its folder importable as for scripts; return the class.
 
     Raises:
         PluginError: The name is no class with `solve`, and no installed plugin adapts what it is.
@@ -98,7 +99,7 @@ def load(spec: AgentSpec) -> Callable[[], Any]:
 
 
 def sources(target: str) -> list[tuple[str, Path]]:
-    """Return the files that decide what an agent does: its own, and what it imports of its folder, by relative name."""
+    """Return the files that decide an agent's behavior, its own and local imports, by name."""
     file, _, _ = _parts(target)
     folder = file.parent
     found: dict[str, Path] = {}
@@ -135,7 +136,7 @@ def _syntax(file: Path) -> ast.Module:
 
 
 def _stated(tree: ast.Module, name: str, reference: str) -> dict[str, Any]:
-    """Return the literal attributes of a class and of its bases in the file, and under `solve` whether it has one."""
+    """Return literal attributes of a class and its bases in the file, and whether it has `solve`."""
     definitions = _definitions(tree)
     if name not in definitions:
         classes = [one for one, node in definitions.items() if isinstance(node, ast.ClassDef)]
@@ -244,6 +245,8 @@ def _adapted(found: object, spec: AgentSpec) -> Callable[[], Any]:
         if adapted is not None:
             return adapted
     raise PluginError(
-        f"agent {agent_label(spec.name)!r} has no `async def solve(self, problem, toolbox)`, and no installed plugin "
-        f"runs a {type(found).__name__} without one. Write it, or install the plugin (harness-lit-agents for a LitAgent)"
+        f"agent {agent_label(spec.name)!r} has no `async def solve(self, problem, toolbox)`, "
+        "and no installed plugin "
+        f"runs a {type(found).__name__} without one. Write it, or install the plugin "
+        "(harness-lit-agents for a LitAgent)"
     )

@@ -67,7 +67,8 @@ def fetched(policy: PolicyConfig) -> str:
         return _whole(_downloaded(found, policy.revision))
     if policy.revision is not None:
         raise ConfigError(
-            f"policy.revision: {policy.path} is no id on Hugging Face, and has no {policy.revision!r}"
+            f"policy.revision: {policy.path} is no id on Hugging Face, "
+            f"and has no {policy.revision!r}"
         )
     return _whole(found)
 
@@ -101,11 +102,13 @@ def _downloaded(name: str, revision: str | None) -> str:
         ) from error
     except errors.GatedRepoError as error:
         raise ConfigError(
-            f"policy.path: {name} is gated. Accept its terms on https://huggingface.co/{name}, then set HF_TOKEN"
+            f"policy.path: {name} is gated. Accept its terms on https://huggingface.co/{name}, "
+            "then set HF_TOKEN"
         ) from error
     except (errors.RepositoryNotFoundError, errors.HFValidationError) as error:
         raise ConfigError(
-            f"policy.path: {name!r} is neither a folder nor one of {', '.join(by_name())}, and huggingface.co has none "
+            f"policy.path: {name!r} is neither a folder nor one of {', '.join(by_name())}, "
+            "and huggingface.co has none "
             f"of that name that HF_TOKEN may see{nearest(name, by_name())}"
         ) from error
     except (
@@ -120,8 +123,10 @@ def _downloaded(name: str, revision: str | None) -> str:
             return get(local_files_only=True)
         said = str(error.__cause__ or error).partition("\n")[0]
         raise EnvironmentProblem(
-            f"policy.path: {name} is not in this machine's cache{f' at {revision}' if revision else ''}, and "
-            f"huggingface.co does not answer ({said}). Download it where there is a network, and name its folder"
+            f"policy.path: {name} is not in this machine's cache"
+            f"{f' at {revision}' if revision else ''}, and "
+            f"huggingface.co does not answer ({said}). "
+            "Download it where there is a network, and name its folder"
             f"{nearest(name, by_name()) or '. Known by name: ' + ', '.join(by_name())}"
         ) from error
 
@@ -162,7 +167,7 @@ _QWEN_CODER = re.compile(r"qwen[-_.]?2[._]5[-_.]?coder", re.IGNORECASE)
 
 
 def _names_of(model: str) -> Iterator[str]:
-    """Yield what a policy is called: its id, or the names that its folder, its manifest and its run give it."""
+    """Yield a policy's names: its id, or those of its folder, its manifest and its run."""
     folder = Path(model)
     if not folder.is_dir():
         yield model

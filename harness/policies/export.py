@@ -22,14 +22,15 @@ def checkpoint_dir(folder: RunFolder, step: int | None = None) -> tuple[int, Pat
         step = max(there)
     if step not in there:
         raise UserError(
-            f"{folder.path} has no checkpoint of step {step}; it has {', '.join(map(str, sorted(there)))} "
+            f"{folder.path} has no checkpoint of step {step}; "
+            f"it has {', '.join(map(str, sorted(there)))} "
             "(train.save_every and train.keep_checkpoints say which are made and how many stay)"
         )
     return step, there[step]
 
 
 def checkpoint_model(folder: RunFolder, step: int | None = None) -> Path:
-    """Return a checkpoint as a Hugging Face folder, created on first use in the checkpoint's folder."""
+    """Return a checkpoint as a Hugging Face folder, created in its folder on first use."""
     _, checkpoint = checkpoint_dir(folder, step)
     target = (
         checkpoint / "hf" if checkpoint.is_dir() else checkpoint.with_name(f"{checkpoint.stem}-hf")

@@ -49,19 +49,23 @@ def check(config: Config, trained: Collection[str] = ()) -> None:
     for name, role in config.roles.items():
         if name not in known:
             raise ConfigError(
-                f"roles.{name}: {program_of(config.agent)} has no role of that name{nearest(name, known, '.')} "
+                f"roles.{name}: {program_of(config.agent)} "
+                f"has no role of that name{nearest(name, known, '.')} "
                 f"Roles: {', '.join(known)}"
             )
         if name in trained:
             raise ConfigError(
-                f"roles.{name}: agent_match {trained_by(config.agent, config.agent_match)!r} trains this role, and its "
-                f"tokens would be another model's. Take an agent_match that does not find it, or leave roles.{name} out"
+                f"roles.{name}: agent_match {trained_by(config.agent, config.agent_match)!r} "
+                "trains this role, and its "
+                f"tokens would be another model's. "
+                f"Take an agent_match that does not find it, or leave roles.{name} out"
             )
         if role.endpoint is not None:
             _endpoint(name, role)
         elif device != "cpu":
             raise ConfigError(
-                f"roles.{name}.policy: on {device} the run's own policy has the device to itself. Serve {role.policy} "
+                f"roles.{name}.policy: on {device} the run's own policy has the device to itself. "
+                f"Serve {role.policy} "
                 f"elsewhere (`harness serve`), and name roles.{name}.endpoint and model instead"
             )
 
@@ -130,7 +134,8 @@ def _endpoint(name: str, role: RoleConfig) -> Endpoint:
         raise ConfigError(f"roles.{name}.{error}") from error
     if (parts := urlsplit(url)).username or parts.password:
         raise ConfigError(
-            f"roles.{name}.endpoint holds a user or password, which a record would show. Put the key into an "
+            f"roles.{name}.endpoint holds a user or password, "
+            "which a record would show. Put the key into an "
             f"environment variable and its name into roles.{name}.api_key_env"
         )
     key = key_in(role.api_key_env, f"roles.{name}.api_key_env")

@@ -20,7 +20,8 @@ class Engine:
 
     Attributes:
         parser: vLLM's name of the form of tool calls, where requests offer tools.
-        batch_invariant: Compute each reply independently of the other calls in its batch (vLLM on CUDA devices).
+        batch_invariant: Compute each reply independently of the other calls in its batch (vLLM on
+            CUDA devices).
     """
 
     parser: str = ""
@@ -45,7 +46,7 @@ class Server(Protocol):
         name: str = "",
         key: str = "",
     ) -> AbstractContextManager[str]:
-        """The base URL of an OpenAI-compatible endpoint of this machine, ending in `/v1`, that reports token ids.
+        """Serve a policy and yield its base URL: OpenAI-compatible, ends in `/v1`, has token ids.
 
         It ends with the block, and with this process however that ends. Use it in the main thread.
 

@@ -1,4 +1,4 @@
-"""Files of weights, looked at before a library loads them: whole, and no larger in memory than on the disk."""
+"""Check weight files before loading: complete, and no larger in memory than on the disk."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ KINDS = (".safetensors", ".bin", ".pt")
 
 
 def damage(file: Path, *, every_byte: bool = False) -> str:
-    """What is wrong with a file of weights; empty where nothing is seen.
+    """Return the problem of a weight file; empty if none is detected.
 
-    torch writes zip archives in which nothing is compressed. A `.bin` may be something else; then it passes.
+    torch writes uncompressed zip archives. A `.bin` file of another format passes.
 
     Args:
-        every_byte: Hold an archive against its checksums too, about a second for each GiB. torch does not.
+        every_byte: Also verify an archive's checksums, about a second per GiB. torch does not.
     """
     try:
         if file.suffix == ".safetensors":
@@ -27,7 +27,10 @@ def damage(file: Path, *, every_byte: bool = False) -> str:
         with zipfile.ZipFile(file) as archive:
             unpacked = sum(entry.file_size for entry in archive.infolist())
             if unpacked > size:
-                return f"it unpacks from {size / 2**20:,.1f} MiB to {unpacked / 2**20:,.1f}, and torch compresses nothing"
+                return (
+                    f"it unpacks from {size / 2**20:,.1f} MiB to {unpacked / 2**20:,.1f}, "
+                    "and torch compresses nothing"
+                )
             bad = archive.testzip() if every_byte else None
             return f"{bad} in it is not what was written" if bad else ""
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError):

@@ -23,7 +23,8 @@ def told(settings: Settings | None, **options: Any) -> list[Setting]:
     given: Iterable[object] = settings.items() if isinstance(settings, Mapping) else settings or ()
     if isinstance(settings, str):
         raise UserError(
-            f"settings is a mapping or a list, got {settings!r}. Example: settings={{'train.steps': 20}}"
+            f"settings is a mapping or a list, got {settings!r}. "
+            f"Example: settings={{'train.steps': 20}}"
         )
     return [*((key, plain(value)) for key, value in named.items()), *map(_pair, given)]
 
@@ -68,7 +69,8 @@ def named_store(store: str | None) -> str | None:
     host, port = os.environ.get("AGL_SERVER_HOST"), os.environ.get("AGL_SERVER_PORT")
     if not host and not port:
         raise UserError(
-            "AGL_MANAGED_STORE=0, and nothing says where the store is: give --store URL, or set AGL_SERVER_HOST"
+            "AGL_MANAGED_STORE=0, and nothing says where the store is: "
+            "give --store URL, or set AGL_SERVER_HOST"
         )
     return f"http://{host or 'localhost'}:{port or 4747}"
 
@@ -86,8 +88,8 @@ def named_endpoint(
 ) -> tuple[str, str, str | None]:
     """Return URL, model and key of an endpoint that answers.
 
-    Options name them, else `OPENAI_BASE_URL` (or `OPENAI_API_BASE`) and `MODEL` do. Without a model, the first that
-    the endpoint lists.
+    Options name them, else `OPENAI_BASE_URL` (or `OPENAI_API_BASE`) and `MODEL` do. The default
+    model is the first that the endpoint lists.
 
     Raises:
         UserError: Neither names an endpoint, or the endpoint cannot answer; see `checked_endpoint`.
@@ -98,7 +100,8 @@ def named_endpoint(
     url, key = endpoint or environment_endpoint(), os.environ.get(api_key_env)
     if not url:
         raise UserError(
-            "no endpoint: give --endpoint URL, or set OPENAI_BASE_URL; --model takes a policy or a run to serve here"
+            "no endpoint: give --endpoint URL, or set OPENAI_BASE_URL; "
+            "--model takes a policy or a run to serve here"
         )
     url = checked_url(url)
     model = model or (os.environ.get("MODEL") if endpoint is None else None)

@@ -63,10 +63,10 @@ def evaluate(
     runs_dir: PathLike = "runs",
     progress: bool = True,
 ) -> LoadedRun:
-    """Measure accuracy, as `harness eval` does: of a run's checkpoint, of a policy served here, or of any endpoint.
+    """Measure accuracy, as `harness eval` does: of a checkpoint, a local policy or an endpoint.
 
     Args:
-        run: A run, whose newest checkpoint is measured.
+        run: A run; its newest checkpoint is measured.
         agent: By default the run's.
         endpoint: An OpenAI-compatible URL ending in /v1; `OPENAI_BASE_URL` if nothing is named.
         model: The endpoint's model name, or a policy to serve here.
@@ -74,7 +74,7 @@ def evaluate(
         step: A checkpoint other than the newest.
         task: The task set.
         split: By default that of validation, or what the task set names.
-        read_reserved: Read a split that is reserved for the end; the reading is recorded next to the runs.
+        read_reserved: Read a split that is reserved for the end; recorded next to the runs.
         limit: Only so many tasks, a fixed sample.
         samples: Rollouts of a task, for pass@k and what they agree on.
         temperature: 0, the default, is greedy.
@@ -82,7 +82,8 @@ def evaluate(
         without_parity: Make no parity certificate that a strict agent lacks, and start.
         preset: A preset of `harness config list`.
         config: A YAML file.
-        settings: Dotted keys with values, `{"max_turns": 1}`, or texts `key=value`; options count over them.
+        settings: Dotted keys with values, `{"max_turns": 1}`, or texts `key=value`; options
+            override them.
         runs_dir: Where the evaluation's folder is made.
         progress: Whether to show on stderr how far it is.
 
@@ -90,7 +91,7 @@ def evaluate(
         The evaluation, a run too; its `result` has accuracy, interval and counts.
 
     Raises:
-        UserError: What is asked for cannot be done; nothing was started.
+        UserError: The request cannot be carried out; nothing was started.
         RunFailed: Too large a share of the rollouts brought no result, or the workers keep dying.
         KeyboardInterrupt: It was interrupted.
     """
@@ -122,7 +123,8 @@ def measure_agents(
     if len(agents) < 2 or len(set(agents)) < len(agents):
         named = ",".join(agents) or "none"
         raise UserError(
-            f"--agents takes two agents or more, each once, for example reference_sql,crewai_sql; got {named}"
+            f"--agents takes two agents or more, each once, "
+            f"for example reference_sql,crewai_sql; got {named}"
         )
     # All are checked before the first is measured.
     asked = [Wanted(agent=agent, without_parity=True, **options).asked() for agent in agents]
@@ -206,7 +208,8 @@ class Wanted:
             raise UserError(f"--step {self.step} is of a run's checkpoints, and no run is named")
         if not (self._served or self.endpoint or environment_endpoint()):
             raise UserError(
-                "nothing to measure: give a run folder, --endpoint URL --model NAME (or set OPENAI_BASE_URL), "
+                "nothing to measure: give a run folder, --endpoint URL --model NAME "
+                "(or set OPENAI_BASE_URL), "
                 "or --model POLICY"
             )
         preset = self.preset
@@ -307,7 +310,7 @@ class Evaluation:
         return LoadedRun.read(folder)
 
     def _unseen_program(self) -> str:
-        """Return a remark where the policy was trained with another program than the one it is measured in."""
+        """Return a remark if the policy was trained with another program than this one."""
         from harness.plugins import program_of
 
         if self.trained is None:
@@ -317,13 +320,14 @@ class Evaluation:
         if before in (None, program):
             return ""
         return (
-            f"{self.config.agent} runs the program {program!r}. The policy was trained in {before!r} and never saw "
+            f"{self.config.agent} runs the program {program!r}. "
+            f"The policy was trained in {before!r} and never saw "
             f"prompts of {program!r}, so a low figure says nothing about the agent. "
             f"An agent of {before!r}: --agent {record['agent']}"
         )
 
     def _certify(self, console: Console) -> None:
-        """Make the certificate that a comparison will ask for, once all else is known to be there."""
+        """Make the certificate that a comparison requires, after all other checks."""
         from harness.parity.report import certify
 
         certify([self.config.agent], console.print, leave=self.without_parity)

@@ -42,7 +42,7 @@ def interrupt(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Treat SIGTERM and SIGHUP like Ctrl-C in the block, so that children end and files are complete.
+    """Treat SIGTERM and SIGHUP like Ctrl-C, so that children end and files are complete.
 
     Only the main thread can be interrupted. `nohup` still holds.
     """

@@ -152,7 +152,9 @@ def _of_training(folder: RunFolder, record: Mapping[str, Any]) -> Iterator[str]:
         first, last = (
             mean(result[f"val_accuracy_{when}"], graded) for when in ("initial", "final")
         )
-        yield f"validation {measured(graded)} {first} -> {last}   (by step: {curve}){spoilt(result)}"
+        yield (
+            f"validation {measured(graded)} {first} -> {last}   (by step: {curve}){spoilt(result)}"
+        )
     if result.get("agent_failed"):
         yield f"of the last validation {failed_itself(result, graded)}"
     for remark in remarks_on(result):
@@ -167,11 +169,13 @@ def _of_training(folder: RunFolder, record: Mapping[str, Any]) -> Iterator[str]:
     if result["rollout_probs_diff_max"] is not None:
         yield (
             "rollout against trainer, largest probability difference: "
-            f"{result['rollout_probs_diff_max']:.1e} (below 0.01 is normal on a CPU, below 0.15 in bf16)"
+            f"{result['rollout_probs_diff_max']:.1e} "
+            "(below 0.01 is normal on a CPU, below 0.15 in bf16)"
         )
     if record.get("parity") is None and not is_reference(agent) and agent_spec(agent).strict:
         yield (
-            f"no parity certificate: `harness parity {agent}` makes one, for this run too; without it "
+            f"no parity certificate: `harness parity {agent}` "
+            "makes one, for this run too; without it "
             "`harness compare` cannot compare the run with another agent's"
         )
     yield f"{folder.path}   (next: harness report {folder.path}, harness eval {folder.path})"
@@ -187,7 +191,8 @@ def ways_out(record: Mapping[str, Any]) -> str:
     if ", the highest" in record["result"]["no_signal"]:
         return f"harder questions, or {more}"
     larger = (
-        f"a policy that knows more (`harness policy fetch {OWN_QUESTIONS}`, then --model {OWN_QUESTIONS}; "
+        f"a policy that knows more (`harness policy fetch {OWN_QUESTIONS}`, "
+        f"then --model {OWN_QUESTIONS}; "
         "training it needs a GPU, measuring it does not)"
     )
     return f"{larger}, another --preset, easier questions, or {more}"
@@ -206,7 +211,8 @@ def _of_evaluation(folder: RunFolder, record: Mapping[str, Any]) -> Iterator[str
     )
     yield (
         f"{record['agent']}: {name} {mean(result['accuracy'], graded)} "
-        f"(95 % interval {mean(low, graded)} to {mean(high, graded)}) on {result['scored']} scored of "
+        f"(95 % interval {mean(low, graded)} to {mean(high, graded)}) "
+        f"on {result['scored']} scored of "
         f"{asked}, {duration(result['wall_s'])}{spoilt(result)}"
     )
     if said := answered_by(record.get("roles", {})):
@@ -221,7 +227,10 @@ def _of_evaluation(folder: RunFolder, record: Mapping[str, Any]) -> Iterator[str
     if len(levels) > 1:
         yield f"by difficulty: {', '.join(told)}"
     if result["empty_golds"]:
-        yield f"{result['empty_golds']} of the golds return no row: an empty answer to them proves little"
+        yield (
+            f"{result['empty_golds']} of the golds return no row: "
+            "an empty answer to them proves little"
+        )
     if result["agent_failed"]:
         yield failed_itself(result, graded)
     unread_in, offered_in = result["unread_calls"], result.get("calls_with_tools", 0)
@@ -237,7 +246,8 @@ def _of_evaluation(folder: RunFolder, record: Mapping[str, Any]) -> Iterator[str
         rest = ", ".join(f"{name} {count}" for name, count in ended if name not in AGENT_OUTCOMES)
         low, high = result["bounds"]
         yield (
-            f"{result['unscored']} unscored ({rest}): {name} is {mean(low, graded)} to {mean(high, graded)}, "
+            f"{result['unscored']} unscored ({rest}): "
+            f"{name} is {mean(low, graded)} to {mean(high, graded)}, "
             f"all {'lowest to highest' if graded else 'wrong to right'}"
         )
     if reading := record.get("reading"):
@@ -247,7 +257,8 @@ def _of_evaluation(folder: RunFolder, record: Mapping[str, Any]) -> Iterator[str
             else "the first one"
         )
         yield (
-            f"{reading['split']!r} is for one reading at the end; of {reading['agent']} with this policy this is "
+            f"{reading['split']!r} is for one reading at the end; "
+            f"of {reading['agent']} with this policy this is "
             f"{before} ({folder.path.parent / FILE})"
         )
     yield str(folder.path)

@@ -65,7 +65,8 @@ def train(
         agent: The agent to train, for example `langgraph_sql`.
         preset: A preset of `harness config list`.
         config: A YAML file, for example a run's `config.yaml`.
-        settings: Dotted keys with values, `{"train.steps": 20}`, or texts `key=value`; they count over all options
+        settings: Dotted keys with values, `{"train.steps": 20}`, or texts `key=value`; they
+            override all options
             but `agent`, `agent_match`, `seed` and `steps`.
         task: The task set.
         model: The policy: bundled, a folder, or a Hugging Face id.
@@ -86,9 +87,9 @@ def train(
         The run.
 
     Raises:
-        UserError: What is asked for cannot be done; nothing was started.
+        UserError: The request cannot be carried out; nothing was started.
         RunFailed: The run ended early for a reason that the message names; it can be resumed.
-        KeyboardInterrupt: It was interrupted; the message names how it goes on.
+        KeyboardInterrupt: It was interrupted; the message names the command that resumes it.
     """
     given = without(locals(), "progress", "on_progress")
     return (
@@ -166,7 +167,8 @@ class Wanted:
         kind, result = before["kind"], before["result"]
         if kind != "train":
             raise UserError(
-                f"{resume} is of kind {kind!r}, not a training: start it again with `harness {kind}`"
+                f"{resume} is of kind {kind!r}, not a training: "
+                f"start it again with `harness {kind}`"
             )
         settings = told(self.settings, rollout__store=store)
         named = (self.agent, self.preset, self.config, self.task, self.model, self.n_runners)
@@ -176,7 +178,8 @@ class Wanted:
             or self.ci_fast
         ):
             raise UserError(
-                f"--resume takes the run's own configuration; only --set of {', '.join(RESUMABLE)} may change it"
+                f"--resume takes the run's own configuration; "
+                f"only --set of {', '.join(RESUMABLE)} may change it"
             )
         resolved = load_config(None, folder.path / "config.yaml", settings)
         if self.steps is not None:
@@ -195,12 +198,12 @@ class Wanted:
 
 @dataclass
 class Training:
-    """What was asked for, checked.
+    """A checked request for a training.
 
     Attributes:
-        before: The run that goes on.
-        finished: That there is nothing left to do, in a sentence; empty where there is.
-        without_parity: Whether a certificate that a new run's agent lacks is not made.
+        before: The run to resume.
+        finished: A sentence that says that no work is left; empty if there is some.
+        without_parity: Whether to start without the certificate that a new run's agent lacks.
     """
 
     config: Config
@@ -300,7 +303,10 @@ def say_what_is_awaited(console: Console, config: Config, folder: RunFolder) -> 
 def _advice(config: Config) -> str:
     """Return advice for a training that learns nothing."""
     if config.policy.path == "pocket-sql" and config.task.name != "pocket":
-        return f", or another policy.path: pocket-sql speaks only the task set pocket, not {config.task.name}"
+        return (
+            f", or another policy.path: "
+            f"pocket-sql speaks only the task set pocket, not {config.task.name}"
+        )
     return ""
 
 

@@ -66,7 +66,10 @@ class RunFolder:
     @classmethod
     def create(cls, root: Path, label: str) -> RunFolder:
         """Create a folder with a name that sorts by time: `20261120-101500-AGENT-a1b2`."""
-        name = f"{time.strftime('%Y%m%d-%H%M%S')}-{re.sub(r'[^A-Za-z0-9_.-]+', '-', label)}-{secrets.token_hex(2)}"
+        name = (
+            f"{time.strftime('%Y%m%d-%H%M%S')}-"
+            f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', label)}-{secrets.token_hex(2)}"
+        )
         folder = cls(root.absolute() / name)
         try:
             folder.logs.mkdir(parents=True)
@@ -84,7 +87,8 @@ class RunFolder:
         folder = cls(path.absolute())
         if not (folder.path / "run.json").is_file():
             raise UserError(
-                f"{path} is not a run folder: it has no run.json. `harness runs list` shows those found"
+                f"{path} is not a run folder: it has no run.json. "
+                "`harness runs list` shows those found"
             )
         return folder
 
@@ -98,7 +102,8 @@ class RunFolder:
         data = read_json(path, f"Restore it from a copy, or move {self.path} away")
         if data.get("schema_version") != SCHEMA_VERSION:
             raise UserError(
-                f"{path} has schema version {data.get('schema_version')}, this harness reads {SCHEMA_VERSION}"
+                f"{path} has schema version {data.get('schema_version')}, "
+                f"this harness reads {SCHEMA_VERSION}"
             )
         if name := fault(data, RunRecord):
             raise UserError(
@@ -145,7 +150,8 @@ class RunFolder:
         """
         if (free := self.free_bytes()) < needed:
             raise EnvironmentProblem(
-                f"{self.path} has {free / 2**20:.0f} MiB of disk left and the run needs {needed / 2**20:.0f} MiB at "
+                f"{self.path} has {free / 2**20:.0f} MiB "
+                f"of disk left and the run needs {needed / 2**20:.0f} MiB at "
                 "least: make room, or choose another disk with --runs-dir"
             )
         with self._spare.open("wb") as file:
@@ -163,7 +169,10 @@ class RunFolder:
         """Write the configuration in a form that can be run again."""
         import yaml
 
-        text = "# The resolved configuration of this run; `harness train --config THIS` runs it again.\n"
+        text = (
+            "# The resolved configuration of this run; "
+            "`harness train --config THIS` runs it again.\n"
+        )
         replace_text(
             self.path / "config.yaml",
             text + yaml.safe_dump(config.dump(), sort_keys=False, allow_unicode=True),

@@ -66,7 +66,8 @@ def _read(path: Path, number: int, line: str) -> Reading:
         found = None
     if not isinstance(found, dict) or fault(found, Reading):
         raise UserError(
-            f"{path}, line {number} is no reading of a reserved split: restore the file, or move it away"
+            f"{path}, line {number} is no reading of a reserved split: "
+            "restore the file, or move it away"
         )
     return found  # type: ignore[return-value]
 

@@ -45,12 +45,16 @@ def remarks_on(result: Mapping[str, Any] | None) -> Iterator[str]:
     yield from _on_empty(found)
     if found["rate_limits"]:
         yield (
-            f"a server limited its rate {found['rate_limits']} times, and calls waited {found['rate_limit_s']:g} s for "
+            f"a server limited its rate {found['rate_limits']} times, "
+            f"and calls waited {found['rate_limit_s']:g} s for "
             "it; fewer rollouts at once (rollout.runners, rollout.concurrency) wait less"
         )
     if found["served_models"]:
         named = ", ".join(f"{name} ({count})" for name, count in found["served_models"].items())
-        yield f"answers name several models, by rollouts: {named}. The policy may have changed during the run"
+        yield (
+            f"answers name several models, by rollouts: {named}. "
+            "The policy may have changed during the run"
+        )
 
 
 def _on_empty(found: Replies) -> Iterator[str]:
@@ -62,7 +66,8 @@ def _on_empty(found: Replies) -> Iterator[str]:
     remark = f"{count} {found['replies']} replies were empty"
     if elsewhere:
         remark += (
-            f"; their text was in {elsewhere}. Start the server without a parser of reasoning, turn the model's "
+            f"; their text was in {elsewhere}. "
+            "Start the server without a parser of reasoning, turn the model's "
             "reasoning off, or give it more tokens (sampling.max_response_tokens)"
         )
     yield remark

@@ -66,7 +66,7 @@ class RolloutClient:
                 "the store does not know rollout %s any more: it is enqueued again", rollout_id
             )
         raise RunFailed(
-            f"the store lost a rollout {LOST_TRIES} times: see why it is started anew so often"
+            f"the store lost a rollout {LOST_TRIES} times: see why it is restarted so often"
         )
 
     async def _read(self, rollout_id: str, started: float) -> Attempt | None:

@@ -1,4 +1,4 @@
-"""What each call of a rollout is paid: what the rollout was worth, or the call's own turn, or its role."""
+"""Assign the reward of each call: that of the rollout, of the call's own turn, or of its role."""
 
 from __future__ import annotations
 

@@ -128,7 +128,10 @@ class Culprits:
         return task
 
     def _own_tasks(self, loop: asyncio.AbstractEventLoop | None = None) -> set[asyncio.Task[Any]]:
-        """In place of `asyncio.all_tasks`: in the watched loop those of the rollout that asks, in its own loops all."""
+        """Replace `asyncio.all_tasks`.
+
+        In the watched loop, return the tasks of the calling rollout; in its own loops, all tasks.
+        """
         if (loop or asyncio.get_running_loop()) is not self._loop:
             return self._all_tasks(loop)
         mine = UNDER_WAY.get(None)
@@ -147,7 +150,10 @@ class Culprits:
             )
             one = self._owners.get(task) if task is not None else None
             if one is not None and now > one.ends + LATE_S:
-                told = f"no answer within {one.timeout_s:g} s: the agent kept its worker's event loop from turning"
+                told = (
+                    f"no answer within {one.timeout_s:g} s: "
+                    "the agent kept its worker's event loop from turning"
+                )
                 self._bring_down(one, "timeout", told)
 
     def _bring_down(self, one: UnderWay, outcome: Outcome, detail: str) -> None:

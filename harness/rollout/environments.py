@@ -1,4 +1,4 @@
-"""Plugins with an environment of their own: made by `harness plugins sync`, used by their runners."""
+"""Plugins with an environment of their own, made by `harness plugins sync`, used by runners."""
 
 from __future__ import annotations
 

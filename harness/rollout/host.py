@@ -167,7 +167,7 @@ class _Ended:
     failures: list[CallFailure] = field(default_factory=list)
 
     def name_roles(self, report: Report, roles: Sequence[str]) -> None:
-        """Give calls the roles that the agent reported for their replies; names that are no role of it are left out."""
+        """Give calls the roles that the agent reported for their replies; ignore unknown roles."""
         for position, call in enumerate(self.transitions):
             role = report.roles.get(call.response_id, call.role)
             if role in roles:
@@ -244,7 +244,7 @@ def _judge(request: RolloutRequest, ended: _Ended) -> tuple[Outcome, str]:
 
 
 def _got_over(failure: CallFailure, call: Transition) -> bool:
-    """Return whether an answer followed a failure in the failed branch, or in one that waits for it."""
+    """Return whether an answer followed a failure in its branch, or in one that waits for it."""
     return call.index > failure.index and (not call.branch or call.branch == failure.branch)
 
 
@@ -254,7 +254,11 @@ def _late(
     transitions: list[Transition],
     failures: list[CallFailure],
 ) -> Outcome:
-    """Who used up the time: the endpoint where half of it since the first call went into as few calls as turns take."""
+    """Return who used up the time.
+
+    The endpoint, if half of the time since the first call went into at most as many calls as turns
+    take.
+    """
     waited: list[Transition | CallFailure] = [
         *transitions,
         *(one for one in failures if one.cause != "agent"),

@@ -35,7 +35,7 @@ every 15 s.
 
 @dataclass(frozen=True, slots=True)
 class Invitation:
-    """What a runner needs to know of a run: a file in the run's folder that only its owner can read."""
+    """Data that a runner needs to join a run, in a file that only the run's owner can read."""
 
     run: str
     agent: str
@@ -48,7 +48,7 @@ class Invitation:
     store_key: str = field(default="", repr=False)
 
     def write(self, path: Path) -> None:
-        """Write the invitation to `path`, readable by its owner only because it holds the control key."""
+        """Write the invitation to `path`. Only its owner can read it: it holds the control key."""
         path.unlink(missing_ok=True)
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             json.dump(asdict(self), file)
@@ -65,7 +65,8 @@ class Invitation:
             return cls.of(json.loads(file.read_text(encoding="utf-8")), str(file))
         except OSError as error:
             raise ConfigError(
-                f"no run to join at {file} ({error.strerror}): it is written while services run, and then removed"
+                f"no run to join at {file} ({error.strerror}): "
+                "it is written while services run, and then removed"
             ) from error
         except ValueError as error:
             raise ConfigError(f"{file} is not the join file of a run: {error}") from error
@@ -81,7 +82,8 @@ class Invitation:
         version = data.get("version") if isinstance(data, Mapping) else None
         if version not in (None, harness.__version__):
             raise ConfigError(
-                f"{source} is of harness {version}, this is {harness.__version__}: install that version here"
+                f"{source} is of harness {version}, this is {harness.__version__}: "
+                "install that version here"
             )
         try:
             return cls(**data)

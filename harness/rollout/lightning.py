@@ -24,7 +24,8 @@ class LLMProxy:
 
     def __init__(self, *_: object, **__: object) -> None:
         raise RuntimeError(
-            f"{_PROXY} is not loaded in processes of `harness`: an agent's calls go through the gateway"
+            f"{_PROXY} is not loaded in processes of `harness`: "
+            "an agent's calls go through the gateway"
         )
 
 

@@ -1,8 +1,9 @@
 """Spans of rollouts to an OpenTelemetry collector too, where the standard variables name one.
 
-`OTEL_EXPORTER_OTLP_ENDPOINT` and the other variables of OpenTelemetry's SDK say where, how and with which headers; its
-own exporter sends them, from a thread. A collector that is away costs spans there, and no rollout. An attempt is a
-trace, its calls are the spans below that of the attempt. The exact record is left to agentlightning's store.
+`OTEL_EXPORTER_OTLP_ENDPOINT` and the other variables of OpenTelemetry's SDK set the target, the
+protocol and the headers; its own exporter sends the spans from a thread. An unreachable collector
+costs spans, but no rollout. An attempt is a trace; its calls are child spans of the attempt's.
+The exact record stays in agentlightning's store.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What crosses between agents, tools and records: arguments, texts and states, each made fit to be stored."""
+"""Convert arguments, texts and states to values that records can store."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _storable_in(value: object) -> Any:
 
 
 def storable(text: str) -> str:
-    """Text that can be stored as UTF-8: a lone surrogate, which no encoding has, becomes its escape.
+    """Return text that UTF-8 can store: lone surrogates, which it cannot encode, become escapes.
 
     By `str`'s own method, whatever a subclass makes of it.
     """

@@ -1,4 +1,4 @@
-"""Keeps worker processes alive: starts them, notices the dead and the stuck, hands their rollouts back."""
+"""Keep worker processes alive: start them, detect dead and stuck ones, return their rollouts."""
 
 from __future__ import annotations
 

@@ -31,7 +31,10 @@ def starved(said: str) -> str:
         return ""
     limit, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     most = "" if limit == resource.RLIM_INFINITY else f", here {limit} for all of this user's"
-    return f"no further thread or process can be started: raise the limit (ulimit -u{most}, or the container's)"
+    return (
+        f"no further thread or process can be started: "
+        f"raise the limit (ulimit -u{most}, or the container's)"
+    )
 
 
 def die_with_parent(number: int = signal.SIGKILL) -> None:
@@ -79,7 +82,7 @@ def mark_place() -> int:
 
 
 def carry_mark(mark: str, place: int, room: int) -> None:
-    """Have `marked` find this process by another mark, though the kernel shows the variables that it began with.
+    """Let `marked` find this process by another mark, though the kernel shows the old one.
 
     Raises:
         ValueError: The mark is longer than the one that it was started with.
@@ -112,7 +115,7 @@ def sweep(mark: str, grace_s: float = 3.0) -> int:
 
 @contextlib.contextmanager
 def no_orphans() -> Iterator[None]:
-    """End escaped descendants that were started in the block, with their own environment and session.
+    """End escaped descendants that the block started, with their own environment and session.
 
     On Linux this process becomes the parent of orphaned descendants. Earlier children are spared,
     and so are processes of the same session, which their starters end.
@@ -148,7 +151,10 @@ def _signal(process: psutil.Process, number: int) -> None:
 
 
 def end_group(leader: int) -> None:
-    """Kill what is left of a process group but its leader: also what wrote a title over its mark, as Ray's agents."""
+    """Kill a process group except its leader, including processes that overwrote their mark.
+
+    Ray's agents overwrite it with a title.
+    """
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             if process.pid != leader and os.getpgid(process.pid) == leader:

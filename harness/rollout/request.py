@@ -85,7 +85,7 @@ class RolloutRequest:
 
 
 def sampling_of(config: Config, phase: Phase, temperature: float = 0.0) -> dict[str, Any]:
-    """Chat completion parameters of a phase: the configured ones in training, this temperature in validation."""
+    """Return a phase's sampling: the configured one in training, this temperature in validation."""
     greedy = phase == "val" and temperature == 0
     return {
         "temperature": temperature if phase == "val" else config.sampling.temperature,
@@ -98,7 +98,7 @@ def sampling_of(config: Config, phase: Phase, temperature: float = 0.0) -> dict[
 
 
 def rollout_seed(seed: int, phase: Phase, step: int, task_id: str, session: int) -> int:
-    """The seed of one rollout, the same in every framework: what differs between runs is not luck. 31 bits.
+    """Return the 31-bit seed of one rollout: the same in every framework, to exclude chance.
 
     The gateway makes a seed of it for each call.
     """

@@ -1,4 +1,4 @@
-"""agentlightning's side of a worker: a `LitAgent` around any plugin's agent, and a runner that runs many at once."""
+"""agentlightning's side of a worker: a `LitAgent` around an agent, and a concurrent runner."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ends first.
 
 
 class GatewayTracer(DummyTracer):
-    """Traces nothing in this process: the gateway sees every call from outside, whatever the framework."""
+    """Trace nothing in this process: the gateway records every call of every framework."""
 
     def init(self, *args: object, **kwargs: object) -> None: ...
     def init_worker(self, *args: object, **kwargs: object) -> None: ...

@@ -1,4 +1,4 @@
-"""One rollout from task to episode: enqueue, wait, score, record, and hand back what may be trained.
+"""One rollout from task to episode: enqueue, wait, score, record, and return the trainable part.
 
 Runs where gold is known: in verl's agent-loop workers and in an evaluation. Agents run elsewhere
 and never see it.
@@ -322,7 +322,8 @@ class Session:
                     belongs = False
             if not belongs:
                 raise AssertionError(
-                    f"response {call.response_id} of rollout {attempt.rollout_id} was recorded for another one"
+                    f"response {call.response_id} of rollout {attempt.rollout_id} "
+                    "was recorded for another one"
                 )
 
     async def _score(

@@ -1,4 +1,4 @@
-"""How many of the rollouts that wait a runner is given, so that none works alone while others idle."""
+"""Share waiting rollouts among runners, so that none works alone while others idle."""
 
 from __future__ import annotations
 

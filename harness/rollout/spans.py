@@ -1,4 +1,4 @@
-"""Transport of an attempt through agentlightning's store: one span per call, one span for the whole.
+"""Transport of an attempt through agentlightning's store: a span per call, one for the whole.
 
 The spans carry the exact records as JSON in addition to readable attributes, so that
 agentlightning's dashboard and `harness dev` show them and the trainer gets what the gateway

@@ -1,6 +1,7 @@
 """Rollouts that wait to be checked against the reference agent: one file each, in the run's folder.
 
-The process that runs rollouts writes the files; `harness.parity.shadow` reads and removes them in a process of its own.
+The process that runs rollouts writes the files; `harness.parity.shadow` reads and removes them in
+a process of its own.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from harness.rollout.request import RolloutRequest
 logger = logging.getLogger(__name__)
 
 MOST_WAITING = 4096
-"""Files that may wait. Further rollouts are counted as not checked, so that a dead check fills no disk."""
+"""Most waiting files. Further rollouts count as not checked, so that a dead check fills no disk."""
 FILE_BYTES = 64 * 2**20
 """A larger rollout is counted as not checked."""
 LEFT_OUT = frozenset({"runner_lost", "environment_error"})

@@ -56,7 +56,7 @@ class RolloutWork(agl.Algorithm):
         roles: What answers the roles of the configuration's `roles`: `LiveRun.roles`.
 
     Raises:
-        ConfigError: They are not given: the policy would answer, and nobody would know.
+        ConfigError: `roles` lacks a configured role: the policy would answer it unnoticed.
     """
 
     def __init__(
@@ -71,7 +71,9 @@ class RolloutWork(agl.Algorithm):
         self.roles = dict(roles or {})
         if missing := config.roles.keys() - self.roles.keys():
             raise ConfigError(
-                f"roles.{min(missing)}: {type(self).__module__} was not told what answers this role: its `RolloutWork` "
+                f"roles.{min(missing)}: {type(self).__module__} "
+                "does not know what answers this role: "
+                "its `RolloutWork` "
                 "takes `roles`, which a run has (`run.roles`)"
             )
         self.config = config

@@ -144,7 +144,7 @@ class RunStore(InMemoryLightningStore):
 
 
 class StoreServer(LightningStoreServer):
-    """agentlightning's server with a route for many spans at once: in a thread, on a free port, silent.
+    """agentlightning's server with a route for many spans: in a thread, on a free port, silent.
 
     Args:
         host: Where it listens, and by which others reach it.
@@ -202,7 +202,8 @@ def quiet() -> None:
 def gone(url: str) -> RunFailed:
     """That a store has been away for too long."""
     return RunFailed(
-        f"the store at {url} has not answered for {AWAY_S:g} s: start it again, then --resume a training"
+        f"the store at {url} has not answered for {AWAY_S:g} s: "
+        "start it again, then --resume a training"
     )
 
 
@@ -324,7 +325,7 @@ class StoreElsewhere(StoreClient, ABC):
 
     @abstractmethod
     async def welcome(self, invitation: Mapping[str, object], resources: NamedResources) -> None:
-        """Have the place: for runners that ask the store for a run, and with what each rollout is given."""
+        """Create the place for runners that ask the store for a run, and set rollout resources."""
 
     @abstractmethod
     async def keep(self) -> None:

@@ -1,4 +1,4 @@
-"""A store in a process of its own, named by `rollout.store`; a plugin brings what runs use it with."""
+"""A store in a process of its own, named by `rollout.store`; plugins provide its clients."""
 
 from __future__ import annotations
 

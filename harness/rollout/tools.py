@@ -74,7 +74,7 @@ class HostToolbox:
         self._session = session
 
     async def prepare(self) -> None:
-        """See that what the payload names is here, and wait for what attempts share, or note why it is not."""
+        """Check that the payload's parts exist, and wait for shared data, or note the failure."""
 
         async def prepared() -> None:
             self._check_schemas()

@@ -1,4 +1,4 @@
-"""The process that runs one plugin's agent: `python -m harness.rollout.worker`, settings as JSON on stdin.
+"""The process of one plugin's agent: `python -m harness.rollout.worker`, JSON settings on stdin.
 
 Settings travel on stdin, so that keys are neither on a command line nor in an environment that a
 framework reads.
@@ -110,7 +110,7 @@ def main() -> None:
 
 
 def keep_running(main: Coroutine[Any, Any, None]) -> None:
-    """Run like `asyncio.run`, but continue if a task of an agent raises SystemExit or KeyboardInterrupt.
+    """Run like `asyncio.run`, but survive SystemExit or KeyboardInterrupt in an agent's task.
 
     asyncio would pass either to the awaiting task and end the loop with everything in progress.
     """

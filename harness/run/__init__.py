@@ -1,1 +1,1 @@
-"""A run from its start to its end: what is refused before, what it is of, order, record, status, resumption."""
+"""A run from start to end: checks, data, order, record, status and resumption."""

@@ -28,15 +28,16 @@ def check(config: Config, *, trains: bool = True, reads_reserved: bool = False) 
     """Refuse before anything is started what could only fail later.
 
     Args:
-        trains: Whether the trainer is to be used on the device, not just the agent; what only measures needs no
-            training split and no trained role.
-        reads_reserved: Whether the validation split may be one that is reserved for one reading at the end.
+        trains: Whether the run uses the trainer on the device. An evaluation needs no training
+            split and no trained role.
+        reads_reserved: Whether the validation split may be one reserved for one reading at the end.
 
     Raises:
         PluginError: A part that the configuration names is not installed or does not import.
-        ConfigError: An option of task set, reward or trainer is unknown or does not fit, the task set has no such
-            split, the trainer does not train on the device, `agent_match` is no regular expression or matches none
-            of the agent's roles, or as `policies.roles.check` and `check_network`.
+        ConfigError: An option of task set, reward or trainer is unknown or does not fit, the task
+            set has no such split, the trainer does not train on the device, `agent_match` is no
+            regular expression or matches none of the agent's roles, or as `policies.roles.check`
+            and `check_network`.
     """
     check_network(config, trains=trains)
     spec = agent_spec(config.agent)
@@ -47,14 +48,17 @@ def check(config: Config, *, trains: bool = True, reads_reserved: bool = False) 
             # What only measures has the option --split for it.
             named = f"task.{key}" if trains else f"--split (task.{key})"
             raise ConfigError(
-                f"{named}: {task_set.name!r} has no split {split!r}{nearest(split, task_set.splits, '.')} "
+                f"{named}: {task_set.name!r} has no split {split!r}"
+                f"{nearest(split, task_set.splits, '.')} "
                 f"Use one of: {', '.join(task_set.splits)}"
             )
         if split in task_set.reserved and not reads_reserved:
             free = ", ".join(name for name in task_set.splits if name not in task_set.reserved)
             raise ConfigError(
-                f"task.{key}: {split!r} of {task_set.name!r} is for one reading at the end, when nothing is chosen by "
-                f"it any more: `harness eval --read-reserved`, which writes it down. Until then use one of: {free}"
+                f"task.{key}: {split!r} of {task_set.name!r} "
+                "is for one reading at the end, when nothing is chosen by "
+                f"it any more: `harness eval --read-reserved`, which writes it down. "
+                f"Until then use one of: {free}"
             )
     check_fit(spec.name, task_set.name)
     checked_options(task_set, config.task.options, "task.options")
@@ -63,7 +67,8 @@ def check(config: Config, *, trains: bool = True, reads_reserved: bool = False) 
         trainer, device = trainer_spec(config.train.trainer), resolve_device(config.device)
         if device not in trainer.devices:
             raise ConfigError(
-                f"device: {trainer.name!r} does not train on {device!r}. Use one of: {', '.join(trainer.devices)}"
+                f"device: {trainer.name!r} does not train on {device!r}. "
+                f"Use one of: {', '.join(trainer.devices)}"
             )
     pattern = trained_by(config.agent, config.agent_match)
     try:
@@ -74,7 +79,8 @@ def check(config: Config, *, trains: bool = True, reads_reserved: bool = False) 
         ) from error
     if trains and not matched:
         raise ConfigError(
-            f"agent_match {pattern!r} matches none of the roles of {spec.name}: {', '.join(spec.roles)}. "
+            f"agent_match {pattern!r} matches none of the roles of {spec.name}: "
+            f"{', '.join(spec.roles)}. "
             "Use part of a role's name, or train all roles: --agent-match '.'"
         )
     check_roles(config, matched if trains else ())
@@ -85,8 +91,9 @@ def check(config: Config, *, trains: bool = True, reads_reserved: bool = False) 
 def check_network(config: Config, *, trains: bool = True) -> None:
     """Refuse a run that other machines take part in, unless it says that their network is trusted.
 
-    Ray without a token, torch.distributed and the store of a run in this process require no key there, and nothing is
-    encrypted: who reaches their ports executes code, or hands in rollouts.
+    Ray without a token, torch.distributed and the store of a run in this process require no key
+    there, and nothing is encrypted: access to their ports allows executing code and submitting
+    rollouts.
 
     Args:
         trains: Whether the trainer is used; what only measures needs no Ray.
@@ -108,7 +115,8 @@ def check_network(config: Config, *, trains: bool = True) -> None:
         spans.append(f"rollout.store={config.rollout.store}")
     if spans:
         raise ConfigError(
-            f"{', '.join(spans)}: the run spans machines, and anyone who reaches its ports can execute code in it or hand "
+            f"{', '.join(spans)}: the run spans machines, "
+            "and anyone who reaches its ports can execute code in it or hand "
             "in rollouts. Where only trusted machines reach them: --set trusted_network=true"
         )
 
@@ -139,7 +147,7 @@ def check_device(config: Config) -> None:
 
 
 def check_machine(config: Config) -> None:
-    """Refuse a training that this machine cannot carry out, before it is announced and its folder is made.
+    """Refuse a training that this machine cannot carry out, before its folder is made.
 
     Raises:
         EnvironmentProblem: As `check_device`, or what the trainer needs is not installed.

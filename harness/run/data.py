@@ -39,13 +39,15 @@ def load_tasks(config: Config, task_set: TaskSet, split: str) -> Sequence[Task]:
     tasks = task_set.load(split)
     if twice := [one for one, count in Counter(task.id for task in tasks).items() if count > 1]:
         raise TaskSetError(
-            f"{len(twice)} ids of {config.task.name}'s split {split!r} are of several tasks, {twice[0]!r} for one: "
+            f"{len(twice)} ids of {config.task.name}'s split {split!r} are of several tasks, "
+            f"{twice[0]!r} for one: "
             "rows could not tell them apart. Give every task an id of its own"
         )
     if refused := refusals(config, tasks):
         first, reason = next(iter(refused.items()))
         raise TaskSetError(
-            f"reward {config.reward.name!r} cannot judge {len(refused)} of {len(tasks)} tasks of {config.task.name}'s "
+            f"reward {config.reward.name!r} cannot judge {len(refused)} of {len(tasks)} tasks "
+            f"of {config.task.name}'s "
             f"split {split!r}, the first being {first!r}: {reason}"
         )
     return tasks
@@ -61,7 +63,7 @@ def refusals(config: Config, tasks: Sequence[Task]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Data:
-    """What a training is of: the tasks of its splits, as they were read, and the policy that it begins with."""
+    """The data of a training: the tasks of its splits as read, and its initial policy."""
 
     task_set: TaskSet
     train: Sequence[Task]
@@ -114,7 +116,8 @@ def first_policy(config: Config, before: RunFolder | None = None) -> str:
         found = resolve(policy.path)
         if policy.revision is not None and model_hash(found) == found:
             raise ConfigError(
-                f"policy.revision: nodes of a cluster download the newest {found} each. Download {policy.revision!r} "
+                f"policy.revision: nodes of a cluster download the newest {found} each. "
+                f"Download {policy.revision!r} "
                 "to a folder that all of them have, and name that"
             )
         return found
@@ -135,13 +138,14 @@ def same_run(before: Config, after: Config) -> None:
     for key in _changed(old, new):
         if key not in RESUMABLE and not key.startswith(("reward.options.", "roles.")):
             raise UserError(
-                f"--resume with {key}={new.get(key)!r}, but the run has {old.get(key)!r}: that would be another run. "
+                f"--resume with {key}={new.get(key)!r}, but the run has {old.get(key)!r}: "
+                "that would be another run. "
                 f"Start one with --config, or change only {', '.join(RESUMABLE)}"
             )
 
 
 def same_parts(folder: RunFolder, config: Config, task_set: TaskSet) -> None:
-    """Refuse questions, databases, verdicts, a policy or an agent that are not those of the run's first launch.
+    """Refuse questions, databases, verdicts, a policy or an agent changed since the first launch.
 
     Raises:
         UserError: The task set describes itself otherwise, what decides a verdict differs, a file
@@ -175,7 +179,8 @@ def same_parts(folder: RunFolder, config: Config, task_set: TaskSet) -> None:
     for what, before, now, them in parts:
         if changed := _changed(flatten(before), flatten(json.loads(json.dumps(dict(now))))):
             raise UserError(
-                f"--resume, but {what} that the run began with ({', '.join(changed)} differ): that would be "
+                f"--resume, but {what} that the run began with ({', '.join(changed)} differ): "
+                "that would be "
                 f"another run. Put {them} back, or start a new run with --config"
             )
 

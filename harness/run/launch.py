@@ -1,4 +1,4 @@
-"""A run from its start to its end, trained or measured: order, record, status, resumption, tables."""
+"""A trained or measured run from start to end: order, record, status, resumption, tables."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ may not notice.
 
 @dataclass
 class StartedRun:
-    """A run in progress, for trainers (`trainers.LiveRun`) and for evaluations, which train nothing.
+    """A run in progress, for trainers (`trainers.LiveRun`) and evaluations, which train nothing.
 
     Attributes:
         model: For an evaluation, the measured model.
@@ -192,12 +192,12 @@ def recorded(
     parent: Parent | None = None,
     before: Callable[[], None] = lambda: None,
 ) -> Iterator[None]:
-    """The record of a run around the work itself: written before it, and finished however the work ends.
+    """Write a run's record before the work in the block, and finish it however the work ends.
 
     Args:
         result: What came of the run, from its rows, given the record.
         needed: Bytes that checkpoints take, those that are there included.
-        resumed: The run goes on: its record keeps the history of its launches.
+        resumed: Whether the run is resumed: its record keeps the history of its launches.
         parent: Where the policy was trained.
         before: Called once there is room for the run.
 
@@ -262,7 +262,7 @@ def validation_due(train: TrainConfig, steps: int, step: int) -> bool:
 
 
 def validated(run: StartedRun, step: int) -> bool:
-    """Whether the validation after a step ended, and well enough: trainers save a checkpoint before it."""
+    """Return whether a step's validation succeeded: trainers save a checkpoint before it."""
     rows = [
         row for row in run.folder.rows("episodes") if row["phase"] == "val" and row["step"] == step
     ]

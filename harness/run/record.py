@@ -1,4 +1,4 @@
-"""What `run.json` says: enough to know what ran, to run it again, and to know what it may be compared with."""
+"""Write `run.json`: what ran, how to run it again, and with which runs it may be compared."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def identity(
     kind: Literal["train", "eval"] = "train",
     answers: Mapping[str, Answerer] | None = None,
 ) -> Identity:
-    """Everything that must be equal between runs that differ in plugin, trained roles or seed only."""
+    """Return what runs must share that differ in plugin, trained roles or seed only."""
     data = config.dump()
     measured = config.eval if kind == "eval" else EvalConfig()
     found: Identity = {
@@ -187,7 +187,7 @@ def identity(
 
 
 def role_models(answers: Mapping[str, Answerer]) -> dict[str, str]:
-    """What each role's answers come from: a policy's hash or commit, an endpoint's model and URL."""
+    """Return the source of each role's answers: a policy's hash or commit, or an endpoint."""
     return {
         role: model_hash(one.folder) if one.folder else one.name for role, one in answers.items()
     }
@@ -243,7 +243,8 @@ def changed_data(task_set: TaskSet) -> list[str]:
     changed: list[str] = check()
     if changed:
         log.error(
-            "the task set changed during the run, so its scores mean nothing and it is not compared: %s",
+            "the task set changed during the run, "
+            "so its scores mean nothing and it is not compared: %s",
             ", ".join(changed),
         )
     return changed
@@ -257,7 +258,7 @@ def closed(
     scores: Scores,
     data_changed: Sequence[str] = (),
 ) -> RunRecord:
-    """The record at a run's end: its last launch closed, and what is known of all launches as its `result`.
+    """Return the record at a run's end: its last launch closed, and the `result` of all launches.
 
     Args:
         scores: What the rows of all launches come to.

@@ -1,1 +1,1 @@
-"""An OpenAI-compatible model that says what a script has: what programs' scenarios, parity and tests play against."""
+"""An OpenAI-compatible model with scripted replies, for scenarios, parity and tests."""

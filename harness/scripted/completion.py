@@ -1,4 +1,4 @@
-"""What a scripted reply looks like on the wire: whole or in chunks, with token ids and log-probabilities."""
+"""Wire format of scripted replies: whole or in chunks, with token ids and log-probabilities."""
 
 from __future__ import annotations
 

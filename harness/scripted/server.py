@@ -84,7 +84,7 @@ Script = Callable[[ReceivedRequest], Reply | str] | Sequence[Reply | str]
 
 
 def conversation_of(messages: Sequence[Mapping[str, object]]) -> str:
-    """The first user message up to the query under discussion: one for all roles of a harness rollout."""
+    """Return the first user message up to the query; all roles of a harness rollout share it."""
     for message in messages:
         if message.get("role") == "user":
             return str(message.get("content")).partition("\n\nQuery:\n")[0]

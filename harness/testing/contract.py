@@ -91,7 +91,7 @@ def _loaded_afresh(plugin: str) -> dict[str, list[str]]:
 
 @cache
 def _changed_by_a_runner() -> frozenset[str]:
-    """Return the names of variables that a runner changes whatever its agent is: agentlightning does on import."""
+    """Return the variables that a runner changes for any agent, as agentlightning's import does."""
     done = subprocess.run(
         [sys.executable, "-c", IMPORTING], capture_output=True, text=True, check=False
     )
@@ -257,7 +257,7 @@ class AgentContract(Contract):
     def test_the_host_waits_for_a_limited_rate(
         self, loaded: Agent, gateway: GatewayServer, tmp_path: Path
     ) -> None:
-        """The gateway waits as the server asks, so that the agent sees no error and sends no call twice."""
+        """Check that the gateway waits for a rate limit: the agent sees no error and no retry."""
 
         async def play(stage: Stage) -> None:
             attempt = await stage.attempt(loaded, "rate_limited", stage.request())
@@ -345,7 +345,7 @@ class AgentContract(Contract):
             await asyncio.sleep(0.2)
             assert len(stage.tap.calls) == sent, "called the model after its cancellation"
             gc.collect()  # reports exceptions of tasks that were never retrieved
-            assert not lost, f"left an exception behind that nobody took: {lost}"
+            assert not lost, f"left an exception that no code retrieved: {lost}"
             await stage.control.close_attempt("cancel", "1")
 
         hanging = replace(self.scenario("timeout"), replies=(Reply(hang=True),))

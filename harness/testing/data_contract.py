@@ -103,7 +103,8 @@ class Contract:
         ]
         if changed:
             raise TypeError(
-                f"{cls.__name__} overrides {', '.join(changed)}; the contract is the same for every part"
+                f"{cls.__name__} overrides {', '.join(changed)}; "
+                "the contract is the same for every part"
             )
 
 

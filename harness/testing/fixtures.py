@@ -18,7 +18,7 @@ StartServer = Callable[..., ScriptedServer]
 
 @pytest.fixture
 def scripted_server() -> Iterator[StartServer]:
-    """Start scripted model servers, as `scripted_server(["reply"], token_ids=False)`, and stop them."""
+    """Start scripted servers, as `scripted_server(["reply"], token_ids=False)`, and stop them."""
     yield from _starting()
 
 

@@ -324,7 +324,7 @@ async def test_other_tools_than_the_task_was_loaded_with_are_refused_by_name(
         await played(toolbox(made, task), odd("fewer tools"))
         await played(fewer, ECHO)
         assert fewer.fault == (
-            "environment 'mcp': server 'odd': tool 'recall' is not offered any more. Load the tasks anew"
+            "environment 'mcp': server 'odd': tool 'recall' is not offered any more. Load the tasks again"
         )
         assert await asyncio.to_thread(tasks.check) == ["the tools of server 'odd'"]
 

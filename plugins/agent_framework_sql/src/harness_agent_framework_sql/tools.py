@@ -1,4 +1,4 @@
-"""The tool-calling agent as an agent of Microsoft Agent Framework with function tools and middleware."""
+"""The tool-calling agent in Microsoft Agent Framework, with function tools and middleware."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tool-calling agent as an AutoGen AssistantAgent whose workbench is the toolbox."""
+"""The tool-calling agent as an AutoGen AssistantAgent with the toolbox as its workbench."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Caller:
     """An agent that calls tools and keeps its history."""
 
     def __init__(self, role: str, system: str, toolbox: Toolbox) -> None:
-        # AutoGen adds `strict` to a tool's definition, which chat templates print, and a `tool_choice`.
+        # AutoGen adds `tool_choice`, and `strict` to tool definitions, which chat templates print.
         exact: dict[str, object] = {"tool_choice": omit}
         if toolbox.tools:
             exact["tools"] = [tool.definition for tool in toolbox.tools]

@@ -17,7 +17,7 @@ from harness_sql.self_correcting.prompts import ROLES, Prompt
 
 
 class AsyncLLM(OpenAICompletion):
-    """CrewAI's OpenAI model on the runner's connection pool, which a synchronous client cannot share."""
+    """CrewAI's OpenAI model on the runner's connection pool, which synchronous clients can't share."""
 
     def _build_sync_client(self) -> None:
         return None

@@ -24,5 +24,5 @@ with warnings.catch_warnings():
 if _before is None:
     os.environ.pop("TOKENIZERS_PARALLELISM", None)
 
-# `max_retries=0` silences the OpenAI client only; CrewAI repeats a 429 by itself, and retries are the host's.
+# `max_retries=0` silences the OpenAI client only; CrewAI repeats a 429, but retries are the host's.
 crewai.llms.retry._LLM_RATE_LIMIT_MAX_ATTEMPTS = 1  # type: ignore[misc]

@@ -79,7 +79,7 @@ class ToolFlow(Flow[Conversation]):
 async def follow(role: str, toolbox: Toolbox, said: Conversation) -> Conversation:
     """Run one flow until a reply has no tool call or exceeds the limit of turns."""
     set_suppress_console_output(True)  # of this rollout's context only
-    # As parameters of the model: CrewAI writes the schemas of tools anew for OpenAI's strict mode.
+    # As parameters of the model: CrewAI rewrites tool schemas for OpenAI's strict mode.
     offered = {"tools": [tool.definition for tool in toolbox.tools]} if toolbox.tools else {}
     flow = ToolFlow(
         toolbox=toolbox,

@@ -52,7 +52,8 @@ class Messages:
         thinking = body.get("thinking") or {}
         if (kind := thinking.get("type", "disabled")) not in NOT_ASKED:
             raise ValueError(
-                f"thinking of type {kind!r} has no chat completion here; leave it out, or send 'disabled'"
+                f"thinking of type {kind!r} has no chat completion here; "
+                "leave it out, or send 'disabled'"
             )
         messages: list[Json] = []
         if system := body.get("system"):
@@ -133,7 +134,7 @@ def _messages(role: str, content: str | Sequence[Given], written: Written) -> It
 
 
 def _user_messages(role: str, blocks: Sequence[Given]) -> Iterator[Json]:
-    """A user's blocks in their order: words that follow each other in one message, each result of a tool in its own."""
+    """Convert a user's blocks in order: one message per run of texts and per tool result."""
     words: list[Given] = []
     for block in blocks:
         if block["type"] != "tool_result":
@@ -141,7 +142,8 @@ def _user_messages(role: str, blocks: Sequence[Given]) -> Iterator[Json]:
             continue
         if words:
             raise ValueError(
-                "text before a tool_result has no chat completion: results come first after the calls; "
+                "text before a tool_result has no chat completion: "
+                "results come first after the calls; "
                 "send the text after them"
             )
         yield _result(block)
@@ -150,7 +152,7 @@ def _user_messages(role: str, blocks: Sequence[Given]) -> Iterator[Json]:
 
 
 def _result(block: Given) -> Json:
-    """A tool's result; that it is an error is kept in its text, since chat completions have no field for it."""
+    """Convert a tool's result. Its text keeps errors: chat completions have no field for them."""
     text = text_of(block.get("content") or "", TEXT)
     if block.get("is_error") and not text.lower().startswith("error"):
         text = f"{FAILED}{text}"
@@ -160,7 +162,8 @@ def _result(block: Given) -> Json:
 def _tool(tool: Given) -> Json:
     if tool.get("type", "custom") != "custom":
         raise ValueError(
-            f"a tool of type {tool['type']!r} runs on the provider's servers; offer one with an input_schema"
+            f"a tool of type {tool['type']!r} runs on the provider's servers; "
+            "offer one with an input_schema"
         )
     return function(tool["name"], tool.get("description"), tool["input_schema"])
 

@@ -1,4 +1,7 @@
-"""OpenAI's Responses API (https://platform.openai.com/docs/api-reference/responses), without state on the server."""
+"""OpenAI's Responses API, without state on the server.
+
+See https://platform.openai.com/docs/api-reference/responses.
+"""
 
 from __future__ import annotations
 
@@ -117,7 +120,8 @@ def _messages(body: Given) -> list[Json]:
             messages.append({"role": "tool", "tool_call_id": item["call_id"], "content": text})
         elif kind != "message":
             raise ValueError(
-                f"input of type {kind!r} has no chat completion here; send messages and function calls"
+                f"input of type {kind!r} has no chat completion here; "
+                "send messages and function calls"
             )
         elif item["role"] == "assistant":
             messages.append(assistant(text_of(item["content"], TEXT), ()))

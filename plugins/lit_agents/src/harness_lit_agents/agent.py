@@ -52,7 +52,7 @@ class ThreadTools:
         self._loop = asyncio.get_running_loop()
 
     def execute(self, text: str) -> str:
-        """Call the environment's first tool with its only argument; return the text to show the model."""
+        """Call the environment's first tool with its only argument; return the text to show."""
         return self._wait(self._toolbox.execute(text))
 
     def call(self, tool: str, arguments: Arguments) -> str:
@@ -151,7 +151,7 @@ def _llm(toolbox: Toolbox, role: str) -> GatewayLLM:
 
 
 def _rollout(task: TaskFields, base_url: str, phase: str) -> agl.AttemptedRollout:
-    """Return Agent Lightning's record of a rollout; a role's URL ends in `/r/ROLLOUT/ATTEMPT/ROLE/v1`."""
+    """Return Agent Lightning's rollout record; role URLs end in `/r/ROLLOUT/ATTEMPT/ROLE/v1`."""
     rollout_id, attempt_id = map(unquote, base_url.split("/")[-4:-2])
     now = time.time()
     attempt = agl.Attempt(
@@ -185,7 +185,8 @@ def _reward(returned: Any) -> float | None:
         final: float | None = find_final_reward(returned)
         return final
     raise TypeError(
-        f"the rollout returned {type(returned).__name__}. Return a reward, spans, None, or the answer as a text"
+        f"the rollout returned {type(returned).__name__}. "
+        "Return a reward, spans, None, or the answer as a text"
     )
 
 

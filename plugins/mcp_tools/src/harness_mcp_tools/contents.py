@@ -38,7 +38,10 @@ def _text(part: ContentBlock) -> str:
     if isinstance(part.resource, TextResourceContents):
         return part.resource.text
     assert isinstance(part.resource, BlobResourceContents)
-    return f"[resource {part.resource.uri}, {part.resource.mimeType or 'no type'}, {_size(part.resource.blob)}]"
+    return (
+        f"[resource {part.resource.uri}, "
+        f"{part.resource.mimeType or 'no type'}, {_size(part.resource.blob)}]"
+    )
 
 
 def _size(base64: str) -> str:

@@ -64,7 +64,8 @@ class McpEnvironment(Environment):
             server = Server.model_validate(entry["server"])
             if missing := server.missing():
                 raise RolloutError(
-                    f"server {entry['name']!r}: {missing[0]} names a variable that is not set on this machine"
+                    f"server {entry['name']!r}: {missing[0]} names a variable "
+                    "that is not set on this machine"
                 )
 
     async def open(self, payload: Mapping[str, Any], attempt: str) -> McpSession:

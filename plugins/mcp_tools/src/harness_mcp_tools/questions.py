@@ -38,7 +38,8 @@ def tasks_of(file: Path, split: str) -> list[Task]:
     for task, row in zip(tasks, table.rows, strict=True):
         if task.id in ids:
             raise TaskSetError(
-                f"{file}, {row.where}: its id, or question and answer, are those of {ids[task.id]}, too"
+                f"{file}, {row.where}: its id, or question and answer, "
+                f"are those of {ids[task.id]}, too"
             )
         ids[task.id] = row.where
     return tasks

@@ -126,7 +126,8 @@ def servers_of(given: Mapping[str, object], where: str) -> dict[str, Server]:
             ) from None
         if missing := found[name].missing():
             raise ConfigError(
-                f"{where}.{name}.{missing[0]} names an environment variable that is not set. Set it, or correct the name; "
+                f"{where}.{name}.{missing[0]} names an environment variable that is not set. "
+                "Set it, or correct the name; "
                 "a configuration never contains the key itself"
             )
     return found

@@ -60,7 +60,8 @@ class McpTasks:
         }
         if sum((path is not None, bool(splits), tasks is not None)) != 1:
             raise ConfigError(
-                "task set 'mcp' takes questions from exactly one source: task.options.path, files of splits "
+                "task set 'mcp' takes questions from exactly one source: "
+                "task.options.path, files of splits "
                 "(task.options.train, val, test), or another task set (task.options.tasks)"
             )
         self._files = splits if path is None else {"": path.expanduser()}
@@ -96,7 +97,8 @@ class McpTasks:
         names = named or list(self.servers)
         if unknown := [name for name in names if name not in self.servers]:
             raise TaskSetError(
-                f"question {task.id!r} names server {unknown[0]!r}. There are: {', '.join(self.servers)}"
+                f"question {task.id!r} names server {unknown[0]!r}. "
+                f"There are: {', '.join(self.servers)}"
             )
         return replace(task, data={**task.data, MCP: [self._frozen[name] for name in names]})
 
@@ -121,7 +123,8 @@ class McpTasks:
             for tool in tools:
                 if tool.name in taken:
                     raise TaskSetError(
-                        f"servers {taken[tool.name]!r} and {name!r} both have a tool {tool.name!r}. Choose the tools "
+                        f"servers {taken[tool.name]!r} and {name!r} both have a tool {tool.name!r}. "
+                        "Choose the tools "
                         f"to offer: task.options.servers.{name}.tools"
                     )
                 taken[tool.name] = name

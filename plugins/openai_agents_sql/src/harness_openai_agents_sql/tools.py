@@ -1,4 +1,4 @@
-"""The tool-calling agent as one agent of the OpenAI Agents SDK with function tools, run by its `Runner`."""
+"""The tool-calling agent as one OpenAI Agents SDK agent with function tools, run by `Runner`."""
 
 from __future__ import annotations
 

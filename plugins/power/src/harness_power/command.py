@@ -82,19 +82,26 @@ def _show(planned: Planned, effect: float, power: float, alpha: float) -> None:
     if planned.graded:
         least, most = planned.span
         out.print(
-            f"Rewards are graded, from {least:g} to {most:g}: a point is a hundredth of mean reward."
+            f"Rewards are graded, from {least:g} to {most:g}: "
+            "a point is a hundredth of mean reward."
         )
     out.print(
-        f"Variances from {found.source}: {found.seeds} seeds, {found.questions} questions in {len(found.sizes)} "
+        f"Variances from {found.source}: {found.seeds} seeds, "
+        f"{found.questions} questions in {len(found.sizes)} "
         f"clusters. Standard deviation between seeds {100 * found.seed**0.5:.1f}, between clusters "
-        f"{100 * found.cluster**0.5:.1f}, between questions {100 * found.question**0.5:.1f}, between single scores "
+        f"{100 * found.cluster**0.5:.1f}, between questions {100 * found.question**0.5:.1f}, "
+        "between single scores "
         f"{100 * (found.cell + found.score) ** 0.5:.1f} points."
     )
     out.print(
-        f"As it is, a difference of {100 * planned.now:.1f} points is detected with probability {power:g}."
+        f"As it is, a difference of {100 * planned.now:.1f} points "
+        f"is detected with probability {power:g}."
     )
     against = "one arm" if family == 1 else f"each of {family} arms (Holm)"
-    title = f"For {effect:g} points, power {power:g}, alpha {alpha:g}, {against} against the baseline; runs of two arms"
+    title = (
+        f"For {effect:g} points, power {power:g}, alpha {alpha:g}, "
+        f"{against} against the baseline; runs of two arms"
+    )
     shown = table(
         "clusters", "questions", "seeds", "runs", "machine time", title=title, justify="right"
     )
@@ -105,23 +112,28 @@ def _show(planned: Planned, effect: float, power: float, alpha: float) -> None:
     out.print(shown, soft_wrap=False)
     if len(found.sizes) == 1:
         out.print(
-            "One cluster: the variance between clusters is unknown, so none are added, and the result holds for "
+            "One cluster: the variance between clusters is unknown, "
+            "so none are added, and the result holds for "
             "questions like these."
         )
     if planned.run_s is not None:
         out.print(
-            f"By the measured {duration(planned.run_s)} of a run. More questions cost validation time beyond that."
+            f"By the measured {duration(planned.run_s)} of a run. "
+            "More questions cost validation time beyond that."
         )
     if planned.margin is not None:
         needed = (
             f"more than {MOST_SEEDS}" if planned.equivalence is None else str(planned.equivalence)
         )
         out.print(
-            f"Showing equivalence within {100 * planned.margin:g} points with power {power:g} needs {needed} seeds, "
+            f"Showing equivalence within {100 * planned.margin:g} points "
+            f"with power {power:g} needs {needed} seeds, "
             "if there is no true difference and none collapses."
         )
     if planned.ceiling:
         out.print(
-            f"Ceiling: every run ends at {mean(planned.lowest, planned.graded)} or more. What is left to gain is less "
-            "than such an effect, and scores vary less there than on a harder set: these figures are too good for one."
+            f"Ceiling: every run ends at {mean(planned.lowest, planned.graded)} or more. "
+            "What is left to gain is less "
+            "than such an effect, and scores vary less there than on a harder set: "
+            "these figures are too good for one."
         )

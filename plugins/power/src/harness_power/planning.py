@@ -157,13 +157,15 @@ def variances(arms: dict[str, list[Run]], baseline: str | None = None) -> Varian
         usable, source = _within(arms), "differences between seeds of one arm"
     if not usable:
         raise UserError(
-            "no variance between seeds is known: give runs of one arm with at least three seeds, or a study"
+            "no variance between seeds is known: "
+            "give runs of one arm with at least three seeds, or a study"
         )
     parts = np.mean([_components(table, around) for table in usable], axis=0)
     sizes = usable[0].group_by("cluster").agg(pl.n_unique("task_id")).sort("cluster")["task_id"]
     if not parts.any():
         raise UserError(
-            "every difference is the same, so there is no variance to plan with: give runs that differ"
+            "every difference is the same, so there is no variance to plan with: "
+            "give runs that differ"
         )
     seed, cluster, question, cell, score = map(float, parts)
     seeds = usable[0]["seed"].n_unique()
@@ -302,5 +304,5 @@ def _within(arms: dict[str, list[Run]]) -> list[pl.DataFrame]:
 
 
 def _neighbours(runs: Sequence[Run]) -> list[tuple[Run, Run]]:
-    """Return cyclic pairs of neighbouring runs, so that all count equally and differences sum to 0."""
+    """Return cyclic pairs of neighbouring runs: all count equally and differences sum to 0."""
     return [(run, runs[(index + 1) % len(runs)]) for index, run in enumerate(runs)]

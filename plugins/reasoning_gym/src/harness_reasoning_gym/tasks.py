@@ -40,7 +40,8 @@ class ReasoningGymTasks:
         for split, size in self.sizes.items():
             if not 0 < size < VAL_SEED:
                 raise TaskSetError(
-                    f"task.options.{split}_size={size} must be at least 1 and less than {VAL_SEED:,}"
+                    f"task.options.{split}_size={size} must be at least 1 "
+                    f"and less than {VAL_SEED:,}"
                 )
         if not 0 <= seed < VAL_SEED:
             raise TaskSetError(
@@ -58,7 +59,8 @@ class ReasoningGymTasks:
                 tasks.append(task)
         if not tasks:
             raise TaskSetError(
-                f"all {split} questions are also in val: {self.dataset!r} has too few at this difficulty"
+                f"all {split} questions are also in val: {self.dataset!r} "
+                "has too few at this difficulty"
             )
         return tasks
 

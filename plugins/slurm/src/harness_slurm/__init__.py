@@ -120,7 +120,8 @@ class Slurm(Launcher):
     ) -> None:
         if isinstance(time, int):
             raise ConfigError(
-                f"launcher.slurm.time is the number {time}; YAML also parses 12:00:00 without quotes as a number. Write it "
+                f"launcher.slurm.time is the number {time}; YAML also parses 12:00:00 "
+                "without quotes as a number. Write it "
                 'in quotes: time: "12:00:00" (or "60", minutes)'
             )
         self._resources = {"partition": partition, "time": time, "cpus-per-task": cpus, "mem": mem}
@@ -138,7 +139,8 @@ class Slurm(Launcher):
         done = _run(["sbatch", "--test-only", *options], "#!/bin/sh\n")
         if done.returncode:  # submitted anyway, such a job could wait forever
             raise UserError(
-                f"sbatch finds no place for {job.key} ({_error(done)}): no node fits, or all that fit are down. "
+                f"sbatch finds no place for {job.key} ({_error(done)}): "
+                "no node fits, or all that fit are down. "
                 f"Requested: {shlex.join(options)}. Change it by --launch"
             )
 
@@ -168,7 +170,8 @@ class Slurm(Launcher):
         )
         if done.returncode:
             raise RunFailed(
-                f"sbatch refused {job.key}: {_error(done)}. Submitted jobs continue; a restarted study finds them"
+                f"sbatch refused {job.key}: {_error(done)}. Submitted jobs continue; "
+                "a restarted study finds them"
             )
         self._list = None
         return SlurmJob(self, done.stdout.strip().partition(";")[0], log)
@@ -238,7 +241,8 @@ def _run(
         return subprocess.CompletedProcess(command, 1, "", f"no answer in {ANSWER_S:g} s")
     except FileNotFoundError as error:
         raise EnvironmentProblem(
-            f"{command[0]} is not installed here. Start the study on a machine that submits jobs, or without --launcher"
+            f"{command[0]} is not installed here. "
+            "Start the study on a machine that submits jobs, or without --launcher"
         ) from error
 
 

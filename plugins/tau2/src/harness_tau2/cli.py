@@ -52,7 +52,8 @@ def lines(domains: Mapping[str, Prepared]) -> Iterator[str]:
     for name, domain in domains.items():
         row = _counted(domain)
         yield (
-            f"  {name}: {row['tasks']} tasks, {row['tools']} tools; gold changes nothing in {row['nothing_changes']}, "
+            f"  {name}: {row['tasks']} tasks, {row['tools']} tools; "
+            f"gold changes nothing in {row['nothing_changes']}, "
             f"and requires no text either in {row['nothing_changes_nor_said']}"
         )
         yield from (

@@ -195,7 +195,8 @@ def fetch(into: Path) -> None:
         mismatch = re.search(r"hash mismatch|not match the hashes", done.stderr, re.IGNORECASE)
         why = "its file has an unknown SHA-256" if mismatch else last_line(done.stderr)
         raise TaskSetError(
-            f"the package index does not give {WHEEL}: {why}. Check network and index, or download it elsewhere "
+            f"the package index does not give {WHEEL}: {why}. "
+            "Check network and index, or download it elsewhere "
             "(`pip download --no-deps`) and name the file: harness data tau2 FILE"
         )
 

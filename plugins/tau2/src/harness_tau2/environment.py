@@ -41,7 +41,8 @@ class Tau2Environment(SideEnvironment):
             ) from error
         if manifest.sha256 != payload["sha256"]:
             raise RolloutError(
-                f"{payload['folder']} has other data than the tasks. Fetch the same data on both machines"
+                f"{payload['folder']} has other data than the tasks. "
+                "Fetch the same data on both machines"
             )
 
     async def open(self, payload: Payload, attempt: str) -> Tau2Session:

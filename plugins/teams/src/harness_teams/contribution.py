@@ -94,7 +94,10 @@ class Contribution:
             "lost without its training (points)",
             "gained by its training alone (points)",
         ]
-        note = f"Differences of {name} on the same questions; intervals: 95 %, of these checkpoints, not corrected."
+        note = (
+            f"Differences of {name} on the same questions; intervals: 95 %, "
+            "of these checkpoints, not corrected."
+        )
         return Table(
             "contribution",
             f"Contribution, step {self.step} against {self.start}",
@@ -122,7 +125,8 @@ def groups_of(run: RunFolder, patterns: Sequence[str] = ()) -> dict[str, list[st
     trained_roles = [role for role in policy_roles if role in called or not called]
     if not trained_roles:
         raise UserError(
-            f"{run.path}: the trained policy answered no role of {config.agent}, so none can be untrained"
+            f"{run.path}: the trained policy answered no role of {config.agent}, "
+            "so none can be untrained"
         )
     groups = {role: [role] for role in trained_roles}
     if patterns:
@@ -145,7 +149,8 @@ def groups_of(run: RunFolder, patterns: Sequence[str] = ()) -> dict[str, list[st
         for role in roles:
             if role in seen:
                 raise UserError(
-                    f"--role {name} and --role {seen[role]} both find {role}: each role may be in one group only"
+                    f"--role {name} and --role {seen[role]} both find {role}: "
+                    "each role may be in one group only"
                 )
             seen[role] = name
     remaining = {role: [role] for role in trained_roles if role not in seen}
@@ -227,7 +232,8 @@ def contribution(
     start_model = role_models({"": answers})[""]
     if start is None and start_model != model:
         raise UserError(
-            f"{answers.name} ({start_model}) is not the policy that {trained.id} began with ({model}): restore it, or name "
+            f"{answers.name} ({start_model}) "
+            f"is not the policy that {trained.id} began with ({model}): restore it, or name "
             "it with --start or --endpoint"
         )
     folder = runs_dir.absolute() / f"contribution-{trained.id}-{step}"

@@ -47,7 +47,8 @@ def export(
     known = {point.name: point for point in entry_points(group=GROUP)}
     if to not in known:
         raise UserError(
-            f"--to {to}: there is no such tracker{nearest(to, known, '.')} One of: {', '.join(sorted(known))}"
+            f"--to {to}: there is no such tracker{nearest(to, known, '.')} "
+            f"One of: {', '.join(sorted(known))}"
         )
     options = {
         name: value for name, value in (("push", push), ("licence", licence)) if value is not None

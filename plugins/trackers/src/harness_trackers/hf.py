@@ -226,10 +226,14 @@ def _pushed(folder: Path, name: str) -> str:
     import httpx
     from huggingface_hub import HfApi, constants, get_token
 
-    kept = f"The folder {folder} is complete; upload it later: hf upload {name} {folder} . --repo-type dataset"
+    kept = (
+        f"The folder {folder} is complete; "
+        f"upload it later: hf upload {name} {folder} . --repo-type dataset"
+    )
     if not get_token():
         raise RunFailed(
-            f"--push {name}: there is no token; set HF_TOKEN, or log in with `hf auth login`. {kept}"
+            f"--push {name}: there is no token; "
+            f"set HF_TOKEN, or log in with `hf auth login`. {kept}"
         )
     hub = HfApi()
     try:

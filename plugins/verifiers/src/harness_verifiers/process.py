@@ -44,7 +44,7 @@ class TaskEntry(TypedDict):
 
 
 class Answer(TypedDict):
-    """An answer: a page of `tasks` out of `count`, a session's `tools`, `text` or `state`, or a score.
+    """An answer: a page of `tasks` of `count`, a session's `tools`, `text` or `state`, or a score.
 
     `files` has the SHA-256 of the taskset's own files, `rewards` score and weight by name,
     `stopped` the reason for the end of the trace.
@@ -176,8 +176,10 @@ def checked_python(python: Path) -> str:
     if not os.access(python, os.X_OK) or python.is_dir():
         folder = python.parent.parent
         raise TaskSetError(
-            f"{python} is no interpreter. verifiers needs an environment of its own: uv venv {folder} && uv pip "
-            f"install --python {folder} {VERIFIERS} and the taskset's package; or name one: task.options.python=PATH "
+            f"{python} is no interpreter. "
+            f"verifiers needs an environment of its own: uv venv {folder} && uv pip "
+            f"install --python {folder} {VERIFIERS} and the taskset's package; "
+            "or name one: task.options.python=PATH "
             f"or {VARIABLE}"
         )
     return str(python.absolute())

@@ -53,7 +53,10 @@ def loaded(source: Source) -> Loaded:
             tasks += process.wait(LOAD_S, {"do": "tasks", "start": len(tasks)})["tasks"]
     except EnvironmentFault as error:
         lacks = "ModuleNotFoundError" in str(error) or "No module named" in str(error)
-        hint = f". Install it: uv pip install --python {source.python} {VERIFIERS} and the taskset's package"
+        hint = (
+            f". Install it: uv pip install --python {source.python} "
+            f"{VERIFIERS} and the taskset's package"
+        )
         raise TaskSetError(f"{error}{hint if lacks else ''}") from error
     return Loaded(tasks, first["tools"], first["verifiers"], first["files"])
 
@@ -98,7 +101,8 @@ class VerifiersTasks:
         val = -(-len(tasks) // 5) if self.val_size is None else self.val_size
         if split == "train" and val >= len(tasks):
             raise TaskSetError(
-                f"taskset {self.taskset!r}: all {len(tasks)} tasks are val. Lower task.options.val_size"
+                f"taskset {self.taskset!r}: all {len(tasks)} tasks are val. "
+                "Lower task.options.val_size"
             )
         first = len(tasks) - val
         numbers = {

@@ -72,7 +72,7 @@ class Domain:
         return output if isinstance(output, str) else json.dumps(output, default=str), True
 
     def replay(self, actions: Sequence[tuple[str, Arguments]]) -> tuple[Changes, int]:
-        """Return the changes of gold actions, and the number of refused ones, as the wheel's scorer does."""
+        """Return the changes of gold actions and the count of refused ones, as the scorer does."""
         session, refused = self.session(), 0
         for name, arguments in actions:
             if name not in NOT_OF_THE_DATABASE:

@@ -74,7 +74,8 @@ class Server:
         toolset = self._toolset
         if toolset.config.url:
             raise Refused(
-                f"its tools {toolset.server_name!r} are on another server; the task set `mcp` supports such servers"
+                f"its tools {toolset.server_name!r} are on another server; "
+                "the task set `mcp` supports such servers"
             )
         await stack.enter_async_context(toolset._exit_stack)
         await toolset.setup()
@@ -165,7 +166,8 @@ class Desk:
         self._taskset = taskset_class(name)(config_type.model_validate({**config, "id": name}))
         if environment_class(name) is not SingleAgentEnv:
             raise Refused(
-                "it has an environment of its own (several agents, or a user), which is not supported"
+                "it has an environment of its own "
+                "(several agents, or a user), which is not supported"
             )
         if not self._taskset.bounded and limit is None:
             raise Refused("it is infinite; set a limit: task.options.limit=N")
