@@ -15,6 +15,18 @@ FAULT_ARGS ?=
 # The first interpreter of a supported version that really starts (version managers leave dead shims on PATH).
 PYTHON ?= $(shell for p in python3.12 python3.11 python3.13 python3 python; do \
 	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null && echo $$p && break; done)
+# An interpreter that was named is used or refused, never replaced by another.
+ifneq ($(origin PYTHON),file)
+MINOR = import sys; print("%d.%d" % sys.version_info[:2])
+NAMED := $(shell $(PYTHON) -c '$(MINOR)' 2>/dev/null)
+PRESENT := $(shell test -x $(VENV)/bin/python && $(VENV)/bin/python -c '$(MINOR)')
+ifeq ($(filter 3.11 3.12 3.13,$(NAMED)),)
+$(error PYTHON=$(PYTHON) is $(if $(NAMED),Python $(NAMED),no Python that starts): name Python 3.11, 3.12 or 3.13)
+endif
+ifneq ($(filter-out $(NAMED),$(PRESENT)),)
+$(error $(VENV) has Python $(PRESENT), and PYTHON=$(PYTHON) is $(NAMED): add VENV=.venv-$(NAMED), or "make clean" first)
+endif
+endif
 UV_BIN := .uv/bin/uv
 UV := UV_PROJECT_ENVIRONMENT=$(VENV) $(UV_BIN)
 BIN := $(VENV)/bin

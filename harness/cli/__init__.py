@@ -115,6 +115,8 @@ class _LazyGroup(TyperGroup):
             importlib.import_module(commands()[str(named.name)][0]).app
         )
         command.name = named.name
+        # The option's other name, agentlightning's: help of 80 columns has no room for both.
+        rest = [re.sub(r"^--external-store-address(?==|$)", "--store", word) for word in rest]
         return name, command, rest
 
     def invoke(self, context: Any) -> Any:

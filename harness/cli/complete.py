@@ -91,7 +91,9 @@ Settings = Annotated[
 Store = Annotated[
     str | None,
     typer.Option(
-        "--store", "--external-store-address", help="URL of a store that `harness store` started."
+        "--store",
+        # A second name with a comma would not fit into help of 80 columns.
+        help="URL of a store that `harness store` started; also --external-store-address.",
     ),
 ]
 Preset = Annotated[
@@ -121,7 +123,7 @@ WithoutParity = Annotated[
     bool,
     typer.Option(
         "--without-parity",
-        help="Make no parity certificates that agents lack, and start; also HARNESS_WITHOUT_PARITY=1.",
+        help="Make no parity certificates that agents lack, and start. Variable: HARNESS_WITHOUT_PARITY=1.",
     ),
 ]
 PriceIn = Annotated[

@@ -267,13 +267,13 @@ def html_tables(found: list[Table]) -> str:
     parts = []
     for table in found:
         heads = "".join(
-            f'<th scope="col"{_right(table, index)}>{html.escape(head)}</th>'
+            f'<th scope="col"{_classes(table, index, head)}>{html.escape(head)}</th>'
             for index, head in enumerate(table.heads)
         )
         body = "".join(
             "<tr>"
             + "".join(
-                f"<td{_right(table, index)}>{inline(cell)}</td>" for index, cell in enumerate(row)
+                f"<td{_classes(table, index)}>{inline(cell)}</td>" for index, cell in enumerate(row)
             )
             + "</tr>"
             for row in table.rows
@@ -288,8 +288,18 @@ def html_tables(found: list[Table]) -> str:
     return "\n".join(parts)
 
 
-def _right(table: Table, index: int) -> str:
-    return ' class="number"' if index and _numeric(table, index) else ""
+def _classes(table: Table, index: int, head: str = "") -> str:
+    """Return the class attribute of a cell: `number` is aligned right, `long` needs room for its words."""
+    names = []
+    if index and _numeric(table, index):
+        names.append("number")
+    if len(head) > _LONG_HEAD:
+        names.append("long")
+    return f' class="{" ".join(names)}"' if names else ""
+
+
+_LONG_HEAD = 22
+"""Characters of a head that needs more than three lines in a narrow column."""
 
 
 def _html(name: str, question: str, found: list[Table], words: list[str]) -> str:

@@ -137,10 +137,10 @@ def same_run(before: Config, after: Config) -> None:
     old, new = flatten(before.dump()), flatten(after.dump())
     for key in _changed(old, new):
         if key not in RESUMABLE and not key.startswith(("reward.options.", "roles.")):
+            what = "the run's agent is another" if key == "agent" else "that would be another run"
             raise UserError(
-                f"--resume with {key}={new.get(key)!r}, but the run has {old.get(key)!r}: "
-                "that would be another run. "
-                f"Start one with --config, or change only {', '.join(RESUMABLE)}"
+                f"--resume with {key}={new.get(key)!r}, but the run has {old.get(key)!r}: {what}. "
+                f"Leave {key} as it is, or start a new run with --config"
             )
 
 

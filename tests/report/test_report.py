@@ -13,9 +13,12 @@ from typing import Any
 import polars as pl
 import pytest
 
+from harness.compare.comparison import compare
+from harness.compare.layout import tables
+from harness.compare.measures import measure
 from harness.compare.selection import Selection, select
 from harness.errors import UserError
-from harness_report.charts import by_group, training_curve
+from harness_report.charts import by_group, failures, logged, training_curve
 from harness_report.page import write_report
 
 
@@ -299,11 +302,42 @@ def test_what_stands_between_backticks_is_code(report: Path) -> None:
     assert "<code>--format json</code>" in said and "`" not in said
 
 
-def test_what_was_reached_is_the_first_column(report: Path) -> None:
-    heads = re.findall(
-        "<th [^>]*>(.*?)</th>", report.read_text().partition('id="table-accuracy"')[2]
-    )
-    assert heads[:4] == ["arm", "final %", "difference (points)", "verdict"]
+def test_columns_come_in_the_order_of_the_terminal_and_intervals_do_not_break(
+    runs: Path, report: Path
+) -> None:
+    table = report.read_text().partition('id="table-accuracy"')[2].partition("</table>")[0]
+    heads = re.findall("<th [^>]*>(.*?)</th>", table)
+    comparison = compare(selection(runs), "reference_sql", margin=0.1)
+    assert heads == tables(comparison)[0].heads
+    assert heads[:4] == ["arm", "seeds", "initial %", "final %"]
+    assert "[" in table and not re.search(r"\[[-+.\d]+, ", table)
+
+
+def test_four_charts_and_the_results_are_open_and_the_rest_is_folded(report: Path) -> None:
+    body = report.read_text().partition('<script type="text/plain"')[0]
+    opened, _, folded = body.partition('id="more-charts"')
+    charts = [chart["id"] for chart in embedded(report)["charts"]]
+    assert re.findall(r'id="figure-([^"]+)"', opened) == charts[:4]
+    assert charts[:4] == ["validation", "differences", "training", "cost"]
+    assert re.findall(r'id="figure-([^"]+)"', folded) == charts[4:]
+    assert folded.index('id="all-runs"') < folded.index('id="table-identity"')
+
+
+def test_bars_of_failures_lie_and_dotted_lines_are_in_the_legend(runs: Path) -> None:
+    run = next(run for run in select([runs]).runs if run.finished)
+    figures = measure(run) | {"failures": {"answer_fails": 7}}
+    one_type = failures({"only": [figures]})
+    (bar,) = one_type["data"]
+    assert bar["orientation"] == "h" and bar["x"] == [7] and bar["y"] == ["answer fails"]
+    assert one_type["layout"]["height"] < 200
+    series = {"clipped": {1: 0.0, 2: 0.0002}, "cut": {1: 0.5, 2: 0.25}}
+    run.logged = lambda name: series.get(name, {})
+    clipped = next(figure for figure in logged({"only": [run]}) if figure["id"] == "clipped")
+    shown = [trace for trace in clipped["data"] if trace.get("showlegend", True)]
+    assert [(trace["name"], trace["line"]["dash"]) for trace in shown] == [
+        ("only", "solid"),
+        ("dotted: replies cut", "dot"),
+    ]
 
 
 def test_graded_rewards_are_called_mean_reward(runs: Path, tmp_path: Path) -> None:

@@ -375,7 +375,8 @@ def test_calls_that_are_longer_than_what_a_policy_reads_are_refused(tmp_path: Pa
 
     lengths(2048 - 64)
     with pytest.raises(
-        ConfigError, match=r"max_prompt_tokens 1985 \+ max_response_tokens 64 are more than .* 2048"
+        ConfigError,
+        match=r"max_prompt_tokens 1985 \+ max_response_tokens 64 are more than .* 2048.*max_prompt_tokens=1984",
     ):
         lengths(1985)
     lengths(4000, rope_scaling={"rope_type": "yarn", "factor": 4.0})

@@ -40,11 +40,11 @@ def charts(
     """
     made = [
         validation_curve(arms),
+        differences(comparison),
         training_curve(arms),
+        cost_split(figures),
         signal(figures),
         *logged(arms),
-        differences(comparison),
-        cost_split(figures),
         rewrites(arms),
         turns(arms),
         by_role(arms, "calls_per_rollout", "Calls by role", "calls a rollout", ".2f"),
@@ -105,7 +105,7 @@ def validation_curve(arms: Arms) -> Figure:
 
 
 def training_curve(arms: Arms) -> Figure:
-    """Plot every step's mean reward as points, and the mean of every k steps as a line."""
+    """Plot every step's mean reward: as points if a line shows the mean of every k steps, else as the line."""
     data: list[Figure] = []
     window = 1
     for index, (arm, runs) in enumerate(arms.items()):
@@ -118,9 +118,10 @@ def training_curve(arms: Arms) -> Figure:
         steps = sorted(by_step)
         window = max(1, len(steps) // 8)
         means = [sum(by_step[step]) / len(by_step[step]) for step in steps]
-        points = trace_of(arm, "markers", steps, means, "%{y:.1%} at step %{x}")
-        marker = {"size": 4, "color": colour_of(index), "opacity": 0.4}
-        data.append(points | {"legendgroup": arm, "showlegend": False, "marker": marker})
+        if window > 1:
+            points = trace_of(arm, "markers", steps, means, "%{y:.1%} at step %{x}")
+            marker = {"size": 4, "color": colour_of(index), "opacity": 0.4}
+            data.append(points | {"legendgroup": arm, "showlegend": False, "marker": marker})
         chunks = [steps[start : start + window] for start in range(0, len(steps), window)]
         data += banded(
             arm,
@@ -129,9 +130,10 @@ def training_curve(arms: Arms) -> Figure:
             [[sum(by_step[s]) / len(by_step[s]) for s in chunk] for chunk in chunks],
             band=False,
         )
-    what = "every step" if window == 1 else f"every {window} steps"
     seeds = " over seeds" * any(len(runs) > 1 for runs in arms.values())
-    caption = f"Points: mean reward of one step{seeds}. Line: mean of {what}. Sampled, not greedy."
+    caption = f"Mean reward of each step{seeds}. Sampled, not greedy."
+    if window > 1:
+        caption = f"Points: mean reward of one step{seeds}. Line: mean of every {window} steps. Sampled, not greedy."
     return figure_of("training", "Training reward", caption, data, "step", "reward", percent=True)
 
 
@@ -163,7 +165,13 @@ def logged(arms: Arms) -> list[Figure]:
         figure["data"].append(
             trace | {"showlegend": False, "line": {**trace["line"], "dash": "dot"}}
         )
-    figure["layout"]["yaxis"] |= {"tickformat": ".2~%"}
+    if figure["data"]:
+        shares = [share for trace in figure["data"] for share in trace["y"]]
+        if any(trace["line"].get("dash") == "dot" for trace in figure["data"]):
+            figure["data"].append(_legend_entry("dotted: replies cut", "dot"))
+        # If no token is clipped, the axis ends at 1 %: a whole axis would show nothing.
+        top = {"range": [0, 0.01]} if max(shares) < 0.001 else {}
+        figure["layout"]["yaxis"] |= {"tickformat": ".2~%", **top}
     length = (
         "Tokens that the policy wrote in a training rollout, over all its calls; mean of the step."
     )
@@ -186,6 +194,12 @@ def logged(arms: Arms) -> list[Figure]:
         by_step("lengths", "Response length", length, "tokens a rollout", lengths, ".1f"),
         by_step("speed", "Tokens per second", speed, "tokens/s", speeds, ",.0f"),
     ]
+
+
+def _legend_entry(name: str, dash: str) -> Figure:
+    """Return a trace without points, which explains a style of lines in the legend."""
+    entry = trace_of(name, "lines", [None], [None], "")
+    return entry | {"line": {"color": "#8d99a6", "width": 2.5, "dash": dash}}
 
 
 def _tokens_per_s(run: Run) -> dict[int, float]:
@@ -452,12 +466,17 @@ def failures(figures: Mapping[str, list[Figures]]) -> Figure:
         for index, (arm, runs) in enumerate(figures.items() if causes else ())
     ]
     for one in data:
-        one["hovertemplate"] = "%{y} rollouts: %{x}"
+        # Bars are horizontal, so that their thickness stays the same with one type and one arm.
+        one |= {"orientation": "h", "x": one["y"], "y": one["x"]}
+        one["hovertemplate"] = "%{x} rollouts: %{y}"
     caption = (
         "All rollouts of all seeds. Answer fails: scored as wrong. "
         "All others are unscored, never zero."
     )
-    return figure_of("failures", "Failures by type", caption, data, "", "rollouts", categories=True)
+    figure = figure_of("failures", "Failures by type", caption, data, "rollouts", "")
+    figure["layout"] |= {"height": 130 + len(names) * (16 + 16 * len(data)) + 12 * len(data)}
+    figure["layout"]["yaxis"] |= {"type": "category", "autorange": "reversed"}
+    return figure
 
 
 def _ended(run: Run, column: str) -> list[Any]:

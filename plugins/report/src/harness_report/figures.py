@@ -85,7 +85,9 @@ def banded(
     return [outline | filled | {"showlegend": False, "hoverinfo": "skip"}, line]
 
 
-def trace_of(arm: str, mode: str, x: Iterable[float], y: Sequence[float], hover: str) -> Figure:
+def trace_of(
+    arm: str, mode: str, x: Iterable[float | None], y: Sequence[float | None], hover: str
+) -> Figure:
     """Return a line, or points, of one arm."""
     return {
         "type": "scatter",

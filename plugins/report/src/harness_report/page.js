@@ -24,6 +24,7 @@
   const narrow = () => innerWidth < 640;
 
   // Charts: data comes ready; colours of paper, ink and lines are the page's.
+  const folded = 320; // Width of a chart in a closed fold, which has none; opening the fold draws it again.
   const themed = (chart) => {
     const layout = chart.layout;
     const axis = (one, vertical) => ({
@@ -32,7 +33,7 @@
     });
     const key = `chart-${chart.id}`;
     return {
-      width: document.getElementById(key).clientWidth, height: 340, hovermode: "closest", bargap: 0.25, bargroupgap: 0.06,
+      width: document.getElementById(key).clientWidth || folded, height: narrow() ? 290 : 340, hovermode: "closest", bargap: 0.25, bargroupgap: 0.06,
       ...layout,
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: "system-ui, sans-serif", size: narrow() ? 11 : 12.5, color: css("--ink") },
@@ -60,6 +61,14 @@
   cue();
   addEventListener("resize", cue);
   draw();
+  document.addEventListener("toggle", ({ target }) => {
+    if (!target.open || !target.matches(".fold")) return;
+    cue();
+    if (target.querySelector(".plot")) draw();
+  }, true);
+  document.querySelector("header").addEventListener("click", ({ target }) => {
+    if (target.hash === "#manifest") document.getElementById("all-runs").open = true;
+  });
   dark.addEventListener("change", draw);
   let width = 0;
   new ResizeObserver(([entry]) => {
@@ -72,7 +81,7 @@
   let { episodes } = data.browser, waiting = [];
   const form = document.getElementById("filters"), list = document.getElementById("list");
   const count = document.getElementById("count"), more = document.getElementById("more");
-  const PAGE = 20, selects = ["arm", "seed", "phase", "verdict", "rewrite", "difficulty"];
+  const PAGE = narrow() ? 6 : 20, selects = ["arm", "seed", "phase", "verdict", "rewrite", "difficulty"];
   let shown = PAGE;
   const element = (tag, attributes = {}, ...children) => {
     const made = document.createElement(tag);
@@ -201,6 +210,7 @@
       drawn.setAttribute("aria-label", plot.getAttribute("aria-label"));
       plot.replaceWith(drawn);
     }
+    for (const fold of made.querySelectorAll(".fold")) fold.open = Boolean(document.getElementById(fold.id)?.open);
     const moved = [...old.querySelectorAll(".scroll")].map((box) => box.scrollLeft);
     old.replaceWith(made);
     made.querySelectorAll(".scroll").forEach((box, index) => { box.scrollLeft = moved[index] || 0; });

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -42,6 +43,9 @@ EPISODES = 240
 """Default number of episodes in a report."""
 COLUMNS = ("arm", "seed", "state", "step", "reward", "accuracy", "mean reward", "left")
 """Columns of the table of runs."""
+OPEN_CHARTS = 4
+"""Number of charts that a page shows at once; a fold has the others."""
+_INTERVAL = re.compile(r"\[[-+.\d]+, [-+.\d]+\]")
 Contents = dict[str, Any]
 """Content of a page, by the names of its template."""
 
@@ -164,8 +168,10 @@ def contents(
         "columns": [name for name in COLUMNS if any(row[name] for row in rows)],
         "remarks": remarks,
         "charts": charts(arms, comparison, figures),
+        "open_charts": OPEN_CHARTS,
         "tables": {
-            name: _safe(html_tables(chosen)) for name, chosen in _sections(found, manifest).items()
+            name: _safe(html_tables([*map(_with_whole_intervals, chosen)]))
+            for name, chosen in _sections(found, manifest).items()
         },
         "browser": browser,
         "trained": any(run.trained for run in selection.runs),
@@ -250,7 +256,6 @@ def _sections(found: Sequence[Table], manifest: Sequence[Table]) -> dict[str, li
         "by_role by_role_differences cost",
         "more": "evidence checkpoints views exceptions failed",
     }
-    found = [_first(table) if table.key == "accuracy" else table for table in found]
     made = {
         name: [table for table in found if table.key in keys.split()]
         for name, keys in groups.items()
@@ -260,17 +265,14 @@ def _sections(found: Sequence[Table], manifest: Sequence[Table]) -> dict[str, li
     return made
 
 
-def _first(table: Table) -> Table:
-    """Return the table with result, difference and verdict first, for narrow screens."""
-    late = {"seeds", "initial", "failed", "p", "unscored"}
-    order = sorted(
-        range(len(table.heads)), key=lambda index: not late.isdisjoint(table.heads[index].split())
-    )
-    return replace(
-        table,
-        heads=[table.heads[i] for i in order],
-        rows=[[row[i] for i in order] for row in table.rows],
-    )
+def _with_whole_intervals(table: Table) -> Table:
+    """Return the table with intervals that do not break between lines, for narrow screens."""
+    rows = [[_INTERVAL.sub(_unbroken, cell) for cell in row] for row in table.rows]
+    return replace(table, rows=rows)
+
+
+def _unbroken(interval: re.Match[str]) -> str:
+    return interval.group().replace(" ", "\u00a0")
 
 
 def _headline(comparison: Comparison | None, arms: Mapping[str, list[Run]]) -> list[dict[str, Any]]:

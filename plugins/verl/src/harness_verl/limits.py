@@ -157,6 +157,14 @@ def _batches(config: Config, settings: Mapping[str, object]) -> None:
         )
 
 
+def _shorter(prompt: int, response: int, most: int) -> str:
+    """Return the settings that make a prompt and its reply fit into `most` tokens."""
+    if response < most:
+        return f"--set sampling.max_prompt_tokens={most - response}"
+    half = most // 2
+    return f"lower both: --set sampling.max_prompt_tokens={half} --set sampling.max_response_tokens={half}"
+
+
 def _lengths(config: Config, settings: Mapping[str, object]) -> None:
     prompt, response = config.sampling.max_prompt_tokens, config.sampling.max_response_tokens
     model = at(settings, "actor_rollout_ref.model")
@@ -169,8 +177,8 @@ def _lengths(config: Config, settings: Mapping[str, object]) -> None:
     if prompt + response > (most := config_of_model.get("max_position_embeddings", math.inf)):
         raise ConfigError(
             f"sampling.max_prompt_tokens {prompt} + max_response_tokens {response} are more than "
-            f"the policy's {most} (max_position_embeddings): "
-            f"{config.policy.path} can read and write no more together"
+            f"the policy's {most} (max_position_embeddings of {config.policy.path}): "
+            f"{_shorter(prompt, response, most)}"
         )
 
 
