@@ -1,4 +1,4 @@
-"""The self-correcting SQL agent in Pydantic AI: an agent a role."""
+"""The self-correcting SQL agent in Pydantic AI: an agent for each role."""
 
 from __future__ import annotations
 
@@ -6,17 +6,43 @@ from collections.abc import Sequence
 from typing import Any
 
 from openai import AsyncOpenAI
+from openai.types.chat import ChatCompletionMessageFunctionToolCallParam
 from pydantic_ai import Agent, ModelSettings, Tool
+from pydantic_ai.messages import ToolCallPart
 from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.profiles.openai import OpenAIModelProfile
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from harness.records import Problem
 from harness.toolbox import Toolbox
 from harness_sql.self_correcting.prompts import ROLES, Prompt, Prompts
 
+# The framework derives a profile from the model's name, and cuts reasoning out of replies.
+# No reply contains these tags, so that the whole text reaches the program.
+PROFILE = OpenAIModelProfile(
+    thinking_tags=("\0think", "\0"), openai_chat_send_back_thinking_parts=False
+)
 
-def chat_model(role: str, toolbox: Toolbox) -> OpenAIChatModel:
-    """The framework's model of a role's endpoint, on the runner's connection pool."""
+
+class VerbatimChatModel(OpenAIChatModel):
+    """Send the model's tool calls back as the model wrote them.
+
+    The framework would wrap arguments that are no JSON object.
+    """
+
+    @staticmethod
+    def _map_tool_call(t: ToolCallPart) -> ChatCompletionMessageFunctionToolCallParam:
+        return {
+            "id": t.tool_call_id,
+            "type": "function",
+            "function": {"name": t.tool_name, "arguments": str(t.args or "")},
+        }
+
+
+def chat_model(
+    role: str, toolbox: Toolbox, kind: type[OpenAIChatModel] = VerbatimChatModel
+) -> OpenAIChatModel:
+    """Return the framework's model of a role's endpoint, on the runner's connection pool."""
     llm = toolbox.llm(role)
     client = AsyncOpenAI(
         base_url=llm.base_url,
@@ -25,19 +51,25 @@ def chat_model(role: str, toolbox: Toolbox) -> OpenAIChatModel:
         timeout=llm.timeout_s,
         max_retries=0,
     )
-    return OpenAIChatModel(llm.model, provider=OpenAIProvider(openai_client=client))
+    return kind(llm.model, provider=OpenAIProvider(openai_client=client), profile=PROFILE)
 
 
 def settings(role: str, toolbox: Toolbox, **more: Any) -> ModelSettings:
-    """The run's sampling as the framework takes it."""
+    """Return the run's sampling in the framework's type."""
     return ModelSettings(**toolbox.llm(role).sampling, **more)
 
 
-def member(role: str, system: str, toolbox: Toolbox, tools: Sequence[Tool] = ()) -> Agent[Any, Any]:
-    """A role as an agent."""
+def member(
+    role: str,
+    system: str,
+    toolbox: Toolbox,
+    tools: Sequence[Tool] = (),
+    kind: type[OpenAIChatModel] = VerbatimChatModel,
+) -> Agent[Any, Any]:
+    """Return an agent for a role."""
     return Agent(
-        chat_model(role, toolbox),
-        output_type=str | None,  # without None, an empty reply is answered with a second call
+        chat_model(role, toolbox, kind),
+        output_type=str | None,  # without None, the agent answers an empty reply with a second call
         name=role,
         system_prompt=system,
         model_settings=settings(role, toolbox),
@@ -46,13 +78,13 @@ def member(role: str, system: str, toolbox: Toolbox, tools: Sequence[Tool] = ())
 
 
 async def ask(prompt: Prompt, toolbox: Toolbox) -> str:
-    """One call of a role, as an agent without tools."""
+    """Make one call of a role, as an agent without tools."""
     run = await member(prompt.role, prompt.system, toolbox).run(prompt.user)
     return run.output or ""
 
 
 class PydanticAISQL:
-    """write -> execute -> check -> (end | rewrite -> execute -> check ...), the last query unchecked."""
+    """write -> execute -> check -> (end | rewrite -> ...); the last query is unchecked."""
 
     roles = ROLES
 
@@ -64,7 +96,6 @@ class PydanticAISQL:
             remarks = await ask(prompts.check(problem, sql, result), toolbox)
             if prompts.approves(remarks):
                 break
-            sql = prompts.parse_sql(
-                await ask(prompts.rewrite(problem, sql, result, remarks), toolbox)
-            )
+            rewrite = prompts.rewrite(problem, sql, result, remarks)
+            sql = prompts.parse_sql(await ask(rewrite, toolbox))
         return sql

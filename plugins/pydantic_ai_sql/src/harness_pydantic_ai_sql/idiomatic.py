@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic_ai import Tool, UsageLimits
 from pydantic_ai.exceptions import UsageLimitExceeded
+from pydantic_ai.models.openai import OpenAIChatModel
 
 from harness.records import Problem
 from harness.toolbox import Toolbox
@@ -29,7 +30,9 @@ class PydanticAISQLIdiomatic:
             tried.append(sql)
             return await toolbox.execute(sql)
 
-        agent = member("write_query", prompt.system + TRY, toolbox, [Tool(execute)])
+        agent = member(
+            "write_query", prompt.system + TRY, toolbox, [Tool(execute)], OpenAIChatModel
+        )
         limits = UsageLimits(request_limit=toolbox.max_turns)
         try:
             run = await agent.run(prompt.user, usage_limits=limits)

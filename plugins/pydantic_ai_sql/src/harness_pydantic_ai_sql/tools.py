@@ -1,11 +1,12 @@
 """The tool-calling agent on Pydantic AI's messages and model, asked directly.
 
-Its `Agent` answers unknown tools and arguments that are no JSON in words of its own; here the environment does.
+Its `Agent` answers unknown tools and arguments that are no JSON in its own words.
 """
 
 from __future__ import annotations
 
 from itertools import count
+from typing import Any
 
 from pydantic_ai.direct import model_request
 from pydantic_ai.messages import (
@@ -15,8 +16,6 @@ from pydantic_ai.messages import (
     ToolReturnPart,
     UserPromptPart,
 )
-from pydantic_ai.models import ModelRequestParameters
-from pydantic_ai.tools import ToolDefinition
 
 from harness.records import Problem
 from harness.toolbox import Toolbox
@@ -25,36 +24,27 @@ from harness_sql.tool_loop.prompts import ROLES
 
 
 class PydanticAITools:
-    """Asks the model and calls the tools, until a reply calls none."""
+    """Ask the model and call the tools, until a reply has no call."""
 
     roles = ROLES
 
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
-        role, prompts = self.roles[0], toolbox.prompts
+        role = self.roles[0]
+        prompts = toolbox.prompts
         model = chat_model(role, toolbox)
-        offered = [
-            ToolDefinition(
-                name=tool.name,
-                description=tool.description,
-                parameters_json_schema=dict(tool.parameters),
-            )
-            for tool in toolbox.tools
-        ]
-        # The framework rewrites schemas, which chat templates print.
-        exact = {"tools": [tool.definition for tool in toolbox.tools]} if offered else None
-        sampling = settings(role, toolbox, **({"extra_body": exact} if exact else {}))
-        parameters = ModelRequestParameters(function_tools=offered)
+        # The framework would rewrite the tools' schemas, which chat templates print.
+        definitions = [tool.definition for tool in toolbox.tools]
+        offered: dict[str, Any] = {"extra_body": {"tools": definitions}} if definitions else {}
+        sampling = settings(role, toolbox, **offered)
         first = ModelRequest(
             parts=[SystemPromptPart(prompts.system), UserPromptPart(prompts.user(problem))]
         )
         messages: list[ModelMessage] = [first]
         for turn in count():
-            reply = await model_request(
-                model, messages, model_settings=sampling, model_request_parameters=parameters
-            )
+            reply = await model_request(model, messages, model_settings=sampling)
             if not reply.tool_calls or turn == toolbox.max_turns:
                 break
-            calls = [(call.tool_name, call.args_as_json_str()) for call in reply.tool_calls]
+            calls = [(call.tool_name, str(call.args or "")) for call in reply.tool_calls]
             texts = await toolbox.call_all(calls)
             results = [
                 ToolReturnPart(call.tool_name, text, call.tool_call_id)

@@ -1,10 +1,11 @@
-"""The tool-calling agent as Pydantic AI means it: tools made from their schemas, and the agent's own run."""
+"""The idiomatic tool-calling agent of Pydantic AI: tools made from their schemas, its own run."""
 
 from __future__ import annotations
 
 from pydantic_ai import Tool as FunctionTool
 from pydantic_ai import UsageLimits
 from pydantic_ai.exceptions import UsageLimitExceeded
+from pydantic_ai.models.openai import OpenAIChatModel
 
 from harness.environments import Tool
 from harness.records import JSON, Problem
@@ -14,7 +15,7 @@ from harness_sql.tool_loop.prompts import ROLES
 
 
 def as_function(tool: Tool, toolbox: Toolbox) -> FunctionTool:
-    """A tool of the environment as one of the framework's."""
+    """Convert a tool of the environment to the framework's type."""
 
     async def invoke(**arguments: JSON) -> str:
         return await toolbox.call(tool.name, arguments)
@@ -29,7 +30,7 @@ class PydanticAIToolsIdiomatic:
 
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
         tools = [as_function(tool, toolbox) for tool in toolbox.tools]
-        agent = member(ROLES[0], toolbox.prompts.system, toolbox, tools)
+        agent = member(ROLES[0], toolbox.prompts.system, toolbox, tools, OpenAIChatModel)
         limits = UsageLimits(request_limit=toolbox.max_turns)
         try:
             run = await agent.run(toolbox.prompts.user(problem), usage_limits=limits)
