@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from openai import AsyncOpenAI
 from openai.types.chat import ChatCompletionMessageFunctionToolCallParam
@@ -22,6 +22,9 @@ from harness_sql.self_correcting.prompts import ROLES, Prompt, Prompts
 PROFILE = OpenAIModelProfile(
     thinking_tags=("\0think", "\0"), openai_chat_send_back_thinking_parts=False
 )
+
+TEXT: Any = str | None
+"""Output of an agent. Without None, it would answer an empty reply with a second call."""
 
 
 class VerbatimChatModel(OpenAIChatModel):
@@ -56,7 +59,7 @@ def chat_model(
 
 def settings(role: str, toolbox: Toolbox, **more: Any) -> ModelSettings:
     """Return the run's sampling in the framework's type."""
-    return ModelSettings(**toolbox.llm(role).sampling, **more)
+    return cast("ModelSettings", {**toolbox.llm(role).sampling, **more})
 
 
 def member(
@@ -69,7 +72,7 @@ def member(
     """Return an agent for a role."""
     return Agent(
         chat_model(role, toolbox, kind),
-        output_type=str | None,  # without None, the agent answers an empty reply with a second call
+        output_type=TEXT,
         name=role,
         system_prompt=system,
         model_settings=settings(role, toolbox),

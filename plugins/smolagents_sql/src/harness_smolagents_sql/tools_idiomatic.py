@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 from smolagents import OpenAIServerModel, Tool, ToolCallingAgent
+from smolagents.memory import ActionStep
 from smolagents.models import (
     REMOVE_PARAMETER,
     ChatMessage,
@@ -44,7 +46,27 @@ class TextAnswers(OpenAIServerModel):
             return message
 
 
-class BridgedTool(Tool):  # type: ignore[misc]
+class SerialAgent(ToolCallingAgent):
+    """Carry out the calls of one reply in order, so that a rollout does not depend on threads.
+
+    smolagents would start them in a thread each and sort their results by id.
+    """
+
+    def process_tool_calls(
+        self, chat_message: ChatMessage, memory_step: ActionStep
+    ) -> Generator[Any]:
+        """Yield calls and results, and add them to the step."""
+        steps: list[ActionStep] = []
+        for call in chat_message.tool_calls or ():
+            steps.append(replace(memory_step))
+            yield from super().process_tool_calls(
+                replace(chat_message, tool_calls=[call]), steps[-1]
+            )
+        memory_step.tool_calls = [call for step in steps for call in step.tool_calls or ()]
+        memory_step.observations = "\n".join(step.observations or "" for step in steps)
+
+
+class BridgedTool(Tool):
     """A tool of smolagents whose work is done in the event loop."""
 
     name = "tool"
@@ -116,7 +138,7 @@ async def follow(
         changed |= {"tools": REMOVE_PARAMETER, "tool_choice": REMOVE_PARAMETER}
     client = bridged_client(role, toolbox, bridge)
     model = chat_model(role, toolbox, client, TextAnswers, **changed)
-    agent = ToolCallingAgent(
+    agent = SerialAgent(
         list(tools),
         model,
         instructions=system,
