@@ -92,6 +92,8 @@ def test_list_is_quick_and_imports_no_framework(site: Path) -> None:
         "autogen_agentchat",
         "agents",
         "agent_framework",
+        "pydantic_ai",
+        "smolagents",
         "torch",
         "openai",
     ):

@@ -22,7 +22,15 @@ from harness.toolbox import Agent
 
 from .server_forms import COUNT, FORMS, Form
 
-FRAMEWORKS = ("reference", "langgraph", "openai_agents", "autogen", "crewai", "agent_framework")
+FRAMEWORKS = (
+    "reference",
+    "langgraph",
+    "openai_agents",
+    "autogen",
+    "crewai",
+    "agent_framework",
+    "pydantic_ai",
+)
 PATIENCE_S = 300.0
 AT_ONCE = 6
 """Attempts under way: enough to be quick, few enough for a busy machine."""

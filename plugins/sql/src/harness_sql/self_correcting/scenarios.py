@@ -196,6 +196,8 @@ class Script:
     def __init__(self, scenario: Scenario) -> None:
         self._replies = list(scenario.replies)
         self._last = ""
+        self._called = False
+        """Whether the last reply was a call, so that the next request has its result."""
 
     def __call__(self, request: Any) -> Reply:
         tools = request.body.get("tools")
@@ -205,11 +207,12 @@ class Script:
                 if self._replies
                 else Reply.failure(500, "the scenario is over")
             )
-        answered = request.messages[-1].get("role") == "tool"
-        if answered and self._replies:
+        # Not by the role of the last message: some frameworks send results as the user's.
+        if self._called and self._replies:
             check = self._replies.pop(0)
             if check.status != 200 or check.hang or check.drop:
                 return check
+            self._called = False
             if check.text.rfind(APPROVED) > check.text.rfind(REJECTED):
                 return Reply(f"```sql\n{self._last}\n```")
         if not self._replies:
@@ -221,6 +224,7 @@ class Script:
 
     def _tool_call(self, draft: Reply, tool: dict[str, Any]) -> Reply:
         self._last = PROMPTS.parse_sql(draft.text)
+        self._called = True
         name = next(iter(tool["parameters"]["properties"]))
         function = {"name": tool["name"], "arguments": json.dumps({name: self._last})}
         call = {"id": f"call_{len(self._replies)}", "type": "function", "function": function}

@@ -1,5 +1,0 @@
-from harness import AgentContract
-
-
-class TestContract(AgentContract):
-    agent = "pydantic_ai_sql"
