@@ -14,7 +14,7 @@ class Tools:
     """A client of the MCP server that `mcp.json` names."""
 
     def __init__(self):
-        with open("mcp.json") as file:
+        with open("mcp.json", encoding="utf-8") as file:
             server = json.load(file)["mcpServers"]["tools"]
         self._process = subprocess.Popen(
             [server["command"], *server["args"]], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -76,7 +76,7 @@ def complete(settings, messages, tools):
 
 
 def main():
-    with open("settings.json") as file:
+    with open("settings.json", encoding="utf-8") as file:
         settings = json.load(file)
     tools = Tools()
     messages = [{"role": "user", "content": sys.stdin.read()}]
@@ -93,10 +93,10 @@ def main():
             messages.append({"role": "tool", "tool_call_id": call["id"], "content": text})
     answer = reply["content"] or ""
     if len(sys.argv) > 1:
-        with open(sys.argv[1], "w") as file:
+        with open(sys.argv[1], "w", encoding="utf-8") as file:
             file.write(answer)
     else:
-        print(answer)
+        sys.stdout.write(answer)
 
 
 main()
