@@ -68,6 +68,7 @@ def test_an_answer_is_read_from_the_output_a_file_or_the_last_reply(name, gatewa
         ("Fails", "ended with status 1: out of paper"),
         ("NoFile", "left no answer in answer.txt"),
         ("BadJson", "wrote no JSON object with a text 'result': '{}'"),
+        ("WithoutTools", "ended without reading the list of the environment's tools"),
         ("TooMuch", "stdout has more than 4 MiB"),
     ],
 )

@@ -44,7 +44,8 @@ class CommandAgent:
         """Run the command in a new working folder, and return its answer.
 
         Raises:
-            CommandFailed: It ended with a status other than 0, or without an answer.
+            CommandFailed: It ended with a status other than 0, without an answer, or without the environment's
+                tools.
         """
         with tempfile.TemporaryDirectory(prefix="harness-", ignore_cleanup_errors=True) as place:
             folder, socket = Path(place, "work"), Path(place, "tools")
@@ -58,13 +59,17 @@ class CommandAgent:
                 file.write_text(filled(template, values), encoding="utf-8")
             command = [self._executable, *(filled(one, values) for one in self.line.command[1:])]
             stdin = filled(self.line.stdin, values)
-            async with served(toolbox, socket):
+            async with served(toolbox, socket) as tools:
                 variables = environment(self.line, values)
                 finished = await run(command, variables, folder, Path(place), stdin)
             if finished.status:
                 why = finished.last.replace(llm.api_key, "KEY")
                 raise CommandFailed(
                     f"{self.line.command[0]} ended with status {finished.status}: {why}"
+                )
+            if toolbox.tools and self.line.offers_tools and not tools.listed:
+                raise CommandFailed(
+                    f"{self.line.command[0]} ended without reading the list of the environment's tools"
                 )
             return self._answer(finished, folder)
 

@@ -50,14 +50,24 @@ class CommandLine:
     answer: str = "output"
     install: str = ""
 
+    @property
+    def templates(self) -> tuple[str, ...]:
+        """Return all texts with placeholders."""
+        return (*self.command, *self.variables.values(), *self.files.values(), self.stdin)
+
+    @property
+    def offers_tools(self) -> bool:
+        """Return whether the command learns how to start the server of the environment's tools."""
+        used = {name for text in self.templates for name in Template(text).get_identifiers()}
+        return bool(used & {"mcp_servers", "server_command"})
+
     def check(self) -> str:
         """Return the path of the program.
 
         Raises:
             PluginError: A template has an unknown name, `answer` has another form, or PATH has no such program.
         """
-        texts = (*self.command, *self.variables.values(), *self.files.values(), self.stdin)
-        for text in texts:
+        for text in self.templates:
             template = Template(text)
             unknown = set(template.get_identifiers()) - PLACEHOLDERS
             if unknown or not template.is_valid():

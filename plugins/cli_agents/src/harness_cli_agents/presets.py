@@ -30,6 +30,8 @@ supports_websockets = false
 [mcp_servers.tools]
 command = $server_command
 args = $server_args
+required = true
+startup_timeout_sec = 60
 default_tools_approval_mode = "approve"
 
 [analytics]
@@ -112,6 +114,10 @@ class ClaudeCode(CommandAgent):
             "CLAUDE_CODE_SIMPLE": "1",
             "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
             "CLAUDE_CODE_MAX_RETRIES": "0",
+            # Without these a slow start of the tools lets the first call leave without them.
+            "MCP_CONNECTION_NONBLOCKING": "0",
+            "MCP_CONNECT_TIMEOUT_MS": "60000",
+            "MCP_TIMEOUT": "60000",
         },
         files={"mcp.json": "$mcp_servers"},
         answer="output:result",

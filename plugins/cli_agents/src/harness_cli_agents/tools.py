@@ -23,12 +23,12 @@ NO_MORE = "Error: no tool calls are left. Give the answer now."
 
 
 @contextlib.asynccontextmanager
-async def served(toolbox: Toolbox, socket: Path) -> AsyncIterator[None]:
+async def served(toolbox: Toolbox, socket: Path) -> AsyncIterator[ToolServer]:
     """Serve the tools of a toolbox on a socket. At the end all connections are closed.
 
     Calls run one after the other, in order of arrival, at most `max_turns` of them.
     """
-    tools = _Tools(toolbox)
+    tools = ToolServer(toolbox)
     connections: set[asyncio.Task[None]] = set()
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -45,7 +45,7 @@ async def served(toolbox: Toolbox, socket: Path) -> AsyncIterator[None]:
 
     server = await asyncio.start_unix_server(connected, socket, limit=MAX_BYTES)
     try:
-        yield
+        yield tools
     finally:
         server.close()
         open_ = list(connections)
@@ -54,13 +54,18 @@ async def served(toolbox: Toolbox, socket: Path) -> AsyncIterator[None]:
         await asyncio.gather(*open_, return_exceptions=True)
 
 
-class _Tools:
-    """The tools of one attempt, for any number of connections."""
+class ToolServer:
+    """The tools of one attempt, for any number of connections.
+
+    Attributes:
+        listed: Whether a client has requested the list of tools.
+    """
 
     def __init__(self, toolbox: Toolbox) -> None:
         self._toolbox = toolbox
         self._one_at_a_time = asyncio.Lock()
         self._calls = 0
+        self.listed = False
 
     def server(self) -> Server[object, object]:
         """Return an MCP server for one connection."""
@@ -71,6 +76,7 @@ class _Tools:
         return server
 
     async def _list(self, _: types.ListToolsRequest) -> types.ServerResult:
+        self.listed = True
         tools = [
             types.Tool(
                 name=tool.name, description=tool.description, inputSchema=dict(tool.parameters)

@@ -61,6 +61,11 @@ class Fails(CommandAgent):
     line = python("import sys; sys.exit('out of paper')")
 
 
+class WithoutTools(CommandAgent):
+    program = "tool_loop"
+    line = replace(python("print(42)"), files={"mcp.json": "$mcp_servers"})
+
+
 class TooMuch(CommandAgent):
     program = "tool_loop"
     line = python("print('x' * (5 << 20))")
