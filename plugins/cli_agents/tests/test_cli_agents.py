@@ -82,6 +82,11 @@ def test_a_command_that_calls_no_model_is_no_attempt(gateway, tmp_path):
     assert played("Json", gateway, tmp_path).outcome == "no_transitions"
 
 
+def test_a_command_that_repeats_a_failed_call_is_ended_at_the_first(gateway, tmp_path):
+    attempt = played("Repeats", gateway, tmp_path, scenario="server_error")
+    assert (attempt.outcome, len(attempt.failures)) == ("endpoint_error", 1), attempt.detail
+
+
 def test_a_models_error_stays_the_endpoints_though_the_command_fails(gateway, tmp_path):
     attempt = played("Tiny", gateway, tmp_path, scenario="server_error")
     assert attempt.outcome == "endpoint_error", attempt.detail
@@ -104,6 +109,7 @@ class Alone:
 
     max_turns = 1
     tools = ()
+    http_client = None
 
     def __init__(self):
         self.prompts = program("tool_loop").prompts
@@ -130,7 +136,7 @@ def test_a_command_has_only_the_variables_that_it_needs(monkeypatch):
     assert shown.pop("PATH") == os.environ["PATH"]
     assert shown.pop("HOME") == shown.pop("TMPDIR") == folder
     assert shown.pop(RUN_MARK) == "a-run"
-    assert shown.pop("NO_PROXY") == shown.pop("no_proxy") == "gateway.test,127.0.0.1,localhost"
+    assert shown.pop("NO_PROXY") == shown.pop("no_proxy") == "127.0.0.1,localhost"
     for name in ("http_proxy", "https_proxy", "all_proxy"):
         assert shown.pop(name) == shown.pop(name.upper()) == "http://127.0.0.1:9"
     assert shown.keys() - {"LANG", "LC_ALL"} == {

@@ -68,7 +68,7 @@ def test_a_question_is_answered_with_the_environments_tool(name, gateway, tmp_pa
     assert not set(own) & set(attempt.transitions[0].offered_tools)
 
 
-@pytest.mark.parametrize("name", installed("codex", "claude_code"))
+@pytest.mark.parametrize("name", installed("codex", "claude_code", "qwen_code"))
 @pytest.mark.parametrize(
     ("scenario", "outcome"), [("server_error", "endpoint_error"), ("refused", "agent_error")]
 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -12,6 +14,7 @@ from harness.toolbox import LAST_REPLY, Toolbox
 from harness_cli_agents.command import CommandLine as CommandLine
 from harness_cli_agents.command import environment, filled, placeholders
 from harness_cli_agents.process import CommandFailed, Finished, limited, run
+from harness_cli_agents.relay import Relay, relayed
 from harness_cli_agents.tools import served
 
 
@@ -44,24 +47,25 @@ class CommandAgent:
         """Run the command in a new working folder, and return its answer.
 
         Raises:
-            CommandFailed: It ended with a status other than 0, without an answer, or without the environment's
-                tools.
+            CommandFailed: A model call failed, or it ended with a status other than 0, without an answer, or without
+                the environment's tools.
         """
         with tempfile.TemporaryDirectory(prefix="harness-", ignore_cleanup_errors=True) as place:
             folder, socket = Path(place, "work"), Path(place, "tools")
             folder.mkdir()
             llm = toolbox.llm(self.roles[0])
-            asked = self.prompt(problem, toolbox)
-            values = placeholders(llm, asked, folder, socket, toolbox.max_turns)
-            for name, template in self.line.files.items():
-                file = folder / name
-                file.parent.mkdir(parents=True, exist_ok=True)
-                file.write_text(filled(template, values), encoding="utf-8")
-            command = [self._executable, *(filled(one, values) for one in self.line.command[1:])]
-            stdin = filled(self.line.stdin, values)
-            async with served(toolbox, socket) as tools:
-                variables = environment(self.line, values)
-                finished = await run(command, variables, folder, Path(place), stdin)
+            async with (
+                served(toolbox, socket) as tools,
+                relayed(llm.base_url, toolbox.http_client) as relay,
+            ):
+                values = placeholders(
+                    replace(llm, base_url=relay.base_url),
+                    self.prompt(problem, toolbox),
+                    folder,
+                    socket,
+                    toolbox.max_turns,
+                )
+                finished = await self._run(values, Path(place), relay)
             if finished.status:
                 why = finished.last.replace(llm.api_key, "KEY")
                 raise CommandFailed(
@@ -72,6 +76,18 @@ class CommandAgent:
                     f"{self.line.command[0]} ended without reading the list of the environment's tools"
                 )
             return self._answer(finished, folder)
+
+    async def _run(self, values: Mapping[str, str], place: Path, relay: Relay) -> Finished:
+        """Write the files, and run the command in the working folder."""
+        folder = Path(values["folder"])
+        for name, template in self.line.files.items():
+            file = folder / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(filled(template, values), encoding="utf-8")
+        command = [self._executable, *(filled(one, values) for one in self.line.command[1:])]
+        stdin = filled(self.line.stdin, values)
+        variables = environment(self.line, values)
+        return await run(command, variables, folder, place, stdin, relay.failed)
 
     def _answer(self, finished: Finished, folder: Path) -> str:
         kind, _, value = self.line.answer.partition(":")

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from string import Template
-from urllib.parse import urlsplit
 
 from harness.errors import PluginError
 from harness.rollout.processes import RUN_MARK
@@ -22,7 +21,7 @@ SERVER = "tools"
 INHERITED = ("PATH", "LANG", "LC_ALL", RUN_MARK)
 """Variables of this process that a command inherits; none of them holds a key."""
 DEAD_PROXY = "http://127.0.0.1:9"
-"""Proxy for every address but the gateway's. Nothing listens on the port `discard`."""
+"""Proxy for every address but those of loopback. Nothing listens on the port `discard`."""
 PLACEHOLDERS = frozenset(
     "base_url root_url api_key model sampling prompt folder max_turns server_command server_args mcp_servers".split()
 )
@@ -130,13 +129,11 @@ def filled(text: str, values: Mapping[str, str]) -> str:
 def environment(line: CommandLine, values: Mapping[str, str]) -> dict[str, str]:
     """Return all environment variables of a command.
 
-    HOME is the working folder. Proxies have a dead address, except for the gateway's host.
+    HOME is the working folder. Proxies have a dead address, except for loopback, where the relay listens.
     """
     folder = values["folder"]
-    gateway = urlsplit(values["base_url"]).hostname or ""
-    direct = ",".join(dict.fromkeys([gateway, "127.0.0.1", "localhost"]))
     proxies = dict.fromkeys(("http_proxy", "https_proxy", "all_proxy"), DEAD_PROXY)
-    proxies["no_proxy"] = direct
+    proxies["no_proxy"] = "127.0.0.1,localhost"
     return {
         **{name: os.environ[name] for name in INHERITED if name in os.environ},
         "HOME": folder,

@@ -1,7 +1,6 @@
 """Command-line agents of others, set up to use nothing but the gateway and the environment's tools.
 
-Their own tools, retries, updates and telemetry are off. Each preset states the version that it was tried with. Qwen Code
-repeats a failed call six times, which no option turns off.
+Their own tools, retries, updates and telemetry are off. Each preset states the version that it was tried with.
 """
 
 from __future__ import annotations

@@ -40,7 +40,12 @@ class Finished:
 
 
 async def run(
-    command: Sequence[str], variables: Mapping[str, str], folder: Path, streams: Path, stdin: str
+    command: Sequence[str],
+    variables: Mapping[str, str],
+    folder: Path,
+    streams: Path,
+    stdin: str,
+    failed: asyncio.Future[int],
 ) -> Finished:
     """Run a command to its end. Every process that it started ends with it, also at a cancellation.
 
@@ -50,9 +55,10 @@ async def run(
         variables: All environment variables; HOME is `folder`.
         folder: The working folder, which no other process has as its HOME.
         streams: Folder for the files of stdin, stdout and stderr.
+        failed: The status of a failed model call, which ends the command.
 
     Raises:
-        CommandFailed: It cannot be started, or writes more than `MAX_BYTES`.
+        CommandFailed: It cannot be started, a model call failed, or it writes more than `MAX_BYTES`.
     """
     read, output, errors = (streams / name for name in ("stdin", "stdout", "stderr"))
     read.write_text(stdin, encoding="utf-8")
@@ -70,7 +76,7 @@ async def run(
     except (OSError, ValueError) as error:
         raise CommandFailed(f"{command[0]} does not start: {error}") from error
     try:
-        await _ended(process, (output, errors))
+        await _ended(process, (output, errors), failed)
     finally:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -96,13 +102,25 @@ def limited(file: Path) -> str:
     return content.decode("utf-8", errors="replace")
 
 
-async def _ended(process: asyncio.subprocess.Process, written: Sequence[Path]) -> None:
-    """Wait for the end of a process, and refuse too much output."""
-    while True:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LOOK_S):
-                await process.wait()
-                return
+async def _ended(
+    process: asyncio.subprocess.Process, written: Sequence[Path], failed: asyncio.Future[int]
+) -> None:
+    """Wait for the end of a process. Refuse a failed model call and too much output."""
+    ending = asyncio.ensure_future(process.wait())
+    try:
+        await _watched(ending, written, failed)
+    finally:
+        ending.cancel()
+        await asyncio.gather(ending, return_exceptions=True)
+
+
+async def _watched(
+    ending: asyncio.Future[int], written: Sequence[Path], failed: asyncio.Future[int]
+) -> None:
+    while not ending.done():
+        await asyncio.wait({ending, failed}, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+        if failed.done():
+            raise CommandFailed(f"a model call failed with status {failed.result()}")
         for file in written:
             if file.stat().st_size > MAX_BYTES:
                 raise CommandFailed(f"{file.name} has more than {MAX_BYTES >> 20} MiB")

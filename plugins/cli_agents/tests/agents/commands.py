@@ -30,6 +30,17 @@ class Tiny(CommandAgent):
     line = LINE
 
 
+class Repeats(CommandAgent):
+    """Run the small agent again and again until it succeeds."""
+
+    program = "tool_loop"
+    line = replace(
+        LINE,
+        command=("sh", "-c", f"until {sys.executable} -S {TINY} < prompt; do sleep 0.1; done"),
+        files={**LINE.files, "prompt": "$prompt"},
+    )
+
+
 class ToFile(CommandAgent):
     program = "tool_loop"
     line = replace(LINE, command=(*LINE.command, "out/answer.txt"), answer="file:out/answer.txt")
