@@ -278,6 +278,33 @@ async def test_what_claude_code_adds_is_no_part_of_the_conversation(attempt: Att
     assert one["tools"] == [{"type": "function", "function": TOOL}] and "tools" not in other
 
 
+async def test_a_tool_in_a_namespace_has_it_as_a_prefix_for_the_policy(attempt: Attempt) -> None:
+    made = {"name": "mcp__tools__query", "arguments": ODD}
+    reply = Reply(
+        finish_reason="tool_calls",
+        tool_calls=[{"id": "call_1", "type": "function", "function": made}],
+    )
+    space = {"type": "namespace", "name": "mcp__tools", "tools": [{"type": "function", **TOOL}]}
+    items: list[Any] = [{"role": "user", "content": QUESTION}]
+    with ScriptedServer([reply, Reply("3")]) as server:
+        opened = await attempt.open(server)
+        for _ in range(2):
+            answer = await opened.http.post(
+                f"{opened.url}/responses",
+                json={"model": "scripted", "input": items, "tools": [space]},
+                headers={"x-api-key": opened.gateway.key},
+            )
+            output = answer.raise_for_status().json()["output"]
+            items += [*output, {"type": "function_call_output", "call_id": "call_1", "output": "3"}]
+        transitions, _ = await opened.close()
+    call = items[1]
+    assert (call["namespace"], call["name"]) == ("mcp__tools", "query")
+    assert [one.offered_tools for one in transitions] == [("mcp__tools__query",)] * 2
+    first, second = server.requests
+    assert first.body["tools"][0]["function"]["name"] == "mcp__tools__query"
+    assert second.messages[1]["tool_calls"][0]["function"] == made
+
+
 @pytest.mark.parametrize(
     ("path", "body", "named"),
     [

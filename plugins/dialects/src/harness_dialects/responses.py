@@ -38,7 +38,7 @@ class Responses:
             )
         chat: Json = {"messages": _messages(body)}
         if body.get("tools"):
-            chat["tools"] = [_tool(tool) for tool in body["tools"]]
+            chat["tools"] = [_tool(tool, name) for name, tool in _offered(body)]
         if (choice := body.get("tool_choice")) is not None:
             chat["tool_choice"] = choice if isinstance(choice, str) else _choice(choice)
         if body.get("parallel_tool_calls") is not None and "tools" in chat:
@@ -67,9 +67,12 @@ class Responses:
             "error": None,
             "incomplete_details": {"reason": cut} if cut else None,
             "model": completion.get("model") or body.get("model"),
-            "output": list(
-                _items(completion["id"], choice["message"], "incomplete" if cut else "completed")
-            ),
+            "output": [
+                _named(item, body)
+                for item in _items(
+                    completion["id"], choice["message"], "incomplete" if cut else "completed"
+                )
+            ],
             **echoed,
             "metadata": body.get("metadata") or {},
             "parallel_tool_calls": body.get("parallel_tool_calls", True),
@@ -108,7 +111,8 @@ def _messages(body: Given) -> list[Json]:
     for item in asked:
         kind = item.get("type") or "message"
         if kind == "function_call":
-            made = call(item["call_id"], item["name"], item["arguments"])
+            name = _joined(item.get("namespace"), item["name"])
+            made = call(item["call_id"], name, item["arguments"])
             if spoken:
                 messages[-1] = assistant(
                     messages[-1]["content"], [*messages[-1].get("tool_calls", ()), made]
@@ -132,12 +136,46 @@ def _messages(body: Given) -> list[Json]:
     return messages
 
 
-def _tool(tool: Given) -> Json:
+def _joined(namespace: str | None, name: str) -> str:
+    """Return the policy's name of a tool, in which the namespace is a prefix."""
+    return f"{namespace}__{name}" if namespace else name
+
+
+def _namespaces(body: Given) -> Json:
+    """Return namespace and name of every tool in a namespace, by the policy's name of it."""
+    found: Json = {}
+    for space in body.get("tools") or ():
+        if space["type"] == "namespace":
+            for tool in space["tools"]:
+                names = {"namespace": space["name"], "name": tool["name"]}
+                found[_joined(**names)] = names
+    return found
+
+
+def _offered(body: Given) -> list[tuple[str, Given]]:
+    """Return all tools with the policy's names of them, those in namespaces too."""
+    found: list[tuple[str, Given]] = []
+    for tool in body["tools"]:
+        if tool["type"] == "namespace":
+            found += [(_joined(tool["name"], one["name"]), one) for one in tool["tools"]]
+        else:
+            found.append((tool.get("name", ""), tool))
+    return found
+
+
+def _named(item: Json, body: Given) -> Json:
+    """Return an item of the output; a call of a tool in a namespace gets both names."""
+    if item["type"] != "function_call":
+        return item
+    return {**item, **_namespaces(body).get(item["name"], {})}
+
+
+def _tool(tool: Given, name: str) -> Json:
     if tool["type"] != "function":
         raise ValueError(
             f"a tool of type {tool['type']!r} runs on the provider's servers; offer functions"
         )
-    made = function(tool["name"], tool.get("description"), tool.get("parameters"))
+    made = function(name, tool.get("description"), tool.get("parameters"))
     if tool.get("strict"):
         made["function"]["strict"] = True
     return made
