@@ -137,7 +137,7 @@ def _measured(node: Node, depth: int, known: dict[Node, int]) -> int:
     if (found := known.get(node)) is not None:
         if not found:
             raise ValueError(
-                f"an alias in line {node.start_mark.line + 1} stands in what it is an alias of"
+                f"an alias in line {node.start_mark.line + 1} refers to a value that contains the alias"
             )
         return found
     if depth > LEVELS:

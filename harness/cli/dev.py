@@ -186,7 +186,7 @@ def _add_call(top: Any, call: Transition, decode: Decoder | None) -> None:
     if has_unread_call(call):
         node.add("[yellow]the reply looks like a tool call, and the server parsed none there[/]")
     if call.overridden:
-        node.add(f"[yellow]asked for, not granted:[/] {escape(str(dict(call.overridden)))}")
+        node.add(f"[yellow]requested but overridden:[/] {escape(str(dict(call.overridden)))}")
 
 
 def _decoder(here: RunFolder | str | None) -> Decoder | None:

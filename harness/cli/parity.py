@@ -107,7 +107,7 @@ def _names(named: list[str], everything: bool, only: str | None) -> list[str]:
         )
     if not named:
         raise ConfigError(
-            "parity of what? Name agents, or say --all or --program. "
+            "no agents are given. Name some, or pass --all or --program. "
             "Example: harness parity crewai_sql"
         )
     for name in named:

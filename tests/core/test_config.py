@@ -43,7 +43,7 @@ def test_layers_override_each_other_in_order(tmp_path: Path) -> None:
         ("seed=4294967296", "less than 4294967296"),
         ("seed=2026-99-99", "month must be in"),
         (f"policy.path=[{'9, ' * 10_000}]", "'policy.path'.*characters"),
-        ("verl.a=[&a [*a]]", "an alias in line 1 stands in what it is an alias of"),
+        ("verl.a=[&a [*a]]", "an alias in line 1 refers to a value that contains the alias"),
         (f"verl.a={'[' * 5000}{']' * 5000}", "nested more than 100 levels"),
         (f"reward.options{'.a' * 5000}=1", r"the key 'reward\.options\.a.*'\.\.\. has 5,002 parts"),
     ],
@@ -67,7 +67,7 @@ MERGES = "  m0: &m0 {a: 1}\n" + "\n".join(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("verl: &a\n  b: *a", "an alias in line 2 stands in what it is an alias of"),
+        ("verl: &a\n  b: *a", "an alias in line 2 refers to a value that contains the alias"),
         (f"verl:\n{BOMB}", "more than 100,000 values"),
         (f"verl:\n{MERGES}", "more than 100,000 values"),
         (f"verl: {'[' * 5000}{']' * 5000}", "nested more than 100 levels"),
