@@ -228,7 +228,7 @@ def test_a_spider_without_train_questions_is_measured(
     said = (
         "is missing: the source had none"
         if train == "missing"
-        else "has no question whose database"
+        else "has no question with a database"
     )
     with pytest.raises(TaskSetError, match=said):
         tasks.load("train")

@@ -56,7 +56,7 @@ def canonical(body: Mapping[str, Any]) -> bytes:
 def test_every_framework_sends_the_same_bytes(tmp_path: Path) -> None:
     pytest.importorskip("crewai")
     strict = [name for name in agents_of("tool_loop") if agent_spec(name).strict]
-    assert len(strict) == 6, strict
+    assert len(strict) == 7, strict
     file = tmp_path / "questions.jsonl"
     file.write_text(
         json.dumps({"question": "How many singers are there?", "answer": "3", "split": "val"})
