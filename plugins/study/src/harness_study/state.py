@@ -120,6 +120,8 @@ class StudyFolder:
         entry["state"] = state
         if run is not None:
             entry["run"] = run.name
+        elif entry["run"] and not (self.path / entry["run"]).is_dir():
+            entry["run"] = None  # its folder was removed while the job was under way
         entry["pid"], entry["pid_started"] = launched.process if launched else (None, None)
         entry["launcher"] = launched.by if launched else None
         self.write()
