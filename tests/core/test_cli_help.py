@@ -26,10 +26,10 @@ def test_make_refuses_a_named_interpreter_that_it_would_replace(tmp_path: Path) 
     old = tmp_path / "python3.9"
     old.write_text("#!/bin/sh\necho 3.9\n")
     old.chmod(0o755)
-    for named, said in ((old, "is Python 3.9"), (tmp_path / "none", "no Python that starts")):
+    for named, message in ((old, "is Python 3.9"), (tmp_path / "none", "no Python that starts")):
         command = ["make", "-n", "train", f"PYTHON={named}"]
         environment = {**os.environ, "MAKEFLAGS": ""}
         done = subprocess.run(
             command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
         )
-        assert done.returncode == 2 and said in done.stderr
+        assert done.returncode == 2 and message in done.stderr

@@ -48,10 +48,10 @@ def test_how_far_and_where_may_change(run: Path, change: str) -> None:
 def test_what_would_be_another_run_is_refused(run: Path, change: str) -> None:
     key = change.partition("=")[0]
     done = CliRunner().invoke(app, ["--resume", str(run), "--set", change, "--dry-run"])
-    said = f"{done.output}{done.exception}"
-    assert done.exit_code != 0 and f"--resume with {key}=" in said
-    assert ("the run's agent is another" in said) == (key == "agent")
-    assert "task.options" not in said, "keys that have nothing to do with the change"
+    message = f"{done.output}{done.exception}"
+    assert done.exit_code != 0 and f"--resume with {key}=" in message
+    assert ("the run's agent is another" in message) == (key == "agent")
+    assert "task.options" not in message, "keys that have nothing to do with the change"
 
 
 def test_an_evaluation_cannot_be_trained_on(run: Path) -> None:

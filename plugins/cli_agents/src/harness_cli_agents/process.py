@@ -82,10 +82,10 @@ async def run(
             os.killpg(process.pid, signal.SIGKILL)
         await asyncio.to_thread(_end_escaped, str(folder))
         await process.wait()
-    text, said = (limited(one) for one in (output, errors))
+    text, error_text = limited(output), limited(errors)
     status = process.returncode
     assert status is not None
-    return Finished(status, text, last_line(said, last_line(text)))
+    return Finished(status, text, last_line(error_text, last_line(text)))
 
 
 def limited(file: Path) -> str:

@@ -35,7 +35,7 @@ def chat_model(
 
     Args:
         client: The OpenAI client, or what has its `chat.completions.create`.
-        more: Parameters that every request has besides the run's sampling.
+        more: Parameters of every request in addition to the run's sampling.
     """
     llm = toolbox.llm(role)
     return kind(

@@ -67,7 +67,7 @@ class SerialAgent(ToolCallingAgent):
 
 
 class BridgedTool(Tool):
-    """A tool of smolagents whose work is done in the event loop."""
+    """A smolagents tool that runs its work in the event loop."""
 
     name = "tool"
     description = ""
