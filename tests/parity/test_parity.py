@@ -357,7 +357,7 @@ def test_unknown_scenario_and_agent_are_refused(
         ),
         (["langgraph_sql", "--scenario", "unicod"], "did you mean 'unicode'?"),
         (["langgraf_sql"], "did you mean 'langgraph_sql'?"),
-        ([], "Name agents, or say --all"),
+        ([], "Name some, or pass --all or --program"),
     ):
         done = command("parity", *arguments)
         assert done.returncode == 2 and message in done.stderr
