@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import polars as pl
 
+    from harness.contracts.tasks import TaskSet
     from harness.records import Task
-    from harness.tasks import TaskSet
 
 POLICY, TASK_SET = "pocket-sql", "pocket"
 STEPS, BATCH, GROUP = 3, 4, 4

@@ -51,7 +51,7 @@ LIMIT_S = 600.0
 KEPT = {"pocket", "starts.json"}
 """Files in harness's cache that a first run leaves for later ones, by design."""
 REWARD = """
-from harness.hookspecs import RewardSpec, hookimpl
+from harness.contracts.hookspecs import RewardSpec, hookimpl
 from harness.records import Verdict
 HARNESS_API = 1
 
@@ -67,7 +67,7 @@ class NotANumber:
 """
 AGENT = """
 import subprocess, sys
-from harness.hookspecs import AgentSpec, hookimpl
+from harness.contracts.hookspecs import AgentSpec, hookimpl
 from harness_sql.self_correcting.reference import ReferenceSQL
 HARNESS_API = 1
 
@@ -84,7 +84,7 @@ class LeavesSleepers(ReferenceSQL):
 """
 SHOUTING_AGENT = """
 import itertools
-from harness.hookspecs import AgentSpec, hookimpl
+from harness.contracts.hookspecs import AgentSpec, hookimpl
 from harness_sql.self_correcting.reference import ReferenceSQL
 HARNESS_API = 1
 

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    from harness.contracts.toolbox import Agent, Report
     from harness.records import JSON
-    from harness.toolbox import Agent, Report
 
 PROGRAM = "self_correcting_sql"
 QUESTION = "How many singers are there?"
@@ -71,12 +71,12 @@ class BenchToolbox:
 
     @property
     def report(self) -> Report:
-        from harness.toolbox import Report
+        from harness.contracts.toolbox import Report
 
         return Report()
 
     def llm(self, role: str) -> Any:
-        from harness.toolbox import LLM
+        from harness.contracts.toolbox import LLM
 
         return LLM(
             self._base_url,
@@ -173,7 +173,7 @@ def measure_all(names: list[str], repeat: int) -> dict[str, dict[str, Any]]:
     here = Path(__file__).resolve()
     path = os.pathsep.join([str(here.parent), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path}
-    command = [sys.executable, "-m", "harness.scripted.server", "--script", f"{here.stem}:script"]
+    command = [sys.executable, "-m", "harness.mock_model.server", "--script", f"{here.stem}:script"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
     found: dict[str, dict[str, Any]] = {}
     try:

@@ -36,8 +36,8 @@ import orjson
 import psutil
 
 from harness.gateway.server import GatewayServer
-from harness.scripted.completion import Reply, prompt_token_ids, response_token_ids
-from harness.scripted.server import ReceivedRequest
+from harness.mock_model.completion import Reply, prompt_token_ids, response_token_ids
+from harness.mock_model.server import ReceivedRequest
 
 SAMPLING = {"temperature": 1.0, "top_p": 1.0, "max_tokens": 512}
 ROLE = "write_query"
@@ -84,7 +84,7 @@ def model_server() -> Iterator[str]:
     command = [
         sys.executable,
         "-m",
-        "harness.scripted.server",
+        "harness.mock_model.server",
         "--script",
         "gateway:think",
         "--forget",

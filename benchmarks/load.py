@@ -38,7 +38,7 @@ SIDES = ("store", "gateway", "runners", "main", "model")
 
 def think(request: Any) -> Any:
     """Script the model: a wrong query, a check that rejects it, a right one, as often as needed."""
-    from harness.scripted.server import Reply
+    from harness.mock_model.server import Reply
 
     system = str(request.messages[0]["content"])
     later = "No. It must be 2." if "You check" in system else "```sql\nSELECT 2\n```"
@@ -108,9 +108,9 @@ def load(options: argparse.Namespace) -> tuple[list[Mark], array[float]]:
     without_litellm()
     from harness.config import load_config
     from harness.plugins import make_task_set
-    from harness.results.folder import RunFolder
     from harness.rollout.session import Session
     from harness.rollout.stack import RolloutWork
+    from harness.runs.folder import RunFolder
 
     marks: list[Mark] = []
     own_s: array[float] = array("d")
@@ -173,7 +173,7 @@ def load(options: argparse.Namespace) -> tuple[list[Mark], array[float]]:
             "HARNESS_STORE_KEY": secrets.token_urlsafe(32),
             "LOAD_THINK_S": str(options.think),
         }
-        script = ("-m", "harness.scripted.server", "--script", "load:think", "--forget")
+        script = ("-m", "harness.mock_model.server", "--script", "load:think", "--forget")
         here = os.environ | {"PYTHONPATH": os.path.dirname(os.path.abspath(__file__))}
         model = after.enter_context(
             ended([sys.executable, *script], stdout=subprocess.PIPE, env=here)

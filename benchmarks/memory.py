@@ -28,7 +28,7 @@ SETTLED = 2000
 
 def answer(queue: SimpleQueue[str]) -> None:
     """Run a scripted model in its own process."""
-    from harness.scripted.server import ScriptedServer
+    from harness.mock_model.server import ScriptedServer
 
     replies = ("```sql\nSELECT 1\n```", "No. It must be 2.", "```sql\nSELECT 2\n```")
 
@@ -66,9 +66,9 @@ def main() -> None:
     without_litellm()
     from harness.config import load_config
     from harness.plugins import make_task_set
-    from harness.results.folder import RunFolder
     from harness.rollout.session import Session
     from harness.rollout.stack import RolloutWork
+    from harness.runs.folder import RunFolder
 
     url = scripted_model()
     rollout = {"runners": options.runners, "concurrency": options.concurrency}

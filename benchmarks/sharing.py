@@ -32,11 +32,11 @@ def measure(
     """Return the worst step's ratios of rollouts and processor time, and overall rollouts/s."""
     from harness.config import load_config
     from harness.plugins import make_task_set
-    from harness.results.folder import RunFolder
+    from harness.rollout.load_balancing import Shares
     from harness.rollout.session import Session
-    from harness.rollout.shares import Shares
     from harness.rollout.stack import RolloutWork
     from harness.rollout.store import RunStore
+    from harness.runs.folder import RunFolder
 
     overrides = [f"rollout.runners={runners}", f"rollout.concurrency={concurrency}"]
     config = load_config("cpu", agent="reference_sql", overrides=overrides)

@@ -11,16 +11,33 @@ TYPE_CHECKING = False  # importing `typing` takes longer than the rest of this m
 if TYPE_CHECKING:
     from typing import Any
 
+    from harness.api.evaluating import evaluate
+    from harness.api.loaded import LoadedRun, load_run
+    from harness.api.training import train
     from harness.compare import compare
     from harness.compare.compared import Compared
     from harness.config import Config
-    from harness.environments import (
+    from harness.contracts.environments import (
         Environment,
         EnvironmentSession,
         Observation,
         Tool,
         check_offered,
     )
+    from harness.contracts.hookspecs import (
+        AgentSpec,
+        EnvironmentSpec,
+        ProgramSpec,
+        RewardSpec,
+        TaskSetSpec,
+        TrainerSpec,
+        hookimpl,
+    )
+    from harness.contracts.programs import CANARY, Played, Program, Scenario, Turn
+    from harness.contracts.rewards import RewardFunction
+    from harness.contracts.tasks import TaskSet
+    from harness.contracts.toolbox import LLM, Agent, Toolbox
+    from harness.contracts.trainers import MEASURES, LiveRun, Standby, Trainer
     from harness.errors import (
         ConfigError,
         EndpointError,
@@ -37,21 +54,9 @@ if TYPE_CHECKING:
         UserError,
     )
     from harness.gateway.server import GatewayServer
-    from harness.hookspecs import (
-        AgentSpec,
-        EnvironmentSpec,
-        ProgramSpec,
-        RewardSpec,
-        TaskSetSpec,
-        TrainerSpec,
-        hookimpl,
-    )
+    from harness.mock_model.completion import Reply
     from harness.plugins import make_trainer
     from harness.policies import fetched
-    from harness.programs import CANARY, Played, Program, Scenario, Turn
-    from harness.python.evaluating import evaluate
-    from harness.python.loaded import LoadedRun, load_run
-    from harness.python.training import train
     from harness.records import (
         Attempt,
         CallFailure,
@@ -62,21 +67,17 @@ if TYPE_CHECKING:
         Transition,
         Verdict,
     )
-    from harness.results.folder import RowLog, RunFolder
-    from harness.rewards import RewardFunction
     from harness.rollout.request import Phase
     from harness.rollout.session import Session
     from harness.rollout.stack import RolloutWork
-    from harness.run.launch import validation_due
-    from harness.scripted.completion import Reply
-    from harness.tasks import TaskSet
+    from harness.runs.folder import RowLog, RunFolder
+    from harness.runs.progress import Progress
     from harness.testing.contract import AgentContract
     from harness.testing.data_contract import RewardContract, TaskSetContract
     from harness.testing.environment_contract import EnvironmentContract
     from harness.testing.program_contract import ProgramContract
     from harness.testing.trainer_contract import TrainerContract
-    from harness.toolbox import LLM, Agent, Toolbox
-    from harness.trainers import MEASURES, LiveRun, Progress, Standby, Trainer
+    from harness.training.launch import validation_due
 
 __all__ = [
     "CANARY",
@@ -156,33 +157,34 @@ _HOMES = {
     "harness": "compare",
     "harness.compare.compared": "Compared",
     "harness.config": "Config",
-    "harness.environments": "Environment EnvironmentSession Observation Tool check_offered",
+    "harness.contracts.environments": "Environment EnvironmentSession Observation Tool check_offered",
     "harness.errors": "ConfigError EndpointError EnvironmentFault EnvironmentProblem HarnessError NoSuchArm "
     "NotComparable PluginError RewardError RolloutError RunFailed TaskSetError UserError",
     "harness.gateway.server": "GatewayServer",
-    "harness.hookspecs": "AgentSpec EnvironmentSpec ProgramSpec RewardSpec TaskSetSpec TrainerSpec hookimpl",
+    "harness.contracts.hookspecs": "AgentSpec EnvironmentSpec ProgramSpec RewardSpec TaskSetSpec TrainerSpec hookimpl",
     "harness.plugins": "make_trainer",
     "harness.policies": "fetched",
-    "harness.programs": "CANARY Played Program Scenario Turn",
-    "harness.python.evaluating": "evaluate",
-    "harness.python.loaded": "LoadedRun load_run",
-    "harness.python.training": "train",
+    "harness.contracts.programs": "CANARY Played Program Scenario Turn",
+    "harness.api.evaluating": "evaluate",
+    "harness.api.loaded": "LoadedRun load_run",
+    "harness.api.training": "train",
     "harness.records": "Attempt CallFailure Outcome Problem Task ToolCall Transition Verdict",
-    "harness.results.folder": "RowLog RunFolder",
-    "harness.rewards": "RewardFunction",
+    "harness.runs.folder": "RowLog RunFolder",
+    "harness.contracts.rewards": "RewardFunction",
     "harness.rollout.request": "Phase",
     "harness.rollout.session": "Session",
     "harness.rollout.stack": "RolloutWork",
-    "harness.run.launch": "validation_due",
-    "harness.scripted.completion": "Reply",
-    "harness.tasks": "TaskSet",
+    "harness.training.launch": "validation_due",
+    "harness.mock_model.completion": "Reply",
+    "harness.contracts.tasks": "TaskSet",
     "harness.testing.contract": "AgentContract",
     "harness.testing.data_contract": "RewardContract TaskSetContract",
     "harness.testing.environment_contract": "EnvironmentContract",
     "harness.testing.program_contract": "ProgramContract",
     "harness.testing.trainer_contract": "TrainerContract",
-    "harness.toolbox": "LLM Agent Toolbox",
-    "harness.trainers": "MEASURES LiveRun Progress Standby Trainer",
+    "harness.contracts.toolbox": "LLM Agent Toolbox",
+    "harness.contracts.trainers": "MEASURES LiveRun Standby Trainer",
+    "harness.runs.progress": "Progress",
 }
 """Map each module to the public names that it defines. The entry of `harness` lists public
 modules.

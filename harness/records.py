@@ -133,7 +133,7 @@ class Transition:
     gateway_s: float
     """Part of `latency_s` spent in the gateway itself, queueing included."""
     branch: str = ""
-    """Name of the concurrent branch that made the call; see `harness.branches`."""
+    """Name of the concurrent branch that made the call; see `harness.util.branches`."""
     offered_tools: tuple[str, ...] = ()
     """Names of the tools that the request offered to the policy."""
     tool_calls: tuple[Mapping[str, Any], ...] = ()

@@ -17,7 +17,7 @@ from harness.cli import main
 from harness.cli.common import progress_console, results
 from harness.gateway.client import GatewayControl
 from harness.gateway.server import GatewayServer
-from harness.results.folder import endings
+from harness.runs.folder import endings
 
 pytest_plugins = ["harness.testing.fixtures"]
 # Each certificate takes seconds, and many agents of tests are no strict agents on purpose.

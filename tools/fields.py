@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from harness.compare import keys, references, states
-from harness.results import checked, rows, schema
+from harness.runs import record_types, rows, schema
 from harness_power.planning import Plan
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 RECORDS = f"""\
 # What a run leaves behind
 
-Made of `harness/results/schema.py` and `rows.py` by `python tools/fields.py`; a test compares.
+Made of `harness/runs/schema.py` and `rows.py` by `python tools/fields.py`; a test compares.
 
 A run's folder has `run.json` (schema version {schema.SCHEMA_VERSION}), `config.yaml`
 (can be rerun unchanged), and three tables: `steps.parquet` (a row a step: `step`, what the trainer
@@ -90,7 +90,7 @@ def records() -> str:
         meanings = {column: meaning for column, _, meaning in fields(row)}
         lines += [
             f"| `{column}` | {kind} | {meanings[column]} |"
-            for column, kind in checked.columns(row).items()
+            for column, kind in record_types.columns(row).items()
         ]
     return "\n".join(lines) + "\n"
 
@@ -114,7 +114,7 @@ def tables(parts: Iterable[type], names: Mapping[type, str]) -> Iterator[str]:
 
 def fields(part: type) -> Iterator[tuple[str, str, str]]:
     """Name, type in words and meaning of every field."""
-    for name, (kind, needed, more) in checked.described(part).items():
+    for name, (kind, needed, more) in record_types.described(part).items():
         yield name, _named(kind) + ("" if needed else ", may be missing"), more[0]
 
 

@@ -22,8 +22,8 @@ from table import PACKED, by_at, by_pass, result_of, rewards, unpacked
 
 from harness.compare.runs import Run
 from harness.compare.selection import select
-from harness.results.folder import RunFolder
-from harness.results.schema import RunRecord
+from harness.runs.folder import RunFolder
+from harness.runs.schema import RunRecord
 
 HERE = Path(__file__).resolve().parents[1] / "results"
 REFERENCES = HERE.parent / "harness" / "compare" / "references.json"

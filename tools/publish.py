@@ -59,9 +59,9 @@ from harness.compare.references import reference_rows
 from harness.compare.runs import Run, read_run
 from harness.compare.selection import select
 from harness.compare.states import STUDY_FILE
+from harness.contracts.trainers import MEASURES
 from harness.errors import HarnessError
-from harness.results.folder import RunFolder
-from harness.trainers import MEASURES
+from harness.runs.folder import RunFolder
 from harness_report.episodes import shown
 from harness_report.page import EPISODES
 

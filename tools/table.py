@@ -78,9 +78,9 @@ from harness.compare.statistics import cluster_bootstrap
 from harness.compare.verdicts import CLAIMS
 from harness.errors import HarnessError
 from harness.policies.catalogue import known
-from harness.results.folder import RunFolder
-from harness.results.schema import Result, RunRecord
-from harness.wording import mean, percent
+from harness.runs.folder import RunFolder
+from harness.runs.schema import Result, RunRecord
+from harness.util.formatting import mean, percent
 
 ROOT = Path(__file__).resolve().parent.parent
 MARKED = re.compile(

@@ -24,7 +24,7 @@ import harness
 from harness.cli.common import complain
 from harness.cli.complete import right_form
 from harness.errors import EnvironmentProblem, RunFailed, UserError, how_to_install, nearest
-from harness.wording import printable
+from harness.util.formatting import printable
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "train": ("harness.cli.train", "Train an agent with GRPO."),

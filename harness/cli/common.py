@@ -12,7 +12,7 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
-from harness.wording import printable, printable_json
+from harness.util.formatting import printable, printable_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -32,7 +32,7 @@ def add_commands(app: Typer, group: str) -> list[str]:
 @cache
 def results() -> Console:
     """Where results go: stdout."""
-    from harness.python.console import PlainConsole
+    from harness.api.console import PlainConsole
 
     wide = (
         None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160
@@ -43,7 +43,7 @@ def results() -> Console:
 @cache
 def progress_console() -> Console:
     """Where progress and remarks go: stderr."""
-    from harness.python.console import PlainConsole
+    from harness.api.console import PlainConsole
 
     return PlainConsole(stderr=True)
 
@@ -69,8 +69,8 @@ def one_thread() -> None:
 
 def interruptible() -> None:
     """Treat SIGTERM and SIGHUP as Ctrl-C: children end, files stay whole. `nohup` still works."""
-    from harness.python.loops import interrupt
-    from harness.results.folder import endings
+    from harness.api.event_loops import interrupt
+    from harness.runs.folder import endings
 
     for number in endings():
         signal.signal(number, interrupt)

@@ -11,9 +11,9 @@ import typer
 from harness.cli import complete
 from harness.cli.common import one_thread, progress_console, results
 from harness.compare import compare as compare_runs
-from harness.compare.forms import FORMATS, known_format
+from harness.compare.format_names import FORMATS, known_format
 from harness.errors import UserError
-from harness.wording import printable, printable_json
+from harness.util.formatting import printable, printable_json
 
 app = typer.Typer(add_completion=False)
 

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from harness.api.parameters import named_endpoint
 from harness.cli import complete
 from harness.cli.common import emit_json, results
 from harness.cli.serve import answered, patient, preset_of, roles_answered, to_serve
 from harness.config import Config, load_config
-from harness.python.asking import named_endpoint
+from harness.config.sections import PolicyConfig
 from harness.records import Attempt, CallFailure, Task, ToolCall, Transition, Verdict
-from harness.sections import PolicyConfig
-from harness.tool_calls import has_unread_call
+from harness.util.tool_calls import has_unread_call
 
 if TYPE_CHECKING:
     from harness.gateway.client import Endpoint, GatewayControl
-    from harness.results.folder import RunFolder
+    from harness.runs.folder import RunFolder
 
 Decoder = Callable[[Sequence[int]], str]
 
@@ -49,10 +49,10 @@ def dev(
     ] = False,
 ) -> None:
     """Dry run through agentlightning's Trainer.dev: a few tasks, every span and the reward shown as a tree."""
-    from harness.order import validation_order
     from harness.plugins import make_task_set
     from harness.rollout.request import RolloutRequest
-    from harness.run.checks import check
+    from harness.training.checks import check
+    from harness.training.task_order import validation_order
 
     here = to_serve(model, endpoint)
     preset, file = preset_of(here, task)
@@ -103,8 +103,8 @@ async def _judged(
 ) -> list[tuple[Attempt, Verdict]]:
     """The verdicts that a run would reach."""
     from harness.plugins import roles_of
-    from harness.run.data import refusals
-    from harness.scoring import Scorer
+    from harness.rollout.scoring import Scorer
+    from harness.training.data import refusals
 
     scorer = Scorer(config, roles=roles_of(config.agent))
     refused = refusals(config, [task for task, _ in ended])

@@ -11,7 +11,7 @@ from harness.cli import complete
 from harness.cli.common import emit_json, progress_console, results
 
 if TYPE_CHECKING:
-    from harness.findings import Finding
+    from harness.contracts.findings import Finding
 
 app = typer.Typer(add_completion=False)
 
@@ -52,9 +52,9 @@ def doctor(
 
 def _found(deep: bool, preset: str | None, settings: list[str]) -> Iterator[Finding]:
     """Findings as they are made; stderr says what takes long."""
+    from harness.api.parameters import default_preset
     from harness.config import load_config, resolve_device
-    from harness.diagnosis import examine
-    from harness.python.asking import default_preset
+    from harness.doctor import examine
 
     config = (
         load_config(preset or default_preset(None, resolve_device("auto")), None, settings)
@@ -63,7 +63,7 @@ def _found(deep: bool, preset: str | None, settings: list[str]) -> Iterator[Find
     )
     yield from examine()
     if config is not None:
-        from harness.diagnosis.deep import try_out
+        from harness.doctor.deep import try_out
 
         yield from try_out(config, progress_console().print)
 

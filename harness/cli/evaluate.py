@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from harness.api.parameters import without
 from harness.cli import complete
 from harness.cli.common import emit_json, progress_console, results
 from harness.errors import UserError
-from harness.python.asking import without
-from harness.wording import spoilt
+from harness.util.formatting import spoilt
 
 if TYPE_CHECKING:
+    from harness.api.evaluating import Evaluation
+    from harness.api.loaded import LoadedRun
     from harness.compare.costs import Price
-    from harness.python.evaluating import Evaluation
-    from harness.python.loaded import LoadedRun
 
 app = typer.Typer(add_completion=False)
 
@@ -79,8 +79,8 @@ def evaluate(
 ) -> None:
     """Measure accuracy: of a run's checkpoint, of a policy served here (--model), or of any endpoint."""
     given = without(locals(), "json_", "agents", "price_in", "price_out")
+    from harness.api.evaluating import Wanted
     from harness.compare.costs import price_of
-    from harness.python.evaluating import Wanted
 
     price = price_of(price_in, price_out)
     if agents is not None:
@@ -114,7 +114,7 @@ def cost_line(measured: LoadedRun, price: Price | None) -> str:
     """Return what a run cost in one line; empty where nothing was counted."""
     from harness.compare.costs import significant, tokens_of
     from harness.compare.measures import gpu_hours
-    from harness.results.folder import RunFolder
+    from harness.runs.folder import RunFolder
 
     tokens = tokens_of(RunFolder(measured.path))
     if tokens is None:
@@ -137,9 +137,9 @@ def _evaluate_several(agents: str, given: dict[str, Any], price: Price | None, j
     Raises:
         UserError: An agent is named twice, or the request is impossible; nothing was started.
     """
+    from harness.api.evaluating import measure_agents
     from harness.compare import compare
     from harness.compare.formats import show_brief
-    from harness.python.evaluating import measure_agents
 
     names = [name.strip() for name in agents.split(",") if name.strip()]
     if given.pop("agent") is not None:

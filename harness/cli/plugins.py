@@ -165,7 +165,7 @@ def sync(
 
 def list_plugins() -> list[dict[str, Any]]:
     """Every plugin of this environment: name, version, state, what it offers. Imports no framework."""
-    from harness.hookspecs import AgentSpec
+    from harness.contracts.hookspecs import AgentSpec
     from harness.plugins import KINDS, framework_versions
     from harness.rollout.environments import python_for
 

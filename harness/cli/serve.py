@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Annotated, Literal, Never
 
 import typer
 
+from harness.api.parameters import default_preset, environment_endpoint
 from harness.cli import complete
 from harness.cli.common import emit_json, interruptible, progress_console, results
 from harness.config import Config, load_config, resolve_device
+from harness.config.sections import PolicyConfig
 from harness.errors import RunFailed, UserError
-from harness.python.asking import default_preset, environment_endpoint
-from harness.results.folder import RunFolder
-from harness.sections import PolicyConfig
-from harness.wording import answered_by
+from harness.runs.folder import RunFolder
+from harness.util.formatting import answered_by
 
 if TYPE_CHECKING:
     from harness.gateway.client import Endpoint
@@ -125,7 +125,7 @@ def _named_run(name: Path) -> RunFolder | None:
     """Return the run of an id, or the best run of a study (name, folder or file), or None."""
     from harness.compare.selection import best_run, located
     from harness.compare.states import STUDY_FILE
-    from harness.wording import percent
+    from harness.util.formatting import percent
 
     runs_dir = Path("runs")
     if name.suffix in (".yaml", ".yml") and name.is_file():
@@ -231,7 +231,7 @@ def serving(
     from harness.policies import fetched, longest, parser_of
     from harness.policies.export import checkpoint_dir, checkpoint_model
     from harness.policies.servers import Engine, server
-    from harness.run.checks import check_device
+    from harness.training.checks import check_device
 
     check_device(config)
     if isinstance(here, RunFolder):

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 import yaml
 
-from harness import timeline
+from harness.api.parameters import without
 from harness.cli import complete
 from harness.cli.common import emit_json, progress_console, results
 from harness.cli.logs import followed
-from harness.python.asking import without
-from harness.wording import spoilt
+from harness.util import start_trace
+from harness.util.formatting import spoilt
 
 if TYPE_CHECKING:
     from harness.config import Config
-    from harness.results.folder import RunFolder
+    from harness.runs.folder import RunFolder
 
 app = typer.Typer(add_completion=False)
 
@@ -75,7 +75,7 @@ def train(
 ) -> None:
     """Train an agent, with GRPO or as train.algorithm says, and leave a run folder."""
     given = without(locals(), "trace_start", "debug", "dry_run", "json_")
-    from harness.python.training import Wanted
+    from harness.api.training import Wanted
 
     asked = Wanted(**given).asked()
     if dry_run and not asked.finished:
@@ -86,7 +86,7 @@ def train(
     def beside(folder: RunFolder) -> Iterator[None]:
         with (
             followed(folder.logs) if debug else nullcontext(),
-            timeline.recorded(trace_start) if trace_start else nullcontext(),
+            start_trace.recorded(trace_start) if trace_start else nullcontext(),
         ):
             yield
 

@@ -7,7 +7,7 @@ from harness.compare.costs import Price, per_right_answer, significant, tokens_p
 from harness.compare.keys import Arm, Comparison, EstimateData, Pair
 from harness.compare.numbers import number, points, with_interval
 from harness.compare.verdicts import verdict_text
-from harness.wording import measured
+from harness.util.formatting import measured
 
 PICTURE_WIDTH = 40
 """Columns of a terminal between the ends of the picture's scale."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from harness.compare.format_names import known_format
 from harness.compare.formats import html_tables, inline, render
-from harness.compare.forms import known_format
 from harness.compare.keys import Comparison
 from harness.compare.layout import tables
 from harness.compare.references import Reference
 from harness.compare.sentences import sentences
-from harness.wording import printable
+from harness.util.formatting import printable
 
 if TYPE_CHECKING:
     import pandas as pd

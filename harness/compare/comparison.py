@@ -33,13 +33,13 @@ from harness.compare.keys import (
 )
 from harness.compare.learning import learn
 from harness.compare.measures import measure
+from harness.compare.one_way_intervals import correct_sides, sides_of
 from harness.compare.plumbing import UNUSED_TOOLS, heed_unused_tools
 from harness.compare.power import Spread
 from harness.compare.runs import why_left_out
 from harness.compare.sampled import sampled
 from harness.compare.scores import paired_differences, scores, span_of
 from harness.compare.selection import named_arm, other_names
-from harness.compare.sides import correct_sides, sides_of
 from harness.compare.starts import number_starts, over_starts, starts_of
 from harness.compare.views import views
 from harness.errors import UserError

@@ -10,7 +10,7 @@ from harness.compare.keys import Arm
 from harness.errors import UserError
 
 if TYPE_CHECKING:
-    from harness.results.folder import RunFolder
+    from harness.runs.folder import RunFolder
 
 MILLION = 1_000_000
 

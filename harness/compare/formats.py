@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Literal
 
 from harness.compare import brief
 from harness.compare.columns import Table
-from harness.compare.forms import Format
+from harness.compare.format_names import Format
 from harness.compare.keys import Comparison, EstimateData
 from harness.compare.layout import tables
 from harness.compare.references import Reference
 from harness.compare.sentences import sentences
-from harness.layers import digest
-from harness.wording import printable
+from harness.config.parsing import digest
+from harness.util.formatting import printable
 
 if TYPE_CHECKING:
     from rich.console import Console

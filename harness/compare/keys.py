@@ -1,6 +1,6 @@
 """The keys of a comparison, the document behind tables, reports and `--format json`.
 
-Typed plain dictionaries, as in `harness.results.schema`; a test checks comparisons against them,
+Typed plain dictionaries, as in `harness.runs.schema`; a test checks comparisons against them,
 key by key. `docs/comparisons.md` is generated from them.
 """
 
@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-from harness.results.schema import Accuracy, Certificate, Identity
+from harness.runs.schema import Accuracy, Certificate, Identity
 
 SCHEMA_VERSION = 3
 """Increased when current code could misread a comparison."""
@@ -332,7 +332,7 @@ class Learning(TypedDict):
 
 
 class Sampled(TypedDict):
-    """Measures from several samples per task; named as in `harness.results.schema.Samples`."""
+    """Measures from several samples per task; named as in `harness.runs.schema.Samples`."""
 
     samples: Annotated[int, "of a task, of the arm with the fewest"]
     measures: Annotated[list[str], "those taken, in order"]

@@ -16,11 +16,11 @@ from harness.compare.columns import (
 )
 from harness.compare.keys import Arm, Comparison, View
 from harness.compare.numbers import interval, number, p_value, points, with_interval
+from harness.compare.one_way_intervals import disagreeing
 from harness.compare.references import Reference
 from harness.compare.sampled import title
-from harness.compare.sides import disagreeing
 from harness.compare.verdicts import measure_text, verdict_text
-from harness.wording import measured
+from harness.util.formatting import measured
 
 
 def tables(comparison: Comparison, references: Sequence[Reference] = ()) -> list[Table]:

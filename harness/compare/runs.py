@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, cast
 
 from harness.compare.keys import Trained
 from harness.errors import UserError
-from harness.monitor import Follower
 from harness.records import AGENT_OUTCOMES
-from harness.results.folder import Kind, RunFolder
-from harness.results.schema import Certificate, RunRecord
-from harness.trainers import Progress
-from harness.wording import is_graded, printable
+from harness.runs.folder import Kind, RunFolder
+from harness.runs.monitor import Follower
+from harness.runs.progress import Progress
+from harness.runs.schema import Certificate, RunRecord
+from harness.util.formatting import is_graded, printable
 
 if TYPE_CHECKING:
     import polars as pl
@@ -127,7 +127,7 @@ class Run:
         return self.logged("gradient_norm")
 
     def logged(self, measure: str) -> dict[int, float]:
-        """Return a measure of `harness.trainers.MEASURES`, or a column of `steps`, by step."""
+        """Return a measure of `harness.contracts.trainers.MEASURES`, or a column of `steps`, by step."""
         if measure not in self.steps.columns:
             return {}
         return dict(self.steps.drop_nulls(measure).select("step", measure).rows())
@@ -290,7 +290,7 @@ class Run:
                 wanted = [name for name in pl.read_parquet_schema(file) if name not in drop]
                 table = pl.read_parquet(file, columns=wanted)
             else:
-                from harness.results.tables import logged_table
+                from harness.runs.tables import logged_table
 
                 table = pl.DataFrame(logged_table(self.folder, kind)).drop(drop)
             if missing := _NEEDED[kind].difference(table.columns):

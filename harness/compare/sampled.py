@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, cast
 
 from harness.compare.estimates import accuracy
 from harness.compare.learning import held_against
-from harness.wording import mean
+from harness.util.formatting import mean
 
 if TYPE_CHECKING:
     import polars as pl
 
     from harness.compare.keys import Sampled
     from harness.compare.runs import Run
-    from harness.results.schema import Samples
+    from harness.runs.schema import Samples
 
 COLUMNS = ("seed", "cluster", "task_id", "session", "reward", "meaning")
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from harness.compare.keys import Comparison
 from harness.compare.numbers import points
 from harness.compare.verdicts import conclusions, counted, few_clusters
-from harness.wording import measured
+from harness.util.formatting import measured
 
 
 def sentences(comparison: Comparison) -> list[str]:

@@ -20,10 +20,10 @@ import sys
 import threading
 from typing import Any
 
-from harness import timeline
 from harness.gateway.app import GatewayApp
 from harness.gateway.settings import GatewaySettings
-from harness.serving import BoundedServer, Limits, fitting, raise_descriptors
+from harness.util import start_trace
+from harness.util.http_server import BoundedServer, Limits, fitting, raise_descriptors
 
 
 class _AnnouncedServer(BoundedServer):
@@ -36,7 +36,7 @@ class _AnnouncedServer(BoundedServer):
             # objects of an answer would start a collection each; none of them is in a cycle.
             gc.freeze()
             gc.set_threshold(50_000, 10, 5)
-            timeline.mark("serves")
+            start_trace.mark("serves")
             sys.stdout.write(json.dumps({"port": sockets[0].getsockname()[1]}) + "\n")
             sys.stdout.flush()
 
@@ -53,7 +53,7 @@ def _end_with_parent() -> None:
 
 def main() -> None:
     """Read the settings, bind, and serve until a stop signal or the parent's end."""
-    timeline.born("gateway")
+    start_trace.born("gateway")
     raw: dict[str, Any] = json.loads(_first_line())
     threading.Thread(target=_end_with_parent, daemon=True).start()
     settings = GatewaySettings(**raw)

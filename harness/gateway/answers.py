@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.gateway.failures import Refusal, error_in
-from harness.gateway.forms import (
+from harness.gateway.reply_forms import (
     Names,
     StreamedCalls,
     count_of,

@@ -13,15 +13,15 @@ from urllib.parse import unquote
 import orjson
 from starlette.types import Receive, Scope, Send
 
-from harness.branches import parted
 from harness.gateway.attempts import AttemptLog, Attempts
-from harness.gateway.dialects import Spoken, dialects
 from harness.gateway.failures import Refusal
 from harness.gateway.forcing import RESERVED
+from harness.gateway.protocols import Spoken, dialects
 from harness.gateway.relay import Relay
 from harness.gateway.request import Request
 from harness.gateway.settings import GatewaySettings
 from harness.gateway.upstreams import Pools, UpstreamPool
+from harness.util.branches import parted
 
 logger = logging.getLogger(__name__)
 

@@ -10,16 +10,16 @@ from collections.abc import Mapping
 from heapq import heappop, heappush
 from typing import Any
 
-from harness import clock
-from harness.branches import caller, renumbered
 from harness.gateway.answers import Answer, StreamedAnswer
 from harness.gateway.canonical import request_digest, shown_parameters
-from harness.gateway.dialects import Written
 from harness.gateway.failures import Refusal, deadline_passed
-from harness.gateway.forms import Names
+from harness.gateway.protocols import Written
+from harness.gateway.reply_forms import Names
 from harness.gateway.settings import GatewaySettings
 from harness.records import CallFailure, Transition
-from harness.tool_calls import offered
+from harness.util import clock
+from harness.util.branches import caller, renumbered
+from harness.util.tool_calls import offered
 
 ENDED = ("client_disconnect", "attempt_closed", "upstream_timeout")
 """Codes of failures that can end a call at any time. The attempt's deadline has its own cause."""

@@ -23,7 +23,7 @@ from harness.gateway.answers import (
 from harness.gateway.attempts import AttemptLog, Call
 from harness.gateway.failures import Refusal, UpstreamStatus, deadline_passed
 from harness.gateway.forcing import ForcedRequest, force
-from harness.gateway.forms import Names
+from harness.gateway.reply_forms import Names
 from harness.gateway.request import Request
 from harness.gateway.responses import AgentResponse, as_stream
 from harness.gateway.settings import GatewaySettings

@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 from starlette.types import Receive, Scope
 
-from harness.gateway.dialects import Spoken
 from harness.gateway.failures import Refusal
+from harness.gateway.protocols import Spoken
 
 MAX_DEPTH = 100
 """Most levels of nesting in a request. orjson reads 1024 levels but writes only 254."""

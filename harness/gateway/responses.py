@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from starlette.types import Send
 
-from harness.gateway.dialects import Spoken
 from harness.gateway.failures import Refusal
+from harness.gateway.protocols import Spoken
 from harness.gateway.wire import written
 
 _JSON = [(b"content-type", b"application/json")]

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING
 
 import harness
 from harness.config import cache_dir
+from harness.config.parsing import digest
+from harness.contracts.hookspecs import AgentSpec
 from harness.errors import PluginError, last_line
-from harness.hookspecs import AgentSpec
-from harness.layers import digest
 from harness.plugins import (
     agent_spec,
     framework_versions,
@@ -32,11 +32,11 @@ from harness.plugins import (
     program_of,
     registry,
 )
-from harness.results.checked import fault
-from harness.results.folder import now, replace_text
-from harness.results.schema import Certificate, Fingerprint
 from harness.rollout.environments import python_for
-from harness.wording import agent_label
+from harness.runs.folder import now, replace_text
+from harness.runs.record_types import fault
+from harness.runs.schema import Certificate, Fingerprint
+from harness.util.formatting import agent_label
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement

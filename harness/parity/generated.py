@@ -20,13 +20,13 @@ from pathlib import Path
 from random import Random
 
 from harness import plugins
+from harness.contracts.programs import Scenario
+from harness.contracts.toolbox import Agent
 from harness.errors import PluginError, last_line
+from harness.mock_model.completion import Reply
 from harness.parity.comparison import Similarity, compare
 from harness.parity.recorder import record
-from harness.programs import Scenario
 from harness.rollout.environments import python_for
-from harness.scripted.completion import Reply
-from harness.toolbox import Agent
 
 CHUNK = 250
 """Scenarios to play before each comparison; the first difference ends the search."""

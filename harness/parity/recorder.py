@@ -24,19 +24,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness import plugins
-from harness.branches import in_order
+from harness.contracts.programs import CANARY, PLAYS, Program, Scenario
+from harness.contracts.toolbox import Agent
 from harness.errors import PluginError, last_line
-from harness.gateway.dialects import Written
-from harness.parity.swallowed import swallowed_error
-from harness.programs import CANARY, PLAYS, Program, Scenario
+from harness.gateway.protocols import Written
+from harness.parity.hidden_errors import swallowed_error
 from harness.records import Attempt, ToolCall, arguments_text
 from harness.rollout.environments import python_for
 from harness.rollout.request import RolloutRequest
-from harness.toolbox import Agent
+from harness.util.branches import in_order
 
 if TYPE_CHECKING:
-    from harness.parity.tap import SentCall
-    from harness.scripted.server import ReceivedRequest, Reply
+    from harness.mock_model.server import ReceivedRequest, Reply
+    from harness.parity.recording_relay import SentCall
 
 SAMPLING = {"temperature": 0.7, "top_p": 0.9, "max_tokens": 96}
 """Unlike any framework's defaults, so that a missing parameter is detected."""
@@ -104,9 +104,9 @@ async def record(
     import httpx
 
     from harness.gateway.server import GatewayServer
-    from harness.parity.tap import Tap
+    from harness.mock_model.server import ScriptedServer
+    from harness.parity.recording_relay import Tap
     from harness.rollout.host import run_attempt
-    from harness.scripted.server import ScriptedServer
 
     of = plugins.program(program)
     scenarios = of.scenarios if scenarios is None else scenarios

@@ -12,18 +12,18 @@ from urllib.parse import unquote
 import httpx
 import orjson
 
-from harness.branches import caller, in_order, parted
-from harness.environments import EnvironmentSession, Observation
+from harness.contracts.environments import EnvironmentSession, Observation
+from harness.contracts.toolbox import Agent
 from harness.errors import EnvironmentFault
 from harness.gateway.canonical import request_digest, shown_parameters
 from harness.gateway.client import agent_url
 from harness.parity.comparison import Mismatch, first_difference, shortened
 from harness.parity.recorder import RecordedCall, spoken_tool_call
 from harness.records import JSON, Attempt, CallFailure, ToolCall, Transition
-from harness.rollout.plain import storable
+from harness.rollout.json_values import storable
 from harness.rollout.request import RolloutRequest
 from harness.rollout.tools import HostToolbox
-from harness.toolbox import Agent
+from harness.util.branches import caller, in_order, parted
 
 REPLAY_S = 10.0
 """Time limit of one replay in seconds; a longer one counts as not checked."""

@@ -11,9 +11,8 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from harness.environments import Environment
-from harness.errors import ConfigError, PluginError, nearest
-from harness.hookspecs import (
+from harness.contracts.environments import Environment
+from harness.contracts.hookspecs import (
     AgentSpec,
     EnvironmentSpec,
     ProgramSpec,
@@ -22,16 +21,17 @@ from harness.hookspecs import (
     TaskSetSpec,
     TrainerSpec,
 )
+from harness.errors import ConfigError, PluginError, nearest
 from harness.plugins import one_file
 from harness.plugins.discovery import GROUP, Registry
 from harness.plugins.discovery import KINDS as KINDS
 
 if TYPE_CHECKING:
     from harness.config import Config
-    from harness.programs import Program
-    from harness.rewards import RewardFunction
-    from harness.tasks import TaskSet
-    from harness.trainers import Trainer
+    from harness.contracts.programs import Program
+    from harness.contracts.rewards import RewardFunction
+    from harness.contracts.tasks import TaskSet
+    from harness.contracts.trainers import Trainer
 
 
 @cache

@@ -19,8 +19,7 @@ from typing import Any, TypeVar
 
 import pluggy
 
-from harness.errors import PluginError, how_to_install, nearest
-from harness.hookspecs import (
+from harness.contracts.hookspecs import (
     HARNESS_API,
     AgentSpec,
     EnvironmentSpec,
@@ -31,6 +30,7 @@ from harness.hookspecs import (
     TaskSetSpec,
     TrainerSpec,
 )
+from harness.errors import PluginError, how_to_install, nearest
 from harness.plugins import one_file
 
 GROUP = "harness"

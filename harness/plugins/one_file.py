@@ -18,9 +18,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from harness.contracts.hookspecs import AgentSpec
 from harness.errors import PluginError
-from harness.hookspecs import AgentSpec
-from harness.wording import agent_label
+from harness.util.formatting import agent_label
 
 ADAPTERS = "harness.adapters"
 """Entry point group of functions that make an agent's class of a file's object, or None."""

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from harness.config import Config
+from harness.config.parsing import at, nested
+from harness.config.sections import PolicyConfig
 from harness.errors import ConfigError, EnvironmentProblem, UserError, nearest
-from harness.layers import at, nested
 from harness.plugins import offers_tools
 from harness.policies.catalogue import MANIFEST, by_name, find
 from harness.policies.weights import KINDS, damage
-from harness.results.folder import read_json
-from harness.sections import PolicyConfig
-from harness.tool_calls import QWEN_CODER
+from harness.runs.folder import read_json
+from harness.util.tool_calls import QWEN_CODER
 
 
 def resolve(name_or_path: str) -> str:
@@ -149,7 +149,7 @@ def tool_parser(model: str) -> str:
     """Return the name of the format in which a policy writes tool calls.
 
     It is `qwen2_5_coder` for Qwen2.5-Coder, which writes another format than its template states
-    (`harness.tool_calls`); otherwise that of the chat template, in vLLM's names: `llama3_json`, or
+    (`harness.util.tool_calls`); otherwise that of the chat template, in vLLM's names: `llama3_json`, or
     `hermes` of Qwen and others.
 
     Args:

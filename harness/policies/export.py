@@ -6,7 +6,7 @@ from pathlib import Path
 
 from harness.errors import UserError
 from harness.plugins import make_trainer
-from harness.results.folder import RunFolder, held
+from harness.runs.folder import RunFolder, held
 
 
 def checkpoint_dir(folder: RunFolder, step: int | None = None) -> tuple[int, Path]:

@@ -10,14 +10,14 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from harness.config import Config, key_in, resolve_device
+from harness.config.sections import PolicyConfig, RoleConfig
 from harness.errors import ConfigError, UserError, nearest
 from harness.gateway.client import Endpoint, checked_url
 from harness.plugins import program_of, roles_of, trained_by
 from harness.policies import fetched, longest
 from harness.policies.export import checkpoint_dir, checkpoint_model
 from harness.policies.servers import server
-from harness.results.folder import RunFolder
-from harness.sections import PolicyConfig, RoleConfig
+from harness.runs.folder import RunFolder
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,12 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
-from harness import clock
 from harness.errors import RunFailed
 from harness.records import Attempt
 from harness.rollout.request import RolloutRequest
 from harness.rollout.spans import from_spans
 from harness.rollout.tools import READY_S
+from harness.util import clock
 
 if TYPE_CHECKING:
     from harness.rollout.store import RunStore, StoreClient, StoreServer

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
-from harness.programs import Turn
+from harness.contracts.programs import Turn
 from harness.records import Attempt, Transition, Verdict
 
 

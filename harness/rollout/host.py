@@ -9,15 +9,15 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from harness import clock
-from harness.branches import in_order
-from harness.deadlines import DeadlinePassed, Raised, within
+from harness.contracts.toolbox import Agent, LastReply, Report
 from harness.plugins import program
 from harness.records import Attempt, CallFailure, Outcome, ToolCall, Transition
-from harness.rollout.plain import storable
+from harness.rollout.json_values import storable
 from harness.rollout.request import RolloutRequest
 from harness.rollout.tools import HostToolbox
-from harness.toolbox import Agent, LastReply, Report
+from harness.util import clock
+from harness.util.branches import in_order
+from harness.util.deadlines import DeadlinePassed, Raised, within
 
 if TYPE_CHECKING:
     import httpx

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.errors import EndpointError, RunFailed, last_line
 from harness.gateway.client import GatewayControl
-from harness.rollout.culprits import STATUS, settle
+from harness.rollout.blocking_rollouts import STATUS, settle
 from harness.rollout.host import UnderWay
 from harness.rollout.worker import WorkerSettings
 

@@ -13,7 +13,7 @@ from agentlightning.execution.events import ExecutionEvent
 from agentlightning.tracer.dummy import DummyTracer
 from agentlightning.types import AttemptedRollout, NamedResources, Rollout
 
-from harness import timeline
+from harness.contracts.toolbox import Agent
 from harness.errors import EndpointError, RolloutError
 from harness.gateway.client import GatewayControl
 from harness.records import INFRASTRUCTURE_OUTCOMES
@@ -21,7 +21,7 @@ from harness.rollout.host import run_attempt
 from harness.rollout.request import RolloutRequest
 from harness.rollout.spans import to_spans
 from harness.rollout.store import RunStore, StoreClient
-from harness.toolbox import Agent
+from harness.util import start_trace
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ class PluginAgent(agl.LitAgent[Input]):
     async def _run(self, task: Input, resources: NamedResources, rollout: Rollout) -> None:
         import httpx
 
-        timeline.mark("first rollout")
+        start_trace.mark("first rollout")
         assert isinstance(rollout, AttemptedRollout)
         request = RolloutRequest.parse(task)
         policy = resources[POLICY_RESOURCE]

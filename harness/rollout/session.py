@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from harness.config import Config
-from harness.deadlines import DeadlinePassed, Raised, within
+from harness.config.sections import EvalConfig
+from harness.contracts.programs import Turn
 from harness.gateway.answers import SeenIds
 from harness.gateway.client import GatewayControl
 from harness.gateway.failures import Refusal
@@ -27,18 +28,17 @@ from harness.plugins import (
     roles_of,
     trained_by,
 )
-from harness.programs import Turn
 from harness.records import Attempt, Task, Transition, Verdict
-from harness.results.episodes import episode_row, transition_rows
-from harness.results.folder import RowLog, RunFolder
 from harness.rollout.client import RolloutClient
 from harness.rollout.controls import RewardShuffle, inverts
 from harness.rollout.credit import kinds, payments
 from harness.rollout.request import Phase, RolloutRequest
-from harness.rollout.spool import Spool, chosen
-from harness.scoring import Scorer
-from harness.sections import EvalConfig
-from harness.wording import agent_label
+from harness.rollout.scoring import Scorer
+from harness.rollout.shadow_queue import Spool, chosen
+from harness.runs.episodes import episode_row, transition_rows
+from harness.runs.folder import RowLog, RunFolder
+from harness.util.deadlines import DeadlinePassed, Raised, within
+from harness.util.formatting import agent_label
 
 if TYPE_CHECKING:
     from agentlightning.store.base import LightningStore

@@ -20,21 +20,21 @@ from typing import TYPE_CHECKING
 import agentlightning as agl
 
 import harness
-from harness import timeline
 from harness.config import Config
 from harness.errors import ConfigError, RunFailed
 from harness.gateway.client import Endpoint
 from harness.gateway.server import GatewayServer
 from harness.gateway.settings import MAX_BODY_BYTES, body_bytes
 from harness.plugins import agent_spec, registry
-from harness.results.folder import endings, undisturbed
 from harness.rollout.environments import python_for
-from harness.rollout.joining import FILE_NAME, Invitation, first, watch_joined
 from harness.rollout.pool import WorkerPool
 from harness.rollout.processes import RUN_MARK, no_orphans, sweep
+from harness.rollout.remote_runners import FILE_NAME, Invitation, first, watch_joined
+from harness.rollout.remote_store import elsewhere
 from harness.rollout.runner import POLICY_RESOURCE, GatewayTracer
 from harness.rollout.store import RunStore, StoreElsewhere, StoreServer, quiet
-from harness.rollout.stores import elsewhere
+from harness.runs.folder import endings, undisturbed
+from harness.util import start_trace
 
 if TYPE_CHECKING:
     from agentlightning.store.base import LightningStore
@@ -178,7 +178,7 @@ class RolloutWork(agl.Algorithm):
 
     async def _serve(self, store: StoreServer | StoreElsewhere) -> None:
         """Start the services, and run the work together with their watchers."""
-        with timeline.span("store and gateway"):
+        with start_trace.span("store and gateway"):
             if isinstance(store, StoreServer):
                 await store.start()
             self.store_url, self.store_key = store.endpoint, store.key

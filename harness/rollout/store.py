@@ -49,10 +49,10 @@ from agentlightning.types import (
 from agentlightning.utils.server_launcher import PythonServerLauncherArgs
 from fastapi import Body
 
-from harness import clock
 from harness.errors import RunFailed
-from harness.rollout.otlp import exported, flush
-from harness.rollout.shares import Shares
+from harness.rollout.load_balancing import Shares
+from harness.rollout.otlp_export import exported, flush
+from harness.util import clock
 
 SPANS = "/harness/spans"
 FORGET = "/harness/forget"

@@ -14,17 +14,17 @@ from itertools import groupby
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from harness import clock
-from harness.branches import caller
-from harness.deadlines import DeadlinePassed, Raised, within
-from harness.environments import EnvironmentSession, Observation, Tool
+from harness.contracts.environments import EnvironmentSession, Observation, Tool
+from harness.contracts.toolbox import LLM, Arguments, Carrier, Report, Toolbox
 from harness.errors import EnvironmentFault
 from harness.plugins import environment, program
 from harness.records import JSON, ToolCall, ToolFault
-from harness.rollout.plain import misfit, parsed, plain_state, storable
+from harness.rollout.json_values import misfit, parsed, plain_state, storable
 from harness.rollout.request import Phase, RolloutRequest
-from harness.schemas import SchemaFault, check_schema
-from harness.toolbox import LLM, Arguments, Carrier, Report, Toolbox
+from harness.util import clock
+from harness.util.branches import caller
+from harness.util.deadlines import DeadlinePassed, Raised, within
+from harness.util.json_schema import SchemaFault, check_schema
 
 if TYPE_CHECKING:
     import httpx

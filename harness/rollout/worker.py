@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from harness import timeline
 from harness.records import Outcome
+from harness.util import start_trace
 
 logger = logging.getLogger(__name__)
 
@@ -51,25 +51,25 @@ def main() -> None:
     settings = WorkerSettings(**json.loads(sys.stdin.readline()))
     level = os.environ.get("HARNESS_LOG_LEVEL", "WARNING")
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("harness.deadlines").setLevel(
+    logging.getLogger("harness.util.deadlines").setLevel(
         logging.INFO
     )  # where an agent raised: no record has it
 
     from harness.plugins import agent_spec, load
 
-    timeline.born(f"runner {settings.worker_id}")
-    with timeline.span(f"imports of {settings.agent}"):
+    start_trace.born(f"runner {settings.worker_id}")
+    with start_trace.span(f"imports of {settings.agent}"):
         agent = load(
             agent_spec(settings.agent)
         )()  # first: what cannot be loaded should say so at once
 
-    with timeline.span("imports of harness and agentlightning"):
+    with start_trace.span("imports of harness and agentlightning"):
         from harness.gateway.client import GatewayControl
-        from harness.results.folder import endings
-        from harness.rollout.culprits import Culprits, settle
+        from harness.rollout.blocking_rollouts import Culprits, settle
         from harness.rollout.host import UnderWay
         from harness.rollout.runner import ConcurrentRunner, PluginAgent
         from harness.rollout.store import StoreClient
+        from harness.runs.folder import endings
 
     # The failures below are typed and written to the store; agentlightning's tracebacks would only
     # repeat them.

@@ -26,20 +26,20 @@ from typing import Any, ClassVar
 
 import pytest
 
-from harness.branches import parted
+from harness.contracts.hookspecs import AgentSpec
+from harness.contracts.programs import CANARY, Scenario
+from harness.contracts.toolbox import Agent
 from harness.gateway.server import GatewayServer
-from harness.hookspecs import AgentSpec
+from harness.mock_model.server import Reply
 from harness.parity.comparison import changed_together
+from harness.parity.hidden_errors import swallowed_error
 from harness.parity.recorder import SAMPLING, Recording, record
-from harness.parity.swallowed import swallowed_error
 from harness.plugins import agent_spec, load, program, program_of, registry
-from harness.programs import CANARY, Scenario
 from harness.records import Attempt
 from harness.rollout.tools import HostToolbox
-from harness.scripted.server import Reply
 from harness.testing.data_contract import Contract
 from harness.testing.stage import Stage, agent_tasks, no_other_sockets, staged, until_idle
-from harness.toolbox import Agent
+from harness.util.branches import parted
 
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # as runners have it
 

@@ -30,9 +30,10 @@ from typing import Any, ClassVar
 import pytest
 
 from harness.config import Config
-from harness.environments import Environment
+from harness.contracts.environments import Environment
+from harness.contracts.hookspecs import RewardSpec, TaskSetSpec
+from harness.contracts.tasks import TaskSet
 from harness.errors import ConfigError, TaskSetError
-from harness.hookspecs import RewardSpec, TaskSetSpec
 from harness.parity.recorder import LIMITS
 from harness.plugins import (
     environment,
@@ -43,8 +44,7 @@ from harness.plugins import (
     task_set_spec,
 )
 from harness.records import JSON, Attempt, Task, Verdict
-from harness.scoring import Scorer
-from harness.tasks import TaskSet
+from harness.rollout.scoring import Scorer
 
 UNKNOWN = {"no_such_option": 1}
 BROKEN_ANSWERS = (

@@ -26,14 +26,14 @@ from typing import Any, ClassVar
 import pytest
 
 from harness import plugins
-from harness.environments import Environment
-from harness.hookspecs import EnvironmentSpec
+from harness.contracts.environments import Environment
+from harness.contracts.hookspecs import EnvironmentSpec
 from harness.parity.recorder import LIMITS
 from harness.records import JSON, Problem, Task, ToolCall
 from harness.rollout.request import RolloutRequest
 from harness.rollout.tools import CLOSE_S, HostToolbox
-from harness.schemas import check_schema
 from harness.testing.data_contract import Contract, check_payloads
+from harness.util.json_schema import check_schema
 
 NOT_JSON = ("", "{", "[1]", '"text"', "null")
 """Arguments that no tool accepts."""

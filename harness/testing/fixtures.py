@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from harness.scripted.server import Script, ScriptedServer
+from harness.mock_model.server import Script, ScriptedServer
 
 StartServer = Callable[..., ScriptedServer]
 

@@ -19,13 +19,13 @@ from typing import ClassVar
 import pytest
 
 from harness import plugins
-from harness.branches import parted
+from harness.contracts.programs import Program
 from harness.parity.comparison import changed_together
 from harness.parity.recorder import Recording, record
-from harness.programs import Program
 from harness.records import Attempt
 from harness.testing.calls import transition
 from harness.testing.data_contract import Contract
+from harness.util.branches import parted
 
 NEEDED = (
     ("wrong_then_fixed", "several_rounds"),

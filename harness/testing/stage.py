@@ -13,17 +13,17 @@ from typing import Any
 
 import httpx
 
+from harness.contracts.programs import Scenario
+from harness.contracts.toolbox import Agent
 from harness.gateway.client import GatewayControl
 from harness.gateway.server import GatewayServer
+from harness.mock_model.server import ScriptedServer
 from harness.parity.recorder import staged_request
-from harness.parity.tap import Tap
+from harness.parity.recording_relay import Tap
 from harness.plugins import program
-from harness.programs import Scenario
 from harness.records import Attempt
 from harness.rollout.host import run_attempt
 from harness.rollout.request import RolloutRequest
-from harness.scripted.server import ScriptedServer
-from harness.toolbox import Agent
 
 IDLE_S = 1.0
 """Seconds with almost no processor time until a process is idle; telemetry clients wait for half a

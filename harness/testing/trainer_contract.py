@@ -20,16 +20,17 @@ from typing import ClassVar
 import pytest
 
 from harness.config import Config, load_config
+from harness.contracts.trainers import Trainer
 from harness.errors import RunFailed
 from harness.plugins import make_trainer
 from harness.policies.export import checkpoint_dir, checkpoint_model
-from harness.results.folder import RunFolder
-from harness.results.rows import Episode
-from harness.results.tables import logged_table
-from harness.run.checks import check
-from harness.run.launch import train
+from harness.runs.folder import RunFolder
+from harness.runs.progress import Progress
+from harness.runs.rows import Episode
+from harness.runs.tables import logged_table
 from harness.testing.data_contract import Contract
-from harness.trainers import Progress, Trainer
+from harness.training.checks import check
+from harness.training.launch import train
 
 STEPS = 2
 SMALL = (

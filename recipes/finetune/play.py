@@ -23,13 +23,13 @@ from random import Random
 from typing import Any
 
 from harness import plugins
+from harness.config.parsing import digest
+from harness.contracts.programs import Scenario
 from harness.errors import ConfigError, PluginError, last_line
 from harness.gateway.client import GatewayControl
-from harness.layers import digest
-from harness.programs import Scenario
+from harness.mock_model.completion import Reply
 from harness.rollout.environments import python_for
 from harness.rollout.request import RolloutRequest
-from harness.scripted.completion import Reply
 
 AT_ONCE = 16
 """Rollouts under way in one agent's process."""
@@ -178,8 +178,8 @@ async def play(name: str, jobs: Sequence[Job]) -> list[Transcript]:
     import httpx
 
     from harness.gateway.server import GatewayServer
+    from harness.mock_model.server import ScriptedServer
     from harness.rollout.host import run_attempt
-    from harness.scripted.server import ScriptedServer
 
     agent = plugins.load(plugins.agent_spec(name))()
     at_once = asyncio.Semaphore(AT_ONCE)

@@ -34,11 +34,11 @@ from typing import Any
 
 from harness import plugins
 from harness.config import Config, load_config
+from harness.contracts.tasks import TaskSet
 from harness.errors import ConfigError
+from harness.mock_model.completion import Reply
 from harness.records import Task, arguments_text
 from harness.rollout.request import RolloutRequest
-from harness.scripted.completion import Reply
-from harness.tasks import TaskSet
 from harness_sql.rewards.gold import has_query, in_words
 from harness_sql.self_correcting.prompts import APPROVED, PROMPTS, REJECTED
 from harness_sql.sqlite.environment import database_of, tool_of

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from random import Random
 
-from harness.scripted.completion import Reply
+from harness.mock_model.completion import Reply
 from harness_sql.tool_loop.scenarios import calling
 from recipes.medical.questions import Item
 

@@ -14,8 +14,8 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from harness.contracts.toolbox import Toolbox
 from harness.records import Problem, Task
-from harness.toolbox import Toolbox
 from harness_sql.self_correcting.prompts import APPROVED, PROMPTS, REJECTED
 from harness_sql.self_correcting.reference import ReferenceSQL
 from harness_sql.sqlite.environment import database_of

@@ -12,8 +12,8 @@ from random import Random
 from typing import Any, Literal
 
 from harness.config import load_config
+from harness.mock_model.completion import Reply
 from harness.rollout.request import RolloutRequest
-from harness.scripted.completion import Reply
 from harness_teams.prompts import CRITIC
 from harness_teams.questions import Pair, Question
 from harness_teams.tasks import PocketSplitTasks, drawn

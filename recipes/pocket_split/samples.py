@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 from harness import Problem, Tool
-from harness.scripted.completion import Reply
+from harness.mock_model.completion import Reply
 from harness_sql.tool_loop.prompts import PROMPTS, Prompts
 from harness_sql.tool_loop.scenarios import calling
 from harness_teams.environment import DATABASES, SplitEnvironment

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from harness.config import load_config
+from harness.contracts.tasks import TaskSet
 from harness.plugins import make_task_set
 from harness.records import Problem, Task
-from harness.tasks import TaskSet
 from harness_sql.self_correcting.prompts import PROMPTS
 from harness_sql.sqlite.environment import database_of
 from harness_sql.sqlite.evaluator import evaluate

@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from harness.config import load_config
-from harness.layers import digest
-from harness.order import training_order, validation_order
+from harness.config.parsing import digest
 from harness.plugins import load, task_set_spec
 from harness.records import Attempt, Outcome, Task, ToolCall, Transition, Verdict
-from harness.results.episodes import episode_row, transition_rows
-from harness.results.folder import RowLog, RunFolder
-from harness.results.schema import Certificate, Fingerprint, Scores, Shadow
-from harness.results.tables import conclude
-from harness.run.record import closed, run_record, training_result
+from harness.runs.episodes import episode_row, transition_rows
+from harness.runs.folder import RowLog, RunFolder
+from harness.runs.schema import Certificate, Fingerprint, Scores, Shadow
+from harness.runs.tables import conclude
+from harness.training.record import closed, run_record, training_result
+from harness.training.task_order import training_order, validation_order
 
 
 def certificate(scenarios: str = "s", prompts: str = "p") -> Certificate:

@@ -16,7 +16,7 @@ from harness.compare.costs import Price, price_of, significant
 from harness.compare.keys import Comparison
 from harness.compare.selection import select
 from harness.errors import UserError
-from harness.results.folder import RunFolder
+from harness.runs.folder import RunFolder
 
 Write = Callable[..., RunFolder]
 Command = Callable[..., subprocess.CompletedProcess[str]]

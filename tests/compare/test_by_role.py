@@ -23,7 +23,7 @@ from harness.compare.numbers import formed
 from harness.compare.runs import Run, read_run
 from harness.compare.selection import select
 from harness.records import Attempt, CallFailure, Verdict
-from harness.results.episodes import roles
+from harness.runs.episodes import roles
 from harness.testing.calls import transition
 from harness_report.charts import by_role
 

@@ -30,7 +30,7 @@ from harness.compare.measures import framework_s
 from harness.compare.references import reference_rows
 from harness.compare.selection import select
 from harness.errors import NotComparable, UserError
-from harness.results.schema import Shadow
+from harness.runs.schema import Shadow
 
 from .synthetic import SHADOW, certificate
 

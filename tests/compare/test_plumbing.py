@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+from harness.api.summaries import facts
 from harness.compare.comparison import compare
 from harness.compare.formats import render
 from harness.compare.keys import Comparison
@@ -17,7 +18,6 @@ from harness.compare.layout import tables
 from harness.compare.selection import select
 from harness.compare.sentences import sentences
 from harness.compare.verdicts import verdict_text
-from harness.python.summaries import facts
 from harness_report.page import write_report
 
 Write = Callable[..., Any]

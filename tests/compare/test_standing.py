@@ -12,9 +12,9 @@ import pytest
 
 from harness.compare.runs import read_run
 from harness.compare.selection import select
-from harness.order import validation_order
 from harness.plugins import load, task_set_spec
-from harness.results.folder import RowLog, RunFolder
+from harness.runs.folder import RowLog, RunFolder
+from harness.training.task_order import validation_order
 from harness_report.page import write_report
 
 from .synthetic import Writer, write_run

@@ -11,11 +11,11 @@ import pytest
 
 from harness.compare.comparison import compare
 from harness.compare.layout import tables
+from harness.compare.one_way_intervals import disagreeing, sides_of
 from harness.compare.selection import select
 from harness.compare.sentences import sentences
-from harness.compare.sides import disagreeing, sides_of
 from harness.errors import NotComparable
-from harness.results.folder import RunFolder
+from harness.runs.folder import RunFolder
 
 Write = Callable[..., RunFolder]
 CLUSTERS, QUESTIONS = 6, 10

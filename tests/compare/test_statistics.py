@@ -585,7 +585,7 @@ def test_a_wider_range_changes_the_unit_only(shape: tuple[int, int, int], equal:
 
 
 def test_an_evaluation_and_a_comparison_give_one_interval_and_graded_rewards_are_in_it() -> None:
-    from harness.evaluation import accuracy_of
+    from harness.training.evaluation import accuracy_of
 
     rewards = [0.5, 0.6, 0.4, 0.5, 0.7, 0.3] * 5
     rows = [

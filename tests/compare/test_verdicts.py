@@ -12,6 +12,7 @@ from typing import Any, get_args
 import polars as pl
 import pytest
 
+from harness.api.summaries import summary
 from harness.compare.comparison import compare
 from harness.compare.formats import render
 from harness.compare.keys import Comparison, Decision
@@ -20,7 +21,6 @@ from harness.compare.selection import Selection, select
 from harness.compare.sentences import sentences
 from harness.compare.verdicts import CLAIMS, conclusions, verdict_text
 from harness.errors import UserError
-from harness.python.summaries import summary
 from harness_report.page import write_report
 
 Write = Callable[..., Any]

@@ -17,20 +17,20 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from harness import monitor
+from harness.api import display
+from harness.api.evaluating import of_a_run
+from harness.api.summaries import summary
+from harness.api.training import _advice, _keep_start_s, _start_s
 from harness.cli import app as harness
 from harness.cli import logs, main
 from harness.cli.complete import settings
 from harness.config import load_config
 from harness.errors import ConfigError, EnvironmentProblem
-from harness.evaluation import accuracy_of
-from harness.python import display
-from harness.python.evaluating import of_a_run
-from harness.python.summaries import summary
-from harness.python.training import _advice, _keep_start_s, _start_s
-from harness.results.folder import RowLog, RunFolder
-from harness.trainers import Progress
-from harness.wording import rate
+from harness.runs import monitor
+from harness.runs.folder import RowLog, RunFolder
+from harness.runs.progress import Progress
+from harness.training.evaluation import accuracy_of
+from harness.util.formatting import rate
 
 
 @pytest.fixture

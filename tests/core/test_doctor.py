@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from harness import diagnosis
+from harness import doctor
 from harness.cli import app
 from harness.config import load_config
-from harness.diagnosis import deep
-from harness.findings import Finding
+from harness.contracts.findings import Finding
+from harness.doctor import deep
 
 DOCTOR = """
 from harness.cli import app
-from harness.diagnosis import deep
+from harness.doctor import deep
 from harness.plugins import Registry
 
 Registry.specs = lambda self, kind: []
@@ -118,12 +118,12 @@ def test_a_policy_that_may_not_be_downloaded_is_said(monkeypatch: pytest.MonkeyP
 
 def test_an_installation_without_extras_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     def installed(name: str) -> str:
-        if name in (*diagnosis.TRAINING, "vllm", "crewai"):
+        if name in (*doctor.TRAINING, "vllm", "crewai"):
             raise PackageNotFoundError(name)
         return {"packaging": "24.2", "rich": "13.9.4"}.get(name) or version(name)
 
-    monkeypatch.setattr(diagnosis, "version", installed)
-    found = {one.check: one for one in [*diagnosis._libraries(), *diagnosis._overrides()]}
+    monkeypatch.setattr(doctor, "version", installed)
+    found = {one.check: one for one in [*doctor._libraries(), *doctor._overrides()]}
     assert not [one for one in found.values() if one.state == "problem"]
     note = found["training"]
     assert (note.state, note.found) == ("note", "not installed") and "To train: `" in note.advice
@@ -140,6 +140,6 @@ def test_training_without_its_overrides_or_in_part_is_a_problem(
             name
         )
 
-    monkeypatch.setattr(diagnosis, "version", installed)
-    found = {one.check: one for one in [*diagnosis._libraries(), *diagnosis._overrides()]}
+    monkeypatch.setattr(doctor, "version", installed)
+    found = {one.check: one for one in [*doctor._libraries(), *doctor._overrides()]}
     assert found["ray"].state == found["packaging"].state == "problem"

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from harness.api.evaluating import Evaluation, Wanted
 from harness.cli.common import progress_console
 from harness.cli.serve import to_serve
-from harness.python.evaluating import Evaluation, Wanted
-from harness.results.folder import RunFolder
-from harness.wording import about, difficulty_order
+from harness.runs.folder import RunFolder
+from harness.util.formatting import about, difficulty_order
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 

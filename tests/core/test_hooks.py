@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.hookspecs import HarnessHooks
+from harness.contracts.hookspecs import HarnessHooks
 from harness.plugins import KINDS, Registry, load
 
 REPO = Path(__file__).resolve().parents[2]

@@ -6,7 +6,7 @@ import pytest
 
 from harness.config import load_config
 from harness.errors import ConfigError
-from harness.run.checks import check_network
+from harness.training.checks import check_network
 
 SPANS = [
     "ray_address=10.0.0.1:6379",
@@ -59,7 +59,7 @@ def test_what_only_measures_joins_no_cluster() -> None:
 
 
 def test_every_command_that_starts_a_run_checks_it() -> None:
-    from harness.run.checks import check
+    from harness.training.checks import check
 
     config = load_config("cpu", None, ["nodes=2"], agent="reference_sql")
     with pytest.raises(ConfigError, match="the run spans machines"):

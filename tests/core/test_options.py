@@ -10,9 +10,9 @@ import pytest
 
 from harness import cli
 from harness.config import load_config
+from harness.contracts.hookspecs import TaskSetSpec
 from harness.errors import ConfigError
 from harness.gateway.client import checked_url
-from harness.hookspecs import TaskSetSpec
 from harness.plugins import make, make_reward, make_task_set
 
 if TYPE_CHECKING:

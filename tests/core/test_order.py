@@ -9,8 +9,14 @@ import pytest
 
 from harness.config import Config, load_config
 from harness.errors import TaskSetError
-from harness.order import order_hash, trained_on, training_order, validation_order, write_dataset
 from harness.records import Task
+from harness.training.task_order import (
+    order_hash,
+    trained_on,
+    training_order,
+    validation_order,
+    write_dataset,
+)
 
 TASKS = [Task(f"t{n}", "x", "train", f"Q{n}", f"SELECT 'gold-canary-{n}'", "db") for n in range(50)]
 

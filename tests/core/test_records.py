@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from pydantic import ConfigDict, TypeAdapter, with_config
 
-from harness.results import checked, rows, schema
-from harness.results.folder import RunFolder
-from harness.results.tables import _TYPES
+from harness.runs import record_types, rows, schema
+from harness.runs.folder import RunFolder
+from harness.runs.tables import _TYPES
 
 REPO = Path(__file__).resolve().parents[2]
 PAGE = run_path(str(REPO / "tools" / "fields.py"))
@@ -46,6 +46,6 @@ def test_a_field_that_is_not_documented_is_seen(strict: TypeAdapter[Any]) -> Non
 
 def test_every_column_and_field_says_what_it_is() -> None:
     for row in (rows.Episode, rows.Call):
-        assert set(checked.columns(row).values()) <= set(_TYPES)
+        assert set(record_types.columns(row).values()) <= set(_TYPES)
     for part in (*PAGE["OF_RECORDS"], rows.Episode, rows.Call, rows.LoggedStep):
         assert part.__doc__ and all(meaning for _, _, meaning in PAGE["fields"](part)), part

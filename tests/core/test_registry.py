@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from harness.config import load_config
-from harness.errors import ConfigError, PluginError
-from harness.hookspecs import (
+from harness.contracts.hookspecs import (
     AgentSpec,
     EnvironmentSpec,
     HarnessHooks,
@@ -23,8 +22,9 @@ from harness.hookspecs import (
     TrainerSpec,
     hookimpl,
 )
+from harness.errors import ConfigError, PluginError
 from harness.plugins import KINDS, Registry, check_fit, is_reference, load, make_reward, registry
-from harness.run.checks import check
+from harness.training.checks import check
 
 OWN = EntryPoint("_own", "harness_sql.plugin", "harness")
 """A plugin that is always there, and comes first."""
@@ -333,7 +333,9 @@ def test_a_device_that_the_trainer_does_not_train_on_is_refused(
 ) -> None:
     installed(
         harness_trainers=_hook(
-            lambda: [TrainerSpec("slow", "harness.trainers:Trainer", "", devices=("cpu",))]
+            lambda: [
+                TrainerSpec("slow", "harness.contracts.trainers:Trainer", "", devices=("cpu",))
+            ]
         )
     )
     settings = ["train.trainer=slow", "device=cuda"]

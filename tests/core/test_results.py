@@ -13,18 +13,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness.errors import EnvironmentProblem, RunFailed, UserError
-from harness.monitor import Monitor
 from harness.records import Attempt, Task, Transition, Verdict
-from harness.results.checked import columns
-from harness.results.episodes import episode_row
-from harness.results.folder import RowLog, RunFolder
-from harness.results.replies import remarks_on, replies_of
-from harness.results.rows import Episode
-from harness.results.schema import RunRecord
-from harness.results.signal import least_to_train, mixed_groups, share_mixed, why_flat
-from harness.results.tables import conclude, step_rows, write_tables
+from harness.runs.episodes import episode_row
+from harness.runs.folder import RowLog, RunFolder
+from harness.runs.monitor import Monitor
+from harness.runs.record_types import columns
+from harness.runs.replies import remarks_on, replies_of
+from harness.runs.rows import Episode
+from harness.runs.schema import RunRecord
+from harness.runs.tables import conclude, step_rows, write_tables
+from harness.runs.training_signal import least_to_train, mixed_groups, share_mixed, why_flat
 from harness.testing.calls import transition
-from harness.wording import unread
+from harness.util.formatting import unread
 
 
 def row(

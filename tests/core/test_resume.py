@@ -15,10 +15,10 @@ from harness.config import load_config
 from harness.errors import UserError
 from harness.plugins import make_task_set
 from harness.policies import resolve
-from harness.results.folder import RowLog, RunFolder
-from harness.run.data import same_parts
-from harness.run.launch import StartedRun, validated, validation_due
-from harness.run.record import run_record
+from harness.runs.folder import RowLog, RunFolder
+from harness.training.data import same_parts
+from harness.training.launch import StartedRun, validated, validation_due
+from harness.training.record import run_record
 from harness_sql.tasks.pocket import PocketTasks
 
 

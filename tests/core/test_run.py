@@ -14,18 +14,18 @@ from typing import Any, Literal
 import pyarrow.parquet as pq
 import pytest
 
-from harness import timeline
 from harness.config import load_config
 from harness.errors import ConfigError, RunFailed, TaskSetError
-from harness.order import validation_order
 from harness.plugins import environment, make_task_set
-from harness.provenance import model_hash
 from harness.records import Task
-from harness.results.folder import RowLog, RunFolder
-from harness.results.schema import RunRecord, Scores
-from harness.run.data import load_tasks
-from harness.run.launch import StartedRun, recorded
-from harness.run.record import identity, tools_hash
+from harness.runs.folder import RowLog, RunFolder
+from harness.runs.schema import RunRecord, Scores
+from harness.training.data import load_tasks
+from harness.training.launch import StartedRun, recorded
+from harness.training.provenance import model_hash
+from harness.training.record import identity, tools_hash
+from harness.training.task_order import validation_order
+from harness.util import start_trace
 from harness_sql.tasks.pocket import PocketTasks
 
 
@@ -34,7 +34,7 @@ def test_a_trace_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     for trace in (tmp_path, tmp_path / "no" / "trace.json", tmp_path / "file" / "trace.json"):
         with (
             pytest.raises(ConfigError, match="--trace-start .*cannot write there"),
-            timeline.recorded(trace),
+            start_trace.recorded(trace),
         ):
             pass
 

@@ -15,8 +15,8 @@ import yaml
 import harness
 import harness_sql
 from harness.compare import keys as comparisons
-from harness.hookspecs import HARNESS_API
-from harness.results import schema as results
+from harness.contracts.hookspecs import HARNESS_API
+from harness.runs import schema as results
 
 REPO = Path(__file__).resolve().parents[2]
 

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from harness.api.console import PlainConsole
 from harness.cli import _PlainFormatter
 from harness.cli.common import emit_json, table
 from harness.cli.dev import tree
-from harness.python.console import PlainConsole
 from harness.records import Attempt, ToolCall, Verdict
-from harness.wording import printable
+from harness.util.formatting import printable
 
 REPO = Path(__file__).resolve().parents[2]
 Command = Callable[..., subprocess.CompletedProcess[str]]

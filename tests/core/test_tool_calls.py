@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from harness.tool_calls import (
+from harness.util.tool_calls import (
     FAILED_STARTS,
     WrittenCall,
     looks_like_call,

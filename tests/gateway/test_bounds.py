@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 from harness.gateway.server import GatewayServer
-from harness.scripted.completion import Reply
+from harness.mock_model.completion import Reply
 from harness.testing.fixtures import StartServer
 
 from .conftest import MESSAGES, Attempt, error_code

@@ -18,7 +18,7 @@ from harness.errors import EndpointError, EnvironmentProblem
 from harness.gateway.attempts import AttemptLog
 from harness.gateway.client import GatewayControl
 from harness.gateway.server import GatewayServer
-from harness.scripted.completion import Reply
+from harness.mock_model.completion import Reply
 
 from .conftest import MESSAGES, Attempt, error_code, events
 

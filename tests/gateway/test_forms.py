@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from harness.scripted.completion import Reply
+from harness.mock_model.completion import Reply
 
 from .conftest import error_code, events
 

@@ -8,8 +8,8 @@ import pytest
 
 from harness.gateway.attempts import call_seed
 from harness.gateway.client import Endpoint
-from harness.scripted.completion import prompt_token_ids, response_token_ids
-from harness.scripted.server import Reply
+from harness.mock_model.completion import prompt_token_ids, response_token_ids
+from harness.mock_model.server import Reply
 
 from .conftest import MESSAGES, SAMPLING, Attempt, error_code
 

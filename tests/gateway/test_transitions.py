@@ -9,8 +9,8 @@ import openai
 import pytest
 
 from harness.gateway.attempts import call_seed
-from harness.scripted.completion import END, Reply, logprob, prompt_token_ids, response_token_ids
-from harness.tool_calls import has_unread_call
+from harness.mock_model.completion import END, Reply, logprob, prompt_token_ids, response_token_ids
+from harness.util.tool_calls import has_unread_call
 
 from .conftest import MESSAGES, SAMPLING, Attempt, error_code, events
 

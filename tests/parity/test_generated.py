@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from harness.contracts.toolbox import Toolbox
 from harness.parity import generated
 from harness.parity.generated import Generated, scenarios, search
 from harness.plugins import agent_spec, agents_of, load
 from harness.records import Problem
-from harness.toolbox import Toolbox
 from harness_sql.self_correcting.reference import ReferenceSQL
 from harness_sql.tool_loop.reference import ReferenceTools
 

@@ -17,11 +17,11 @@ import pytest
 
 from harness.cli.common import results
 from harness.cli.parity import _differences, _show
+from harness.contracts.toolbox import LLM, Toolbox
 from harness.parity.comparison import compare, measure
 from harness.parity.recorder import Recording, record
 from harness.records import Problem
 from harness.testing.contract import AgentContract
-from harness.toolbox import LLM, Toolbox
 from harness_sql.self_correcting.prompts import Prompt
 from harness_sql.self_correcting.reference import ReferenceSQL
 from harness_sql.self_correcting.scenarios import SCENARIOS, Scenario

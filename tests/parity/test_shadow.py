@@ -15,18 +15,18 @@ from typing import Any
 
 import pytest
 
+from harness.contracts.programs import Scenario
+from harness.contracts.toolbox import Agent
 from harness.gateway.server import GatewayServer
+from harness.mock_model.completion import Reply
 from harness.parity.comparison import compare
 from harness.parity.recorder import record
-from harness.parity.shadow import Checker, ShadowCheck, nothing_checked
-from harness.programs import Scenario
+from harness.parity.shadow_check import Checker, ShadowCheck, nothing_checked
 from harness.records import Attempt
-from harness.results.schema import Shadow
 from harness.rollout.request import RolloutRequest
-from harness.rollout.spool import Spool, chosen
-from harness.scripted.completion import Reply
+from harness.rollout.shadow_queue import Spool, chosen
+from harness.runs.schema import Shadow
 from harness.testing.stage import staged
-from harness.toolbox import Agent
 from harness_sql.self_correcting.prompts import APPROVED, REJECTED
 from harness_sql.self_correcting.reference import ReferenceSQL
 

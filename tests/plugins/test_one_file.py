@@ -13,9 +13,9 @@ from harness.config import load_config
 from harness.errors import ConfigError, PluginError
 from harness.parity.certificate import fingerprint
 from harness.plugins import agent_spec, load, registry
-from harness.results.folder import RunFolder
+from harness.runs.folder import RunFolder
 from harness.testing.contract import AgentContract
-from harness.wording import agent_label
+from harness.util.formatting import agent_label
 
 PLAIN = """\
 import helper

@@ -37,7 +37,7 @@ def site(tmp_path: Path) -> Path:
         site, "broken", "broken_plugin", "import a_framework_that_is_not_there\nHARNESS_API = 1\n"
     )
     spec = "AgentSpec('absent', 'absent_plugin:Agent', 'x', roles=('r',), frameworks=('no-such-framework',), program='p')"
-    body = "from harness.hookspecs import AgentSpec, hookimpl\nHARNESS_API = 1\n"
+    body = "from harness.contracts.hookspecs import AgentSpec, hookimpl\nHARNESS_API = 1\n"
     body += f"@hookimpl\ndef harness_agents():\n    return [{spec}]\n"
     fake_plugin(site, "absent", "absent_plugin", body)
     fake_plugin(site, "old", "old_plugin", "HARNESS_API = 0\n")

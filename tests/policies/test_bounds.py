@@ -16,7 +16,7 @@ import pytest_asyncio
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from harness.serving import Limits
+from harness.util.http_server import Limits
 from harness_weights.decoder import Generation
 from harness_weights.server import PolicyServer
 

@@ -16,11 +16,11 @@ from typing import Any, ClassVar
 import pytest
 
 from harness.config import load_config
+from harness.config.sections import PolicyConfig
 from harness.errors import ConfigError, RunFailed, UserError
 from harness.policies import fetched, resolve
 from harness.policies.export import checkpoint_dir, checkpoint_model
-from harness.results.folder import RunFolder
-from harness.sections import PolicyConfig
+from harness.runs.folder import RunFolder
 from harness_verl.models import export, trained_policy
 from harness_verl.trainer import VerlTrainer
 from harness_weights.proof import compare_answers, refuse_other_answers

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from harness.config import load_config
+from harness.config.sections import PolicyConfig
 from harness.errors import ConfigError
 from harness.policies import fetched, resolve, revision_of
-from harness.provenance import model_hash
-from harness.results.folder import RunFolder
-from harness.run.data import load_data
-from harness.run.record import run_record
-from harness.sections import PolicyConfig
+from harness.runs.folder import RunFolder
+from harness.training.data import load_data
+from harness.training.provenance import model_hash
+from harness.training.record import run_record
 from harness_sql.tasks.pocket import PocketTasks
 
 pytest.importorskip("huggingface_hub", reason="needs the extra cpu or gpu")
@@ -31,7 +31,7 @@ import json, sys
 from harness.config import PolicyConfig
 from harness.errors import HarnessError
 from harness.policies import fetched
-from harness.provenance import model_hash
+from harness.training.provenance import model_hash
 
 for asked in json.loads(sys.argv[1]):
     try:

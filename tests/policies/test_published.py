@@ -21,8 +21,8 @@ import gguf  # noqa: E402
 from tokenizers.pre_tokenizers import ByteLevel  # noqa: E402
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM  # noqa: E402
 
+from harness.config.parsing import file_hash  # noqa: E402
 from harness.errors import ConfigError, find_uv  # noqa: E402
-from harness.layers import file_hash  # noqa: E402
 from harness.policies.catalogue import GgufFile, Named, known  # noqa: E402
 from harness_weights import convert, parts  # noqa: E402
 from harness_weights.convert import fetch  # noqa: E402

@@ -16,11 +16,11 @@ from harness.config import Config, load_config, validate
 from harness.errors import ConfigError, EnvironmentProblem, UserError
 from harness.policies import resolve
 from harness.policies.roles import Answerer, answerers, answering
-from harness.results.folder import RunFolder
 from harness.rollout.stack import RolloutWork
-from harness.run.checks import check
-from harness.run.data import load_data, same_parts
-from harness.run.record import identity, role_models, run_record
+from harness.runs.folder import RunFolder
+from harness.training.checks import check
+from harness.training.data import load_data, same_parts
+from harness.training.record import identity, role_models, run_record
 from harness_study.plan import Study, differences, jobs_of, varied_keys
 
 LOCAL = "http://127.0.0.1:8000/v1"

@@ -20,7 +20,7 @@ from openai.types.chat import ChatCompletionMessageFunctionToolCall  # noqa: E40
 
 from harness.config import load_config  # noqa: E402
 from harness.policies import parser_of, resolve, tool_parser  # noqa: E402
-from harness.tool_calls import QWEN_CODER  # noqa: E402
+from harness.util.tool_calls import QWEN_CODER  # noqa: E402
 from harness_weights.decoder import Generation  # noqa: E402
 from harness_weights.hermes import read_calls  # noqa: E402
 from harness_weights.server import PolicyServer  # noqa: E402

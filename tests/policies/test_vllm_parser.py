@@ -14,7 +14,7 @@ from vllm.entrypoints.openai.chat_completion.protocol import (
 )
 from vllm.tool_parsers.abstract_tool_parser import ToolParserManager
 
-from harness.tool_calls import QWEN_CODER
+from harness.util.tool_calls import QWEN_CODER
 from harness_weights.vllm_plugin import register
 
 CALL = '{"name": "execute", "arguments": {"sql": "SELECT 1"}}'

@@ -12,7 +12,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
-from harness.scripted.completion import Reply
+from harness.mock_model.completion import Reply
 
 Completion = dict[str, Any]
 TOOL = "query_database"

@@ -10,15 +10,15 @@ from typing import Any
 import httpx
 import pytest
 
+from harness.contracts.toolbox import Agent
 from harness.gateway.client import GatewayControl
 from harness.gateway.server import GatewayServer
+from harness.mock_model.completion import Reply
+from harness.mock_model.server import ReceivedRequest, ScriptedServer
 from harness.parity.recorder import SAMPLING, staged_request
 from harness.plugins import agent_spec, load, program
 from harness.records import Attempt
 from harness.rollout.host import run_attempt
-from harness.scripted.completion import Reply
-from harness.scripted.server import ReceivedRequest, ScriptedServer
-from harness.toolbox import Agent
 
 from .server_forms import COUNT, FORMS, Form
 

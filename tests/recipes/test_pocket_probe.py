@@ -14,7 +14,7 @@ from random import Random
 import pytest
 
 from harness import plugins
-from harness.scripted.server import ReceivedRequest
+from harness.mock_model.server import ReceivedRequest
 from harness.testing.fixtures import StartServer
 from harness_sql.self_correcting.prompts import APPROVED, PROMPTS, REJECTED
 from harness_sql.sqlite.environment import database_of

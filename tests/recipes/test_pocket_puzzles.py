@@ -15,9 +15,9 @@ import pytest
 
 pytest.importorskip("harness_reasoning_gym", reason="needs the plugin harness-reasoning-gym")
 from harness.config import load_config
+from harness.mock_model.completion import Reply
+from harness.mock_model.server import ScriptedServer
 from harness.policies import resolve
-from harness.scripted.completion import Reply
-from harness.scripted.server import ScriptedServer
 from harness_reasoning_gym.puzzles import extract_answer, puzzles
 from harness_reasoning_gym.tasks import VAL_SEED, ReasoningGymTasks
 from harness_sql.tool_loop.prompts import WITHOUT_TOOLS

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from harness import Problem
-from harness.scripted.server import ScriptedServer
+from harness.mock_model.server import ScriptedServer
 from harness_teams.tasks import PocketSplitTasks, drawn
 from harness_teams.teacher import questions, script
 from recipes.finetune.__main__ import main as finetune

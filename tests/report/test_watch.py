@@ -21,8 +21,8 @@ import aiohttp
 import httpx
 import pytest
 
-from harness.results.folder import RowLog, RunFolder
-from harness.results.tables import conclude
+from harness.runs.folder import RowLog, RunFolder
+from harness.runs.tables import conclude
 from harness_watch import view as viewing
 from harness_watch.text import lines
 from harness_watch.view import View

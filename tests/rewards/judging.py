@@ -7,8 +7,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from harness.mock_model.server import ReceivedRequest, Reply
 from harness.records import Attempt, Task, ToolCall, Verdict
-from harness.scripted.server import ReceivedRequest, Reply
 from harness_sql.rewards.judge import CRITERIA, Judge
 
 Rule = Callable[[Mapping[str, str]], float]

@@ -19,18 +19,18 @@ from judging import attempt, data_of, grades, grading, is_gold, judge, score, ta
 
 from harness.config import load_config
 from harness.errors import ConfigError, RunFailed, UserError
-from harness.evaluation import evaluate
 from harness.gateway.client import Endpoint
-from harness.ledger import spent
-from harness.monitor import Monitor
+from harness.mock_model.server import Reply
 from harness.plugins import make_reward, reward_identity, reward_spec
 from harness.policies import resolve
 from harness.records import Task
-from harness.results.folder import RowLog, RunFolder
-from harness.run.data import same_parts, same_run
-from harness.run.record import run_record
-from harness.scripted.server import Reply
+from harness.runs.folder import RowLog, RunFolder
+from harness.runs.monitor import Monitor
 from harness.testing.fixtures import StartServer
+from harness.training.data import same_parts, same_run
+from harness.training.evaluation import evaluate
+from harness.training.record import run_record
+from harness.util.paid_calls import spent
 from harness_sql.rewards import asking
 from harness_sql.rewards.asking import data_block, grades_of
 from harness_sql.rewards.judge import CRITERIA, Judge

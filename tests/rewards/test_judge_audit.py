@@ -12,7 +12,7 @@ from judging import grading
 from typer.testing import CliRunner
 
 from harness.errors import ConfigError, RunFailed
-from harness.scripted.server import Reply
+from harness.mock_model.server import Reply
 from harness.testing.fixtures import StartServer
 from harness_sql.cli import reward as commands
 from harness_sql.rewards.judge_audit import ATTACKS, CASES

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from harness.config import load_config, validate
-from harness.hookspecs import RewardSpec
+from harness.contracts.hookspecs import RewardSpec
 from harness.plugins import load, make_reward, registry
 from harness_sql.rewards.hybrid import DEFAULT
 from harness_sql.rewards.judge_audit import ATTACKS

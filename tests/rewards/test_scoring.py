@@ -19,16 +19,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness.config import Config, load_config
+from harness.contracts.hookspecs import RewardSpec, hookimpl
 from harness.errors import PluginError, RewardError, RunFailed
-from harness.evaluation import evaluate
 from harness.gateway.client import Endpoint
-from harness.hookspecs import RewardSpec, hookimpl
 from harness.plugins import Registry, make_reward, reward_spec
 from harness.records import AGENT_OUTCOMES, Attempt, Outcome, Task, Verdict
-from harness.results.folder import RunFolder
-from harness.run.record import run_record
-from harness.scoring import Scorer
+from harness.rollout.scoring import Scorer
+from harness.runs.folder import RunFolder
 from harness.testing.fixtures import StartServer
+from harness.training.evaluation import evaluate
+from harness.training.record import run_record
 from harness_sql.sqlite.environment import DATABASE
 
 TASK = Task("t", "pocket", "val", "?", "SELECT 1", "db", data={DATABASE: "/db"})
@@ -170,7 +170,7 @@ async def never_ends(attempt: Attempt) -> Verdict:
 def test_a_fault_is_no_verdict_and_names_the_reward_and_its_distribution(
     answer: Any, fault: str, offer: Offer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("harness.deadlines.CLOSE_GRACE_S", 0.1)
+    monkeypatch.setattr("harness.util.deadlines.CLOSE_GRACE_S", 0.1)
     with pytest.raises(RewardError) as caught:
         score(offer(answer, settings=("reward.timeout_s=0.2",)))
     assert str(caught.value) == f"reward examiner of harness-judge {fault}"

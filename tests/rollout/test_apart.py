@@ -19,8 +19,8 @@ import httpx
 import psutil
 import pytest
 
-from harness.results.folder import RunFolder
-from harness.scripted.server import ReceivedRequest, Reply, ScriptedServer
+from harness.mock_model.server import ReceivedRequest, Reply, ScriptedServer
+from harness.runs.folder import RunFolder
 from harness.testing.fixtures import StartServer
 from sides import EVALUATION, TASKS, Sides, seeded, wait_for
 

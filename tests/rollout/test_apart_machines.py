@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from harness.results.folder import RunFolder
+from harness.runs.folder import RunFolder
 from sides import TASKS, Sides, wait_for
 
 MACHINES = {"store": "10.77.0.1", "eval": "10.77.0.2", "runner": "10.77.0.3"}
@@ -140,7 +140,7 @@ class Machines(Sides):
         served = [
             sys.executable,
             "-m",
-            "harness.scripted.server",
+            "harness.mock_model.server",
             "--script",
             "sides:seeded",
             "--plain",

@@ -11,17 +11,17 @@ from pathlib import Path
 import httpx
 import pytest
 
+from harness.contracts.toolbox import Agent, Toolbox
 from harness.gateway.attempts import call_seed
 from harness.gateway.client import GatewayControl
 from harness.gateway.server import GatewayServer
+from harness.mock_model.server import Reply, ScriptedServer
 from harness.records import Attempt, Problem
 from harness.rollout.host import run_attempt
 from harness.rollout.request import RolloutRequest, rollout_seed
 from harness.rollout.spans import from_spans, to_spans
 from harness.rollout.worker import keep_running
-from harness.scripted.server import Reply, ScriptedServer
 from harness.testing.fixtures import StartServer
-from harness.toolbox import Agent, Toolbox
 from harness_sql.self_correcting.prompts import APPROVED
 from harness_sql.self_correcting.reference import ReferenceSQL
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from harness.config import load_config
+from harness.contracts.programs import Turn
 from harness.plugins import program
-from harness.programs import Turn
 from harness.records import Attempt, Verdict
 from harness.rollout.credit import kinds, payments
-from harness.scoring import Scorer
+from harness.rollout.scoring import Scorer
 from harness.testing.calls import transition
 
 SQL, TOOLS = program("self_correcting_sql"), program("tool_loop")

@@ -10,20 +10,20 @@ from typing import Any
 import httpx
 import pytest
 
-from harness import clock
-from harness.environments import Environment, Observation, Tool, check_offered
+from harness.contracts.environments import Environment, Observation, Tool, check_offered
+from harness.contracts.toolbox import Agent, Toolbox
 from harness.errors import EnvironmentFault, PluginError, RolloutError
 from harness.gateway.client import GatewayControl
 from harness.gateway.server import GatewayServer
+from harness.mock_model.server import Reply
 from harness.records import INFRASTRUCTURE_OUTCOMES, JSON, Attempt, Problem, Task
 from harness.rollout import host, tools
-from harness.rollout.plain import STATE_BYTES
+from harness.rollout.json_values import STATE_BYTES
 from harness.rollout.request import RolloutRequest
 from harness.rollout.spans import from_spans, to_spans
-from harness.scripted.server import Reply
 from harness.testing.environment_contract import EnvironmentContract
 from harness.testing.fixtures import StartServer
-from harness.toolbox import Agent, Toolbox
+from harness.util import clock
 from harness_sql.tool_loop.reference import ReferenceTools
 from harness_sql.tool_loop.scenarios import calling
 

@@ -18,11 +18,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from harness.mock_model.server import ReceivedRequest, Reply
 from harness.records import Attempt, Verdict
-from harness.scripted.server import ReceivedRequest, Reply
 from harness.testing.calls import transition
 from harness.testing.fixtures import StartServer
-from harness.wording import spoilt
+from harness.util.formatting import spoilt
 from harness_sql.sqlite.environment import database_of
 from harness_sql.tasks.pocket import PocketTasks
 
@@ -77,7 +77,7 @@ def test_eval_says_how_far_it_is_before_anything_has_ended(
     command: Command, tmp_path: Path, scripted_server: StartServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A large policy on a busy machine takes minutes for its first answer."""
-    monkeypatch.setattr("harness.python.display.EVERY_S", 0.5)
+    monkeypatch.setattr("harness.api.display.EVERY_S", 0.5)
     server = scripted_server(
         lambda request: Reply(str(golden(request)), delay_s=2.0), token_ids=False
     )

@@ -13,10 +13,10 @@ from harness.cli.dev import dev
 from harness.config import Config, load_config
 from harness.errors import ConfigError, UserError
 from harness.plugins import task_set_spec
-from harness.results.folder import RunFolder
-from harness.results.readings import FILE, write_down
-from harness.run.checks import check
+from harness.runs.folder import RunFolder
+from harness.runs.split_readings import FILE, write_down
 from harness.testing.fixtures import StartServer
+from harness.training.checks import check
 
 ON_TEST = ("task.val_split=test",)
 

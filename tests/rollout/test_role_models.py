@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.scripted.server import ReceivedRequest, Reply, ScriptedServer
+from harness.mock_model.server import ReceivedRequest, Reply, ScriptedServer
 from harness.testing.fixtures import StartServer
 from harness_sql.sqlite.environment import database_of
 from harness_sql.tasks.pocket import PocketTasks

@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness.config import load_config
-from harness.order import validation_order
 from harness.records import Attempt
-from harness.results.episodes import transition_rows
+from harness.runs.episodes import transition_rows
 from harness.testing.calls import transition
 from harness.testing.fixtures import StartServer
+from harness.training.task_order import validation_order
 from harness_sql.tasks.pocket import PocketTasks
 
 from .test_evaluation import golden
@@ -25,7 +25,7 @@ from .test_evaluation import golden
 AGENT = """
 import asyncio, ctypes, os, signal, threading, time
 from harness_sql.self_correcting.reference import ReferenceSQL
-from harness.hookspecs import AgentSpec, hookimpl
+from harness.contracts.hookspecs import AgentSpec, hookimpl
 
 HARNESS_API = 1
 

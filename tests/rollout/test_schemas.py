@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from harness.environments import Tool
-from harness.rollout.plain import misfit
-from harness.schemas import SchemaFault, check_schema, find_mismatch
+from harness.contracts.environments import Tool
+from harness.rollout.json_values import misfit
+from harness.util.json_schema import SchemaFault, check_schema, find_mismatch
 
 NESTED = "^(a+)+$"
 TEXT = "a" * 5_000 + "b"
@@ -44,7 +44,7 @@ def test_a_costly_schema_ends(case: str) -> None:
     schema, instance = COSTLY[case]
     code = """
 import json, sys
-from harness.schemas import SchemaFault, find_mismatch
+from harness.util.json_schema import SchemaFault, find_mismatch
 schema, instance = json.load(sys.stdin)
 try:
     print("mismatch" if find_mismatch(instance, schema) else "fits")

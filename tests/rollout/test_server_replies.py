@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from harness.scripted.server import ReceivedRequest, Reply
+from harness.mock_model.server import ReceivedRequest, Reply
 from harness.testing.fixtures import StartServer
 
 from .test_evaluation import golden

@@ -18,13 +18,13 @@ import pytest
 from harness.config import Config, load_config
 from harness.errors import RunFailed
 from harness.gateway.answers import SeenIds
+from harness.mock_model.server import ReceivedRequest, Reply, ScriptedServer
 from harness.records import Attempt, Transition
-from harness.results.folder import RunFolder
 from harness.rollout import stack
 from harness.rollout.controls import RewardShuffle, inverts
 from harness.rollout.session import Session
 from harness.rollout.stack import RolloutWork
-from harness.scripted.server import ReceivedRequest, Reply, ScriptedServer
+from harness.runs.folder import RunFolder
 from harness.testing.calls import transition
 from harness.testing.fixtures import StartServer
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from harness.environments import Environment
+from harness.contracts.environments import Environment
 from harness.errors import EnvironmentFault
 from harness.records import JSON, Problem, Task, ToolCall
 from harness.rollout.request import RolloutRequest

@@ -15,8 +15,8 @@ from typing import Any
 
 import psutil
 
-from harness.results.folder import RunFolder
-from harness.scripted.server import ReceivedRequest, Reply
+from harness.mock_model.server import ReceivedRequest, Reply
+from harness.runs.folder import RunFolder
 
 TASKS = 24
 EVALUATION = (

@@ -18,9 +18,9 @@ TRAINER = """
 import shutil, sys, time
 from pathlib import Path
 sys.path.insert(0, {here!r})
-from harness.hookspecs import AgentSpec, TrainerSpec, hookimpl
+from harness.contracts.hookspecs import AgentSpec, TrainerSpec, hookimpl
 from harness_sql.self_correcting.reference import ReferenceSQL
-from harness.trainers import Trainer
+from harness.contracts.trainers import Trainer
 HARNESS_API = 1
 
 @hookimpl

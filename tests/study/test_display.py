@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from harness.api.console import PlainConsole
 from harness.config import load_config
-from harness.python.console import PlainConsole
-from harness.trainers import Progress
+from harness.runs.progress import Progress
 from harness_study import display as study_display
 from harness_study.display import StudyDisplay
 from harness_study.execute import Standing

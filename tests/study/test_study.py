@@ -20,9 +20,9 @@ from harness.compare.comparison import compare
 from harness.compare.formats import render
 from harness.compare.selection import select
 from harness.config import Config
+from harness.contracts.hookspecs import RewardSpec
 from harness.errors import ConfigError
-from harness.hookspecs import RewardSpec
-from harness.results.folder import RunFolder
+from harness.runs.folder import RunFolder
 from harness_study.launchers import Local
 from harness_study.plan import jobs_of, read_study
 
@@ -771,7 +771,7 @@ def test_what_runs_of_a_slot_share_sees_the_gpus_of_this_slot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """CUDA keeps what it saw first: a fork of a process that saw all GPUs takes the first, whatever its run has."""
-    from harness.trainers import Trainer
+    from harness.contracts.trainers import Trainer
 
     asked = []
 

@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 
 from harness.cli import app
 from harness.errors import ConfigError, TaskSetError
+from harness.mock_model.server import ReceivedRequest
 from harness.plugins import reward_identity, reward_spec
 from harness.records import Attempt, Problem, Task, Verdict
-from harness.scripted.server import ReceivedRequest
 from harness.testing.data_contract import TaskSetContract, asked
 from harness.testing.fixtures import StartServer
 from harness_sql.rewards.bird import BirdAccuracy, BirdRVes, BirdSoftF1, paid, time_ratio

@@ -21,15 +21,15 @@ from typer.testing import CliRunner
 from harness.cli import app as harness
 from harness.config import Config, load_config
 from harness.errors import ConfigError, TaskSetError, UserError
+from harness.mock_model.server import ReceivedRequest
 from harness.plugins import environment, make_task_set
 from harness.policies import resolve
-from harness.results.folder import RunFolder
 from harness.rollout.request import RolloutRequest
-from harness.run.data import load_tasks
-from harness.run.record import run_record
-from harness.scripted.server import ReceivedRequest
+from harness.runs.folder import RunFolder
 from harness.testing.data_contract import TaskSetContract
 from harness.testing.fixtures import StartServer
+from harness.training.data import load_tasks
+from harness.training.record import run_record
 from harness_sql.cli import data as data_commands
 from harness_sql.sqlite.environment import ANSWER, GOLD_IS, database_of
 from harness_sql.sqlite.evaluator import evaluate

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 from harness.cli import app
 from harness.config import load_config
 from harness.errors import ConfigError, TaskSetError
-from harness.run.checks import check
 from harness.testing.data_contract import TaskSetContract
 from harness.testing.fixtures import StartServer
+from harness.training.checks import check
 from harness_sql.sqlite.environment import database_of
 from harness_sql.sqlite.evaluator import evaluate
 from harness_sql.tasks.prepared.verify import verify

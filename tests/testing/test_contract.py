@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from harness.cli.scaffold import KINDS, write_package
+from harness.contracts.toolbox import Toolbox
 from harness.gateway.server import GatewayServer
 from harness.records import Problem
 from harness.testing.contract import AgentContract
-from harness.toolbox import Toolbox
 from harness_sql.self_correcting.prompts import Prompt
 from harness_sql.self_correcting.reference import ReferenceSQL
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from harness.hookspecs import RewardSpec, TaskSetSpec, hookimpl
+from harness.contracts.hookspecs import RewardSpec, TaskSetSpec, hookimpl
 from harness.plugins import Registry, make
 from harness.records import Attempt, Task, Verdict
 from harness.testing.data_contract import RewardContract, TaskSetContract, asked

@@ -11,9 +11,9 @@ import httpx
 import orjson
 import pytest
 
+from harness.mock_model.completion import END, Reply, logprob, prompt_token_ids, response_token_ids
+from harness.mock_model.server import ReceivedRequest, ScriptedServer
 from harness.records import Problem
-from harness.scripted.completion import END, Reply, logprob, prompt_token_ids, response_token_ids
-from harness.scripted.server import ReceivedRequest, ScriptedServer
 from harness_sql.self_correcting.prompts import PROMPTS
 
 MESSAGES = [{"role": "user", "content": "hello"}]
@@ -178,7 +178,7 @@ def test_it_stops_although_a_call_hangs():
 
 
 def test_in_a_process_of_its_own():
-    command = [sys.executable, "-m", "harness.scripted.server", "--reply", "from afar", "--plain"]
+    command = [sys.executable, "-m", "harness.mock_model.server", "--reply", "from afar", "--plain"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None

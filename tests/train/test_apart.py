@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from harness.results.folder import RunFolder
+from harness.runs.folder import RunFolder
 from sides import Sides, wait_for
 
 from .conftest import TWO_STEPS

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("verl")
 
-from harness.scripted.server import ReceivedRequest, ScriptedServer
+from harness.mock_model.server import ReceivedRequest, ScriptedServer
 from sayings import saying
 
 from .test_training import start

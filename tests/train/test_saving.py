@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs the extra cpu or gpu")
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor  # noqa: E402
 
-from harness.results.folder import RunFolder  # noqa: E402
+from harness.runs.folder import RunFolder  # noqa: E402
 from harness_verl.checkpoints import MARKER, PREFIX, checkpoints, drop_broken  # noqa: E402
 from harness_verl.saving import Completion, Writer  # noqa: E402
 

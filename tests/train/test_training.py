@@ -21,7 +21,7 @@ import pytest
 from harness.config import load_config
 from harness.policies import resolve
 from harness.policies.roles import answerers
-from harness.results.folder import RunFolder
+from harness.runs.folder import RunFolder
 
 from . import conftest
 

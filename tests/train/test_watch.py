@@ -15,7 +15,7 @@ import pytest
 
 from harness.config import load_config
 from harness.errors import EnvironmentProblem, RunFailed
-from harness.results.folder import RunFolder
+from harness.runs.folder import RunFolder
 from harness_verl import run as module
 from harness_verl.run import VerlRun, last_error, temporary_room
 from harness_verl.trainer import _place

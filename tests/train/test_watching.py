@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.results.folder import RunFolder
+from harness.runs.folder import RunFolder
 from harness_watch.view import View
 
 pytestmark = [pytest.mark.train, pytest.mark.timeout(900)]

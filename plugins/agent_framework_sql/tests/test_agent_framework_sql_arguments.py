@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from harness.mock_model.completion import Reply
 from harness.parity.recorder import record
 from harness.plugins import agent_spec, load
-from harness.scripted.completion import Reply
 from harness_sql.tool_loop.scenarios import SCENARIOS, TOOL, calling
 
 

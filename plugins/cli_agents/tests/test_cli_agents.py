@@ -115,7 +115,7 @@ class Alone:
         self.prompts = program("tool_loop").prompts
 
     def llm(self, role):
-        from harness.toolbox import LLM
+        from harness.contracts.toolbox import LLM
 
         return LLM(f"http://gateway.test:1/r/1/1/{role}/v1", "key-of-run", "policy", {}, 5.0)
 

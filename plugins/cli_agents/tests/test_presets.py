@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from harness.contracts.programs import CANARY
 from harness.gateway.server import GatewayServer
 from harness.plugins import agent_spec, load, program
-from harness.programs import CANARY
 from harness.testing.stage import staged
 from harness_cli_agents import PRESETS
 

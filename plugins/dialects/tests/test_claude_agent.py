@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from harness.gateway.server import GatewayServer
-from harness.scripted.completion import Reply
-from harness.scripted.server import ScriptedServer
+from harness.mock_model.completion import Reply
+from harness.mock_model.server import ScriptedServer
 
 VARIABLE = "HARNESS_CLAUDE_AGENT_SDK_PYTHON"
 AGENT = Path(__file__).with_name("claude_agent.py")

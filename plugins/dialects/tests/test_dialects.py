@@ -26,15 +26,15 @@ from anthropic import AsyncAnthropic
 from anthropic.types import TextBlock, ToolUseBlock
 
 from harness import plugins
+from harness.contracts.toolbox import Toolbox
 from harness.gateway.client import GatewayControl
-from harness.gateway.dialects import Written
+from harness.gateway.protocols import Written
 from harness.gateway.server import GatewayServer
+from harness.mock_model.completion import Reply
+from harness.mock_model.server import ScriptedServer
 from harness.parity.comparison import compare
 from harness.parity.recorder import record
 from harness.records import Problem
-from harness.scripted.completion import Reply
-from harness.scripted.server import ScriptedServer
-from harness.toolbox import Toolbox
 from harness_dialects.messages import Messages
 from harness_dialects.responses import Responses
 

@@ -17,11 +17,11 @@ from harness import (
     Task,
     TaskSetContract,
 )
+from harness.contracts.programs import Scenario
 from harness.gateway.server import GatewayServer
 from harness.parity.comparison import compare
 from harness.parity.recorder import LIMITS, record
 from harness.plugins import agent_spec, agents_of, environment, load, trained_by
-from harness.programs import Scenario
 from harness.records import JSON, Problem
 from harness.testing.calls import transition
 from harness.testing.contract import AgentContract

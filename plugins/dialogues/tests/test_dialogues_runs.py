@@ -14,7 +14,7 @@ import pyarrow.parquet
 import pytest
 
 from harness import Task
-from harness.scripted.server import ReceivedRequest, Reply, ScriptedServer
+from harness.mock_model.server import ReceivedRequest, Reply, ScriptedServer
 from harness_dialogues.desk import scripted
 from harness_dialogues.desk.tasks import OrderDeskTasks
 from harness_dialogues.desk.world import RETURN_DAYS

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from harness.contracts.programs import CANARY
 from harness.gateway.server import GatewayServer
+from harness.mock_model.completion import Reply
 from harness.plugins import agent_spec, load, program, reward_spec
-from harness.programs import CANARY
 from harness.records import Attempt, Task
-from harness.scripted.completion import Reply
 from harness.testing.calls import transition
 from harness.testing.contract import AgentContract
 from harness.testing.stage import staged

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from harness.contracts.programs import Scenario
 from harness.gateway.server import GatewayServer
+from harness.mock_model.completion import Reply
 from harness.parity.recorder import LIMITS
 from harness.plugins import agent_spec, agents_of, environment, load
-from harness.programs import Scenario
 from harness.records import Attempt, Problem
-from harness.scripted.completion import Reply
 from harness.testing.stage import staged
 from harness_mcp_tools.tasks import McpTasks
 from harness_sql.self_correcting.scenarios import build_database

@@ -11,8 +11,8 @@ from pathlib import Path
 import pyarrow.parquet
 import pytest
 
-from harness.environments import Tool
-from harness.scripted.server import ReceivedRequest, Reply, ScriptedServer
+from harness.contracts.environments import Tool
+from harness.mock_model.server import ReceivedRequest, Reply, ScriptedServer
 from harness_sql.cli.tools import problem_of
 from harness_sql.tool_loop.scenarios import calling
 

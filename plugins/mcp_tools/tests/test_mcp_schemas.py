@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from harness.environments import Observation
+from harness.contracts.environments import Observation
 from harness.errors import EnvironmentFault
 from harness_mcp_tools import connection
 from harness_mcp_tools.connection import Connection

@@ -14,7 +14,7 @@ import pyarrow.parquet
 import pytest
 
 from harness import Task
-from harness.scripted.server import ReceivedRequest, Reply, ScriptedServer
+from harness.mock_model.server import ReceivedRequest, Reply, ScriptedServer
 from harness_dialogues.prompts import STOP
 from harness_sql.tool_loop.scenarios import calling
 from harness_tau2.tasks import Tau2Tasks

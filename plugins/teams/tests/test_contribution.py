@@ -17,13 +17,13 @@ from harness.compare.runs import read_run
 from harness.compare.selection import select
 from harness.compare.states import read_state
 from harness.config import load_config
+from harness.mock_model.server import ScriptedServer
 from harness.policies import resolve
-from harness.provenance import model_hash
-from harness.results.folder import RunFolder
-from harness.results.tables import conclude
-from harness.run.data import load_data
-from harness.run.record import closed, run_record
-from harness.scripted.server import ScriptedServer
+from harness.runs.folder import RunFolder
+from harness.runs.tables import conclude
+from harness.training.data import load_data
+from harness.training.provenance import model_hash
+from harness.training.record import closed, run_record
 from harness_teams.cli import app as command
 from harness_teams.contribution import TRAINED, arms_of, groups_of
 from harness_teams.teacher import script

@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 
+from harness.mock_model.server import ScriptedServer
 from harness.plugins import environment
-from harness.scripted.server import ScriptedServer
 from harness_teams.tasks import PocketSplitTasks
 from harness_teams.teacher import questions, script
 

@@ -13,7 +13,7 @@ import yaml
 
 from harness.compare.runs import Run, read_run
 from harness.errors import RunFailed, UserError
-from harness.scripted.server import ReceivedRequest
+from harness.mock_model.server import ReceivedRequest
 from harness.testing.fixtures import StartServer
 from harness_sql.tasks.pocket import PocketTasks
 from harness_trackers.hf import export

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from harness.compare.runs import read_run
-from harness.results.folder import RunFolder
+from harness.runs.folder import RunFolder
 from harness_trackers.contents import contents
 from harness_trackers.reach import ADDRESSES, one_line, silent, without_keys
 

@@ -28,7 +28,7 @@ from harness import (
 )
 from harness.config import Config
 from harness.plugins import reward_of
-from harness.scoring import Scorer, checked
+from harness.rollout.scoring import Scorer, checked
 from harness_verifiers import reward as rewards
 from harness_verifiers.environment import VerifiersEnvironment
 from harness_verifiers.process import Answer, Source, shared_process

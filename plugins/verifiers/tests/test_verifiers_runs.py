@@ -15,7 +15,7 @@ import pytest
 
 import harness
 from harness.errors import find_uv
-from harness.scripted.server import ReceivedRequest, Reply, ScriptedServer
+from harness.mock_model.server import ReceivedRequest, Reply, ScriptedServer
 from harness_sql.tool_loop.scenarios import calling
 
 pytestmark = pytest.mark.timeout(1800)

@@ -14,8 +14,8 @@ from agent_framework import (
     executor,
 )
 
+from harness.contracts.toolbox import Toolbox
 from harness.records import Problem
-from harness.toolbox import Toolbox
 from harness_agent_framework_sql.client import chat_client, options
 from harness_sql.self_correcting.prompts import ROLES, Prompt, Prompts
 

@@ -9,7 +9,7 @@ from agent_framework.observability import disable_instrumentation
 from agent_framework.openai import OpenAIChatCompletionClient
 from openai import AsyncOpenAI
 
-from harness.toolbox import Toolbox
+from harness.contracts.toolbox import Toolbox
 
 # Enabled by default: spans of every call, sent to any tracer of the process.
 disable_instrumentation()

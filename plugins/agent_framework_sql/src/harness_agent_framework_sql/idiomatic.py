@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from agent_framework import tool
 
+from harness.contracts.toolbox import Toolbox
 from harness.records import Problem
-from harness.toolbox import Toolbox
 from harness_agent_framework_sql.tools_idiomatic import member
 from harness_sql.self_correcting.prompts import TRY
 

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from agent_framework import ChatContext, ChatMiddleware
 
+from harness.contracts.toolbox import Toolbox
 from harness.records import Problem
-from harness.toolbox import Toolbox
 from harness_agent_framework_sql.tools_idiomatic import functions, member
 from harness_teams.names import CRITIC, PLANNER, ROLES
 from harness_teams.prompts import TeamPrompts

@@ -17,8 +17,8 @@ from agent_framework import (
     FunctionTool,
 )
 
+from harness.contracts.toolbox import Toolbox
 from harness.records import Problem
-from harness.toolbox import Toolbox
 from harness_agent_framework_sql.client import chat_client, options
 from harness_sql.tool_loop.prompts import ROLES
 

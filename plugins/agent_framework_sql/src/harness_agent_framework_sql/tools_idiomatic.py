@@ -7,9 +7,9 @@ from typing import Any, cast
 
 from agent_framework import Agent, ChatMiddleware, ChatOptions, FunctionTool
 
-from harness.environments import Tool
+from harness.contracts.environments import Tool
+from harness.contracts.toolbox import Toolbox
 from harness.records import Problem
-from harness.toolbox import Toolbox
 from harness_agent_framework_sql.client import chat_client
 from harness_sql.tool_loop.prompts import ROLES
 

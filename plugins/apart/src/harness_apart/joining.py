@@ -12,8 +12,8 @@ import aiohttp
 
 from harness.errors import ConfigError
 from harness.gateway.client import GatewayControl
-from harness.rollout.joining import FIRST_NUMBER, Invitation, first
 from harness.rollout.pool import WorkerPool, give_back
+from harness.rollout.remote_runners import FIRST_NUMBER, Invitation, first
 
 ASK_S = 1.0
 MISSED = 3

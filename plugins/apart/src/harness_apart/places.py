@@ -29,7 +29,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
 
-from harness.rollout.joining import watch_joined
+from harness.rollout.remote_runners import watch_joined
 from harness.rollout.store import RunStore, StoreServer
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from harness.cli.common import interruptible, progress_console
 from harness.errors import EnvironmentProblem, UserError
 
 if TYPE_CHECKING:
-    from harness.rollout.joining import Invitation
+    from harness.rollout.remote_runners import Invitation
 
 app = typer.Typer(add_completion=False)
 
@@ -47,7 +47,7 @@ def runner(
 
     Ctrl-C and SIGTERM end it; unfinished rollouts are handed on to other runners.
     """
-    from harness.rollout.joining import Invitation
+    from harness.rollout.remote_runners import Invitation
 
     say = progress_console().print
     interruptible()
@@ -91,7 +91,7 @@ def until_told(work: Coroutine[object, object, None]) -> None:
     """
 
     async def serve() -> None:
-        from harness.results.folder import endings
+        from harness.runs.folder import endings
 
         task = asyncio.create_task(work)
         for number in endings():
@@ -116,7 +116,7 @@ def awaited(
             harness.
         EnvironmentProblem: The store does not answer in time.
     """
-    from harness.rollout.joining import Invitation
+    from harness.rollout.remote_runners import Invitation
     from harness_apart.elsewhere import ASK_S, runs_at, store_key
     from harness_apart.joining import answers
 

@@ -13,7 +13,7 @@ import typer
 
 from harness.cli.common import say
 from harness.errors import EnvironmentProblem
-from harness.serving import BoundedServer, Limits, fitting, raise_descriptors
+from harness.util.http_server import BoundedServer, Limits, fitting, raise_descriptors
 
 app = typer.Typer(add_completion=False)
 

@@ -14,8 +14,8 @@ from autogen_core import CancellationToken
 from autogen_core.models import LLMMessage, SystemMessage, UserMessage
 from pydantic import BaseModel
 
+from harness.contracts.toolbox import Toolbox
 from harness.records import Problem
-from harness.toolbox import Toolbox
 from harness_autogen_sql.running import chat_client, run_team
 from harness_sql.self_correcting.prompts import ROLES, Prompt, Prompts
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from harness.contracts.toolbox import Toolbox
 from harness.records import Problem
-from harness.toolbox import Toolbox
 from harness_autogen_sql.tools import Caller
 from harness_dialogues.conversation import converse
 from harness_dialogues.prompts import AGENT, ROLES

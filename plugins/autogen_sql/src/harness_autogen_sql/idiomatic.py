@@ -12,8 +12,8 @@ from autogen_agentchat.messages import BaseAgentEvent, BaseChatMessage, TextMess
 from autogen_agentchat.teams import RoundRobinGroupChat
 from autogen_core import CancellationToken
 
+from harness.contracts.toolbox import Toolbox
 from harness.records import Problem
-from harness.toolbox import Toolbox
 from harness_autogen_sql.running import chat_client, run_team
 
 

@@ -13,7 +13,7 @@ from autogen_core import CancellationToken
 from autogen_core.models import ModelFamily, ModelInfo
 from autogen_ext.models.openai import OpenAIChatCompletionClient
 
-from harness.toolbox import Toolbox
+from harness.contracts.toolbox import Toolbox
 
 # Every agent of a team logs the error that ended it; the rollout's record is the harness's to keep.
 logging.getLogger("autogen_core").setLevel(logging.CRITICAL)

@@ -12,8 +12,8 @@ from dataclasses import replace
 from autogen_core import CancellationToken
 from autogen_core.tools import StaticWorkbench, ToolResult
 
+from harness.contracts.toolbox import Toolbox
 from harness.records import Problem
-from harness.toolbox import Toolbox
 from harness_autogen_sql.running import ToolAgent, chat_client, run_agent
 from harness_autogen_sql.tools_idiomatic import ToolboxTool
 from harness_teams.names import CRITIC, PLANNER, ROLES

@@ -13,8 +13,8 @@ from autogen_core.tools import StaticWorkbench, ToolSchema, Workbench
 from autogen_ext.models.openai import OpenAIChatCompletionClient
 from openai import omit
 
+from harness.contracts.toolbox import Toolbox
 from harness.records import Problem
-from harness.toolbox import Toolbox
 from harness_autogen_sql.running import chat_client, run_agent
 from harness_sql.tool_loop.prompts import ROLES
 

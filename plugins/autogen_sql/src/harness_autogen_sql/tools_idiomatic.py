@@ -9,9 +9,9 @@ from autogen_core.tools import BaseTool
 from autogen_core.utils import schema_to_pydantic_model
 from pydantic import BaseModel
 
-from harness.environments import Tool
+from harness.contracts.environments import Tool
+from harness.contracts.toolbox import Toolbox
 from harness.records import Problem
-from harness.toolbox import Toolbox
 from harness_autogen_sql.running import ToolAgent, chat_client, run_agent
 from harness_sql.tool_loop.prompts import ROLES
 

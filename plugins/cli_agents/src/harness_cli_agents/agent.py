@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
+from harness.contracts.toolbox import LAST_REPLY, Toolbox
 from harness.records import Problem
-from harness.toolbox import LAST_REPLY, Toolbox
 from harness_cli_agents.command import CommandLine as CommandLine
 from harness_cli_agents.command import environment, filled, placeholders
 from harness_cli_agents.process import CommandFailed, Finished, limited, run

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from string import Template
 
+from harness.contracts.toolbox import LLM
 from harness.errors import PluginError
 from harness.rollout.processes import RUN_MARK
-from harness.toolbox import LLM
 
 BRIDGE = Path(__file__).with_name("bridge.py")
 SERVER = "tools"

@@ -13,7 +13,7 @@ from mcp import types
 from mcp.server.lowlevel import Server
 from mcp.shared.message import SessionMessage
 
-from harness.toolbox import Toolbox
+from harness.contracts.toolbox import Toolbox
 from harness_cli_agents.command import SERVER
 
 MAX_BYTES = 4 << 20

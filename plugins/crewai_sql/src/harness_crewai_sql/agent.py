@@ -11,8 +11,8 @@ from crewai.llms.providers.openai.completion import OpenAICompletion
 from crewai.utilities.types import LLMMessage
 from pydantic import BaseModel
 
+from harness.contracts.toolbox import Toolbox
 from harness.records import Problem
-from harness.toolbox import Toolbox
 from harness_sql.self_correcting.prompts import ROLES, Prompt
 
 

@@ -9,7 +9,7 @@ from crewai import Agent, Crew, CrewOutput, Task
 from crewai.agents.crew_agent_executor import CrewAgentExecutor
 from crewai.events.utils.console_formatter import set_suppress_console_output
 
-from harness.toolbox import Toolbox
+from harness.contracts.toolbox import Toolbox
 from harness_sql.self_correcting.prompts import Prompt
 from harness_sql.self_correcting.reference import ReferenceSQL
 

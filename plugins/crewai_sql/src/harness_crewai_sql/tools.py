@@ -9,8 +9,8 @@ from crewai.events.utils.console_formatter import set_suppress_console_output
 from crewai.flow.flow import Flow, or_, router, start
 from pydantic import BaseModel, PrivateAttr
 
+from harness.contracts.toolbox import Toolbox
 from harness.records import Problem
-from harness.toolbox import Toolbox
 from harness_sql.tool_loop.prompts import ROLES
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import orjson
 
-from harness.gateway.dialects import Given, Json, Written, given
+from harness.gateway.protocols import Given, Json, Written, given
 from harness_dialects.words import assistant, call, function, pieces, rest, text_of
 
 MAPPED = (
@@ -48,7 +48,7 @@ class Messages:
     """
 
     def asked(self, body: Given, written: Written) -> Json:
-        """See `harness.gateway.dialects.Dialect`."""
+        """See `harness.gateway.protocols.Dialect`."""
         thinking = body.get("thinking") or {}
         if (kind := thinking.get("type", "disabled")) not in NOT_ASKED:
             raise ValueError(
@@ -77,7 +77,7 @@ class Messages:
         return chat | rest(body, MAPPED)
 
     def reply(self, body: Given, completion: Given) -> Json:
-        """See `harness.gateway.dialects.Dialect`."""
+        """See `harness.gateway.protocols.Dialect`."""
         choice = completion["choices"][0]
         usage = completion.get("usage") or {}
         calls = choice["message"].get("tool_calls") or ()
@@ -98,12 +98,12 @@ class Messages:
         }
 
     def events(self, reply: Given) -> Iterator[tuple[str, Json]]:
-        """See `harness.gateway.dialects.Dialect`."""
+        """See `harness.gateway.protocols.Dialect`."""
         for event in _events(reply):
             yield event["type"], event
 
     def refused(self, error: Given) -> Json:
-        """See `harness.gateway.dialects.Dialect`."""
+        """See `harness.gateway.protocols.Dialect`."""
         told = error.get("error")
         if not isinstance(told, dict):
             told = {"message": str(told or error)}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from harness.gateway.dialects import Given, Json, Written
+from harness.gateway.protocols import Given, Json, Written
 from harness_dialects.words import assistant, call, function, pieces, rest, text_of
 
 MAPPED = (
@@ -31,7 +31,7 @@ class Responses:
     """`POST /v1/responses`."""
 
     def asked(self, body: Given, written: Written) -> Json:
-        """See `harness.gateway.dialects.Dialect`."""
+        """See `harness.gateway.protocols.Dialect`."""
         if kept := [name for name in STATEFUL if body.get(name)]:
             raise ValueError(
                 f"{kept[0]} needs state on the server; send the whole conversation as `input`"
@@ -51,7 +51,7 @@ class Responses:
         return chat | {name: value for name, value in wishes.items() if DEFAULTS.get(name) != value}
 
     def reply(self, body: Given, completion: Given) -> Json:
-        """See `harness.gateway.dialects.Dialect`."""
+        """See `harness.gateway.protocols.Dialect`."""
         choice = completion["choices"][0]
         cut = CUT.get(choice.get("finish_reason"))
         usage = completion.get("usage") or {}
@@ -90,12 +90,12 @@ class Responses:
         }
 
     def events(self, reply: Given) -> Iterator[tuple[str, Json]]:
-        """See `harness.gateway.dialects.Dialect`."""
+        """See `harness.gateway.protocols.Dialect`."""
         for number, event in enumerate(_events(reply)):
             yield event["type"], {**event, "sequence_number": number}
 
     def refused(self, error: Given) -> Json:
-        """See `harness.gateway.dialects.Dialect`."""
+        """See `harness.gateway.protocols.Dialect`."""
         return dict(error)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from harness.gateway.dialects import Given, Json
+from harness.gateway.protocols import Given, Json
 
 PIECE = 256
 """Characters per streamed event; the answer is complete before its first piece is sent."""

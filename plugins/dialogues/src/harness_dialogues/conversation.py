@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+from harness.contracts.toolbox import Toolbox
 from harness.records import Problem
-from harness.toolbox import Toolbox
 from harness_dialogues.prompts import OPENING, USER, Prompts
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.programs import Played, Turn
+from harness.contracts.programs import Played, Turn
 from harness.records import Attempt
 from harness_dialogues.prompts import PROMPTS, ROLES, USER
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from harness.programs import Scenario
+from harness.contracts.programs import Scenario
+from harness.mock_model.completion import Reply
 from harness.records import Problem, Task
-from harness.scripted.completion import Reply
 from harness_dialogues.prompts import OPENING, STOP
 from harness_sql.self_correcting import scenarios as sql
 from harness_sql.tool_loop.scenarios import TOOL, Script, calling

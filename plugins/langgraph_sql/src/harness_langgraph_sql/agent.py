@@ -10,8 +10,8 @@ from langgraph.graph import START, StateGraph
 from langgraph.runtime import Runtime
 from langsmith import tracing_context
 
+from harness.contracts.toolbox import LLM, Toolbox
 from harness.records import Problem
-from harness.toolbox import LLM, Toolbox
 from harness_sql.self_correcting.prompts import ROLES, Prompt
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from langchain_core.tools import tool
 
+from harness.contracts.toolbox import Toolbox
 from harness.records import Problem
-from harness.toolbox import Toolbox
 from harness_langgraph_sql.tools_idiomatic import follow
 from harness_sql.self_correcting.prompts import TRY
 

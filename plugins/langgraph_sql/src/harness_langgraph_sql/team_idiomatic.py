@@ -11,8 +11,8 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, Send
 from langsmith import tracing_context
 
+from harness.contracts.toolbox import Arguments, Toolbox
 from harness.records import Problem
-from harness.toolbox import Arguments, Toolbox
 from harness_langgraph_sql.agent import chat_model
 from harness_langgraph_sql.tools_idiomatic import LangGraphToolsIdiomatic, as_langchain
 from harness_teams.names import CRITIC, PLANNER, ROLES

@@ -14,8 +14,8 @@ from langgraph.graph import START, StateGraph
 from langgraph.runtime import Runtime
 from langsmith import tracing_context
 
+from harness.contracts.toolbox import Toolbox
 from harness.records import Problem
-from harness.toolbox import Toolbox
 from harness_langgraph_sql.agent import Context, chat_model
 from harness_sql.tool_loop.prompts import ROLES
 

@@ -11,9 +11,9 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 from langsmith import tracing_context
 
-from harness.environments import Tool
+from harness.contracts.environments import Tool
+from harness.contracts.toolbox import Toolbox
 from harness.records import Problem
-from harness.toolbox import Toolbox
 from harness_langgraph_sql.agent import chat_model
 from harness_sql.tool_loop.prompts import ROLES
 

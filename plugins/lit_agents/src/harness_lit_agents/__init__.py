@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from harness.hookspecs import AgentSpec, RewardSpec, hookimpl
+from harness.contracts.hookspecs import AgentSpec, RewardSpec, hookimpl
 
 HARNESS_API = 1
 

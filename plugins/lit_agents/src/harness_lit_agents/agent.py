@@ -14,8 +14,8 @@ from urllib.parse import quote, unquote
 import agentlightning as agl
 from agentlightning.emitter import find_final_reward
 
+from harness.contracts.toolbox import LAST_REPLY, Arguments, Toolbox
 from harness.records import JSON, Problem
-from harness.toolbox import LAST_REPLY, Arguments, Toolbox
 from harness_lit_agents.tracing import REPORT, TRACER, activate
 
 MAIN = "main_llm"

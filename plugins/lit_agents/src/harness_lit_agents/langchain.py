@@ -9,7 +9,7 @@ from uuid import UUID
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.outputs import ChatGeneration, LLMResult
 
-from harness.toolbox import Report
+from harness.contracts.toolbox import Report
 
 
 class RoleHandler(BaseCallbackHandler):

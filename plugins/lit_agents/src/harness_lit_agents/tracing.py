@@ -11,7 +11,7 @@ from agentlightning.tracer.base import get_active_tracer, set_active_tracer
 from agentlightning.tracer.dummy import DummyTracer
 from agentlightning.types import Attributes, SpanCoreFields, TraceStatus
 
-from harness.toolbox import Report
+from harness.contracts.toolbox import Report
 
 REPORT: ContextVar[tuple[Report, Sequence[str]]] = ContextVar("harness_lit_report")
 """The report and the role names of the current task's or thread's rollout."""

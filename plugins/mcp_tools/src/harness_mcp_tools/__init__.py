@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.hookspecs import EnvironmentSpec, TaskSetSpec, hookimpl
+from harness.contracts.hookspecs import EnvironmentSpec, TaskSetSpec, hookimpl
 
 HARNESS_API = 1
 

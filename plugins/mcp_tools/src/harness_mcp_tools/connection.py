@@ -25,10 +25,10 @@ from mcp.types import (
 from mcp.types import Tool as ServerTool
 from pydantic import AnyUrl
 
-from harness.environments import Observation, Tool
+from harness.contracts.environments import Observation, Tool
 from harness.errors import EnvironmentFault
 from harness.records import JSON
-from harness.schemas import SchemaFault, check_schema, find_mismatch
+from harness.util.json_schema import SchemaFault, check_schema, find_mismatch
 from harness_mcp_tools.contents import text_of
 from harness_mcp_tools.http import http
 from harness_mcp_tools.servers import Server

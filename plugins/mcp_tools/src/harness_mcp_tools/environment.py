@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from harness.environments import Environment, Observation, Tool, check_offered
+from harness.contracts.environments import Environment, Observation, Tool, check_offered
 from harness.errors import EnvironmentFault, RolloutError
 from harness.records import JSON, Task
 from harness_mcp_tools.connection import Connection

@@ -8,8 +8,8 @@ from typing import Any
 from agents import Agent, ModelSettings, OpenAIChatCompletionsModel, RunConfig, Runner, Tool
 from openai import AsyncOpenAI
 
+from harness.contracts.toolbox import Toolbox
 from harness.records import Problem
-from harness.toolbox import Toolbox
 from harness_sql.self_correcting.prompts import ROLES, Prompt, Prompts
 
 RUN = RunConfig(tracing_disabled=True, workflow_name="harness")

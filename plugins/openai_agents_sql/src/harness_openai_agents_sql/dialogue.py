@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from agents import TResponseInputItem
 
+from harness.contracts.toolbox import Toolbox
 from harness.records import Problem
-from harness.toolbox import Toolbox
 from harness_dialogues.conversation import converse
 from harness_dialogues.prompts import AGENT, ROLES
 from harness_openai_agents_sql.tools import Session, caller, follow

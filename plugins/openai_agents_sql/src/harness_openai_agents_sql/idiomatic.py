@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from agents import MaxTurnsExceeded, RunContextWrapper, Runner, function_tool
 
+from harness.contracts.toolbox import Toolbox
 from harness.records import Problem
-from harness.toolbox import Toolbox
 from harness_openai_agents_sql.agent import RUN, member
 from harness_sql.self_correcting.prompts import TRY
 

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from agents import MaxTurnsExceeded, Runner
 
+from harness.contracts.toolbox import Toolbox
 from harness.records import Problem
-from harness.toolbox import Toolbox
 from harness_openai_agents_sql.agent import RUN, member
 from harness_openai_agents_sql.tools_idiomatic import functions
 from harness_teams.names import CRITIC, PLANNER, ROLES

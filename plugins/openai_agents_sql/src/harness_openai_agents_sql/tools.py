@@ -20,8 +20,8 @@ from agents.run_config import ToolErrorFormatterArgs, ToolExecutionConfig
 from agents.tool_context import ToolContext
 from openai.types.responses import ResponseFunctionToolCall
 
+from harness.contracts.toolbox import Toolbox
 from harness.records import Problem
-from harness.toolbox import Toolbox
 from harness_openai_agents_sql.agent import chat_client
 from harness_sql.tool_loop.prompts import ROLES
 

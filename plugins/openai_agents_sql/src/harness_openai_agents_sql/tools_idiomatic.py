@@ -5,9 +5,9 @@ from __future__ import annotations
 from agents import FunctionTool, MaxTurnsExceeded, Runner
 from agents.tool_context import ToolContext
 
-from harness.environments import Tool
+from harness.contracts.environments import Tool
+from harness.contracts.toolbox import Toolbox
 from harness.records import Problem
-from harness.toolbox import Toolbox
 from harness_openai_agents_sql.agent import RUN, member
 from harness_sql.tool_loop.prompts import ROLES
 

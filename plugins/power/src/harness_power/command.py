@@ -12,7 +12,7 @@ from harness.cli.common import emit_json, results, table
 from harness.compare.power import MOST_SEEDS
 from harness.compare.selection import select
 from harness.errors import UserError
-from harness.wording import duration, mean
+from harness.util.formatting import duration, mean
 from harness_power.planning import Planned, planned
 
 app = typer.Typer(add_completion=False)

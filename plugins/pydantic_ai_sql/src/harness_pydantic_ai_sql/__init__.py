@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from harness.hookspecs import AgentSpec, hookimpl
+from harness.contracts.hookspecs import AgentSpec, hookimpl
 
 HARNESS_API = 1
 FRAMEWORKS = ("pydantic-ai-slim", "openai")

@@ -13,8 +13,8 @@ from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.profiles.openai import OpenAIModelProfile
 from pydantic_ai.providers.openai import OpenAIProvider
 
+from harness.contracts.toolbox import Toolbox
 from harness.records import Problem
-from harness.toolbox import Toolbox
 from harness_sql.self_correcting.prompts import ROLES, Prompt, Prompts
 
 # The framework derives a profile from the model's name, and cuts reasoning out of replies.

@@ -6,8 +6,8 @@ from pydantic_ai import Tool, UsageLimits
 from pydantic_ai.exceptions import UsageLimitExceeded
 from pydantic_ai.models.openai import OpenAIChatModel
 
+from harness.contracts.toolbox import Toolbox
 from harness.records import Problem
-from harness.toolbox import Toolbox
 from harness_pydantic_ai_sql.agent import member
 from harness_sql.self_correcting.prompts import TRY
 

@@ -17,8 +17,8 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 
+from harness.contracts.toolbox import Toolbox
 from harness.records import Problem
-from harness.toolbox import Toolbox
 from harness_pydantic_ai_sql.agent import chat_model, settings
 from harness_sql.tool_loop.prompts import ROLES
 

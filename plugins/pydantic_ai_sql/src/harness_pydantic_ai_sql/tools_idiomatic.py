@@ -7,9 +7,9 @@ from pydantic_ai import UsageLimits
 from pydantic_ai.exceptions import UsageLimitExceeded
 from pydantic_ai.models.openai import OpenAIChatModel
 
-from harness.environments import Tool
+from harness.contracts.environments import Tool
+from harness.contracts.toolbox import Toolbox
 from harness.records import JSON, Problem
-from harness.toolbox import Toolbox
 from harness_pydantic_ai_sql.agent import member
 from harness_sql.tool_loop.prompts import ROLES
 

@@ -8,7 +8,7 @@ from importlib.metadata import version
 from typing import Any
 
 from harness import Task, TaskSetError
-from harness.tasks import check_split
+from harness.contracts.tasks import check_split
 
 VAL_SEED = 1 << 24
 """Puzzle n of a data set uses its seed plus n, so this offset separates the two splits."""

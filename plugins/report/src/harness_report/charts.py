@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from harness.wording import measured
+from harness.util.formatting import measured
 from harness_report.figures import (
     COLOURS,
     DASHES,

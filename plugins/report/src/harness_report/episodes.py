@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
-from harness.layers import parse_cell
+from harness.config.parsing import parse_cell
 from harness.plugins import make, task_set_spec
 from harness.records import arguments_text
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from harness.compare.runs import Run
-    from harness.results.rows import Call, Episode
+    from harness.runs.rows import Call, Episode
 
 log = logging.getLogger(__name__)
 

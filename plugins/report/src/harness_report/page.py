@@ -21,11 +21,11 @@ from harness.compare.numbers import with_interval
 from harness.compare.references import reference_rows
 from harness.compare.sentences import sentences
 from harness.compare.verdicts import verdict_text
+from harness.config.parsing import flatten
 from harness.errors import NoSuchArm, NotComparable, UserError
-from harness.layers import flatten
-from harness.monitor import cells, standing, steps_of
-from harness.results.replies import remarks_on
-from harness.wording import duration, mean
+from harness.runs.monitor import cells, standing, steps_of
+from harness.runs.replies import remarks_on
+from harness.util.formatting import duration, mean
 from harness_report.charts import charts
 
 if TYPE_CHECKING:
@@ -243,7 +243,7 @@ def matrix(selection: Selection) -> list[dict[str, str]]:
 
 
 def stands(run: Run) -> dict[str, str]:
-    """Return a run's state and cells of `harness.monitor.cells`."""
+    """Return a run's state and cells of `harness.runs.monitor.cells`."""
     found, rewards = cells(run.progress), run.logged("rollout/reward")
     if rewards and not found["reward"]:  # of a finished run
         found["reward"] = f"{rewards[max(rewards)]:.3f}"

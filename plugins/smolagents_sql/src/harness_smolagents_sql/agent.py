@@ -7,8 +7,8 @@ from typing import Any
 from openai import AsyncOpenAI
 from smolagents import OpenAIServerModel
 
+from harness.contracts.toolbox import Toolbox
 from harness.records import Problem
-from harness.toolbox import Toolbox
 from harness_sql.self_correcting.prompts import ROLES, Prompt, Prompts
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from harness.contracts.toolbox import Toolbox
 from harness.records import Problem
-from harness.toolbox import Toolbox
 from harness_smolagents_sql.bridge import Bridge
 from harness_smolagents_sql.tools_idiomatic import BridgedTool, follow
 from harness_sql.self_correcting.prompts import TRY

@@ -18,9 +18,9 @@ from smolagents.models import (
 )
 from smolagents.monitoring import LogLevel
 
-from harness.environments import Tool as EnvironmentTool
+from harness.contracts.environments import Tool as EnvironmentTool
+from harness.contracts.toolbox import Toolbox
 from harness.records import Problem
-from harness.toolbox import Toolbox
 from harness_smolagents_sql.agent import async_client, chat_model
 from harness_smolagents_sql.bridge import Bridge
 from harness_sql.tool_loop.prompts import ROLES

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from functools import partial
 
-from harness.hookspecs import (
+from harness.contracts.hookspecs import (
     AgentSpec,
     EnvironmentSpec,
     ProgramSpec,

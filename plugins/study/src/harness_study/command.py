@@ -10,9 +10,9 @@ import typer
 
 from harness.cli import complete
 from harness.cli.common import as_called, emit_json, interruptible, progress_console, results, table
+from harness.config.parsing import at, nested
 from harness.errors import RunFailed, UserError
-from harness.layers import at, nested
-from harness.wording import duration
+from harness.util.formatting import duration
 from harness_study.display import Plan, PlannedJob, StudyDisplay, sharing
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def study(
 ) -> None:
     """Run a matrix of trainings: start missing runs, resume interrupted ones, keep finished ones."""
     from harness.compare.costs import price_of
-    from harness.run.checks import check
+    from harness.training.checks import check
     from harness_study import launchers
     from harness_study.execute import StudyRun
     from harness_study.plan import jobs_of, read_study, study_path

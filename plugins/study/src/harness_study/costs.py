@@ -77,7 +77,7 @@ def planned_cost(
 def _tokens_per_step(path: Path) -> tuple[float, float] | None:
     """Return a step's prompt and response tokens, validation included; None without its table."""
     from harness.compare.costs import tokens_of
-    from harness.results.folder import RunFolder
+    from harness.runs.folder import RunFolder
 
     folder = RunFolder(path)
     tokens, result = tokens_of(folder), folder.read()["result"]

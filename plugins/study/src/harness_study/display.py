@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NotRequired, Self, TypedDict
 
 from harness.cli.common import table
-from harness.monitor import cells, standing
-from harness.wording import duration, printable, with_cores
+from harness.runs.monitor import cells, standing
+from harness.util.formatting import duration, printable, with_cores
 
 if TYPE_CHECKING:
     from rich.console import Console

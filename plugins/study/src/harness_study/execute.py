@@ -15,12 +15,13 @@ from typing import Any
 import yaml
 
 from harness.compare.runs import read_run
+from harness.contracts.trainers import Standby
 from harness.errors import UserError
-from harness.monitor import Follower
 from harness.plugins import make_trainer
-from harness.results.folder import RunFolder, now, undisturbed
-from harness.run.record import STUDY_VARIABLE
-from harness.trainers import Progress, Standby
+from harness.runs.folder import RunFolder, now, undisturbed
+from harness.runs.monitor import Follower
+from harness.runs.progress import Progress
+from harness.training.record import STUDY_VARIABLE
 from harness_study.launchers import Launched
 from harness_study.output import job_of, last_line_of, outcome_of
 from harness_study.plan import Job

@@ -14,12 +14,12 @@ from typing import Protocol
 import psutil
 
 from harness.compare.states import Entry
+from harness.contracts.hookspecs import Spec
 from harness.errors import ConfigError, PluginError, nearest
-from harness.hookspecs import Spec
 from harness.plugins import make, make_task_set
 from harness.policies.roles import answerers
-from harness.run.checks import check_device, check_machine
-from harness.run.data import first_policy, load_tasks
+from harness.training.checks import check_device, check_machine
+from harness.training.data import first_policy, load_tasks
 from harness_study.plan import Job
 from harness_study.slots import Slot, make_slots
 

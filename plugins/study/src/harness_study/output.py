@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from harness.errors import last_line
-from harness.results.folder import RunFolder
-from harness.wording import mean, measured
+from harness.runs.folder import RunFolder
+from harness.util.formatting import mean, measured
 
 
 def job_of(run: Path) -> str | None:

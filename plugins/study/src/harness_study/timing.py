@@ -88,8 +88,8 @@ def steps_of(config: Config) -> int | None:
     """Return the training steps of a configuration, or None if its task set cannot be read here."""
     if config.train.steps:
         return config.train.steps
-    from harness.order import trained_on, training_order
     from harness.plugins import make_task_set
+    from harness.training.task_order import trained_on, training_order
 
     try:
         tasks = make_task_set(config).load(config.task.train_split)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 from harness import UserError
+from harness.api.evaluating import Wanted
 from harness.compare.columns import Table
 from harness.compare.comparison import compare
 from harness.compare.keys import Comparison, EstimateData
@@ -19,15 +20,14 @@ from harness.compare.states import STUDY_FILE, Entry, StudyState, config_hash, r
 from harness.errors import nearest
 from harness.plugins import roles_of
 from harness.policies.export import checkpoint_dir
-from harness.python.evaluating import Wanted
-from harness.results.folder import RunFolder, held, replace_text
-from harness.run.record import role_models
-from harness.wording import measured
+from harness.runs.folder import RunFolder, held, replace_text
+from harness.training.record import role_models
+from harness.util.formatting import measured
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from harness.python.evaluating import Evaluation
+    from harness.api.evaluating import Evaluation
 
 TRAINED, STARTED = "all trained", "all at their start"
 

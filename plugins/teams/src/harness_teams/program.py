@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness import Attempt, Played, Tool, Transition, Turn
-from harness.reasoning import without_reasoning
+from harness.util.reasoning import without_reasoning
 from harness_teams.names import CRITIC, PASSES, PLANNER, ROLES
 from harness_teams.prompts import TeamPrompts
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import CANARY, Problem, Reply, Scenario, Task
-from harness.scripted.server import ReceivedRequest
+from harness.mock_model.server import ReceivedRequest
 from harness_sql.sqlite.environment import GOLD_IS
 from harness_sql.tasks.bundled import build_database
 from harness_sql.tool_loop.scenarios import calling

@@ -11,7 +11,7 @@ from random import Random
 
 from harness import Task
 from harness.config import cache_dir as user_cache
-from harness.tasks import check_split
+from harness.contracts.tasks import check_split
 from harness_sql.sqlite.environment import GOLD_IS
 from harness_sql.tasks.bundled import Built
 from harness_teams.environment import DATABASES

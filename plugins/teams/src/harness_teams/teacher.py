@@ -4,7 +4,7 @@ Each sees only its own conversation.
 
 Tasks follow from the wording of a question or task, replies from earlier results. They produce
 transcripts for training, and prove that an agent can answer every question from what it is shown.
-`python -m harness.scripted.server --script harness_teams.teacher:script` serves them.
+`python -m harness.mock_model.server --script harness_teams.teacher:script` serves them.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def export(
 
     Or as a data set.
     """
-    from harness.python.loaded import one_run
+    from harness.api.loaded import one_run
 
     known = {point.name: point for point in entry_points(group=GROUP)}
     if to not in known:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from harness.errors import UserError
 from harness.policies.weights import damage
-from harness.results.folder import RunFolder
+from harness.runs.folder import RunFolder
 
 MARKER = "latest_checkpointed_iteration.txt"
 PREFIX = "global_step_"

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from typing import Any
 
-from harness.findings import Finding, held
+from harness.contracts.findings import Finding, held
 
 CONNECT_S = 5.0
 TASK_S = 60.0

@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 import yaml
 
 from harness.config import Config
+from harness.config.parsing import at, flatten, merge, nested
 from harness.errors import ConfigError, EnvironmentProblem, how_to_install
-from harness.layers import at, flatten, merge, nested
 from harness.plugins import offers_tools, program, program_of
 from harness.policies import tool_parser
 from harness_verl.isolation import HOOK

@@ -12,7 +12,7 @@ import torch
 from verl.workers.rollout.base import _ROLLOUT_REGISTRY, BaseRollout
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry, TokenOutput
 
-from harness import timeline
+from harness.util import start_trace
 from harness_weights.decoder import Generation
 from harness_weights.server import PolicyServer
 
@@ -27,8 +27,8 @@ class VerlPolicyServer(PolicyServer):
     """Version of the weights in place: the trainer's step that made them."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        timeline.born("policy server")
-        with timeline.span("model"):
+        start_trace.born("policy server")
+        with start_trace.span("model"):
             super().__init__(*args, **kwargs)
         self._admits = asyncio.Event()
         self._admits.set()

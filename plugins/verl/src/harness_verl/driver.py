@@ -53,11 +53,11 @@ def main() -> None:
 
     import yaml
 
-    from harness import timeline
-    from harness.layers import at
+    from harness.config.parsing import at
+    from harness.util import start_trace
     from harness_verl import forks
 
-    timeline.born("verl's driver")
+    start_trace.born("verl's driver")
 
     data_dir = Path(sys.argv[1])
     settings = yaml.safe_load((data_dir / "verl-settings.yaml").read_text(encoding="utf-8"))
@@ -71,7 +71,7 @@ def main() -> None:
 
     from harness_verl.compose import compose
 
-    with timeline.span("configuration"):
+    with start_trace.span("configuration"):
         config = compose(settings)
         OmegaConf.save(config, data_dir / "verl.yaml", resolve=True)
     if at(settings, "ray_kwargs.ray_init.address") == "local":
@@ -117,13 +117,13 @@ def run_on_forks(config: Any) -> None:
     import ray
     from omegaconf import OmegaConf
 
-    from harness import timeline
     from harness.errors import last_line
+    from harness.util import start_trace
     from harness_verl.tasks import TaskRunner
 
     options: Any = OmegaConf.to_container(config.ray_kwargs.ray_init, resolve=True)
     options.setdefault("runtime_env", {}).setdefault("env_vars", {})["TRANSFER_QUEUE_ENABLE"] = "1"
-    with timeline.span("Ray"):
+    with start_trace.span("Ray"):
         ray.init(**options)
     runner = ray.remote(TaskRunner).remote()
     try:

@@ -29,8 +29,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from harness import timeline
 from harness.rollout.processes import RUN_MARK, carry_mark, die_with_parent
+from harness.util import start_trace
 from harness_verl.fork_client import HANDED, SERVER
 from harness_verl.gpu_forks import cuda_starts_in_a_fork, untouched_gpu
 from harness_verl.loaded import Loaded
@@ -165,8 +165,8 @@ class Server:
         """Import the modules, then answer until no run needs the server."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
-        timeline.born("server of forks")
-        with timeline.span("imports for all workers"):
+        start_trace.born("server of forks")
+        with start_trace.span("imports for all workers"):
             before = dict(os.environ)
             with unseeded_ids(), untouched_gpu() if self._on_gpu else contextlib.nullcontext():
                 for module in modules:
@@ -254,11 +254,11 @@ class Server:
         spawn_through_client()
         try:
             if argv[-1] == SPAWNED:
-                timeline.born("spawned by a worker")
+                start_trace.born("spawned by a worker")
                 sys.argv = ["-c", SPAWNED]
                 exec(argv[-2], {"__name__": "__main__"})
             else:
-                timeline.born("Ray's worker")
+                start_trace.born("Ray's worker")
                 sys.argv = argv
                 sys.path[0] = str(Path(argv[0]).parent)
                 runpy.run_path(argv[0], run_name="__main__")

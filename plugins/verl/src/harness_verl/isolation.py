@@ -14,8 +14,8 @@ from __future__ import annotations
 import hashlib
 import os
 
-from harness import timeline
 from harness.rollout.processes import RUN_MARK
+from harness.util import start_trace
 from harness_verl.patched import transfer_queue
 from harness_weights import loopback_store
 
@@ -38,7 +38,7 @@ def keep_apart() -> None:
     mark = os.environ.get(RUN_MARK)
     if not mark:
         return
-    timeline.born("Ray's worker")
+    start_trace.born("Ray's worker")
     from ray.runtime_context import RuntimeContext
 
     original = RuntimeContext.get_job_id

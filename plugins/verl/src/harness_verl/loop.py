@@ -11,10 +11,10 @@ from uuid import uuid4
 from ray.exceptions import RayError
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 
-from harness import timeline
-from harness.results.folder import replace_text
 from harness.rollout.request import Phase
 from harness.rollout.session import Session
+from harness.runs.folder import replace_text
+from harness.util import start_trace
 from harness_verl.names import ABOUT, LOST_FILE
 from harness_verl.rows import UNTRAINED, rows_of
 from harness_verl.shared import SessionFile, phase_of
@@ -36,7 +36,7 @@ class HarnessAgentLoop(AgentLoopBase):
 
     def __init__(self, *args: Any, session_file: str, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        timeline.mark("asks for rollouts")
+        start_trace.mark("asks for rollouts")
         self._session_file = Path(session_file)
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> list[AgentLoopOutput]:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from harness.config import Config
-from harness.layers import at
+from harness.config.parsing import at
 from harness.policies import about
 
 SHARE = 0.75

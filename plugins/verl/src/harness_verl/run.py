@@ -24,7 +24,7 @@ from harness_weights.vllm_log import start_failure
 if TYPE_CHECKING:
     from agentlightning.store.base import LightningStore
 
-    from harness.trainers import LiveRun
+    from harness.contracts.trainers import LiveRun
 
 logger = logging.getLogger(__name__)
 POLL_S = 0.25

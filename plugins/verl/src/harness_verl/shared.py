@@ -13,9 +13,9 @@ from typing import Any
 from harness.config import validate
 from harness.errors import EnvironmentProblem
 from harness.gateway.client import GatewayControl
-from harness.results.folder import RunFolder, replace_text
 from harness.rollout.request import Phase
 from harness.rollout.session import Session
+from harness.runs.folder import RunFolder, replace_text
 
 SERVICES_S = 120.0
 """Seconds that the run's services may take to start after verl."""

@@ -13,8 +13,8 @@ import subprocess
 import sys
 from collections.abc import Mapping
 
+from harness.contracts.trainers import Standby
 from harness.rollout.processes import RUN_MARK, mark_place, stop_process
-from harness.trainers import Standby
 from harness_verl import forks
 
 ROOM = 255

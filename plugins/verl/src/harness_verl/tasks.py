@@ -9,9 +9,9 @@ class TaskRunner:
     """Checks a configuration as verl does, then runs it as verl's `TaskRunnerV1` does."""
 
     def run(self, config: object) -> None:
-        from harness import timeline
+        from harness.util import start_trace
 
-        timeline.born("verl's task runner")
+        start_trace.born("verl's task runner")
         from verl.trainer.main_ppo import TaskRunnerV1
 
         TaskRunnerV1.__ray_actor_class__().run(checked(config))

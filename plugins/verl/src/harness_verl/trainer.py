@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from harness import timeline
 from harness.config import Config, resolve_device
+from harness.config.parsing import digest, merge
+from harness.contracts.trainers import Standby, Trainer
 from harness.errors import EnvironmentProblem, how_to_install
-from harness.layers import digest, merge
-from harness.results.folder import RunFolder
 from harness.rollout.processes import RUN_MARK, end_group, no_orphans, stop_process
-from harness.trainers import Standby, Trainer
+from harness.runs.folder import RunFolder
+from harness.util import start_trace
 from harness_trackers.reach import left_off, lost, without_keys
 from harness_verl import forks
 from harness_verl.checkpoints import check, checkpoints, drop_broken
@@ -34,8 +34,8 @@ from harness_verl.names import LOG, LOST_FILE, QUEUE_KEY, SESSION_FILE
 from harness_verl.patched import transfer_queue
 
 if TYPE_CHECKING:
-    from harness.findings import Finding
-    from harness.trainers import LiveRun
+    from harness.contracts.findings import Finding
+    from harness.contracts.trainers import LiveRun
 
 logger = logging.getLogger(__name__)
 RAYS_ROOM = 20
@@ -155,7 +155,7 @@ class VerlTrainer(Trainer):
         driver = _start(log, data_dir, {**os.environ, **variables, **hidden, **ours})
         well = False
         try:
-            with timeline.span("imports of agentlightning"):
+            with start_trace.span("imports of agentlightning"):
                 from harness_verl.run import VerlRun
 
             VerlRun(run, mark, driver, session_file, begins, Path(scratch.name)).execute()

@@ -12,13 +12,13 @@ from typing import Any, cast
 import polars as pl
 
 from harness.compare.runs import Run
+from harness.config.parsing import parse_json
 from harness.errors import UserError
-from harness.layers import parse_json
-from harness.monitor import Follower
-from harness.results.folder import Kind, RunFolder
-from harness.results.rows import Call, Episode, LoggedStep
-from harness.results.tables import episodes_table, step_rows, steps_table
-from harness.trainers import Progress
+from harness.runs.folder import Kind, RunFolder
+from harness.runs.monitor import Follower
+from harness.runs.progress import Progress
+from harness.runs.rows import Call, Episode, LoggedStep
+from harness.runs.tables import episodes_table, step_rows, steps_table
 
 QUIET_S = 10.0
 """Interval of checks whether a process holds a run that writes nothing."""
@@ -77,7 +77,7 @@ class Feed(Follower):
 
     @property
     def steps(self) -> pl.DataFrame:
-        """Return one row per step, as in `harness.results.tables`.
+        """Return one row per step, as in `harness.runs.tables`.
 
         The current step has no figures of its rollouts.
         """

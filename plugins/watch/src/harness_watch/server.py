@@ -24,7 +24,7 @@ from starlette.responses import (
 from starlette.routing import Route
 
 from harness.errors import EnvironmentProblem, UserError
-from harness.serving import BoundedServer, Limits
+from harness.util.http_server import BoundedServer, Limits
 from harness_report.page import page
 from harness_watch.view import EVERY_S, HERE, State, View
 

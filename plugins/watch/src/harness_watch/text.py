@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from harness.cli.common import table
-from harness.wording import printable
+from harness.util.formatting import printable
 from harness_report.page import Contents
 from harness_watch.view import EVERY_S, State, View
 

@@ -13,7 +13,7 @@ from harness.compare.runs import Run
 from harness.compare.selection import Selection, name_arms, select
 from harness.compare.states import STUDY_FILE, read_state
 from harness.errors import UserError
-from harness.monitor import standing
+from harness.runs.monitor import standing
 from harness_report.episodes import newest, opened
 from harness_report.page import COLUMNS, Contents, blocks, by_arm, compared, contents, stands
 from harness_watch.follow import GONE, LEFT, Followed

@@ -22,8 +22,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from harness.config.parsing import file_hash
 from harness.errors import ConfigError, EnvironmentProblem, how_to_install
-from harness.layers import file_hash
 from harness.policies.catalogue import MANIFEST, PLAIN, GgufFile, Hub, Named, cached_dir, known
 from harness_weights.download import download
 from harness_weights.parts import Parts, joined

@@ -9,8 +9,8 @@ import sys
 import zipfile
 from pathlib import Path
 
+from harness.config.parsing import file_hash
 from harness.errors import EnvironmentProblem, find_uv, last_line
-from harness.layers import file_hash
 from harness.policies.catalogue import Package
 
 _OTHER_HASH = re.compile(r"hash mismatch|not match the hashes", re.IGNORECASE)

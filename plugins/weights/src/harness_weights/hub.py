@@ -7,8 +7,8 @@ import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
+from harness.config.parsing import file_hash
 from harness.errors import EnvironmentProblem, how_to_install
-from harness.layers import file_hash
 from harness.policies.catalogue import Hub
 
 

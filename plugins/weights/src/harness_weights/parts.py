@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import IO
 
 from harness.config import cache_dir
+from harness.config.parsing import file_hash
 from harness.errors import ConfigError, EnvironmentProblem, find_uv, last_line
-from harness.layers import file_hash
 from harness.policies.catalogue import GgufFile
 
 MOST_PARTS = 999

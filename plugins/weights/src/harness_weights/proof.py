@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from harness.config import resolve_device
 from harness.errors import EnvironmentProblem, RunFailed, UserError, how_to_install, last_line
-from harness.results.folder import RunFolder
+from harness.runs.folder import RunFolder
 
 Engine = Literal["transformers", "vllm"]
 

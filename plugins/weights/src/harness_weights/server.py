@@ -1,7 +1,7 @@
 """A policy server for machines without a GPU: an OpenAI-compatible endpoint over `Decoder`.
 
 It answers `return_token_ids` and `logprobs` as vLLM does, and reads tool calls in the Hermes form
-(`hermes`) or in Qwen2.5-Coder's (`harness.tool_calls`). Response ids are random, never reused.
+(`hermes`) or in Qwen2.5-Coder's (`harness.util.tool_calls`). Response ids are random, never reused.
 `python -m harness_weights.server MODEL [LENGTH [PORT [NAME [PARSER]]]]` serves one and prints its
 address.
 """
@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from harness import tool_calls
 from harness.policies import tool_parser
-from harness.tool_calls import offered
+from harness.util import tool_calls
+from harness.util.tool_calls import offered
 from harness_weights.hermes import CLOSE, OPEN, for_template, numbered, read_calls
 from harness_weights.requests import (
     RequestRefused,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from harness.serving import Limits
+    from harness.util.http_server import Limits
     from harness_weights.decoder import Generation
 
     Handler = Callable[[Request], Awaitable[Response]]
@@ -123,7 +123,7 @@ class PolicyServer:
 
     async def launch(self, port: int = 0, limits: Limits | None = None) -> str:
         """Start the endpoint on a loopback port, 0 for a free one, and return `host:port`."""
-        from harness.serving import BoundedServer, Limits, fitting
+        from harness.util.http_server import BoundedServer, Limits, fitting
 
         listener = socket.socket()
         listener.bind(("127.0.0.1", port))
@@ -386,7 +386,7 @@ async def _serve(path: str, max_length: int, port: int, name: str, parser: str) 
 def main() -> None:
     """Serve a policy until the parent ends."""
     from harness.rollout.processes import die_with_parent
-    from harness.serving import raise_descriptors
+    from harness.util.http_server import raise_descriptors
 
     die_with_parent()
     raise_descriptors()

@@ -1,4 +1,4 @@
-"""Qwen2.5-Coder's tool calls for vLLM 0.24: its `ToolParser` around `harness.tool_calls`.
+"""Qwen2.5-Coder's tool calls for vLLM 0.24: its `ToolParser` around `harness.util.tool_calls`.
 
 Parsing reads text alone: token ids and log-probabilities of an answer are those that were sampled.
 """
@@ -19,7 +19,7 @@ from vllm.entrypoints.openai.engine.protocol import (
 )
 from vllm.tool_parsers.abstract_tool_parser import ToolParser
 
-from harness.tool_calls import read_calls, read_partly
+from harness.util.tool_calls import read_calls, read_partly
 
 
 class QwenCoderToolParser(ToolParser):

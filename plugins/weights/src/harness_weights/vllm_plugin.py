@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 
-from harness.tool_calls import QWEN_CODER
+from harness.util.tool_calls import QWEN_CODER
 
 
 def register() -> None:

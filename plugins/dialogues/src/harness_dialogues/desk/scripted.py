@@ -1,6 +1,6 @@
 """A customer and a clerk of the desk without a model: rules that use only a request's messages.
 
-    python -m harness.scripted.server --script harness_dialogues.desk.scripted:script
+    python -m harness.mock_model.server --script harness_dialogues.desk.scripted:script
 
 serves both, as an endpoint for `harness eval` and `harness doctor`.
 """
@@ -12,8 +12,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from harness.scripted.completion import Reply
-from harness.scripted.server import ReceivedRequest
+from harness.mock_model.completion import Reply
+from harness.mock_model.server import ReceivedRequest
 from harness_dialogues.desk.world import REASONS, RETURN_DAYS
 from harness_dialogues.prompts import STOP
 from harness_sql.tool_loop.scenarios import calling

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from harness.api.parameters import named_endpoint
 from harness.cli import complete
 from harness.cli.common import emit_json, results
 from harness.cli.serve import answered, patient, preset_of, roles_answered, to_serve
 from harness.config import load_config
 from harness.errors import RunFailed, UserError
-from harness.python.asking import named_endpoint
 from harness.records import Attempt, Task
 
 if TYPE_CHECKING:
+    from harness.contracts.toolbox import Agent
     from harness.gateway.client import Endpoint
     from harness.rollout.request import RolloutRequest
-    from harness.toolbox import Agent
 
 app = typer.Typer(add_completion=False)
 

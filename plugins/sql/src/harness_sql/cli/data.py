@@ -91,7 +91,7 @@ def check(
     """
     from harness.config import load_config
     from harness.plugins import make, registry, task_set_spec
-    from harness.run.data import refusals
+    from harness.training.data import refusals
     from harness_sql.tasks.files.checking import check, place
 
     if (

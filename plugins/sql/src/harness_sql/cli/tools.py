@@ -10,10 +10,10 @@ import typer
 
 from harness.cli.common import emit_json, say
 from harness.config import Config
-from harness.environments import Tool
+from harness.contracts.environments import Tool
+from harness.contracts.tasks import TaskSet
 from harness.plugins import environment, environment_of, make, task_set_spec
-from harness.schemas import SchemaFault, check_schema
-from harness.tasks import TaskSet
+from harness.util.json_schema import SchemaFault, check_schema
 from harness_sql.cli.places import places
 from harness_sql.cli.progress import progress_bar
 from harness_sql.rewards.gold import has_query

@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from harness.ledger import Ledger
+from harness.util.paid_calls import Ledger
 
 FRAME = """\
 You grade one answer to one question.

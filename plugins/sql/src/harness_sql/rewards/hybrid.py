@@ -11,7 +11,7 @@ from typing import Any
 from harness.errors import ConfigError
 from harness.plugins import make, reward_identity, reward_spec, reward_version
 from harness.records import Attempt, Task, Verdict
-from harness.scoring import checked
+from harness.rollout.scoring import checked
 
 DEFAULT = {"executes": 0.1, "judge": 1.0}
 """Default weights of the parts: a tenth for an executed query, plus the judge's value."""

@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 
 from harness.config import key_in
 from harness.errors import ConfigError
-from harness.ledger import Ledger, Paid
 from harness.records import Attempt, Task, Verdict
+from harness.util.paid_calls import Ledger, Paid
 from harness_sql.rewards.asking import FRAME, RUBRIC, JudgeClient, Unjudged, data_block, fits
 from harness_sql.rewards.gold import GoldFails, has_query, in_words, result_of
 from harness_sql.sqlite.results import Execution, Limits, render

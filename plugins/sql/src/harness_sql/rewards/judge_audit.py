@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.contracts.rewards import RewardFunction
 from harness.errors import ConfigError
 from harness.records import Attempt, Task
-from harness.rewards import RewardFunction
 
 MARGIN = 0.1
 """Minimum gain over the honest wrong answer for an attack to count as successful."""

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from harness.reasoning import without_reasoning
+from harness.util.reasoning import without_reasoning
 
 if TYPE_CHECKING:
     from harness.records import Problem

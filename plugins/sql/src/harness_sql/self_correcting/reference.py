@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from harness.contracts.toolbox import Toolbox
 from harness.records import Problem
-from harness.toolbox import Toolbox
 from harness_sql.self_correcting.prompts import ROLES, Prompt
 
 

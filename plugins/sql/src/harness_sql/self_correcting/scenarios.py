@@ -8,9 +8,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from harness.programs import CANARY, Scenario
+from harness.contracts.programs import CANARY, Scenario
+from harness.mock_model.completion import Reply
 from harness.records import Problem, Task
-from harness.scripted.completion import Reply
 from harness_sql.self_correcting.prompts import APPROVED, PROMPTS, REJECTED
 from harness_sql.sqlite.environment import DATABASE as DATABASE_KEY
 from harness_sql.sqlite.environment import TOOL

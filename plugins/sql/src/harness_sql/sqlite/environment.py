@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from harness.environments import Environment, Observation, Tool, plain
+from harness.contracts.environments import Environment, Observation, Tool, plain
 from harness.errors import RolloutError
 from harness.records import Task
 from harness_sql.sqlite.sandbox import Limits, execute, render

@@ -14,8 +14,8 @@ from typing import Any
 
 from pydantic import PositiveInt
 
+from harness.contracts.tasks import check_split
 from harness.records import Task
-from harness.tasks import check_split
 from harness_sql.sqlite.environment import DATABASE
 from harness_sql.tasks.bundled import Bundle
 from harness_sql.tasks.schemas import WithSchemas

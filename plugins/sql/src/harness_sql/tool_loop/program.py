@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from harness.environments import Tool
-from harness.programs import Played, Turn
-from harness.reasoning import without_reasoning
+from harness.contracts.environments import Tool
+from harness.contracts.programs import Played, Turn
 from harness.records import Attempt
+from harness.util.reasoning import without_reasoning
 from harness_sql.tool_loop.prompts import PROMPTS, READING, ROLES, WITHOUT_TOOLS, Prompts
 
 

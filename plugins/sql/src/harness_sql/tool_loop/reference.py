@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import count
 from typing import Any
 
+from harness.contracts.toolbox import LLM, Toolbox
 from harness.records import Problem
-from harness.toolbox import LLM, Toolbox
 from harness_sql.tool_loop.prompts import ROLES
 
 

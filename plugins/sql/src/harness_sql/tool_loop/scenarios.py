@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from random import Random
 from typing import Any
 
-from harness.programs import Scenario
-from harness.scripted.completion import Reply
+from harness.contracts.programs import Scenario
+from harness.mock_model.completion import Reply
 from harness_sql.self_correcting import scenarios as sql
 
 DATABASE, stage = sql.DATABASE, sql.stage

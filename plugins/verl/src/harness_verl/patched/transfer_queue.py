@@ -24,7 +24,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from harness.results.folder import replace_text
+from harness.runs.folder import replace_text
 
 KEY_FILE = "HARNESS_TRANSFER_QUEUE_KEY_FILE"
 """Environment variable: the file with a run's secret key, which only its owner can read."""

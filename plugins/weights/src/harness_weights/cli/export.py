@@ -11,10 +11,10 @@ import typer
 
 from harness.cli import complete
 from harness.cli.common import emit_json, results
+from harness.config.parsing import at, nested
 from harness.errors import UserError
-from harness.layers import at, nested
-from harness.results.folder import RunFolder
-from harness.wording import percent
+from harness.runs.folder import RunFolder
+from harness.util.formatting import percent
 
 if TYPE_CHECKING:
     from harness_weights.proof import Proof
@@ -55,7 +55,7 @@ def export(
     """Write a checkpoint as a Hugging Face folder that transformers and vLLM load, with its export.json."""
     from harness.plugins import make_trainer
     from harness.policies.export import checkpoint_dir, checkpoint_model
-    from harness.provenance import model_hash
+    from harness.training.provenance import model_hash
     from harness_weights.proof import (
         choose_engine,
         compare_answers,

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from harness.layers import file_hash
+from harness.config.parsing import file_hash
 from harness.records import Task
 from harness_sql.tasks.bird.layout import BIRD
 from harness_sql.tasks.prepared import PreparedTasks

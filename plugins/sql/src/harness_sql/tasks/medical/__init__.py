@@ -11,8 +11,8 @@ from typing import Any
 
 from pydantic import PositiveInt
 
+from harness.contracts.tasks import check_split
 from harness.records import Task
-from harness.tasks import check_split
 from harness_sql.sqlite.environment import DATABASE, GOLD_IS, TOOL
 from harness_sql.sqlite.schema import schema_text
 from harness_sql.tasks.bundled import Bundle

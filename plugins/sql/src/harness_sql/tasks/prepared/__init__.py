@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from harness.contracts.tasks import check_split
 from harness.errors import TaskSetError
 from harness.records import Task
-from harness.tasks import check_split
 from harness_sql.sqlite.databases import content_hash, fingerprint
 from harness_sql.sqlite.environment import DATABASE, database_of
 from harness_sql.tasks.prepared.layout import REST, Layout, Part, database_file

@@ -1,0 +1,366 @@
+"""Trainings: checked before anything is written, then carried out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.api.console import PlainConsole
+from harness.api.display import TrainingDisplay
+from harness.api.event_loops import interruptible, own_loop
+from harness.api.loaded import LoadedRun
+from harness.api.parameters import (
+    PathLike,
+    Settings,
+    default_preset,
+    key_of,
+    named_store,
+    path,
+    told,
+    without,
+)
+from harness.config import Config, Setting, cache_dir, load_config, resolve_device
+from harness.errors import RunFailed, UserError
+from harness.runs.folder import RunFolder, replace_text
+from harness.util import start_trace
+from harness.util.formatting import about, agent_label
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from harness.runs.progress import Progress
+    from harness.training.data import Data
+
+Beside = Callable[[RunFolder], AbstractContextManager[Any]]
+
+
+def train(
+    agent: str | None = None,
+    *,
+    preset: str | None = None,
+    config: PathLike | None = None,
+    settings: Settings = (),
+    task: str | None = None,
+    model: PathLike | None = None,
+    n_runners: int | None = None,
+    store: str | None = None,
+    agent_match: str | None = None,
+    seed: int | None = None,
+    steps: int | None = None,
+    ci_fast: bool = False,
+    ci: bool = False,
+    resume: PathLike | None = None,
+    without_parity: bool = False,
+    runs_dir: PathLike = "runs",
+    progress: bool = True,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+) -> LoadedRun:
+    """Train an agent with GRPO, as `harness train` does; returns when it has ended.
+
+    Args:
+        agent: The agent to train, for example `langgraph_sql`.
+        preset: A preset of `harness config list`.
+        config: A YAML file, for example a run's `config.yaml`.
+        settings: Dotted keys with values, `{"train.steps": 20}`, or texts `key=value`; they
+            override all options
+            but `agent`, `agent_match`, `seed` and `steps`.
+        task: The task set.
+        model: The policy: bundled, a folder, or a Hugging Face id.
+        n_runners: Runner processes.
+        store: URL of a store in a process of its own (`harness store`).
+        agent_match: Regular expression: the roles to train.
+        seed: Of data order, sampling and optimizer.
+        steps: Training steps in all.
+        ci_fast: One step on a few questions.
+        ci: Twenty steps.
+        resume: A run to go on with.
+        without_parity: Make no parity certificate that a strict agent lacks, and start.
+        runs_dir: Where the run's folder is made.
+        progress: Whether to show on stderr how far it is.
+        on_progress: Called a few times a second.
+
+    Returns:
+        The run.
+
+    Raises:
+        UserError: The request cannot be carried out; nothing was started.
+        RunFailed: The run ended early for a reason that the message names; it can be resumed.
+        KeyboardInterrupt: It was interrupted; the message names the command that resumes it.
+    """
+    given = without(locals(), "progress", "on_progress")
+    return (
+        Wanted(**given)
+        .asked()
+        .carry_out(
+            PlainConsole(stderr=True, force_jupyter=False, quiet=not progress),
+            on_progress=on_progress,
+        )
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """A requested training; `train` explains the fields."""
+
+    agent: str | None = None
+    preset: str | None = None
+    config: PathLike | None = None
+    settings: Settings | None = ()
+    task: str | None = None
+    model: PathLike | None = None
+    n_runners: int | None = None
+    store: str | None = None
+    agent_match: str | None = None
+    seed: int | None = None
+    steps: int | None = None
+    ci_fast: bool = False
+    ci: bool = False
+    resume: PathLike | None = None
+    without_parity: bool = False
+    runs_dir: PathLike = "runs"
+
+    def asked(self) -> Training:
+        """Return the checked training, or refuse one that cannot be carried out."""
+        from harness.plugins import trained_by
+        from harness.training.checks import check
+
+        store = named_store(self.store)
+        asked = self._new(store) if self.resume is None else self._resumed(Path(self.resume), store)
+        if not asked.finished:
+            check(asked.config)
+            asked.config.agent_match = trained_by(asked.config.agent, asked.config.agent_match)
+        return asked
+
+    def _new(self, store: str | None) -> Training:
+        if self.ci and self.ci_fast:
+            raise UserError("--ci is twenty steps and --ci-fast is one: give one of them")
+        overrides = (
+            _ci(fast=self.ci_fast) if self.ci or self.ci_fast else []
+        )  # first, because explicit names take precedence
+        placed = {"rollout__runners": self.n_runners, "rollout__store": store}
+        overrides += told(self.settings, task__name=self.task, policy__path=self.model, **placed)
+        overrides += told({}, train__steps=self.steps)
+        preset, named = (
+            self.preset,
+            {"agent": self.agent, "agent_match": self.agent_match, "seed": self.seed},
+        )
+        if preset is None and self.config is None:
+            device = load_config(
+                None, None, [item for item in overrides if key_of(item) == "device"]
+            ).device
+            preset = default_preset(self.task, resolve_device(device))
+        return Training(
+            load_config(preset, path(self.config), overrides, **named),
+            Path(self.runs_dir),
+            without_parity=self.without_parity,
+        )
+
+    def _resumed(self, resume: Path, store: str | None) -> Training:
+        from harness.training.data import RESUMABLE, same_run
+
+        folder = RunFolder.open(resume)
+        before = folder.read()
+        kind, result = before["kind"], before["result"]
+        if kind != "train":
+            raise UserError(
+                f"{resume} is of kind {kind!r}, not a training: "
+                f"start it again with `harness {kind}`"
+            )
+        settings = told(self.settings, rollout__store=store)
+        named = (self.agent, self.preset, self.config, self.task, self.model, self.n_runners)
+        if (
+            any(one is not None for one in (*named, self.agent_match, self.seed))
+            or self.ci
+            or self.ci_fast
+        ):
+            raise UserError(
+                f"--resume takes the run's own configuration; "
+                f"only --set of {', '.join(RESUMABLE)} may change it"
+            )
+        resolved = load_config(None, folder.path / "config.yaml", settings)
+        if self.steps is not None:
+            resolved.train.steps = self.steps
+        same_run(folder.config(), resolved)
+        finished = ""
+        if (
+            before["status"] == "finished"
+            and result
+            and result["steps"] >= (resolved.train.steps or 0)
+        ):
+            done = result["steps"]
+            finished = f"{resume} finished after its {done} steps; --steps {2 * done} goes on"
+        return Training(resolved, folder.path.parent, folder, finished)
+
+
+@dataclass
+class Training:
+    """A checked request for a training.
+
+    Attributes:
+        before: The run to resume.
+        finished: A sentence that says that no work is left; empty if there is some.
+        without_parity: Whether to start without the certificate that a new run's agent lacks.
+    """
+
+    config: Config
+    runs_dir: Path
+    before: RunFolder | None = None
+    finished: str = ""
+    without_parity: bool = False
+
+    def carry_out(
+        self,
+        console: Console,
+        *,
+        panel: bool = True,
+        beside: Beside = lambda folder: nullcontext(),
+        on_progress: Callable[[Progress], None] = lambda progress: None,
+    ) -> LoadedRun:
+        """Run the training.
+
+        Args:
+            console: Console for the live display: a panel on a terminal, or lines.
+            panel: Whether to draw a panel.
+            beside: Context manager around everything that is written to the run's folder.
+        """
+        from harness.parity.report import certify
+        from harness.training.checks import check_machine
+        from harness.training.data import load_data
+
+        if self.before is not None and self.finished:
+            console.print(self.finished)
+            return LoadedRun.read(self.before)
+        check_machine(self.config)
+        data = load_data(self.config, self.before)
+        if self.before is None:
+            certify([self.config.agent], console.print, leave=self.without_parity)
+        # Create the folder after all checks, so that an invalid request leaves no empty run.
+        folder = self.before or RunFolder.create(self.runs_dir, agent_label(self.config.agent))
+        with folder.dropped_without_record(), beside(folder):
+            start_trace.born("harness train")
+            with interruptible(), own_loop():
+                self._fit(folder, data, console, panel, on_progress)
+        return LoadedRun.read(folder)
+
+    def _fit(
+        self,
+        folder: RunFolder,
+        data: Data,
+        console: Console,
+        panel: bool,
+        on_progress: Callable[[Progress], None],
+    ) -> None:
+        config = self.config
+        agent = (
+            f"{agent_label(config.agent)} on {config.task.name}, {resolve_device(config.device)}"
+        )
+        took = _start_s(config)
+        last = "" if took is None else f", {about(took)}"
+        console.print(f"{folder.path}: {agent}; {config.train.trainer} is being started{last}")
+        say_what_is_awaited(console, config, folder)
+        title = f"{agent_label(config.agent)} · train {config.agent_match!r} · seed {config.seed}"
+        from harness.training import launch  # takes a second
+
+        view = TrainingDisplay(console, title, last, _advice(config), panel=panel)
+
+        def show(progress: Progress) -> None:
+            view.show(progress)
+            on_progress(progress)
+
+        try:
+            with view:
+                launch.train(config, folder, data, resume=self.before is not None, on_progress=show)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(_kept(config, folder)) from None
+        except RunFailed as error:
+            raise RunFailed(f"{error}\n{_kept(config, folder)}") from error
+        finally:
+            if view.start_s is not None:
+                _keep_start_s(config, view.start_s)
+
+
+def say_what_is_awaited(console: Console, config: Config, folder: RunFolder) -> None:
+    """Wait for a separate store, and show how runners join if none is started here.
+
+    Raises:
+        UserError: The store does not answer, or refuses.
+    """
+    if store := config.rollout.store:
+        from harness.rollout.remote_store import elsewhere
+
+        elsewhere().awaited(store, console.print)
+    if config.rollout.runners == 0:
+        where = f"--store {store}` or `harness runner " if store else ""
+        console.print(
+            f"rollout.runners is 0: waits for `harness runner {where}--join {folder.path}`"
+        )
+
+
+def _advice(config: Config) -> str:
+    """Return advice for a training that learns nothing."""
+    if config.policy.path == "pocket-sql" and config.task.name != "pocket":
+        return (
+            f", or another policy.path: "
+            f"pocket-sql speaks only the task set pocket, not {config.task.name}"
+        )
+    return ""
+
+
+def _starts() -> tuple[Path, dict[str, float]]:
+    """Return this machine's measured start times in seconds, and the file that holds them."""
+    file = cache_dir() / "starts.json"
+    try:
+        return file, {
+            str(key): float(value)
+            for key, value in json.loads(file.read_text(encoding="utf-8")).items()
+        }
+    except (OSError, ValueError, TypeError, AttributeError):
+        return file, {}
+
+
+def _started(config: Config) -> str:
+    slow = " deterministic" if config.deterministic else ""
+    slow += " cluster" if config.ray_address else ""
+    return f"{config.train.trainer} {resolve_device(config.device)} {config.policy.path}{slow}"
+
+
+def _start_s(config: Config) -> float | None:
+    return _starts()[1].get(_started(config))
+
+
+def _keep_start_s(config: Config, seconds: float) -> None:
+    file, known = _starts()
+    with suppress(OSError):  # only a hint for the next start, no part of the run
+        file.parent.mkdir(parents=True, exist_ok=True)
+        replace_text(file, json.dumps(known | {_started(config): round(seconds, 1)}, indent=2))
+
+
+def _kept(config: Config, folder: RunFolder) -> str:
+    """Return what a training that ended early leaves, and how to resume it."""
+    from harness.plugins import make_trainer
+
+    if not (folder.path / "run.json").is_file():
+        return "nothing was started yet, and nothing is kept"
+    step = max(make_trainer(config).checkpoints(folder), default=0)
+    kept = (
+        f"step {step} and all before it are kept. Go on"
+        if step
+        else "no checkpoint was saved yet (train.save_every). Start over"
+    )
+    return f"{kept}: harness train --resume {folder.path}"
+
+
+def _ci(*, fast: bool) -> list[Setting]:
+    if fast:
+        return [
+            "train.steps=1",
+            "train.batch_size=4",
+            "task.val_limit=8",
+            "train.val_every=0",
+            "train.save_every=0",
+        ]
+    return ["train.steps=20", "train.val_every=10"]

@@ -1,0 +1,334 @@
+"""The configuration of a run: strict, layered, and resolved into one file that can be run again.
+
+Later layers win: defaults here < preset (`configs/NAME.yaml`) < file < `--set key=value`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field, ValidationError, field_validator
+
+import harness
+from harness.config.parsing import flatten, merge, nested, numbers, parse_yaml
+from harness.config.sections import (
+    EvalConfig,
+    PolicyConfig,
+    RewardConfig,
+    RoleConfig,
+    RolloutSettings,
+    SamplingConfig,
+    SandboxConfig,
+    Section,
+    TaskConfig,
+    TrainConfig,
+)
+from harness.errors import ConfigError
+from harness.util.formatting import shown
+
+Setting = str | tuple[str, Any]
+"""`key=value` with a dotted key and a YAML value, or a pair of key and value."""
+NAMED_NOW = {"plugin": "agent"}
+"""Map keys of older files to current keys."""
+
+
+class Config(Section):
+    """All settings that decide a run."""
+
+    agent: str = "langgraph_sql"
+    """Name of the agent, or a class in a file: `./my_agent.py:MyAgent`."""
+    agent_match: str | None = None
+    """Regular expression, searched in role names, for the transitions to train on. None: the
+    agent's program decides.
+    """
+    max_turns: int = Field(3, ge=1)
+    """Most answers that an agent may write per question, the last one unchecked; or rounds of tool
+    calls.
+    """
+    seed: int = Field(0, ge=0, lt=2**32)
+    device: Literal["auto", "cpu", "cuda", "npu"] = "auto"
+    deterministic: bool = False
+    """On GPUs: use the engine's batch-invariant kernels and torch's deterministic ones, so that
+    repeated runs are bit-identical; slower. CPUs are always deterministic.
+    """
+    gpus: int = Field(1, ge=1)
+    """Devices of one node."""
+    nodes: int = Field(1, ge=1)
+    ray_address: str | None = None
+    """Join this Ray cluster instead of starting one."""
+    trusted_network: bool = False
+    """Every machine that reaches this run's ports is trusted. A run that spans machines is refused without it."""
+    roles: dict[str, RoleConfig] = Field(default_factory=dict)
+    """By role, what answers its calls instead of the trained or measured policy."""
+    task: TaskConfig = Field(default_factory=TaskConfig)
+    reward: RewardConfig = Field(default_factory=RewardConfig)
+    policy: PolicyConfig = Field(default_factory=PolicyConfig)
+    sampling: SamplingConfig = Field(default_factory=SamplingConfig)
+    eval: EvalConfig = Field(default_factory=EvalConfig)
+    sandbox: SandboxConfig = Field(default_factory=SandboxConfig)
+    rollout: RolloutSettings = Field(default_factory=RolloutSettings)
+    train: TrainConfig = Field(default_factory=TrainConfig)
+    verl: dict[str, Any] = Field(default_factory=dict)
+    """Options of verl's own configuration, nested or dotted; they override harness's values.
+    Unknown options are refused, unless a `+` before the dotted name adds them.
+    """
+
+    @field_validator("agent")
+    @classmethod
+    def _placed_anywhere(cls, agent: str) -> str:
+        """Return the name of an agent; the file of one in a file with its absolute path, for all processes of a run."""
+        file, colon, name = agent.rpartition(".py:")
+        return f"{Path(file).expanduser().absolute()}{colon}{name}" if colon else agent
+
+    @field_validator("roles")
+    @classmethod
+    def _answered(cls, roles: dict[str, RoleConfig]) -> dict[str, RoleConfig]:
+        return {name: role for name, role in roles.items() if role != RoleConfig()}
+
+    def packs(self, device: str) -> bool:
+        """Return whether rows are packed on this resolved device."""
+        if self.train.packed is not None:
+            return self.train.packed
+        return device == "cpu" or (device == "cuda" and not self.deterministic)
+
+    def shares_prompts(self, device: str) -> bool:
+        """Return whether an update computes shared prompts once on this resolved device."""
+        chosen = self.train.share_prompts
+        return self.packs(device) and (device == "cuda" if chosen is None else chosen)
+
+    def batch_invariant(self, device: str) -> bool:
+        """Return whether vLLM computes each reply independently of its batch on this device.
+
+        Args:
+            device: A resolved one.
+        """
+        return device == "cuda" and (self.deterministic or self.rollout.batch_invariant)
+
+    def merges(self, calls_tools: bool) -> bool:
+        """Return whether calls of a dialogue become one row.
+
+        Args:
+            calls_tools: Whether the program calls tools.
+        """
+        return calls_tools and self.train.merge_calls and self.train.batching == "by_rollout"
+
+    def dump(self) -> dict[str, Any]:
+        """Return plain data for YAML or JSON.
+
+        `eval` and `roles` are left out if they have their defaults.
+        """
+        usual = {"eval": self.eval == EvalConfig(), "roles": not self.roles}
+        data = self.model_dump(mode="json", exclude={name for name, left in usual.items() if left})
+        if self.roles:
+            data["roles"] = {
+                name: role.model_dump(mode="json", exclude_defaults=True)
+                for name, role in self.roles.items()
+            }
+        return data
+
+
+def load_config(
+    preset: str | None = None,
+    file: Path | None = None,
+    overrides: Iterable[Setting] = (),
+    **direct: Any,
+) -> Config:
+    """Resolve the layers into one configuration.
+
+    Args:
+        preset: Name in `configs/`, without `.yaml`.
+        file: A YAML file, for example a run's `config.yaml`.
+        overrides: Settings with dotted keys; later ones win.
+        **direct: Command-line options; None is ignored.
+
+    Raises:
+        ConfigError: A layer cannot be read, a key is unknown or a value does not fit.
+    """
+    data: dict[str, Any] = {}
+    if preset:
+        merge(data, _one_place(numbers(_read(preset_path(preset)))))
+    if file:
+        merge(data, _one_place(numbers(_read(file))))
+    for item in overrides:
+        if isinstance(item, tuple):
+            merge(data, _placed(*item))
+            continue
+        key, separator, text = item.partition("=")
+        if not separator or not key.strip():
+            raise ConfigError(f"--set wants key=value, got {item!r}. Example: --set train.steps=20")
+        try:
+            value = parse_yaml(text)
+        except ValueError as error:
+            raise ConfigError(
+                f"--set {key}: not a YAML value that can be read: {shown(text)} ({error})"
+            ) from error
+        merge(data, _placed(key.strip(), numbers(value)))
+    merge(data, {key: value for key, value in direct.items() if value is not None})
+    return validate(data)
+
+
+def _one_place(layer: dict[str, Any]) -> dict[str, Any]:
+    """Return a layer with nested options of verl, so that each option has one place in every layer.
+
+    Options that are added with a `+` keep their keys.
+    """
+    stated = layer.get("verl")
+    if not isinstance(stated, dict):
+        return layer
+    added = {key: value for key, value in stated.items() if str(key).startswith("+")}
+    known = {key: value for key, value in stated.items() if key not in added}
+    return layer | {"verl": nested(known) | added}
+
+
+def _placed(key: str, value: Any) -> dict[str, Any]:
+    """Return one `--set` as nested data; a `+` moves to the option of verl that it adds."""
+    if not key.startswith("+"):
+        return nested({key: value})
+    section, _, option = key.removeprefix("+").partition(".")
+    if section != "verl" or not option:
+        raise ConfigError(
+            f"--set {key}: only options of verl can be added, as in --set +verl.NAME=VALUE"
+        )
+    return {"verl": {f"+{option}": value}}
+
+
+def validate(data: Mapping[str, Any]) -> Config:
+    """Check plain data against the schema, with suggestions for misspelt keys."""
+    try:
+        return Config.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(_explain(error)) from error
+
+
+def presets_dir() -> Path:
+    """Return the folder of presets: in the source tree, else the packaged copy."""
+    package = Path(harness.__file__).parent
+    packaged = package / "configs"
+    return packaged if packaged.is_dir() else package.parent / "configs"
+
+
+def cache_dir() -> Path:
+    """Return the folder of cached files: `HARNESS_CACHE_DIR`, else `harness` in the user cache."""
+    named = os.environ.get("HARNESS_CACHE_DIR")
+    if named:
+        return Path(named).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "harness"
+
+
+def presets() -> dict[str, str]:
+    """Return presets by name with their first comment line."""
+    found = {}
+    for path in sorted(presets_dir().glob("*.yaml")):
+        first = path.read_text(encoding="utf-8").splitlines()[0]
+        found[path.stem] = first.removeprefix("#").strip() if first.startswith("#") else ""
+    return found
+
+
+def preset_path(name: str) -> Path:
+    """Return the file of a preset.
+
+    Raises:
+        ConfigError: No preset has that name.
+    """
+    path = presets_dir() / f"{name}.yaml"
+    if not path.is_file():
+        close = get_close_matches(name, presets(), 1)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        raise ConfigError(f"no preset called {name!r}.{hint} Presets: {', '.join(presets())}")
+    return path
+
+
+def resolve_device(device: str) -> str:
+    """Resolve `auto` to `cuda` if the driver shows a GPU, else to `cpu`. Does not import torch."""
+    if device != "auto":
+        return device
+    if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
+        return "cpu"
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return "cpu"
+    count = ctypes.c_int(0)
+    working = driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0
+    return "cuda" if working and count.value > 0 else "cpu"
+
+
+def key_in(variable: str, setting: str) -> str:
+    """Return the key in an environment variable; empty if no variable is named.
+
+    Args:
+        setting: The configuration key that names the variable; it begins the message.
+
+    Raises:
+        ConfigError: The name is invalid, or the variable holds no key.
+    """
+    if not variable:
+        return ""
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", variable):
+        raise ConfigError(
+            f"{setting} is not the name of an environment variable. Put the key into one, for example JUDGE_API_KEY, "
+            "and give that name"
+        )
+    key = os.environ.get(variable, "").strip()
+    if not key:
+        raise ConfigError(
+            f"{setting}: the environment variable {variable} is not set. Export the key"
+        )
+    if not (key.isascii() and key.isprintable()):
+        raise ConfigError(
+            f"{setting}: what {variable} holds cannot stand in a header. Export the key"
+        )
+    return key
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        data = parse_yaml(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"cannot read configuration {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError(
+            f"{path} is not YAML that can be read: {error}. Correct it there"
+        ) from error
+    if not isinstance(data, dict):
+        held = "nothing" if data is None else f"a {type(data).__name__}"
+        raise ConfigError(f"{path} must hold a mapping, and holds {held}. Correct it there")
+    return {NAMED_NOW.get(str(key), str(key)): value for key, value in data.items()}
+
+
+def _explain(error: ValidationError) -> str:
+    first = error.errors()[0]
+    where = [str(part) for part in first["loc"]]
+    key = ".".join(where)
+    if first["type"] == "extra_forbidden":
+        section: type[BaseModel] = RoleConfig if where[0] == "roles" else Config
+        for part in where[:-1] if section is Config else ():
+            section = type(section.model_fields[part].get_default(call_default_factory=True))
+        if key in NAMED_NOW:
+            close = [NAMED_NOW[key]]
+        else:
+            close = get_close_matches(where[-1], section.model_fields, 1)
+            if not close and section is Config:  # a key without its section
+                close = [
+                    whole
+                    for whole in flatten(Config().model_dump())
+                    if whole.rpartition(".")[2] == key
+                ]
+        prefix = ".".join(where[:-1])
+        known = ", ".join(section.model_fields)
+        hint = (
+            f"; did you mean {'.'.join([*where[:-1], close[0]])!r}?"
+            if close
+            else f". Known here: {known}"
+        )
+        return f"unknown configuration key {key!r}{' in ' + prefix if prefix else ''}{hint}"
+    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    if first["type"] == "value_error":  # a message of harness's own validators
+        return f"configuration key {key!r}: {first['ctx']['error']}{more}"
+    return f"configuration key {key!r}: {first['msg']}, got {shown(first['input'])}{more}"

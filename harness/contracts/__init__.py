@@ -1,0 +1,1 @@
+"""The contracts that plugins implement: environments, programs, agents, task sets, rewards, trainers."""

@@ -1,0 +1,216 @@
+"""The contract of trainers, which turn the rollouts of a run into a trained policy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from harness.errors import UserError
+
+if TYPE_CHECKING:
+    from harness.config import Config
+    from harness.contracts.findings import Finding
+    from harness.gateway.client import Endpoint
+    from harness.records import Task
+    from harness.runs.folder import RunFolder
+
+MEASURES: dict[str, str] = {
+    "step_s": "seconds of the whole step; a step that has it was trained to its end",
+    "rollout_s": "of them, generating rollouts",
+    "update_s": "of them, updating the policy",
+    "weights_s": "of them, handing the new weights to the policy's servers",
+    "checkpoint_s": "of them, saving a checkpoint",
+    "gradient_norm": "norm of the step's gradient",
+    "entropy": "of the policy, mean over trained tokens",
+    "clipped": "share of trained tokens with an update clipped by the bound on the ratio of probabilities",
+    "cut": "share of trained replies cut at the token limit",
+    "rollout_probs_diff": "largest difference of a token's probability between rollout and trainer",
+    "calls": "calls that were trained, where calls of a dialogue can share a row",
+    "merged_calls": "of them, in the row of an earlier call",
+    "tokens": "of the rows, prompts included",
+    "saved_tokens": "what rows of a call each would have had besides",
+    "chosen_tokens": "trained tokens with a gradient, where those of other rollouts have none",
+}
+"""Metrics of a step that harness reads. A trainer logs those it knows by these names, and any
+others by its own.
+"""
+
+
+class LiveRun(Protocol):
+    """A run in progress, as a trainer receives it."""
+
+    @property
+    def config(self) -> Config:
+        """The resolved configuration."""
+
+    @property
+    def folder(self) -> RunFolder:
+        """The run's folder.
+
+        `data/train.parquet` and `data/val.parquet` in it hold the tasks in order.
+        """
+
+    @property
+    def train(self) -> Sequence[Task]:
+        """Return the tasks of every step, one after the other."""
+
+    @property
+    def val(self) -> Sequence[Task]:
+        """Return the validation tasks."""
+
+    @property
+    def model(self) -> str:
+        """Folder or Hugging Face id of the policy to train."""
+
+    @property
+    def device(self) -> str:
+        """`cpu`, `cuda` or `npu`."""
+
+    @property
+    def roles(self) -> Mapping[str, Endpoint]:
+        """Endpoints of the roles that the policy does not answer; for `RolloutWork`."""
+
+    @property
+    def done(self) -> int:
+        """Steps that earlier launches trained.
+
+        Continue from their checkpoint; 0 if there is none.
+        """
+
+    @property
+    def validate_first(self) -> bool:
+        """Whether the validation after step `done` is still missing."""
+
+    @property
+    def steps(self) -> int:
+        """Total number of training steps."""
+
+    def poll(self) -> None:
+        """Read the rows written since the last call and show the progress.
+
+        Call it a few times a second.
+
+        Raises:
+            RunFailed: Too many rollouts of a step failed.
+        """
+
+    def full(self) -> str:
+        """Return a message if the disk has no room to continue; empty otherwise."""
+
+
+class Standby:
+    """Modules preloaded for the runs of a study. A run that cannot use them loads its own.
+
+    Attributes:
+        variables: Environment variables by which a run finds this process.
+    """
+
+    variables: Mapping[str, str]
+
+    def fresh(self) -> bool:
+        """Return whether it is running and none of its loaded files has changed."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """End it. No run that uses it survives."""
+        raise NotImplementedError
+
+
+class Trainer:
+    """Train; built once per run.
+
+    Only `fit` is required: the caller handles order, record and the run's end.
+    """
+
+    def check(self, config: Config) -> None:
+        """Refuse unknown options of the trainer.
+
+        Called for every requested run, including dry runs.
+
+        Raises:
+            ConfigError: An option is unknown; the message names it.
+        """
+
+    def check_machine(self, config: Config) -> None:
+        """Refuse missing installations.
+
+        Called before a run is announced or its folder created, but not for a dry run.
+
+        Raises:
+            EnvironmentProblem: Something is missing; the message states how to install it.
+        """
+
+    def examine(self, address: str) -> Iterator[Finding]:
+        """Return the findings of `harness doctor --ray` about a cluster.
+
+        Raises:
+            UserError: The trainer works on no cluster.
+        """
+        raise UserError(f"{type(self).__name__} works on no Ray cluster")
+
+    def standby(self, config: Config, environment: Mapping[str, str]) -> Standby | None:
+        """Preload modules for several runs of a study on the same processors.
+
+        Called before the first of them.
+
+        Args:
+            environment: Environment variables of such a run. A process may need to know its GPUs
+                from its start.
+
+        Returns:
+            None if nothing can be preloaded for such a run.
+        """
+        return None
+
+    def checkpoints(self, folder: RunFolder) -> Mapping[int, Path]:
+        """Return complete checkpoints by step, in order. A resumed run continues from the last."""
+        return {}
+
+    def export(self, folder: RunFolder, checkpoint: Path, target: Path) -> None:
+        """Write a checkpoint's policy as a new folder for transformers and vLLM.
+
+        Used by `harness eval` and `harness export`.
+
+        Raises:
+            UserError: The trainer cannot.
+        """
+        raise UserError(
+            f"{type(self).__name__} does not say how a checkpoint becomes a policy: "
+            "its `export` is missing"
+        )
+
+    def policy(self, folder: RunFolder, checkpoint: Path) -> Any:
+        """Return a checkpoint's policy as trained, in fp32 on the CPU; used by `export --verify`.
+
+        Returns:
+            A model of transformers.
+
+        Raises:
+            UserError: The trainer cannot.
+        """
+        raise UserError(
+            f"{type(self).__name__} does not say how a checkpoint is read: its `policy` is missing"
+        )
+
+    def prepare(self, run: LiveRun) -> int:
+        """Refuse what cannot be trained and remove partial files of a killed launch.
+
+        Called before anything is recorded.
+
+        Returns:
+            Bytes that the run's checkpoints need on disk at least; 0 if unknown.
+
+        Raises:
+            ConfigError: The trainer cannot work with these values; the message names them.
+        """
+        return 0
+
+    def fit(self, run: LiveRun) -> None:
+        """Train from the step after `run.done` to the last one.
+
+        Raises:
+            RunFailed: The run ended early for a reason that the message names; it can be resumed.
+            KeyboardInterrupt: The run was interrupted; it can be resumed.
+        """
+        raise NotImplementedError

@@ -1,0 +1,167 @@
+"""What `harness doctor` looks at."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import resource
+import shutil
+import socket
+import sqlite3
+import sys
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from packaging.version import Version
+
+from harness.config import resolve_device
+from harness.contracts.findings import Finding, held
+from harness.errors import OVERRIDES, how_to_install, with_overrides
+from harness.training.provenance import available_cores
+
+TRAINING = ("torch", "verl", "transformers", "ray", "TransferQueue", "tensordict")
+_CLASHES = (
+    (
+        "opentelemetry-sdk",
+        "1.45",
+        "agentlightning 0.3.0 loses every span: pip install 'opentelemetry-sdk<1.45'",
+    ),
+    ("agentlightning", "0.3.1", "1.x has no store or runners: pip install agentlightning==0.3.0"),
+    ("verl", "0.10", "harness is written for verl 0.9.1: pip install verl==0.9.1"),
+    ("openai", "3", "crewai and harness need openai<3: pip install 'openai<3'"),
+)
+"""Distribution, first version known to break, and what to do."""
+
+
+_ASKS = {"packaging": "tensordict", "rich": "crewai"}
+"""What asks for a library that is overridden. Without it harness runs with what pip takes."""
+
+
+def examine() -> list[Finding]:
+    """Look at everything that training and evaluation need. Imports nothing heavy."""
+    return [
+        *_python(),
+        *_libraries(),
+        *_overrides(),
+        *_device(),
+        *_plugins(),
+        *_machine(),
+        *_folders(),
+    ]
+
+
+def _python() -> Iterator[Finding]:
+    fine = (3, 11) <= sys.version_info[:2] < (3, 14)
+    yield held("python", fine, platform.python_version(), "use Python 3.11, 3.12 or 3.13")
+    advice = "queries that need newer SQLite will fail: use a newer Python build"
+    yield held(
+        "sqlite", sqlite3.sqlite_version_info >= (3, 35), sqlite3.sqlite_version, advice, "note"
+    )
+
+
+def _libraries() -> Iterator[Finding]:
+    wanted: tuple[str, ...] = ("agentlightning", *TRAINING, "vllm", "openai", "opentelemetry-sdk")
+    found = {name: _version(name) for name in wanted}
+    if not any(
+        found[name] for name in TRAINING
+    ):  # an installation that measures and compares, and is whole
+        wanted = ("agentlightning", "openai", "opentelemetry-sdk")
+        advice = (
+            f"endpoints are measured and runs compared without it. "
+            f"To train: {how_to_install('cpu')}"
+        )
+        yield Finding("training", "note", "not installed", advice)
+    for name in wanted:
+        have = found[name]
+        if have is None:
+            needed = name == "agentlightning" or (name in TRAINING and found["verl"] is not None)
+            advice = f"only with an extra: {how_to_install('cpu' if name in TRAINING else 'gpu')}"
+            yield Finding(name, "problem" if needed else "note", "not installed", advice)
+            continue
+        clash = next((c for c in _CLASHES if c[0] == name and Version(have) >= Version(c[1])), None)
+        yield held(name, clash is None, have, clash[2] if clash else "")
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _overrides() -> Iterator[Finding]:
+    """What one installation without harness's overrides takes down again, and nothing says so."""
+    from packaging.requirements import Requirement
+
+    lines = OVERRIDES.read_text(encoding="utf-8").splitlines()
+    for wanted in (Requirement(line) for line in lines if line and not line.startswith("#")):
+        found = _version(wanted.name)
+        if found is None or _version(_ASKS[wanted.name]) is None:
+            continue
+        advice = f"something was installed without --overrides: {with_overrides()} '{wanted}'"
+        yield held(wanted.name, wanted.specifier.contains(found, prereleases=True), found, advice)
+
+
+def _device() -> Iterator[Finding]:
+    if resolve_device("auto") == "cuda":
+        have = importlib.util.find_spec("vllm") is not None
+        yield held(
+            "device", have, "CUDA", f"training on it needs vLLM: {how_to_install('gpu')}", "note"
+        )
+    else:
+        yield Finding("device", "ok", f"CPU, {available_cores() or 1} cores")
+
+
+def _plugins() -> Iterator[Finding]:
+    from harness.plugins import registry
+
+    for state in registry().states:
+        found = f"{state.distribution} {state.version}"
+        yield held(f"plugin {state.name}", not state.problem, found, state.problem or "")
+
+
+def _machine() -> Iterator[Finding]:
+    import psutil
+
+    memory = psutil.virtual_memory()
+    free, found = (
+        memory.available / 2**30,
+        f"{memory.available / 2**30:.1f} GiB free of {memory.total / 2**30:.1f}",
+    )
+    yield held(
+        "memory",
+        free >= 8,
+        found,
+        "the default training takes about 8 GiB: free some memory",
+        "note",
+    )
+    if (shm := Path("/dev/shm")).is_dir():
+        free = shutil.disk_usage(shm).free / 2**30
+        advice = "Ray's object store wants 1 GiB here: mount it larger (docker: --shm-size=2g)"
+        yield held("shared memory", free >= 1.5, f"{free:.1f} GiB free", advice)
+    try:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+        yield Finding("ports", "ok", "loopback ports can be opened")
+    except OSError as error:
+        yield Finding("ports", "problem", str(error), "allow this user to listen on 127.0.0.1")
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    yield held(
+        "open files",
+        soft >= 4096,
+        str(soft),
+        "many concurrent rollouts need more: ulimit -n 65536",
+        "note",
+    )
+
+
+def _folders() -> Iterator[Finding]:
+    free = shutil.disk_usage(Path.cwd()).free / 2**30
+    advice = "checkpoints and logs need room: free some disk, or use --runs-dir elsewhere"
+    yield held("disk", free >= 5, f"{free:.1f} GiB free here", advice, "note")
+    writable = os.access(Path.cwd(), os.W_OK)
+    yield held(
+        "run folders", writable, str(Path.cwd()), "run folders cannot be made here: use --runs-dir"
+    )

@@ -1,0 +1,225 @@
+"""Checks of `harness doctor --deep`: imports in separate processes, and a preset's needs."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from netrc import NetrcParseError, netrc
+from pathlib import Path
+
+from harness.config import Config, resolve_device
+from harness.contracts.findings import Finding, held
+from harness.errors import ConfigError, last_line
+from harness.policies import resolve
+
+IMPORT_S = 180.0
+"""An import that takes longer hangs."""
+LIBRARIES = (
+    ("torch", "torch"),
+    ("transformers", "transformers"),
+    ("ray", "ray"),
+    ("verl", "verl.trainer.main_ppo"),
+    ("vllm", "vllm.entrypoints.openai.api_server"),
+    ("agentlightning", "harness.rollout.runner"),
+)
+"""What is called by which name, and the module of it that a run imports first."""
+_KEYS = {"wandb": ("WANDB_API_KEY", "api.wandb.ai"), "swanlab": ("SWANLAB_API_KEY", "")}
+"""Of loggers that want a key: its variable, and the machine in `~/.netrc` that has it otherwise."""
+BYTES_A_PARAMETER = 16
+"""Weights, gradients and AdamW's two moments in fp32."""
+
+
+Say = Callable[[str], object]
+
+
+def try_out(config: Config, say: Say = lambda text: None) -> Iterator[Finding]:
+    """Import what a run imports, and check the configuration's device, policy and loggers.
+
+    Args:
+        say: Called with what is begun, in a line; an import alone may take a minute.
+    """
+    yield from _imports(say)
+    yield from _cuda(config, say)
+    yield from _policy(config, say)
+    yield from _loggers(config)
+
+
+def _imports(say: Say) -> Iterator[Finding]:
+    from harness.plugins import registry
+    from harness.rollout.environments import python_for
+
+    tried = [(name, sys.executable, module) for name, module in LIBRARIES if _installed(module)]
+    tried += [
+        (
+            f"agent {spec.name}",
+            python_for(registry().owner("agent", spec.name)),
+            spec.target.partition(":")[0],
+        )
+        for spec in registry().specs("agent")
+    ]
+
+    def imported(number: int, name: str, python: str, module: str) -> Finding:
+        say(f"importing {name} ({number} of {len(tried)})")
+        return _imported(name, python, module)
+
+    with ThreadPoolExecutor(max(1, (os.cpu_count() or 2) // 2)) as pool:
+        yield from pool.map(lambda one: imported(one[0], *one[1]), enumerate(tried, 1))
+
+
+def _installed(module: str) -> bool:
+    return importlib.util.find_spec(module.partition(".")[0]) is not None
+
+
+def _imported(name: str, python: str, module: str) -> Finding:
+    began = time.monotonic()
+    try:
+        done = subprocess.run(
+            [python, "-c", f"import {module}"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=IMPORT_S,
+        )
+    except subprocess.TimeoutExpired:
+        return Finding(
+            f"import {name}", "problem", f"{module} is not imported within {IMPORT_S:g} s", _AGAIN
+        )
+    if done.returncode == 0:
+        return Finding(f"import {name}", "ok", f"{time.monotonic() - began:.1f} s")
+    why = last_line(done.stderr, f"Python ended with status {done.returncode}")
+    return Finding(f"import {name}", "problem", why[:300], _AGAIN)
+
+
+_AGAIN = "install it again in the versions of the lock file (docs/installing.md)"
+
+
+def _cuda(config: Config, say: Say) -> Iterator[Finding]:
+    if resolve_device(config.device) != "cuda":
+        return
+    say("asking torch for its GPUs")
+    told = subprocess.run(
+        [sys.executable, "-c", _TORCH], capture_output=True, text=True
+    ).stdout.split()
+    build = told[0] if told else "None"
+    driver = _driver_version()
+    if build == "None":
+        yield Finding(
+            "CUDA build", "problem", "torch is a build without CUDA", "install the extra gpu"
+        )
+    elif driver is None:
+        yield Finding(
+            "CUDA build",
+            "problem",
+            f"torch is built for CUDA {build}, no driver answers",
+            "install one",
+        )
+    else:
+        wanted, found = (
+            build.partition(".")[0],
+            f"torch for {build}, driver for {driver[0]}.{driver[1]}",
+        )
+        yield held(
+            "CUDA build", driver[0] >= int(wanted), found, f"install a driver for CUDA {wanted}"
+        )
+    if len(told) > 1 and (size := _parameters(config)):
+        total = sum(map(int, told[1:])) / 2**30 * min(1.0, config.gpus / max(1, len(told) - 1))
+        needed = size * BYTES_A_PARAMETER / 2**30
+        found = (
+            f"{total:.0f} GiB on {config.gpus}, "
+            f"about {needed:.0f} for weights, gradients and optimizer"
+        )
+        yield held(
+            "GPU memory", needed < total, found, "more gpus, train.lora_rank, or a smaller policy"
+        )
+
+
+_TORCH = (
+    "import torch; n = torch.cuda.device_count(); "
+    "print(torch.version.cuda, *(torch.cuda.get_device_properties(i).total_memory for i in range(n)))"
+)
+
+
+def _driver_version() -> tuple[int, int] | None:
+    """The newest CUDA that the driver knows."""
+    found = ctypes.c_int(0)
+    try:
+        status = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(found))
+    except OSError:
+        return None
+    return (found.value // 1000, found.value % 1000 // 10) if status == 0 else None
+
+
+def _parameters(config: Config) -> int:
+    """Return the policy's number of parameters by the size of its files.
+
+    0 without a local folder.
+    """
+    try:
+        folder = Path(resolve(config.policy.path))
+    except ConfigError:
+        return 0
+    return sum(file.stat().st_size for file in folder.glob("*.safetensors")) // 2  # bf16
+
+
+def _policy(config: Config, say: Say) -> Iterator[Finding]:
+    try:
+        found = resolve(config.policy.path)
+    except ConfigError as error:
+        yield Finding("policy", "problem", str(error))
+        return
+    if Path(found).is_dir():
+        yield Finding("policy", "ok", found)
+        return
+    try:
+        from huggingface_hub import auth_check, try_to_load_from_cache
+        from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+    except ImportError:
+        return
+    say(f"asking huggingface.co for {found}")
+    try:
+        auth_check(found)
+    except GatedRepoError:
+        yield Finding(
+            "policy",
+            "problem",
+            f"{found} is gated",
+            "accept its terms on huggingface.co, then set HF_TOKEN",
+        )
+    except RepositoryNotFoundError:
+        yield Finding(
+            "policy", "problem", f"there is no {found} on huggingface.co that this token may see"
+        )
+    except Exception as error:  # offline, or whatever the network says
+        cached = isinstance(try_to_load_from_cache(found, "config.json"), str)
+        silent = f"{found}: huggingface.co did not answer ({type(error).__name__})"
+        yield Finding(
+            "policy",
+            "ok" if cached else "note",
+            f"{silent}, but it is in the cache" if cached else silent,
+        )
+    else:
+        yield Finding("policy", "ok", f"{found}, which may be downloaded")
+
+
+def _loggers(config: Config) -> Iterator[Finding]:
+    for name in config.train.loggers:
+        if not _installed(name):
+            yield Finding(f"logger {name}", "problem", "not installed", f"pip install {name}")
+            continue
+        variable, machine = _KEYS.get(name, ("", ""))
+        known = not variable or bool(os.environ.get(variable)) or _in_netrc(machine)
+        advice = f"set {variable}, or log in with `{name} login`"
+        yield held(f"logger {name}", known, "ready" if known else "has no key", advice)
+
+
+def _in_netrc(machine: str) -> bool:
+    try:
+        return bool(machine) and netrc().authenticators(machine) is not None
+    except (OSError, NetrcParseError):
+        return False

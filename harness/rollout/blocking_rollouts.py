@@ -1,0 +1,169 @@
+"""Find the rollout that blocks or ends its worker, and settle it as the agent's failure.
+
+One event loop has many rollouts of an agent in progress. One that blocks the loop (`time.sleep`, an
+endless loop) past its deadline, or that ends the process (`os._exit`, a signal to itself), would
+end the others as well, and an outside observer could not tell them apart. Inside the process it is
+known: a task inherits the rollout that created it, in any framework, and so does a thread that
+inherits the context.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+import signal
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from harness.gateway.client import GatewayControl
+from harness.records import Attempt, Outcome
+from harness.rollout.host import UNDER_WAY, UnderWay
+from harness.util import clock
+from harness.util.branches import in_order
+
+if TYPE_CHECKING:
+    from agentlightning.store.base import LightningStore
+
+LOOK_S = 0.5
+LATE_S = 1.0
+"""How long beyond its deadline a rollout may keep the loop from turning."""
+SETTLE_S = 20.0
+"""Time to write down what became of it."""
+STATUS = 70
+"""Exit status of a worker after its culprit is settled."""
+
+Settle = Callable[[UnderWay, Outcome, str], Coroutine[Any, Any, None]]
+
+
+async def settle(
+    store: LightningStore, control: GatewayControl, one: UnderWay, outcome: Outcome, detail: str
+) -> None:
+    """End a rollout for good, with what the gateway recorded of it."""
+    from harness.rollout.spans import to_spans
+
+    transitions, failures = await control.close_attempt(one.rollout_id, one.attempt_id)
+    attempt = Attempt(
+        rollout_id=one.rollout_id,
+        attempt_id=one.attempt_id,
+        outcome=outcome,
+        detail=detail,
+        answer=None,
+        transitions=tuple(transitions),
+        failures=tuple(failures),
+        tool_calls=tuple(in_order(sorted(one.tool_calls, key=lambda call: call.started_s))),
+        started_s=one.started_s,
+        elapsed_s=clock.now() - one.started_s,
+    )
+    await store.add_many_spans(to_spans(attempt))
+    await store.update_attempt(one.rollout_id, one.attempt_id, status="succeeded")
+
+
+class Culprits:
+    """Watches one event loop, and what ends its process.
+
+    Args:
+        settle: Writes down what became of a rollout; run in a loop of its own.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, settle: Settle) -> None:
+        self._loop = loop
+        self._settle = settle
+        self._owners: weakref.WeakKeyDictionary[asyncio.Task[Any], UnderWay] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._turned = time.monotonic()
+        self._once = threading.Lock()
+        self._really_exit: Callable[[int], Any] = os._exit
+        self._all_tasks = asyncio.all_tasks
+
+    def watch(self) -> None:
+        """Begin, from within the loop."""
+        self._loop.set_task_factory(self._make)
+        asyncio.all_tasks = asyncio.tasks.all_tasks = self._own_tasks
+        self._turn()
+        threading.Thread(target=self._look, name="culprits", daemon=True).start()
+        here = os.getpid()
+
+        def ends(
+            real: Callable[..., object], told: str, fatal: Callable[..., bool]
+        ) -> Callable[..., Any]:
+            def instead(*arguments: Any) -> Any:
+                if os.getpid() == here and fatal(*arguments):
+                    one = (
+                        UNDER_WAY.get(None) or UnderWay.only()
+                    )  # for which this thread acts, or the only one
+                    if one is not None:
+                        self._bring_down(
+                            one, "agent_error", f"the agent ended its process: {told}{arguments}"
+                        )
+                return real(*arguments)
+
+            return instead
+
+        def at_us(number: int, _: int = 0) -> bool:
+            return number in (here, 0, -1, os.getpgid(0))
+
+        os._exit = ends(os._exit, "os._exit", lambda *_: True)
+        os.abort = ends(os.abort, "os.abort", lambda: True)
+        os.kill = ends(os.kill, "os.kill", lambda pid, number: at_us(pid) and number != 0)
+        os.killpg = ends(os.killpg, "os.killpg", lambda group, number: at_us(group) and number != 0)
+        signal.raise_signal = ends(signal.raise_signal, "signal.raise_signal", lambda _: True)
+
+    def _make(
+        self, loop: asyncio.AbstractEventLoop, work: Any, **options: Any
+    ) -> asyncio.Task[Any]:
+        task = asyncio.Task(work, loop=loop, **options)
+        context: contextvars.Context | None = options.get("context")
+        one = UNDER_WAY.get(None) if context is None else context.get(UNDER_WAY)
+        asyncio.tasks._unregister_task(
+            task
+        )  # must not cancel tasks of other rollouts or of harness
+        if one is not None:
+            self._owners[task] = one
+        return task
+
+    def _own_tasks(self, loop: asyncio.AbstractEventLoop | None = None) -> set[asyncio.Task[Any]]:
+        """Replace `asyncio.all_tasks`.
+
+        In the watched loop, return the tasks of the calling rollout; in its own loops, all tasks.
+        """
+        if (loop or asyncio.get_running_loop()) is not self._loop:
+            return self._all_tasks(loop)
+        mine = UNDER_WAY.get(None)
+        return {task for task, one in list(self._owners.items()) if one is mine and not task.done()}
+
+    def _turn(self) -> None:
+        self._turned = time.monotonic()
+        self._loop.call_later(LOOK_S, self._turn)
+
+    def _look(self) -> None:
+        while not self._loop.is_closed():
+            time.sleep(LOOK_S)
+            now = time.monotonic()
+            task = (
+                asyncio.current_task(self._loop) if now - self._turned > LOOK_S + LATE_S else None
+            )
+            one = self._owners.get(task) if task is not None else None
+            if one is not None and now > one.ends + LATE_S:
+                told = (
+                    f"no answer within {one.timeout_s:g} s: "
+                    "the agent kept its worker's event loop from turning"
+                )
+                self._bring_down(one, "timeout", told)
+
+    def _bring_down(self, one: UnderWay, outcome: Outcome, detail: str) -> None:
+        """Settle a rollout and end this process."""
+        with self._once:  # a second caller waits for the end
+            sys.stderr.write(f"harness: rollout {one.rollout_id}: {detail}\n")
+            sys.stderr.flush()
+            work = threading.Thread(
+                target=lambda: asyncio.run(self._settle(one, outcome, detail)), daemon=True
+            )
+            work.start()
+            work.join(SETTLE_S)
+            self._really_exit(STATUS)

@@ -1,0 +1,137 @@
+"""Runners on other machines: their invitation, and the detection of lost ones."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+from collections.abc import Coroutine, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import harness
+from harness.errors import ConfigError
+from harness.rollout.pool import give_back
+from harness.rollout.worker import WorkerSettings
+from harness.util import clock
+
+if TYPE_CHECKING:
+    from agentlightning.store.base import LightningStore
+
+logger = logging.getLogger(__name__)
+
+FILE_NAME = "join.json"
+FIRST_NUMBER = 1_000_000
+"""Lowest number of a joined runner. Numbers are random above it, because no process assigns
+them.
+"""
+LOST_S = 45.0
+"""A joined runner is given up after this long without one of agentlightning's heartbeats, sent
+every 15 s.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Invitation:
+    """Data that a runner needs to join a run, in a file that only the run's owner can read."""
+
+    run: str
+    agent: str
+    version: str
+    store_url: str
+    gateway_url: str
+    control_key: str
+    concurrency: int
+    timeout_s: float
+    store_key: str = field(default="", repr=False)
+
+    def write(self, path: Path) -> None:
+        """Write the invitation to `path`. Only its owner can read it: it holds the control key."""
+        path.unlink(missing_ok=True)
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            json.dump(asdict(self), file)
+
+    @classmethod
+    def read(cls, path: Path) -> Invitation:
+        """The invitation in a file, or in a run folder.
+
+        Raises:
+            ConfigError: There is none, or it is of another version of harness.
+        """
+        file = path / FILE_NAME if path.is_dir() else path
+        try:
+            return cls.of(json.loads(file.read_text(encoding="utf-8")), str(file))
+        except OSError as error:
+            raise ConfigError(
+                f"no run to join at {file} ({error.strerror}): "
+                "it is written while services run, and then removed"
+            ) from error
+        except ValueError as error:
+            raise ConfigError(f"{file} is not the join file of a run: {error}") from error
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any], source: str) -> Invitation:
+        """The invitation in plain data.
+
+        Raises:
+            ConfigError: It is of another version of harness, or no invitation.
+        """
+        # Before its fields are looked at: those of another version may be others.
+        version = data.get("version") if isinstance(data, Mapping) else None
+        if version not in (None, harness.__version__):
+            raise ConfigError(
+                f"{source} is of harness {version}, this is {harness.__version__}: "
+                "install that version here"
+            )
+        try:
+            return cls(**data)
+        except TypeError as error:
+            raise ConfigError(f"{source} is not the join file of a run: {error}") from error
+
+    def settings(self, number: int, heartbeat: Path) -> WorkerSettings:
+        """The settings of one worker."""
+        return WorkerSettings(
+            agent=self.agent,
+            worker_id=number,
+            store_url=self.store_url,
+            gateway_url=self.gateway_url,
+            control_key=self.control_key,
+            concurrency=self.concurrency,
+            heartbeat_file=str(heartbeat),
+            store_key=self.store_key,
+        )
+
+
+async def watch_joined(store: LightningStore) -> None:
+    """Hand back what runners had under way that joined and fell silent, until cancelled."""
+    lost: set[str] = set()
+    while True:
+        await asyncio.sleep(LOST_S / 9)
+        for worker in await store.query_workers():
+            number = worker.worker_id.rpartition("-")[2]
+            if not number.isdigit() or int(number) < FIRST_NUMBER:
+                continue  # the pool's own
+            seen = max(worker.last_heartbeat_time or 0.0, worker.last_dequeue_time or 0.0)
+            silent_s = clock.now() - seen
+            if silent_s <= LOST_S:
+                lost.discard(worker.worker_id)
+            elif worker.worker_id not in lost:
+                lost.add(worker.worker_id)
+                reason = f"was silent for {silent_s:.0f} s"
+                logger.warning("joined runner %s %s", worker.worker_id, reason)
+                await give_back(store, worker.worker_id, reason)
+
+
+async def first(*works: Coroutine[Any, Any, None]) -> None:
+    """Run until the first of them ends or raises; the others are cancelled."""
+    tasks = {asyncio.create_task(work) for work in works}
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()

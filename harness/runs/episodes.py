@@ -1,0 +1,214 @@
+"""Episodes: one flat row per rollout, and one row per transition."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from harness.records import Attempt, CallFailure, Task, Transition, Verdict
+from harness.runs.rows import Call, Episode
+from harness.util.tool_calls import has_unread_call
+
+TEXT_CHARS = 100_000
+"""Most characters of an answer or a reply in a row; an agent or an endpoint may return millions."""
+TALK_CHARS = 1_000_000
+"""Most characters of the messages of a call, and of the tool calls of an episode."""
+
+
+class _Kept:
+    """The part of untrusted texts that a row keeps. Never used for token ids."""
+
+    def __init__(self) -> None:
+        self.cut: list[str] = []
+        """Columns that were shortened."""
+
+    def text(self, column: str, text: str | None) -> str | None:
+        """Return the beginning of a text."""
+        if text is not None and len(text) > TEXT_CHARS:
+            self.cut.append(column)
+            return text[:TEXT_CHARS]
+        return text
+
+    def records(self, column: str, records: Iterable[Mapping[str, object]]) -> str:
+        """Return JSON of the first records, and of the beginnings of the next one's values."""
+        whole = list(records)
+        text = json.dumps(whole, ensure_ascii=False)
+        if len(text) <= TALK_CHARS:
+            return text
+        self.cut.append(column)
+        room = [TALK_CHARS]
+        kept = [
+            {key: _beginning(value, room) for key, value in one.items()}
+            for one in whole
+            if room[0] > 0
+        ]
+        return json.dumps(kept, ensure_ascii=False)
+
+
+def _beginning(value: object, room: list[int]) -> Any:
+    """Shorten plain data to the characters left in `room`, and subtract its size from them."""
+    if isinstance(value, str):
+        kept = value[: max(0, room[0])]
+        room[0] -= len(kept)
+        return kept
+    room[0] -= 2
+    if isinstance(value, Mapping):
+        return {
+            _beginning(key, room): _beginning(one, room)
+            for key, one in value.items()
+            if room[0] > 0
+        }
+    if isinstance(value, list | tuple):
+        return [_beginning(one, room) for one in value if room[0] > 0]
+    return value
+
+
+def episode_row(
+    task: Task,
+    attempt: Attempt,
+    reward: Verdict,
+    *,
+    reward_version: str,
+    agent: str,
+    phase: str,
+    step: int,
+    session: int,
+    paid: Mapping[int, float],
+    first_answer: str | None = None,
+    first_reward: float | None = None,
+    rewrites: int = 0,
+    used_reward: float | None = None,
+    meaning: str | None = None,
+) -> Episode:
+    """Return the flat row of one rollout.
+
+    Args:
+        paid: Reward of each trained call in the training, by its index.
+    """
+    chosen = [call for call in attempt.transitions if call.index in paid]
+    kept = _Kept()
+    everything: list[Transition | CallFailure] = [*attempt.transitions, *attempt.failures]
+    elsewhere = [call.text_elsewhere for call in attempt.transitions if call.text_elsewhere]
+    served = dict.fromkeys(call.served_model for call in attempt.transitions if call.served_model)
+    return {
+        "step": step,
+        "phase": phase,
+        "session": session,
+        "rollout_id": attempt.rollout_id,
+        "attempt_id": attempt.attempt_id,
+        "task_id": task.id,
+        "cluster": task.cluster,
+        "difficulty": task.difficulty,
+        "question": task.question,
+        "agent": agent,
+        "outcome": attempt.outcome,
+        "detail": attempt.detail,
+        "answer": kept.text("answer", attempt.answer),
+        "reward": reward.value,
+        "used_reward": used_reward,
+        "reward_reason": reward.reason,
+        "reward_flags": list(reward.flags),
+        "reward_version": reward_version,
+        "reward_parts": json.dumps(dict(reward.parts)) if reward.parts else None,
+        "reward_by_role": json.dumps(dict(reward.by_role)) if reward.by_role else None,
+        "meaning": meaning,
+        "first_answer": kept.text("first_answer", first_answer),
+        "first_reward": first_reward,
+        "calls": len(attempt.transitions) + len(attempt.failures),
+        "failed_calls": len(attempt.failures),
+        "calls_with_tools": sum(bool(call.offered_tools) for call in attempt.transitions),
+        "parsed_calls": sum(len(call.parsed_calls) for call in attempt.transitions),
+        "unread_calls": sum(has_unread_call(call) for call in attempt.transitions),
+        "empty_replies": sum(call.empty for call in attempt.transitions),
+        "text_elsewhere": elsewhere[0] if elsewhere else "",
+        "served_models": ", ".join(served),
+        "rate_limits": sum(call.rate_limits for call in everything),
+        "rate_limit_s": sum(call.rate_limit_s for call in everything),
+        "rewrites": rewrites,
+        "transitions": len(attempt.transitions),
+        "trained_transitions": len(chosen),
+        "trained_tokens": sum(len(call.response_ids or ()) for call in chosen),
+        "prompt_tokens": sum(call.prompt_tokens or 0 for call in attempt.transitions),
+        "response_tokens": sum(call.response_tokens or 0 for call in attempt.transitions),
+        "overridden_calls": sum(bool(call.overridden) for call in attempt.transitions),
+        "call_roles": [call.role for call in attempt.transitions],
+        "by_role": json.dumps(list(roles(attempt, reward, paid))),
+        "tool_calls": kept.records("tool_calls", (asdict(call) for call in attempt.tool_calls)),
+        "cut": kept.cut,
+        "started_s": attempt.started_s,
+        "elapsed_s": attempt.elapsed_s,
+    }
+
+
+def roles(
+    attempt: Attempt, reward: Verdict, paid: Mapping[int, float]
+) -> Iterator[Mapping[str, object]]:
+    """Summarize each role of an attempt, in the order of first calls.
+
+    Args:
+        paid: As in `episode_row`.
+
+    Returns:
+        `role`; `calls` with an answer, `failed_calls` without one, `cut` calls with a reply that
+        reached the token limit; `prompt_tokens` and `response_tokens` in total, None if the
+        endpoint did not report them; the number of `trained` calls, and the sum that they were
+        `paid`; the `reward`'s own value of the role, None if it gives none.
+    """
+    everyone = [
+        *(call.role for call in attempt.transitions),
+        *(call.role for call in attempt.failures),
+    ]
+    for role in dict.fromkeys(everyone):
+        calls = [call for call in attempt.transitions if call.role == role]
+        given = [paid[call.index] for call in calls if call.index in paid]
+        yield {
+            "role": role,
+            "calls": len(calls),
+            "failed_calls": sum(call.role == role for call in attempt.failures),
+            "cut": sum(call.finish_reason == "length" for call in calls),
+            "prompt_tokens": _sum([call.prompt_tokens for call in calls]),
+            "response_tokens": _sum([call.response_tokens for call in calls]),
+            "trained": len(given),
+            "paid": sum(given),
+            "reward": reward.by_role.get(role),
+        }
+
+
+def _sum(counts: Sequence[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
+
+
+def transition_rows(
+    attempt: Attempt, *, phase: str, step: int, paid: Mapping[int, float]
+) -> Iterable[Call]:
+    """Return the rows of an attempt's calls.
+
+    Args:
+        paid: Reward of each trained call in the training, by its index.
+    """
+    for call in attempt.transitions:
+        kept = _Kept()
+        yield {
+            "step": step,
+            "phase": phase,
+            "rollout_id": call.rollout_id,
+            "attempt_id": call.attempt_id,
+            "index": call.index,
+            "role": call.role,
+            "trained": call.index in paid,
+            "paid": paid.get(call.index),
+            "response_id": call.response_id,
+            "messages": kept.records("messages", call.messages),
+            "response_text": kept.text("response_text", call.response_text) or "",
+            "cut": kept.cut,
+            "finish_reason": call.finish_reason,
+            "prompt_ids": call.prompt_ids,
+            "response_ids": call.response_ids,
+            "logprobs": call.logprobs,
+            "started_s": call.started_s,
+            "latency_s": call.latency_s,
+            "gateway_s": call.gateway_s,
+        }

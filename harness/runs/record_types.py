@@ -1,0 +1,84 @@
+"""Record types at run time: columns, keys, and validation of data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from types import UnionType
+from typing import Annotated, Any, Literal, NotRequired, Union, get_args, get_origin, get_type_hints
+
+from typing_extensions import is_typeddict
+
+from harness.runs.schema import Identity, Key
+
+_UNIONS = (Union, UnionType)
+_ARROW: dict[Any, str] = {
+    int: "int64",
+    float: "double",
+    str: "string",
+    bool: "bool",
+    list[str]: "list<string>",
+    Sequence[int]: "list<int32>",
+    Sequence[float]: "list<float>",
+}
+
+
+@cache
+def columns(part: type) -> dict[str, str]:
+    """Return name and Arrow type of every column of a table with rows of this type."""
+    kinds = {name: kind for name, (kind, _, _) in described(part).items()}
+    return {
+        name: _ARROW[get_args(kind)[0] if get_origin(kind) in _UNIONS else kind]
+        for name, kind in kinds.items()
+    }
+
+
+@cache
+def keys() -> dict[str, Key]:
+    """Return every key of the identity, for comparisons, `runs diff` and reports."""
+    return {name: more[1] for name, (_, _, more) in described(Identity).items()}
+
+
+def fault(data: Any, part: type) -> str | None:
+    """Return the dotted name of the first field that is missing or has a wrong type, else None."""
+    for name, (kind, needed, _) in described(part).items():
+        if name not in data:
+            if needed:
+                return name
+        elif not _fits(data[name], kind):
+            return next(_within(name, data[name], kind), name)
+    return None
+
+
+def _within(name: str, value: object, kind: Any) -> Iterator[str]:
+    """Yield the names of invalid fields inside a field that holds one or several records."""
+    if get_origin(kind) is list and isinstance(value, list):
+        for at, one in enumerate(value):
+            yield from _within(f"{name}.{at}", one, get_args(kind)[0])
+    elif is_typeddict(kind) and isinstance(value, dict) and (below := fault(value, kind)):
+        yield f"{name}.{below}"
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    if is_typeddict(kind):
+        return isinstance(value, dict) and fault(value, kind) is None
+    outer, inner = get_origin(kind), get_args(kind)
+    if kind is Any or outer is Literal:
+        return kind is Any or value in inner
+    if outer in _UNIONS:
+        return any(_fits(value, one) for one in inner)
+    if outer is list:
+        return isinstance(value, list) and all(_fits(one, inner[0]) for one in value)
+    return isinstance(value, (int, float) if kind is float else outer or kind)
+
+
+@cache
+def described(part: type) -> dict[str, tuple[Any, bool, tuple[Any, ...]]]:
+    """Return each field's type, whether it is required, and its further annotations."""
+    found = {}
+    for name, hint in get_type_hints(part, include_extras=True).items():
+        needed = get_origin(hint) is not NotRequired
+        kind = hint if needed else get_args(hint)[0]
+        said = get_args(kind) if get_origin(kind) is Annotated else (kind,)
+        found[name] = (said[0], needed, said[1:])
+    return found

@@ -1,0 +1,86 @@
+"""Training signal: which groups (rollouts of one task) give a gradient."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from harness.util.formatting import most_often
+
+
+def least_to_train(train: Mapping[str, Any]) -> float | None:
+    """Return the lowest reward to train on, or None if section `train` does not select the best."""
+    return (
+        float(train.get("rejection_threshold", 0))
+        if train.get("algorithm") == "rejection"
+        else None
+    )
+
+
+def teaches(rewards: Collection[float], least: float | None = None) -> bool:
+    """Return whether a group gives a gradient: rewards differ, or the best one is good enough."""
+    return len(set(rewards)) > 1 if least is None else max(rewards) >= least
+
+
+def mixed_tasks(rewards: Iterable[tuple[str, float | None]]) -> list[str]:
+    """Return the tasks with different rewards among their scored rollouts, sorted.
+
+    GRPO learns from these tasks only.
+
+    Args:
+        rewards: Task and reward of every rollout; None if unscored.
+    """
+    found: dict[str, set[float]] = defaultdict(set)
+    for task, reward in rewards:
+        if reward is not None:
+            found[task].add(reward)
+    return sorted(task for task, of in found.items() if teaches(of))
+
+
+def mixed_groups(
+    rewards: Iterable[tuple[int, str, float | None]], least: float | None = None
+) -> dict[int, tuple[int, int]]:
+    """Count, for each step, the groups of two or more scored rollouts, and those with a gradient.
+
+    Args:
+        rewards: Step, task and reward of every training rollout; None outside of any group.
+        least: As in `least_to_train`.
+    """
+    groups: dict[int, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for step, task, reward in rewards:
+        if reward is not None:
+            groups[step][task].append(reward)
+    counted = {}
+    for step, of in sorted(groups.items()):
+        whole = [group for group in of.values() if len(group) > 1]
+        counted[step] = len(whole), sum(teaches(group, least) for group in whole)
+    return counted
+
+
+def share_mixed(counted: Collection[tuple[int, int]]) -> float | None:
+    """Return the share of groups with a gradient, or None without groups."""
+    groups = sum(groups for groups, _ in counted)
+    return sum(mixed for _, mixed in counted) / groups if groups else None
+
+
+def why_flat(
+    paid: Iterable[tuple[float | None, str]], span: tuple[float, float], least: float | None = None
+) -> str:
+    """Explain in sentences why no group of a training gives a gradient.
+
+    Args:
+        paid: Reward of every training rollout, None outside of any group, and the reason for it.
+        span: Lowest and highest possible reward.
+        least: As in `least_to_train`.
+    """
+    scored = [(reward, reason) for reward, reason in paid if reward is not None]
+    (low, high), found = span, {reward for reward, _ in scored}
+    if len(found) > 1 and least is not None:
+        return f"No training rollout has a reward of {least:g} or more (train.rejection_threshold)."
+    if len(found) > 1:
+        return "All rollouts of each task have the same reward."
+    only = found.pop()
+    which = ", the highest" if only >= high else ", the lowest" if only <= low else ""
+    said = f"All {len(scored):,} training rollouts have reward {only:g}{which}."
+    return said if only >= high else f"{said} {most_often(Counter(reason for _, reason in scored))}"

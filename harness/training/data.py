@@ -1,0 +1,189 @@
+"""The data of a training, and whether they are unchanged when it is resumed."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from harness.config import Config
+from harness.config.parsing import flatten
+from harness.contracts.tasks import TaskSet
+from harness.errors import ConfigError, TaskSetError, UserError
+from harness.plugins import make_reward, make_task_set, reward_identity, reward_spec
+from harness.policies import fetched, resolve
+from harness.policies.roles import Answerer, answerers
+from harness.records import Task
+from harness.runs.folder import RunFolder
+from harness.training.provenance import model_hash
+from harness.training.record import role_models
+from harness.training.task_order import trained_on
+
+RESUMABLE = (
+    "train.steps", "train.loggers", "train.keep_checkpoints", "policy.path", "task.options.data_dir",
+    *(f"task.options.{name}" for name in ("path", "train", "val", "test", "databases")), "ray_address",
+    "trusted_network",
+    "rollout.host", "rollout.store", "rollout.runners", "rollout.concurrency", "reward.concurrency",
+)  # fmt: skip
+"""Settings that may differ when a run is resumed: its length, and locations."""
+
+
+def load_tasks(config: Config, task_set: TaskSet, split: str) -> Sequence[Task]:
+    """The tasks of a split.
+
+    Raises:
+        TaskSetError: Files are missing or damaged, two tasks have one id, or the reward can judge
+            no answer to one of the tasks.
+    """
+    tasks = task_set.load(split)
+    if twice := [one for one, count in Counter(task.id for task in tasks).items() if count > 1]:
+        raise TaskSetError(
+            f"{len(twice)} ids of {config.task.name}'s split {split!r} are of several tasks, "
+            f"{twice[0]!r} for one: "
+            "rows could not tell them apart. Give every task an id of its own"
+        )
+    if refused := refusals(config, tasks):
+        first, reason = next(iter(refused.items()))
+        raise TaskSetError(
+            f"reward {config.reward.name!r} cannot judge {len(refused)} of {len(tasks)} tasks "
+            f"of {config.task.name}'s "
+            f"split {split!r}, the first being {first!r}: {reason}"
+        )
+    return tasks
+
+
+def refusals(config: Config, tasks: Sequence[Task]) -> dict[str, str]:
+    """Why the reward can judge no answer to a task, by the ids of such tasks."""
+    refuses = getattr(
+        make_reward(config), "refuses", None
+    )  # foreign rewards may be older than the method
+    return {task.id: reason for task in tasks if (reason := refuses(task))} if refuses else {}
+
+
+@dataclass(frozen=True)
+class Data:
+    """The data of a training: the tasks of its splits as read, and its initial policy."""
+
+    task_set: TaskSet
+    train: Sequence[Task]
+    val: Sequence[Task]
+    policy: str
+    """What the first policy is loaded from."""
+    answers: Mapping[str, Answerer] = field(default_factory=dict)
+    """What answers roles that the policy does not."""
+
+
+def load_data(config: Config, before: RunFolder | None = None) -> Data:
+    """Load the data of a training, and download policies of Hugging Face.
+
+    Args:
+        before: The run to resume.
+
+    Raises:
+        TaskSetError: As in `load_tasks` and `trained_on`.
+        ConfigError, EnvironmentProblem: As in `policies.fetched` and `answerers`.
+        UserError: The data or the reward differ from the resumed run's.
+    """
+    task_set = make_task_set(config)
+    train, val = (
+        load_tasks(config, task_set, split)
+        for split in (config.task.train_split, config.task.val_split)
+    )
+    train = trained_on(train, config)
+    if before is not None:
+        same_parts(before, config, task_set)
+    return Data(task_set, train, val, first_policy(config, before), _answers(config, before))
+
+
+def _answers(config: Config, before: RunFolder | None) -> dict[str, Answerer]:
+    return answerers(
+        config, before.read()["identity"].get("role_models") if before is not None else None
+    )
+
+
+def first_policy(config: Config, before: RunFolder | None = None) -> str:
+    """Return the first policy's folder, for a resumed run at its original revision.
+
+    Raises:
+        ConfigError, EnvironmentProblem: As in `policies.fetched`; in a cluster, a revision that
+        only this machine has.
+    """
+    policy = config.policy
+    if (
+        config.nodes > 1 or config.ray_address is not None
+    ):  # other machines may not have the folder: they download it
+        found = resolve(policy.path)
+        if policy.revision is not None and model_hash(found) == found:
+            raise ConfigError(
+                f"policy.revision: nodes of a cluster download the newest {found} each. "
+                f"Download {policy.revision!r} "
+                "to a folder that all of them have, and name that"
+            )
+        return found
+    name, _, commit = (
+        before.read()["identity"]["model"].partition("@") if before is not None else ("", "", "")
+    )
+    began_with = {"revision": commit} if commit and name == policy.path else {}
+    return fetched(policy.model_copy(update=began_with))
+
+
+def same_run(before: Config, after: Config) -> None:
+    """Refuse a change that would make one run of two.
+
+    Raises:
+        UserError: A key outside of `RESUMABLE` differs.
+    """
+    old, new = flatten(before.dump()), flatten(after.dump())
+    for key in _changed(old, new):
+        if key not in RESUMABLE and not key.startswith(("reward.options.", "roles.")):
+            what = "the run's agent is another" if key == "agent" else "that would be another run"
+            raise UserError(
+                f"--resume with {key}={new.get(key)!r}, but the run has {old.get(key)!r}: {what}. "
+                f"Leave {key} as it is, or start a new run with --config"
+            )
+
+
+def same_parts(folder: RunFolder, config: Config, task_set: TaskSet) -> None:
+    """Refuse questions, databases, verdicts, a policy or an agent changed since the first launch.
+
+    Raises:
+        UserError: The task set describes itself otherwise, what decides a verdict differs, a file
+            that an option names included (where a judge is, say, may change), the first policy has
+            other weights, or the agent's source changed.
+    """
+    from harness.parity.certificate import fingerprint
+
+    record = folder.read()
+    began = record["identity"]
+    reward = reward_identity(
+        reward_spec(config.reward.name), config.reward.options, "reward.options"
+    )
+    model = model_hash(first_policy(config, folder))
+    parts: list[tuple[str, Mapping[str, object], Mapping[str, object], str]] = [
+        ("the data are not those", began["task_set"], task_set.describe() if began["task_set"] else {}, "the data"),
+        ("the reward is not the one", began["reward_options"], reward, "its options and files"),
+        ("the policy is not the one", {"model": began["model"]}, {"model": model}, "policy.path"),
+        ("a role's model is not the one", began.get("role_models", {}), role_models(_answers(config, folder)), "roles"),
+    ]  # fmt: skip
+    if "agent_source" in record:  # older runs did not say
+        now_is = {"agent_source": fingerprint(config.agent).get("agent_source")}
+        parts.append(
+            (
+                "the agent is not the one",
+                {"agent_source": record["agent_source"]},
+                now_is,
+                "its source",
+            )
+        )
+    for what, before, now, them in parts:
+        if changed := _changed(flatten(before), flatten(json.loads(json.dumps(dict(now))))):
+            raise UserError(
+                f"--resume, but {what} that the run began with ({', '.join(changed)} differ): "
+                "that would be "
+                f"another run. Put {them} back, or start a new run with --config"
+            )
+
+
+def _changed(before: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
+    return sorted(key for key in {*before, *now} if before.get(key) != now.get(key))

@@ -1,0 +1,237 @@
+"""Measure an agent on a split: the rollouts and scoring of a training, without the training."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from harness.compare.runs import with_failed
+from harness.config import Config, resolve_device
+from harness.errors import RunFailed
+from harness.gateway.client import Endpoint
+from harness.plugins import make_task_set, reward_of, task_set_spec
+from harness.policies.roles import Answerer, answerers, answering
+from harness.records import Task
+from harness.rollout.session import Session
+from harness.rollout.stack import RolloutWork
+from harness.runs.folder import RunFolder
+from harness.runs.monitor import over_the_limit
+from harness.runs.replies import replies_of
+from harness.runs.rows import Episode
+from harness.runs.schema import Accuracy, Parent, RunRecord, Scores
+from harness.runs.split_readings import write_down
+from harness.runs.training_signal import mixed_tasks
+from harness.training.data import load_tasks
+from harness.training.launch import StartedRun, recorded
+from harness.training.record import agent_failures
+from harness.training.task_order import validation_order
+from harness.util.formatting import difficulty_order, is_graded
+
+if TYPE_CHECKING:
+    from agentlightning.store.base import LightningStore
+
+TOLD_S = 1.0
+"""Seconds between progress reports while no rollout ends."""
+
+
+def evaluate(
+    config: Config,
+    folder: RunFolder,
+    endpoint: Endpoint,
+    on_progress: Callable[[int, int], None],
+    policy: str = "",
+    parent: Parent | None = None,
+    answers: Mapping[str, Answerer] | None = None,
+) -> RunRecord:
+    """Run every task of the validation split against an endpoint and score it.
+
+    `config.eval` sets samples and temperature.
+
+    Args:
+        on_progress: Called with the finished and the total number of rollouts, whenever one ends
+            and every second.
+        policy: The endpoint's policy, for the record: a folder, an id, or empty if unknown.
+        parent: The run that trained the policy.
+        answers: Result of `answerers` for `config.roles`, if already known.
+
+    Returns:
+        The record as written to `run.json`; its `result` has accuracy, interval and counts.
+
+    Raises:
+        ConfigError: An option of the task set or the reward does not fit; nothing was started.
+        EnvironmentProblem: The disk has no room for the results.
+        RunFailed: Too many rollouts brought no result, the workers keep dying, or the disk is full.
+    """
+    task_set = make_task_set(config)
+    tasks = validation_order(load_tasks(config, task_set, config.task.val_split), config)
+    identity = policy or endpoint.label
+    answers = answerers(config) if answers is None else answers
+    run = StartedRun(
+        config, folder, task_set, [], tasks, identity, resolve_device(config.device), answers
+    )
+
+    def result(record: RunRecord) -> Scores:
+        rows, spec = list(folder.rows("episodes")), reward_of(config)
+        span = with_failed(spec.low, spec.high)
+        return accuracy_of(rows, len(tasks), config.eval.samples, span, graded=record["graded"])
+
+    with folder.locked(), recorded(run, "eval", result, parent=parent):
+        folder.write_config(config)
+        if config.task.val_split in task_set_spec(config.task.name).reserved:
+            write_down(folder, folder.read())
+        with answering(answers, config, folder.logs) as run.roles:
+            _Evaluation(run, endpoint, on_progress).execute()
+        if config.eval.samples > 1:
+            folder.write_mixed(
+                mixed_tasks((row["task_id"], row["reward"]) for row in folder.rows("episodes"))
+            )
+    return folder.read()
+
+
+def accuracy_of(
+    rows: Sequence[Episode],
+    tasks: int,
+    samples: int = 1,
+    span: tuple[float, float] = (0.0, 1.0),
+    *,
+    graded: bool = False,
+) -> Scores:
+    """Return accuracy with the 95 % interval of `harness compare`, and counts of other outcomes.
+
+    `agent_failed` counts failures of the agent (scored as wrong). `bounds` is the accuracy if all
+    unscored rollouts were wrong, and if all were right.
+
+    Args:
+        tasks: Number of tasks, each with `samples` rollouts.
+        span: Lowest and highest reward.
+        graded: Whether the reward declares so; values other than 0 and 1 imply it.
+    """
+    import polars as pl
+
+    from harness.compare.estimates import accuracy as estimate
+    from harness.compare.sampled import COLUMNS, summary
+
+    expected = tasks * samples
+    scored = [row["reward"] for row in rows if row["reward"] is not None]
+    outcomes = Counter(
+        row["outcome"] if row["outcome"] != "ok" or row["reward"] is not None else "unscored"
+        for row in rows
+    )
+    failed, why = agent_failures(rows)
+    flags = Counter(flag for row in rows for flag in row["reward_flags"])
+    cells = [{"seed": 0, **{name: row.get(name) for name in COLUMNS[1:]}} for row in rows]
+    table = pl.DataFrame(cells, COLUMNS, infer_schema_length=None)
+    keys = COLUMNS[:3]
+    each = table.drop_nulls("reward").group_by(keys).agg(value=pl.mean("reward")).sort(keys)
+    found = estimate(each, span)
+    wrong, right = (value * (expected - len(scored)) for value in span)
+    result: Scores = {
+        "accuracy": found.mean if found else None,
+        "graded": graded or is_graded(scored),
+        "interval_95": [round(found.low, 4), round(found.high, 4)] if found else None,
+        "tasks": tasks,
+        "scored": len(scored),
+        "unscored": expected - len(scored),
+        "agent_failed": failed,
+        "agent_failure": why,
+        "calls_with_tools": sum(bool(row.get("calls_with_tools")) for row in rows),
+        "parsed_calls": sum(bool(row.get("parsed_calls")) for row in rows),
+        "unread_calls": sum(bool(row.get("unread_calls")) for row in rows),
+        "bounds": [(sum(scored) + more) / expected for more in (wrong, right)]
+        if expected
+        else None,
+        "outcomes": dict(outcomes),
+        "by_difficulty": _by_difficulty(rows),
+        "reward_flags": dict(flags),
+        "empty_golds": flags["empty_gold"],
+    }
+    if replies := replies_of(rows):
+        result["replies"] = replies
+    if samples > 1:
+        result["samples"] = summary(table, samples, span)
+    return result
+
+
+def _by_difficulty(rows: Sequence[Episode]) -> dict[str, Accuracy]:
+    """Return means over the tasks of each difficulty that have a scored rollout."""
+    levels: dict[str, dict[str, list[float]]] = {}
+    for row in rows:
+        if row["reward"] is not None:
+            level = levels.setdefault(row["difficulty"] or "all", {})
+            level.setdefault(row["task_id"], []).append(row["reward"])
+    return {
+        name: {"accuracy": _mean([_mean(values) for values in level.values()]), "tasks": len(level)}
+        for name, level in sorted(levels.items(), key=lambda item: difficulty_order(item[0]))
+    }
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+class _Evaluation(RolloutWork):
+    def __init__(
+        self, run: StartedRun, endpoint: Endpoint, on_progress: Callable[[int, int], None]
+    ) -> None:
+        folder = run.folder
+        super().__init__(
+            run.config, endpoint.model, folder.logs, f"{folder.id}-{os.getpid()}", run.roles
+        )
+        self._folder = folder
+        self._endpoint = endpoint
+        self._tasks = run.val
+        self._on_progress = on_progress
+
+    async def work(self, store: LightningStore) -> None:
+        endpoint = self._endpoint
+        async with self.gateway.control() as control:
+            await control.point(endpoint)
+            # Load the measured split only: a task set need not have another one.
+            one_split = self.config.task.model_copy(
+                update={"train_split": self.config.task.val_split}
+            )
+            config = self.config.model_copy(update={"task": one_split})
+            session = Session(config, endpoint.model, store, control, self._folder, config.eval)
+            gate = asyncio.Semaphore(
+                max(1, self.config.rollout.runners) * self.config.rollout.concurrency
+            )
+            done = 0
+            failed: Counter[str] = Counter()
+
+            rollouts = len(self._tasks) * config.eval.samples
+
+            async def one(task: Task, sample: int) -> None:
+                nonlocal done
+                async with gate:
+                    outcome = await session.rollout(task.id, "val", 0, sample)
+                done += 1
+                if outcome.reward is None:
+                    failed[outcome.reason] += 1
+                self._on_progress(done, rollouts)
+                share = self.config.rollout.max_failed_share
+                if failed.total() > max(share * rollouts, 1):
+                    raise RunFailed(
+                        f"{failed.total()} of {done} rollouts brought no score, "
+                        f"{over_the_limit(share, failed)} "
+                        f"All are in `detail` and `reward_reason` of "
+                        f"{self._folder.path / 'episodes.parquet'}"
+                    )
+
+            async def told() -> None:
+                while done < rollouts:
+                    self._on_progress(done, rollouts)
+                    await asyncio.sleep(TOLD_S)
+
+            telling = asyncio.create_task(told())
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for task in self._tasks:
+                        for sample in range(config.eval.samples):
+                            group.create_task(one(task, sample))
+            except BaseExceptionGroup as several:
+                raise several.exceptions[0] from None
+            finally:
+                telling.cancel()

@@ -1,0 +1,149 @@
+"""Provenance of a run: its code, libraries, machine and first policy."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import sqlite3
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import harness
+from harness.policies import revision_of
+from harness.runs.schema import Commit, Hardware
+
+LIBRARIES = (
+    "agentlightning",
+    "verl",
+    "torch",
+    "transformers",
+    "vllm",
+    "ray",
+    "TransferQueue",
+    "tensordict",
+    "openai",
+    "opentelemetry-sdk",
+)
+
+
+def library_versions() -> dict[str, str | None]:
+    """Versions of the libraries that decide a run.
+
+    SQLite is there because its versions give different last digits of sums and means.
+    """
+    found: dict[str, str | None] = {
+        "python": platform.python_version(),
+        "sqlite": sqlite3.sqlite_version,
+    }
+    for name in LIBRARIES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def hardware(device: str) -> Hardware:
+    """Return the machine: processor, cores, memory, accelerators."""
+    import psutil
+
+    data: Hardware = {
+        "machine": platform.machine(),
+        "processor": _processor(),
+        "cores": available_cores(),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+    }
+    if device == "cuda":
+        import torch
+
+        count = torch.cuda.device_count()
+        data["gpus"] = [torch.cuda.get_device_name(index) for index in range(count)]
+        data["cuda"] = torch.version.cuda
+    return data
+
+
+def available_cores() -> int | None:
+    """Return the number of logical processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
+def commit() -> Commit | None:
+    """Return the commit of the source tree or the wheel, and whether it had uncommitted changes."""
+    try:
+        if Path(_git("rev-parse", "--show-toplevel")) == _ROOT:
+            dirty = bool(_git("status", "--porcelain", "--untracked-files=no"))
+            current: Commit = {"hash": _git("rev-parse", "HEAD"), "dirty": dirty}
+            return current | {"changes": changes("HEAD")} if dirty else current
+    except (OSError, subprocess.SubprocessError):
+        pass
+    built = Path(harness.__file__).with_name("commit.json")
+    kept: Commit | None = json.loads(built.read_text()) if built.is_file() else None
+    return kept
+
+
+def changes(since: str) -> str:
+    """Return a hash of the changes to a run's code since a commit; empty if there are none.
+
+    Raises:
+        OSError: git is not installed.
+        SubprocessError: git does not know the commit.
+    """
+    found = _git("diff", since, "--", *_OF_RUNS)
+    return hashlib.sha256(found.encode()).hexdigest()[:16] if found else ""
+
+
+_ROOT = Path(harness.__file__).parent.parent
+_OF_RUNS = (
+    "harness",
+    "plugins",
+    *(f":(exclude)harness/{room}" for room in ("compare", "study", "cli", "parity")),
+    *(f":(exclude)plugins/{one}" for one in ("report", "power", "watch")),
+)
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", "-C", str(_ROOT), *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, errors="replace", timeout=30, check=True
+    ).stdout.strip()
+
+
+_OF_A_POLICY = {".safetensors", ".bin", ".json", ".jinja", ".py"}
+"""Suffixes of weights, configuration, and code that `policy.trust_remote_code` runs."""
+_OLDER_TOKENIZERS = {".txt", ".model", ".tiktoken"}
+"""Suffixes that are read only without a `tokenizer.json`."""
+_ABOUT_A_POLICY = {"manifest.json", "export.json", "LICENSE.txt", "requirements.txt"}
+
+
+def model_hash(path: str) -> str:
+    """Return a hash over a local policy's files.
+
+    A policy of Hugging Face is identified by id and commit.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        return path
+    if downloaded := revision_of(folder):
+        return downloaded
+    digest = hashlib.sha256()
+    decides = _OF_A_POLICY | (set() if (folder / "tokenizer.json").is_file() else _OLDER_TOKENIZERS)
+    for file in sorted(folder.iterdir()):
+        if file.suffix in decides and file.name not in _ABOUT_A_POLICY:
+            digest.update(file.name.encode() + b"\0")
+            with file.open("rb") as stream:
+                for block in iter(lambda: stream.read(1 << 20), b""):
+                    digest.update(block)
+    return digest.hexdigest()[:16]
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor()

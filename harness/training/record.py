@@ -1,0 +1,359 @@
+"""Write `run.json`: what ran, how to run it again, and with which runs it may be compared."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from statistics import median_high
+from typing import Literal, cast
+
+import harness
+from harness.config import Config
+from harness.config.parsing import digest
+from harness.config.sections import EvalConfig
+from harness.contracts.environments import Environment
+from harness.contracts.hookspecs import RewardSpec
+from harness.contracts.tasks import TaskSet
+from harness.gateway.client import is_endpoint_label
+from harness.plugins import (
+    agent_spec,
+    environment,
+    environment_of,
+    framework_versions,
+    program,
+    program_of,
+    registry,
+    reward_identity,
+    reward_of,
+    reward_spec,
+    reward_version,
+    trained_by,
+)
+from harness.policies import parser_of
+from harness.policies.roles import Answerer
+from harness.records import AGENT_OUTCOMES, Task
+from harness.rollout.request import sampling_of
+from harness.runs.folder import RunFolder, now
+from harness.runs.replies import replies_of
+from harness.runs.rows import Episode
+from harness.runs.schema import (
+    SCHEMA_VERSION,
+    Identity,
+    Launch,
+    Result,
+    RunRecord,
+    Sampling,
+    Scores,
+)
+from harness.runs.tables import step_rows
+from harness.runs.training_signal import least_to_train, mixed_groups, share_mixed, why_flat
+from harness.training.provenance import (
+    available_cores,
+    commit,
+    hardware,
+    library_versions,
+    model_hash,
+)
+from harness.training.task_order import order_hash
+from harness.util.formatting import agent_label, is_graded, most_often
+
+log = logging.getLogger(__name__)
+
+STUDY_VARIABLE = "HARNESS_STUDY"
+"""Environment variable in which a study tells a run what it is: JSON with name, job and
+runs_at_once.
+"""
+
+
+def run_record(
+    config: Config,
+    folder: RunFolder,
+    task_set: TaskSet,
+    train: Sequence[Task],
+    val: Sequence[Task],
+    model_path: str,
+    device: str,
+    *,
+    answers: Mapping[str, Answerer] | None = None,
+    resumed: bool = False,
+    kind: Literal["train", "eval"] = "train",
+) -> RunRecord:
+    """The record of a run that starts now; a resumed one keeps its history under `launches`."""
+    from harness.parity.certificate import certificate_for, fingerprint
+
+    spec, current = agent_spec(config.agent), fingerprint(config.agent)
+    launches = folder.read()["launches"] if resumed else []
+    study = json.loads(os.environ.get(STUDY_VARIABLE) or "null")
+    code = commit()
+    launch: Launch = {"started": now(), "commit": code, "cores": available_cores()}
+    if study:
+        launch["runs_at_once"] = study["runs_at_once"]
+    owner = registry().owner("agent", config.agent)
+    plugin = next((state for state in registry().states if state.name == owner), None)
+    record: RunRecord = {
+        "schema_version": SCHEMA_VERSION,
+        "id": folder.id,
+        "kind": kind,
+        "status": "running",
+        "agent": agent_label(config.agent),
+        "agent_match": trained_by(config.agent, config.agent_match),
+        "seed": config.seed,
+        "launches": [*launches, launch],
+        "study": study,
+        "harness_version": harness.__version__,
+        "commit": code,
+        "versions": library_versions(),
+        "frameworks": framework_versions(spec),
+        "hardware": hardware(device),
+        "device": device,
+        "tasks": {"train": len({task.id for task in train}), "val": len(val)},
+        "graded": graded(reward_of(config)),
+        "identity": identity(config, task_set, train, val, model_path, device, kind, answers),
+        "parity": certificate_for(config.agent, current),
+        "agent_fingerprint": digest(current),
+        "agent_source": current.get("agent_source", ""),
+        "agent_distribution": {"name": plugin.distribution, "version": plugin.version}
+        if plugin
+        else None,
+        "config": config.dump(),
+        "result": None,
+    }
+    if model_path and (parser := parser_of(config, model_path, device)):
+        record["tool_parser"] = parser
+    if spec.strict:
+        record["shadow"] = folder.read().get("shadow") if resumed else None
+    if answers:
+        record["roles"] = {role: one.name for role, one in answers.items()}
+    return record
+
+
+def identity(
+    config: Config,
+    task_set: TaskSet,
+    train: Sequence[Task],
+    val: Sequence[Task],
+    model_path: str,
+    device: str,
+    kind: Literal["train", "eval"] = "train",
+    answers: Mapping[str, Answerer] | None = None,
+) -> Identity:
+    """Return what runs must share that differ in plugin, trained roles or seed only."""
+    data = config.dump()
+    measured = config.eval if kind == "eval" else EvalConfig()
+    found: Identity = {
+        "program": program_of(config.agent),
+        "prompts": program(program_of(config.agent)).prompts_hash,
+        "task_set": dict(task_set.describe()),
+        "train_tasks": order_hash(sorted(train, key=lambda task: task.id)),
+        "val_tasks": order_hash(val),
+        "data_order": order_hash(train),
+        "reward": reward_version(reward_spec(config.reward.name)),
+        "reward_options": reward_identity(
+            reward_spec(config.reward.name), data["reward"]["options"], "reward.options"
+        ),
+        "reward_shuffled": config.reward.shuffle,
+        "model": model_hash(model_path),
+        "sampling_train": cast(Sampling, sampling_of(config, "train")),
+        "sampling_val": cast(Sampling, sampling_of(config, "val", measured.temperature)),
+        "max_prompt_tokens": config.sampling.max_prompt_tokens,
+        "max_turns": config.max_turns,
+        "sandbox": data["sandbox"],
+        "group_size": config.rollout.group_size,
+        "rollout_timeout_s": config.rollout.timeout_s,
+        "rollout_retries": config.rollout.retries,
+        "train": {key: value for key, value in data["train"].items() if key not in _NOT_IDENTITY}
+        | ({"packed": True} if config.packs(device) else {})
+        | ({"shared_prompts": True} if config.shares_prompts(device) else {})
+        | (
+            {"merged": True} if config.merges(program(program_of(config.agent)).calls_tools) else {}
+        ),
+        "steps": len(train) // config.train.batch_size,
+        "deterministic": config.deterministic,
+        "verl": {name: value for name, value in data["verl"].items() if name not in _MEMORY_ONLY},
+    }
+    reward = reward_of(config)
+    if (reward.low, reward.high) != (0, 1):
+        found["reward_range"] = [reward.low, reward.high]
+    if not is_endpoint_label(model_path) and config.batch_invariant(device):
+        found["batch_invariant"] = True
+    if config.reward.inverted:
+        found["reward_inverted"] = config.reward.inverted
+    if measured.samples > 1:
+        found["samples"] = measured.samples
+    if answers:
+        found["role_models"] = role_models(answers)
+    if program(program_of(config.agent)).calls_tools:
+        found["tools"] = tools_hash(
+            environment(environment_of(config.task.name)), [*train, *val], data["sandbox"]
+        )
+    return found
+
+
+def role_models(answers: Mapping[str, Answerer]) -> dict[str, str]:
+    """Return the source of each role's answers: a policy's hash or commit, or an endpoint."""
+    return {
+        role: model_hash(one.folder) if one.folder else one.name for role, one in answers.items()
+    }
+
+
+def tools_hash(
+    environment: Environment, tasks: Sequence[Task], limits: Mapping[str, object]
+) -> str:
+    """Return a hash of the tools as offered to a model, byte for byte.
+
+    Over all tasks if they differ.
+    """
+    payloads = (
+        environment.payload(task, limits) for task in {task.id: task for task in tasks}.values()
+    )
+    offered = map(environment.tools_for, payloads)
+    return digest(
+        {"tools": sorted({json.dumps([tool.definition for tool in tools]) for tools in offered})}
+    )
+
+
+def graded(reward: RewardSpec) -> bool:
+    """Whether a reward says of itself that its means are no accuracy.
+
+    Values that it gives may say so, too.
+    """
+    return reward.graded or (reward.low, reward.high) != (0, 1)
+
+
+_MEMORY_ONLY = (
+    "actor_rollout_ref.model.enable_gradient_checkpointing",
+    "actor_rollout_ref.actor.checkpoint.async_save",
+)
+"""Options of a trainer that cost time or memory and decide nothing that is learned."""
+_NOT_IDENTITY = {
+    "loggers",
+    "keep_checkpoints",
+    "save_every",
+    "micro_batch_size",
+    "micro_batch_tokens",
+    "packed",
+    "recompute",
+    "share_prompts",
+    "merge_calls",
+}
+"""Training options that cannot change what is learned. Packed and merged rows round otherwise: they
+stand there where it is so."""
+
+
+def changed_data(task_set: TaskSet) -> list[str]:
+    """Return changed files of the task set of an ending run, and report them once."""
+    check = getattr(task_set, "check", list)  # foreign task sets may be older than the method
+    changed: list[str] = check()
+    if changed:
+        log.error(
+            "the task set changed during the run, "
+            "so its scores mean nothing and it is not compared: %s",
+            ", ".join(changed),
+        )
+    return changed
+
+
+def closed(
+    record: RunRecord,
+    status: str,
+    reason: str,
+    wall_s: float,
+    scores: Scores,
+    data_changed: Sequence[str] = (),
+) -> RunRecord:
+    """Return the record at a run's end: its last launch closed, and the `result` of all launches.
+
+    Args:
+        scores: What the rows of all launches come to.
+        data_changed: What `changed_data` found; the result names what earlier launches found, too.
+    """
+    *earlier, last = record["launches"]
+    launch: Launch = {
+        **last,
+        "ended": now(),
+        "status": status,
+        "reason": reason,
+        "wall_s": round(wall_s, 2),
+        "data_changed": list(data_changed),
+    }
+    launches = [*earlier, launch]
+    result: Result = {
+        **scores,
+        "data_changed": sorted({name for one in launches for name in one.get("data_changed", ())}),
+        "wall_s": round(wall_s + sum(one.get("wall_s", 0.0) for one in earlier), 2),
+    }
+    end: RunRecord = {**record, "status": status, "launches": launches, "result": result}
+    if reason:
+        end["reason"] = reason
+    return end
+
+
+def training_result(folder: RunFolder, record: RunRecord, checkpointed: int = 0) -> Scores:
+    """What came of a training, from the rows on disk.
+
+    Args:
+        checkpointed: The step of the newest checkpoint: the last step's row is lost where a run was
+            cut off between its checkpoint and its log.
+    """
+    episodes = list(folder.rows("episodes"))
+    rows = step_rows(list(folder.rows("steps")), episodes)
+    whole = record["tasks"]["val"]  # a validation that was cut off is no measurement
+    curve = {
+        row["step"]: row["val/reward"]
+        for row in rows
+        if "val/reward" in row and row["val/rollouts"] >= whole
+    }
+    last = [
+        row for row in episodes if row["phase"] == "val" and row["step"] == max(curve, default=None)
+    ]
+    failed, why = agent_failures(last)
+    step_s = {row["step"]: row["step_s"] for row in rows if "step_s" in row}
+    gaps = [
+        row["rollout_probs_diff"]
+        for row in rows
+        if row["step"] in step_s and "rollout_probs_diff" in row
+    ]
+    signal, flat = _signal(record, episodes)
+    replies = replies_of(last)
+    return {
+        "graded": record["graded"] or is_graded(row["reward"] for row in episodes),
+        "reward_flags": dict(Counter(flag for row in last for flag in row["reward_flags"])),
+        "agent_failed": failed,
+        "agent_failure": why,
+        "val_accuracy_initial": curve.get(0),
+        "val_accuracy_final": curve[max(curve)] if curve and max(curve) > 0 else None,
+        "val_curve": {str(step): value for step, value in sorted(curve.items())},
+        "steps": int(max(*step_s, checkpointed, 0)),
+        "signal": signal,
+        "no_signal": flat,
+        "step_s_median": round(median_high(step_s.values()), 3) if step_s else None,
+        "rollout_probs_diff_max": max(gaps, default=None),
+        **({"replies": replies} if replies else {}),
+    }
+
+
+def _signal(record: RunRecord, episodes: Sequence[Episode]) -> tuple[float | None, str]:
+    """The share of groups that teach, and why there is none.
+
+    Not known where calls are paid differently.
+    """
+    identity = record["identity"]
+    if identity["train"].get("credit", "shared") != "shared":
+        return None, ""
+    rows = [row for row in episodes if row["phase"] == "train"]
+    least = least_to_train(identity["train"])
+    counted = mixed_groups(
+        ((row["step"], row["task_id"], row.get("used_reward")) for row in rows), least
+    )
+    share, (low, high) = share_mixed(counted.values()), identity.get("reward_range", [0.0, 1.0])
+    paid = [(row.get("used_reward"), row["reward_reason"]) for row in rows]
+    return share, why_flat(paid, (low, high), least) if share == 0 else ""
+
+
+def agent_failures(rows: Sequence[Episode]) -> tuple[int, str]:
+    """How many rollouts the agent itself ended, and why most often."""
+    reasons = Counter(row["reward_reason"] for row in rows if row["outcome"] in AGENT_OUTCOMES)
+    return reasons.total(), most_often(reasons) if reasons else ""
