@@ -98,7 +98,7 @@ $(UV_BIN):
 	$(PYTHON) -m venv .uv
 	.uv/bin/python -m pip install --quiet "uv>=0.9"
 
-$(INSTALLED): pyproject.toml uv.lock $(wildcard plugins/*/pyproject.toml) | $(UV_BIN)
+$(INSTALLED): pyproject.toml uv.lock $(wildcard plugins/*/pyproject.toml contrib/*/pyproject.toml) | $(UV_BIN)
 	$(CREATED)
 	@echo "installing into $(VENV): 7 GB or so, some minutes the first time"
 	$(UV) sync --quiet --frozen --inexact --extra $(EXTRAS) --extra plugins

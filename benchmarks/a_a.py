@@ -52,7 +52,7 @@ class Trainings:
         from harness.config import load_config
         from harness.plugins import make_task_set
         from harness.policies import resolve
-        from harness_weights.decoder import Decoder
+        from harness_policy_server.decoder import Decoder
 
         torch.set_num_threads(1)
         folder = resolve(POLICY)
@@ -124,7 +124,7 @@ class Trainings:
         self, prompts: Sequence[list[int]], temperature: float, draw: int
     ) -> list[list[int]]:
         """Return the token ids of one reply to each prompt; `draw` seeds the sampling."""
-        from harness_weights.decoder import Generation
+        from harness_policy_server.decoder import Generation
 
         self.decoder.load_weights(dict(self.model.named_parameters()))
         ended: queue.SimpleQueue[Generation] = queue.SimpleQueue()

@@ -24,7 +24,7 @@ from harness.compare.power import Variances
 from harness.compare.runs import Run
 from harness.compare.scores import paired_differences, scores
 from harness.compare.selection import select
-from harness_power.planning import variances
+from harness_power_analysis.planning import variances
 
 CERTAIN = 0.999
 

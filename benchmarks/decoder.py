@@ -43,7 +43,7 @@ def measure(workload: dict[str, int], policy: str) -> float:
     from transformers import AutoModelForCausalLM
 
     from harness.policies import resolve
-    from harness_weights.decoder import Decoder, Generation
+    from harness_policy_server.decoder import Decoder, Generation
 
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     model = AutoModelForCausalLM.from_pretrained(resolve(policy), dtype=torch.float32).eval()

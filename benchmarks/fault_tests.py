@@ -34,7 +34,7 @@ class FaultTest:
     tests: tuple[str, ...]
 
 
-_MCP = "plugins/mcp_tools/tests/test_mcp_schemas.py"
+_MCP = "contrib/mcp_tools/tests/test_mcp_schemas.py"
 _REQUESTS = "tests/policies/test_requests.py"
 _PUBLISHED = "tests/policies/test_published.py"
 FAULT_TESTS = {

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from harness.compare import keys, references, states
 from harness.runs import record_types, rows, schema
-from harness_power.planning import Plan
+from harness_power_analysis.planning import Plan
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 RECORDS = f"""\

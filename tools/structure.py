@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 CORE = ROOT / "harness"
-PLUGINS = ROOT / "plugins"
+PLUGINS = (ROOT / "plugins", ROOT / "contrib")
 LONG_MODULE = 400
 LONG_FUNCTION = 80
 MANY_PARAMETERS = 8
@@ -29,7 +29,7 @@ COMMANDS = (
     "harness_sql/cli",
     "harness_teams/cli",
     "harness_report/command",
-    "harness_power/command",
+    "harness_power_analysis/command",
     "harness_study/command",
 )
 """Modules with functions that have a command's options as parameters."""
@@ -213,9 +213,15 @@ def measures() -> dict[str, int]:
     }
 
 
+def plugin_files() -> Iterable[Path]:
+    """Yield the source files of all plugins."""
+    for folder in PLUGINS:
+        yield from files(folder)
+
+
 def long_modules() -> list[str]:
     """Return modules of core and plugins with too many lines, comments included."""
-    ours = (*files(CORE), *files(PLUGINS))
+    ours = (*files(CORE), *plugin_files())
     sizes = {file: len(file.read_text(encoding="utf-8").splitlines()) for file in ours}
     return [
         f"{file.relative_to(ROOT)} {lines}" for file, lines in sizes.items() if lines > LONG_MODULE
@@ -225,7 +231,7 @@ def long_modules() -> list[str]:
 def long_functions() -> list[str]:
     """Return functions of core and plugins with too many lines or parameters."""
     found = []
-    for file in (*files(CORE), *files(PLUGINS)):
+    for file in (*files(CORE), *plugin_files()):
         of_command = any(place in file.as_posix() for place in COMMANDS)
         for place, lines, parameters in functions(file):
             if lines > LONG_FUNCTION or (parameters > MANY_PARAMETERS and not of_command):
@@ -324,7 +330,7 @@ def readability(sources: Iterable[str]) -> dict[str, float]:
 def packages() -> dict[str, list[Path]]:
     """Return the files of each room of the core and of each plugin, by its path."""
     groups: dict[str, list[Path]] = defaultdict(list)
-    for file in (*files(CORE), *files(PLUGINS)):
+    for file in (*files(CORE), *plugin_files()):
         parts = file.relative_to(ROOT).parts
         groups["/".join(parts[:2])].append(file)
     return dict(groups)

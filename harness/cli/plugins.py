@@ -35,7 +35,7 @@ BESIDE = {
     "harness.prepared": "prepared data of {}",
     "harness.servers": "server of policies on {}",
     "harness.policies": "policies of {}",
-    "harness.dialects": "dialect {}",
+    "harness.protocols": "protocol {}",
     "harness.trackers": "tracker {}",
     "harness.launchers": "launcher {}",
 }

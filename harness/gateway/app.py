@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from harness.gateway.attempts import AttemptLog, Attempts
 from harness.gateway.failures import Refusal
 from harness.gateway.forcing import RESERVED
-from harness.gateway.protocols import Spoken, dialects
+from harness.gateway.protocols import Spoken, protocols
 from harness.gateway.relay import Relay
 from harness.gateway.request import Request
 from harness.gateway.settings import GatewaySettings
@@ -68,8 +68,8 @@ class GatewayApp:
             case ["POST", "r", rollout_id, attempt_id, who, "v1", "chat", "completions"]:
                 log, by = self._caller(scope, rollout_id, attempt_id, who)
                 await self._relay.serve(log, by, self._request(scope, receive), send)
-            case ["POST", "r", rollout_id, attempt_id, who, "v1", path] if spoken := dialects().get(
-                path
+            case ["POST", "r", rollout_id, attempt_id, who, "v1", path] if (
+                spoken := protocols().get(path)
             ):
                 log, by = self._caller(scope, rollout_id, attempt_id, who)
                 request = self._request(scope, receive, Spoken(spoken, log.written))

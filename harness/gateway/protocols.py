@@ -11,8 +11,8 @@ import orjson
 
 from harness.gateway.failures import Refusal
 
-GROUP = "harness.dialects"
-"""Entry points of dialects, named by their path below `/v1/`."""
+GROUP = "harness.protocols"
+"""Entry points of protocols, named by their path below `/v1/`."""
 Json = dict[str, Any]
 Given = Mapping[str, Any]
 """JSON objects: made here, and read only."""
@@ -49,7 +49,7 @@ class Written:
         return self._texts.get((call_id, plain), plain.decode())
 
 
-class Dialect(Protocol):
+class ApiProtocol(Protocol):
     """Convert between a protocol and chat completions. Created once per process, without arguments.
 
     Forcing, seeds, token ids and records are those of chat completions. The policy's answer is
@@ -78,8 +78,8 @@ class Dialect(Protocol):
 
 
 @cache
-def dialects() -> Mapping[str, Dialect]:
-    """Return all dialects by their path below `/v1/`.
+def protocols() -> Mapping[str, ApiProtocol]:
+    """Return all protocols by their path below `/v1/`.
 
     Looked up once, so that an unknown path costs nothing and is not cached.
     """
@@ -87,10 +87,10 @@ def dialects() -> Mapping[str, Dialect]:
 
 
 class Spoken:
-    """One call in a dialect."""
+    """One call in a protocol."""
 
-    def __init__(self, dialect: Dialect, written: Written) -> None:
-        self._dialect = dialect
+    def __init__(self, protocol: ApiProtocol, written: Written) -> None:
+        self._protocol = protocol
         self._written = written
         self._body: Given = {}
 
@@ -102,7 +102,7 @@ class Spoken:
         """
         self._body = body
         try:
-            return self._dialect.asked(body, self._written)
+            return self._protocol.asked(body, self._written)
         except ValueError as error:
             raise Refusal("bad_request", str(error)) from error
         except KeyError as error:
@@ -115,10 +115,10 @@ class Spoken:
     def answered(self, completion: Given) -> tuple[bytes, bool]:
         """The body of the answer, and whether it is a stream of events."""
         self._written.note(completion["choices"][0]["message"].get("tool_calls") or ())
-        reply = self._dialect.reply(self._body, completion)
+        reply = self._protocol.reply(self._body, completion)
         if not self._body.get("stream"):
             return orjson.dumps(reply), False
-        events = self._dialect.events(reply)
+        events = self._protocol.events(reply)
         return b"".join(
             b"event: %s\ndata: %s\n\n" % (name.encode(), orjson.dumps(data))
             for name, data in events
@@ -130,4 +130,4 @@ class Spoken:
             error = orjson.loads(body)
         except orjson.JSONDecodeError:
             error = {"error": {"message": body.decode(errors="replace")}}
-        return orjson.dumps(self._dialect.refused(error))
+        return orjson.dumps(self._protocol.refused(error))

@@ -19,7 +19,7 @@ class Request:
 
     Args:
         max_bytes: Largest body.
-        spoken: The dialect of a call that is no chat completion.
+        spoken: The protocol of a call that is no chat completion.
     """
 
     def __init__(

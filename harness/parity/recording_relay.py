@@ -16,7 +16,7 @@ from yarl import URL
 
 from harness.gateway.client import GatewayControl
 from harness.gateway.failures import Refusal
-from harness.gateway.protocols import Spoken, Written, dialects
+from harness.gateway.protocols import Spoken, Written, protocols
 from harness.gateway.server import GatewayServer
 from harness.util.branches import parted
 
@@ -51,7 +51,7 @@ class Tap:
 
     Args:
         gateway: A started gateway.
-        written: Tool calls of the scripted model, for agents that use a dialect.
+        written: Tool calls of the scripted model, for agents that use a protocol.
     """
 
     def __init__(self, gateway: GatewayServer, written: Written | None = None) -> None:
@@ -101,7 +101,7 @@ class Tap:
         parts = [unquote(part) for part in urlsplit(request.raw_path).path.split("/")]
         call = SentCall(request.raw_path, ("", ""), "", _parse(raw), raw)
         if len(parts) in (7, 8) and parts[1] == "r" and parts[5] == "v1":
-            spoken = dialects().get("/".join(parts[6:]))
+            spoken = protocols().get("/".join(parts[6:]))
             if spoken or parts[6:] == ["chat", "completions"]:
                 call.attempt, call.role = (parts[2], parts[3]), parts[4]
             if spoken and call.body is not None:  # compared by meaning, as the gateway does

@@ -248,5 +248,5 @@ def _adapted(found: object, spec: AgentSpec) -> Callable[[], Any]:
         f"agent {agent_label(spec.name)!r} has no `async def solve(self, problem, toolbox)`, "
         "and no installed plugin "
         f"runs a {type(found).__name__} without one. Write it, or install the plugin "
-        "(harness-lit-agents for a LitAgent)"
+        "(harness-agent-lightning for a LitAgent)"
     )

@@ -30,5 +30,5 @@ def elsewhere() -> type[StoreElsewhere]:
             ) from error
         return found
     raise EnvironmentProblem(
-        f"rollout.store needs the plugin harness-apart. Install it: {how_to_install('plugins')}"
+        f"rollout.store needs the plugin harness-distributed. Install it: {how_to_install('plugins')}"
     )

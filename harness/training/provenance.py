@@ -99,8 +99,14 @@ _ROOT = Path(harness.__file__).parent.parent
 _OF_RUNS = (
     "harness",
     "plugins",
-    *(f":(exclude)harness/{room}" for room in ("compare", "study", "cli", "parity")),
-    *(f":(exclude)plugins/{one}" for one in ("report", "power", "watch")),
+    "contrib",
+    ":(exclude)harness/cli",
+    ":(exclude)harness/compare",
+    ":(exclude)harness/parity",
+    ":(exclude)plugins/report",
+    ":(exclude)plugins/study",
+    ":(exclude)contrib/power_analysis",
+    ":(exclude)contrib/watch",
 )
 
 

@@ -125,7 +125,7 @@ def _attention(module: Any, *states: Any, **more: Any) -> Any:
     """Packed rows in the precision of autocast, which knows no kernel of theirs."""
     import torch
 
-    from harness_weights.attention import packed
+    from harness_policy_server.attention import packed
 
     kind = states[0].device.type
     if torch.is_autocast_enabled(kind):

@@ -39,12 +39,12 @@ from harness.errors import ConfigError
 from harness.mock_model.completion import Reply
 from harness.records import Task, arguments_text
 from harness.rollout.request import RolloutRequest
+from harness_policy_server.hermes import for_template, read_calls
 from harness_sql.rewards.gold import has_query, in_words
 from harness_sql.self_correcting.prompts import APPROVED, PROMPTS, REJECTED
 from harness_sql.sqlite.environment import database_of, tool_of
 from harness_sql.sqlite.evaluator import evaluate
 from harness_sql.tool_loop.scenarios import calling
-from harness_weights.hermes import for_template, read_calls
 from recipes.finetune.course import Course, Small
 from recipes.finetune.play import Job, Transcript, collect, dealt, gone_on
 from recipes.finetune.policy import Policy, share, spread

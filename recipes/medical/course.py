@@ -25,9 +25,9 @@ from harness.errors import ConfigError
 from harness.records import Attempt, Task
 from harness.rollout.request import RolloutRequest
 from harness.rollout.tools import HostToolbox
+from harness_policy_server.hermes import read_calls
 from harness_sql.tasks.medical import MedicalTasks
 from harness_sql.tool_loop.prompts import PROMPTS
-from harness_weights.hermes import read_calls
 from recipes.finetune.course import PRETRAINING, Course, Small
 from recipes.finetune.play import Job, collect
 from recipes.finetune.policy import Policy, share, spread

@@ -14,7 +14,7 @@ from functools import cache
 from random import Random
 from typing import Any
 
-from harness_weights.hermes import CLOSE, OPEN, for_template
+from harness_policy_server.hermes import CLOSE, OPEN, for_template
 from recipes.finetune.play import Transcript, dealt
 from recipes.medical.generate import bundled
 from recipes.medical.world import DISEASES, DRUGS, MAKERS, SYLLABLES

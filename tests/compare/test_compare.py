@@ -870,7 +870,7 @@ def test_show_and_power_learn_from_runs(
     three_arms: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from harness.cli.runs import show
-    from harness_power.command import power
+    from harness_power_analysis.command import power
 
     chosen = select([three_arms]).runs[0]
     show(chosen.folder.path, json_=True)
@@ -894,7 +894,7 @@ def test_power_recovers_known_variances_from_databases_of_unequal_size() -> None
     import polars as pl
 
     from harness.compare.power import Variances
-    from harness_power.planning import _components, needed
+    from harness_power_analysis.planning import _components, needed
 
     generator = np.random.default_rng(0)
     sizes = generator.integers(1, 30, 120)
@@ -961,7 +961,7 @@ def test_power_planned_from_skewed_graded_pilots_is_that_of_the_test() -> None:
 
     from harness.compare.estimates import crossed_mean
     from harness.compare.power import Variances
-    from harness_power.planning import _components
+    from harness_power_analysis.planning import _components
 
     sizes = [1] * 8 + [4] * 8 + [10] * 10 + [24] * 6
     cluster, generator, repeats = (
@@ -1063,7 +1063,7 @@ def test_a_graded_reward_is_no_accuracy_whatever_its_values(write_run: Write) ->
 
 @pytest.mark.slow
 def test_power_takes_graded_pilots(write_run: Write, capsys: pytest.CaptureFixture[str]) -> None:
-    from harness_power.command import power
+    from harness_power_analysis.command import power
 
     arms = [(name, seed) for name in ("reference_sql", "langgraph_sql") for seed in range(3)]
     shown = []
@@ -1086,7 +1086,7 @@ def test_power_takes_graded_pilots(write_run: Write, capsys: pytest.CaptureFixtu
 
 @pytest.mark.slow
 def test_power_warns_at_a_ceiling(write_run: Write, capsys: pytest.CaptureFixture[str]) -> None:
-    from harness_power.command import power
+    from harness_power_analysis.command import power
 
     names = ("reference_sql", "langgraph_sql")
     same = [write_run(name, seed, accuracy=(0.3, 1.0)).path for name in names for seed in (0, 1)]
@@ -1128,7 +1128,7 @@ def test_seeds_of_one_arm_tell_the_variance_of_a_difference(seeds: int, database
     """Two arms that train alike differ by twice the variance of a seed, however many seeds were looked at."""
     import numpy as np
 
-    from harness_power.planning import variances
+    from harness_power_analysis.planning import variances
 
     generator = np.random.default_rng(seeds)
     by_seed, by_score, questions = 0.1, 0.1, 24 // databases
@@ -1151,7 +1151,7 @@ def test_noise_of_questions_is_not_counted_twice_with_one_database() -> None:
     import numpy as np
 
     from harness.compare.estimates import detectable_effect
-    from harness_power.planning import variances
+    from harness_power_analysis.planning import variances
 
     generator = np.random.default_rng(2)
     by_seed, by_score, shape = 0.05, 0.5, (1, 50)

@@ -29,7 +29,7 @@ from harness.compare.references import reference_rows
 from harness.compare.runs import read_run
 from harness.compare.selection import select
 from harness.compare.states import read_state
-from harness_power import planning
+from harness_power_analysis import planning
 from harness_report.episodes import sample
 from harness_report.page import write_report
 

@@ -313,7 +313,7 @@ def test_a_stated_baseline_is_never_replaced(three_arms: Path, tmp_path: Path) -
 def test_a_baseline_that_several_arms_fit_is_refused_and_power_refuses_as_well(
     write_run: Write,
 ) -> None:
-    from harness_power.command import power
+    from harness_power_analysis.command import power
 
     runs = [
         write_run(agent_match=match, seed=seed, steps=2)
@@ -364,7 +364,7 @@ def test_power_with_one_cluster_plans_with_no_other_and_keeps_its_promise(
 ) -> None:
     from harness.compare.estimates import crossed_mean
     from harness.compare.power import Variances
-    from harness_power.command import power
+    from harness_power_analysis.command import power
 
     runs = [
         in_clusters(

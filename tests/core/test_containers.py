@@ -96,6 +96,7 @@ def test_the_step_that_installs_can_be_carried_out_in_a_clean_folder(
         REPO / "pyproject.toml",
         REPO / "uv.lock",
         *(REPO / "plugins").glob("*/pyproject.toml"),
+        *(REPO / "contrib").glob("*/pyproject.toml"),
     ]
     for source in sources:
         target = tmp_path / "project" / source.relative_to(REPO)
@@ -119,7 +120,7 @@ def test_the_step_that_installs_can_be_carried_out_in_a_clean_folder(
     members = {
         tomllib.loads(one.read_text())["project"]["name"]
         for one in sources
-        if one.parent.parent.name == "plugins"
+        if one.parent.parent.name in ("plugins", "contrib")
     }
     assert members - planned == set(), done.stderr[-2000:]
     assert ("vllm" in planned) == (file.suffix == ".cuda") and not planned & {

@@ -34,14 +34,16 @@ def test_the_distribution_has_one_name() -> None:
         tomllib.loads((REPO / "pyproject.toml").read_text(encoding="utf-8"))["project"]["name"]
         == harness.DISTRIBUTION
     )
-    for file in (*REPO.glob("plugins/*/pyproject.toml"), *REPO.glob("examples/*/pyproject.toml")):
+    folders = ("plugins", "contrib", "examples")
+    for file in (file for name in folders for file in REPO.glob(f"{name}/*/pyproject.toml")):
         needs = tomllib.loads(file.read_text(encoding="utf-8"))["project"]["dependencies"]
         assert any(re.fullmatch(rf"{harness.DISTRIBUTION}(\[\w+\])?", one) for one in needs), file
 
 
 def test_plugins_carry_the_licence_itself() -> None:
     # A link that leaves the source distribution is refused where a wheel is built from it.
-    for folder in (file.parent for file in REPO.glob("plugins/*/pyproject.toml")):
+    files = (*REPO.glob("plugins/*/pyproject.toml"), *REPO.glob("contrib/*/pyproject.toml"))
+    for folder in (file.parent for file in files):
         own = folder / "LICENSE"
         assert not own.is_symlink() and own.read_bytes() == (REPO / "LICENSE").read_bytes(), folder
 

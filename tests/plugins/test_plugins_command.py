@@ -65,8 +65,8 @@ def test_broken_missing_and_outdated_plugins_are_listed_beside_working_ones(site
     assert rows["absent"]["state"] == "needs no-such-framework: pip install no-such-framework"
     assert "harness API 0" in rows["old"]["state"]
     assert not any(rows[name]["usable"] for name in ("broken", "absent", "old"))
-    assert "commands" in rows["sql"]["offers"] and {"dialect messages", "dialect responses"} <= {
-        *rows["dialects"]["offers"]
+    assert "commands" in rows["sql"]["offers"] and {"protocol messages", "protocol responses"} <= {
+        *rows["protocols"]["offers"]
     }
     assert (
         "server of policies on cpu" in rows["weights"]["offers"]
@@ -124,7 +124,7 @@ def test_an_environment_has_the_plugins_that_its_own_needs() -> None:
     assert sources("harness-verl") == [
         "agent-rl-harness",
         "harness-trackers",
-        "harness-weights",
+        "harness-policy-server",
         "harness-verl",
     ]
     programs = ["harness-sql", "harness-dialogues", "harness-teams"]

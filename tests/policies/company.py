@@ -13,7 +13,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from harness_weights.decoder import Decoder, Generation
+from harness_policy_server.decoder import Decoder, Generation
 
 LENGTHS = (1, 2, 15, 63, 64, 65, 130, 257, 384, 500, 777, 1000)
 """Tokens of prompts, by number."""
@@ -105,8 +105,8 @@ def first_other_gradient(
     from transformers import AttentionInterface
     from transformers.masking_utils import AttentionMaskInterface
 
+    from harness_policy_server.attention import attention_by_row
     from harness_verl.row_by_row import take_rows_apart
-    from harness_weights.attention import attention_by_row
 
     def attention(
         module: Any, *states: Any, scaling: Any = None, sliding_window: Any = None, **_: Any
@@ -154,7 +154,7 @@ def main() -> None:
     import torch
     from transformers import Qwen2Config
 
-    from harness_weights import passes
+    from harness_policy_server import passes
 
     for threads, passes.SMALL in ((1, 0), (2, 0), (2, 10**9)):
         torch.set_num_threads(threads)

@@ -17,8 +17,8 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from harness.util.http_server import Limits
-from harness_weights.decoder import Generation
-from harness_weights.server import PolicyServer
+from harness_policy_server.decoder import Generation
+from harness_policy_server.server import PolicyServer
 
 POST = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
 

@@ -19,8 +19,8 @@ from company import SHAPE, decoder_of, first_difference, first_other_gradient, t
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from transformers import LlamaConfig, Qwen2Config  # noqa: E402
 
-from harness_weights.decoder import Decoder  # noqa: E402
-from harness_weights.passes import Passes  # noqa: E402
+from harness_policy_server.decoder import Decoder  # noqa: E402
+from harness_policy_server.passes import Passes  # noqa: E402
 
 KERNELS = {
     "SSE4.2": {

@@ -22,7 +22,7 @@ from transformers import (  # noqa: E402
 )
 
 from harness.policies import resolve  # noqa: E402
-from harness_weights.decoder import Decoder, Generation  # noqa: E402
+from harness_policy_server.decoder import Decoder, Generation  # noqa: E402
 
 CONFIGS = [
     Qwen2Config(**SHAPE),
@@ -159,7 +159,7 @@ def test_the_prompts_that_are_kept_are_the_last_ones(
 ) -> None:
     decoder.load_weights({})
     last = [prompt_of(number) for number in (1, 4, 5)]
-    monkeypatch.setattr("harness_weights.decoder.KEPT", sum(map(len, last)))
+    monkeypatch.setattr("harness_policy_server.decoder.KEPT", sum(map(len, last)))
     for number in (1, 2, 3, 1, 4, 5):
         answers(decoder, [number])
     assert [list(prompt) for prompt in decoder._read] == last

@@ -21,9 +21,9 @@ from harness.errors import ConfigError, RunFailed, UserError
 from harness.policies import fetched, resolve
 from harness.policies.export import checkpoint_dir, checkpoint_model
 from harness.runs.folder import RunFolder
+from harness_policy_server.proof import compare_answers, refuse_other_answers
 from harness_verl.models import export, trained_policy
 from harness_verl.trainer import VerlTrainer
-from harness_weights.proof import compare_answers, refuse_other_answers
 
 torch = pytest.importorskip("torch")
 peft = pytest.importorskip("peft")

@@ -24,10 +24,10 @@ from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM  # 
 from harness.config.parsing import file_hash  # noqa: E402
 from harness.errors import ConfigError, find_uv  # noqa: E402
 from harness.policies.catalogue import GgufFile, Named, known  # noqa: E402
-from harness_weights import convert, parts  # noqa: E402
-from harness_weights.convert import fetch  # noqa: E402
-from harness_weights.gguf_file import FastReader  # noqa: E402
-from harness_weights.parts import Parts  # noqa: E402
+from harness_policy_server import convert, parts  # noqa: E402
+from harness_policy_server.convert import fetch  # noqa: E402
+from harness_policy_server.gguf_file import FastReader  # noqa: E402
+from harness_policy_server.parts import Parts  # noqa: E402
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 CHATML = (

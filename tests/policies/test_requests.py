@@ -16,9 +16,9 @@ import pytest_asyncio
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from harness_weights.decoder import Generation
-from harness_weights.requests import text_size
-from harness_weights.server import INLINE_CHARS, PolicyServer
+from harness_policy_server.decoder import Generation
+from harness_policy_server.requests import text_size
+from harness_policy_server.server import INLINE_CHARS, PolicyServer
 
 USER: Any = [{"role": "user", "content": "1 + 2?"}]
 WAIT_S = 60.0

@@ -18,7 +18,7 @@ import pytest
 from harness.errors import RunFailed
 from harness.policies import resolve
 from harness.policies.servers import Engine
-from harness_weights import serve
+from harness_policy_server import serve
 
 SERVER = """
 import json

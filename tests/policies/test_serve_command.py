@@ -91,7 +91,7 @@ def test_a_server_that_does_not_answer_has_not_ended(tmp_path: Path) -> None:
         (server,) = [
             child
             for child in psutil.Process(process.pid).children()
-            if "harness_weights.server" in child.cmdline()
+            if "harness_policy_server.server" in child.cmdline()
         ]
         server.suspend()
         read_until(process.stderr, "does not answer")

@@ -21,9 +21,9 @@ from openai.types.chat import ChatCompletionMessageFunctionToolCall  # noqa: E40
 from harness.config import load_config  # noqa: E402
 from harness.policies import parser_of, resolve, tool_parser  # noqa: E402
 from harness.util.tool_calls import QWEN_CODER  # noqa: E402
-from harness_weights.decoder import Generation  # noqa: E402
-from harness_weights.hermes import read_calls  # noqa: E402
-from harness_weights.server import PolicyServer  # noqa: E402
+from harness_policy_server.decoder import Generation  # noqa: E402
+from harness_policy_server.hermes import read_calls  # noqa: E402
+from harness_policy_server.server import PolicyServer  # noqa: E402
 
 TOOLS: Any = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
 USER: Any = [{"role": "user", "content": "1 + 2?"}]

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("harness_weights")
+pytest.importorskip("harness_policy_server")
+from harness_policy_server.serve import _failure
+from harness_policy_server.vllm_log import start_failure
 from harness_verl.run import last_error
-from harness_weights.serve import _failure
-from harness_weights.vllm_log import start_failure
 
 CORE = "(EngineCore pid=22569) ERROR 06-16 20:55:14 [core.py:1224] "
 TAKEN = (

@@ -15,7 +15,7 @@ from vllm.entrypoints.openai.chat_completion.protocol import (
 from vllm.tool_parsers.abstract_tool_parser import ToolParserManager
 
 from harness.util.tool_calls import QWEN_CODER
-from harness_weights.vllm_plugin import register
+from harness_policy_server.vllm_plugin import register
 
 CALL = '{"name": "execute", "arguments": {"sql": "SELECT 1"}}'
 WANTED = [("execute", {"sql": "SELECT 1"})]

@@ -24,8 +24,8 @@ import pytest
 from harness import plugins
 from harness.errors import ConfigError
 from harness.policies import resolve
+from harness_policy_server.hermes import for_template
 from harness_sql.self_correcting.prompts import APPROVED, REJECTED
-from harness_weights.hermes import for_template
 from recipes.finetune import rows, scaffolds
 from recipes.finetune.__main__ import main, parse_arguments
 from recipes.finetune.play import read

@@ -15,7 +15,7 @@ import pytest
 
 from harness import plugins
 from harness.policies import resolve, tool_parser
-from harness_weights.hermes import for_template, read_calls
+from harness_policy_server.hermes import for_template, read_calls
 from recipes.finetune.play import Transcript, collect
 from recipes.finetune.rows import make_block, start_worker, text_of
 from recipes.medical import course, samples, teacher

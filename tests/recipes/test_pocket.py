@@ -23,7 +23,11 @@ def test_the_command_finds_the_bundled_bytes_unchanged() -> None:
 
 @pytest.mark.slow
 def test_nothing_that_is_installed_imports_a_recipe() -> None:
-    for file in (*(REPO / "harness").rglob("*.py"), *REPO.glob("plugins/*/src/**/*.py")):
+    for file in (
+        *(REPO / "harness").rglob("*.py"),
+        *REPO.glob("plugins/*/src/**/*.py"),
+        *REPO.glob("contrib/*/src/**/*.py"),
+    ):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []

@@ -37,7 +37,7 @@ async def test_a_prompt_that_leaves_no_room_for_the_response_is_refused_as_vllm_
 
     from harness.gateway.failures import UpstreamStatus
     from harness.policies import resolve
-    from harness_weights.server import PolicyServer
+    from harness_policy_server.server import PolicyServer
 
     server = PolicyServer(str(resolve("pocket-sql")), slots=4, response_length=8, max_length=64)
     address = await server.launch()

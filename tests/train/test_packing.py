@@ -118,7 +118,7 @@ def test_logits_are_made_for_replies_alone() -> None:
 
 
 def test_what_attention_does_not_know_is_refused() -> None:
-    from harness_weights.attention import packed
+    from harness_policy_server.attention import packed
 
     none, ends = torch.zeros(1, 1, 2, 2), torch.tensor([0, 2])
     with pytest.raises(NotImplementedError, match=r"no softcap.*--set train.packed=false"):

@@ -124,7 +124,7 @@ def test_the_function_is_replaced_in_every_module(key_file: Path) -> None:
 
 STORE = """
 import os, psutil, torch.distributed as distributed
-from harness_weights import loopback_store
+from harness_policy_server import loopback_store
 loopback_store.listen_on_loopback()
 os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "RANK": "0", "WORLD_SIZE": "1"}
 import socket

@@ -142,10 +142,10 @@ def test_wheels_install_into_a_fresh_environment_and_work(uv: str, tmp_path: Pat
     command = str(tmp_path / "venv" / "bin" / "harness")
     assert "train" in call(command, "--help")
     rows = {row["name"]: row for row in json.loads(call(command, "plugins", "--json"))}
-    files = REPO.glob("plugins/*/pyproject.toml")
+    files = (*REPO.glob("plugins/*/pyproject.toml"), *REPO.glob("contrib/*/pyproject.toml"))
     shipped = {
         file.parent.name for file in files if "entry-points" in file.read_text()
-    }  # `side` is a library of two
+    }  # `subprocess_environments` is a library of two
     assert rows.keys() == shipped and all(row["usable"] for row in rows.values()), rows
     where = call(
         python,

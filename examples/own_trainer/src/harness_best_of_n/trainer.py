@@ -71,7 +71,7 @@ class _Climb(RolloutWork):
     async def work(self, store: LightningStore) -> None:
         from safetensors.torch import load_file
 
-        from harness_weights.server import PolicyServer
+        from harness_policy_server.server import PolicyServer
 
         run, limits = self._run, self.config.sampling
         length = limits.max_prompt_tokens + limits.max_response_tokens

@@ -13,8 +13,8 @@ from verl.workers.rollout.base import _ROLLOUT_REGISTRY, BaseRollout
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry, TokenOutput
 
 from harness.util import start_trace
-from harness_weights.decoder import Generation
-from harness_weights.server import PolicyServer
+from harness_policy_server.decoder import Generation
+from harness_policy_server.server import PolicyServer
 
 NAME = "hf_cpu"
 _ACTOR = "harness_policy_server_{rank}"

@@ -47,7 +47,7 @@ _EVERYWHERE = (
     "harness.rollout.store",
 )
 PRELOADED = {
-    "cpu": (*_EVERYWHERE, "harness_verl.cpu_worker", "harness_weights.server"),
+    "cpu": (*_EVERYWHERE, "harness_verl.cpu_worker", "harness_policy_server.server"),
     "cuda": (
         *_EVERYWHERE,
         "verl.workers.rollout.vllm_rollout.vllm_async_server",

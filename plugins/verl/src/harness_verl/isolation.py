@@ -6,7 +6,7 @@ Ray's hook for worker processes calls `set_up_worker`:
   each run has its own Ray, in which it is job 1. Two runs at the same time would bind, and connect
   to, the same socket. `keep_apart` adds the run to the number.
 - TransferQueue and torch's key-value store listen without a key: see `patched.transfer_queue` and
-  `harness_weights.loopback_store`.
+  `harness_policy_server.loopback_store`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import os
 
 from harness.rollout.processes import RUN_MARK
 from harness.util import start_trace
+from harness_policy_server import loopback_store
 from harness_verl.patched import transfer_queue
-from harness_weights import loopback_store
 
 HOOK = f"{__name__}.set_up_worker"
 

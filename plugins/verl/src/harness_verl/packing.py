@@ -35,10 +35,10 @@ from verl.workers.engine.fsdp import transformer_impl
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 from verl.workers.utils.padding import no_padding_2_padding
 
+from harness_policy_server.attention import packed
 from harness_verl import logprobs, prefixes
 from harness_verl.names import CROSS_ENTROPY, ON_POLICY, PACKED, SHARED
 from harness_verl.saving import Writer
-from harness_weights.attention import packed
 
 for _name in (PACKED, SHARED):
     AttentionInterface.register(_name, packed)

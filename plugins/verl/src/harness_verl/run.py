@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 from harness.errors import RunFailed
 from harness.rollout.processes import starved, stop_process
 from harness.rollout.stack import RolloutWork
+from harness_policy_server.vllm_log import start_failure
 from harness_verl.driver import OURS
 from harness_verl.names import LOG, LOST_FILE, WARNS
 from harness_verl.shared import SessionFile
-from harness_weights.vllm_log import start_failure
 
 if TYPE_CHECKING:
     from agentlightning.store.base import LightningStore

@@ -1,0 +1,18 @@
+"""The side process with a domain's tools."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from harness_subprocess_environments import INHERITED, OURS
+from harness_subprocess_environments import SideProcess as AnySideProcess
+from harness_tau2.side.messages import Answer
+
+
+class SideProcess(AnySideProcess[Answer]):
+    """One process of `harness_tau2.side`."""
+
+    def __init__(self, folder: Path, domain: str) -> None:
+        command = (sys.executable, "-B", "-m", "harness_tau2.side", str(folder), domain)
+        super().__init__(command, f"the side process of {domain!r}", (*INHERITED, *OURS))

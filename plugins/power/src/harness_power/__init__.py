@@ -1,9 +1,0 @@
-"""`harness power`: the seeds and questions that detect an effect, from existing runs."""
-
-from __future__ import annotations
-
-HARNESS_API = 1
-COMMANDS: dict[str, tuple[str, str]] = {
-    "power": ("harness_power.command", "Compute the seeds and questions that detect an effect.")
-}
-"""Map commands to module and summary, as in `harness.cli`."""

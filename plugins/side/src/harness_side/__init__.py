@@ -1,6 +1,0 @@
-"""Side processes, for code with an environment of its own or from untrusted sources."""
-
-from harness_side.process import INHERITED, OURS, Pool, SideProcess
-from harness_side.session import Payload, SideEnvironment, SideSession
-
-__all__ = ["INHERITED", "OURS", "Payload", "Pool", "SideEnvironment", "SideProcess", "SideSession"]

@@ -1,9 +1,0 @@
-"""Commands that fetch, show and write weights; `harness` lists them with its own."""
-
-from __future__ import annotations
-
-COMMANDS: dict[str, tuple[str, str]] = {
-    "policy": ("harness_weights.cli.policy", "List, fetch and show policies by name."),
-    "export": ("harness_weights.cli.export", "Write a checkpoint as a Hugging Face folder."),
-}
-"""Command by name: module and summary, as in `harness.cli`."""
