@@ -59,7 +59,7 @@ def runs(incomplete: str) -> list[str]:
 def settings(incomplete: str) -> list[str]:
     """Settings: with each value where these have names, else up to where the value goes."""
     from harness.config import Config
-    from harness.config.parsing import flatten
+    from harness.util.parsing import flatten
 
     kinds = {
         "train.trainer": "trainer",

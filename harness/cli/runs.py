@@ -12,10 +12,10 @@ from harness.api.loaded import one_run
 from harness.api.summaries import by_role, facts, overview
 from harness.cli import complete
 from harness.cli.common import add_commands, emit_json, progress_console, results, table
-from harness.config.parsing import flatten
 from harness.errors import UserError, how_to_install, nearest
 from harness.runs.monitor import so_far, steps_of
 from harness.util.formatting import duration, mean
+from harness.util.parsing import flatten
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 STATUSES = ("finished", "failed", "interrupted", "running")

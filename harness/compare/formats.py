@@ -17,8 +17,8 @@ from harness.compare.keys import Comparison, EstimateData
 from harness.compare.layout import tables
 from harness.compare.references import Reference
 from harness.compare.sentences import sentences
-from harness.config.parsing import digest
 from harness.util.formatting import printable
+from harness.util.parsing import digest
 
 if TYPE_CHECKING:
     from rich.console import Console

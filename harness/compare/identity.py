@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, get_args
 from harness.compare.keys import Exempt
 from harness.compare.kinds import other_kinds
 from harness.compare.shadow_results import check_shadow, is_idiomatic
-from harness.config.parsing import flatten
 from harness.errors import NotComparable
 from harness.runs.record_types import keys
 from harness.runs.schema import Certificate, Group
 from harness.util.formatting import with_cores
+from harness.util.parsing import flatten
 
 if TYPE_CHECKING:
     from harness.compare.runs import Run

@@ -9,10 +9,10 @@ from typing import Any
 
 from harness.compare.runs import Run, read_run, readable
 from harness.compare.states import STUDY_FILE, Asked, Entry, read_state
-from harness.config.parsing import differing, flatten, parse_yaml
 from harness.errors import NoSuchArm, UserError, nearest
 from harness.runs.folder import RunFolder
 from harness.util.formatting import agent_label
+from harness.util.parsing import differing, flatten, parse_yaml
 
 _OF_THE_DEVICE = (
     "gpus",

@@ -12,10 +12,10 @@ from typing_extensions import TypedDict
 
 from harness.compare.keys import Kind
 from harness.config import Config
-from harness.config.parsing import digest
 from harness.errors import UserError
 from harness.runs.folder import read_json
 from harness.runs.record_types import fault
+from harness.util.parsing import digest
 
 STUDY_FILE = "study.json"
 

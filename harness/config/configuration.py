@@ -16,7 +16,6 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
 import harness
-from harness.config.parsing import flatten, merge, nested, numbers, parse_yaml
 from harness.config.sections import (
     EvalConfig,
     PolicyConfig,
@@ -31,6 +30,7 @@ from harness.config.sections import (
 )
 from harness.errors import ConfigError
 from harness.util.formatting import shown
+from harness.util.parsing import flatten, merge, nested, numbers, parse_yaml
 
 Setting = str | tuple[str, Any]
 """`key=value` with a dotted key and a YAML value, or a pair of key and value."""

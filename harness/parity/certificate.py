@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 
 import harness
 from harness.config import cache_dir
-from harness.config.parsing import digest
 from harness.contracts.hookspecs import AgentSpec
 from harness.errors import PluginError, last_line
 from harness.plugins import (
@@ -37,6 +36,7 @@ from harness.runs.folder import now, replace_text
 from harness.runs.record_types import fault
 from harness.runs.schema import Certificate, Fingerprint
 from harness.util.formatting import agent_label
+from harness.util.parsing import digest
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from harness.config import Config
-from harness.config.parsing import at, nested
 from harness.config.sections import PolicyConfig
 from harness.errors import ConfigError, EnvironmentProblem, UserError, nearest
 from harness.plugins import offers_tools
 from harness.policies.catalogue import MANIFEST, by_name, find
 from harness.policies.weights import KINDS, damage
 from harness.runs.folder import read_json
+from harness.util.parsing import at, nested
 from harness.util.tool_calls import QWEN_CODER
 
 

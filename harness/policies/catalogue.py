@@ -15,9 +15,9 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from harness.config import cache_dir
-from harness.config.parsing import parse_yaml
 from harness.errors import ConfigError, UserError, last_line, nearest
 from harness.runs.folder import read_json
+from harness.util.parsing import parse_yaml
 
 GROUP = "harness.policies"
 """Entry points of packages with their own `catalogue.yaml`; packages are found, not imported."""

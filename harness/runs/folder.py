@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args, overload
 
 from harness.errors import EnvironmentProblem, UserError
-from harness.config.parsing import parse_json
+from harness.util.parsing import parse_json
 from harness.runs.record_types import fault
 from harness.runs.rows import Call, Episode, LoggedStep
 from harness.runs.schema import SCHEMA_VERSION, RunRecord

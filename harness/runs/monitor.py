@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from harness.errors import RunFailed
-from harness.config.parsing import parse_json
+from harness.util.parsing import parse_json
 from harness.records import AGENT_OUTCOMES
 from harness.runs.folder import Kind, RunFolder
 from harness.runs.rows import Episode, LoggedStep

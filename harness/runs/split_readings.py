@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import UserError
-from harness.config.parsing import parse_json
+from harness.util.parsing import parse_json
 from harness.runs.record_types import fault
 from harness.runs.folder import RunFolder, now
 from harness.runs.schema import Reading, RunRecord

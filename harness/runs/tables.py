@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from harness.config.parsing import finite_or_null
+from harness.util.parsing import finite_or_null
 from harness.runs.record_types import columns
 from harness.runs.folder import ROWS, Kind, RunFolder
 from harness.runs.rows import Call, Episode, LoggedStep

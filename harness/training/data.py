@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from harness.config import Config
-from harness.config.parsing import flatten
 from harness.contracts.tasks import TaskSet
 from harness.errors import ConfigError, TaskSetError, UserError
 from harness.plugins import make_reward, make_task_set, reward_identity, reward_spec
@@ -19,6 +18,7 @@ from harness.runs.folder import RunFolder
 from harness.training.provenance import model_hash
 from harness.training.record import role_models
 from harness.training.task_order import trained_on
+from harness.util.parsing import flatten
 
 RESUMABLE = (
     "train.steps", "train.loggers", "train.keep_checkpoints", "policy.path", "task.options.data_dir",

@@ -12,7 +12,6 @@ from typing import Literal, cast
 
 import harness
 from harness.config import Config
-from harness.config.parsing import digest
 from harness.config.sections import EvalConfig
 from harness.contracts.environments import Environment
 from harness.contracts.hookspecs import RewardSpec
@@ -59,6 +58,7 @@ from harness.training.provenance import (
 )
 from harness.training.task_order import order_hash
 from harness.util.formatting import agent_label, is_graded, most_often
+from harness.util.parsing import digest
 
 log = logging.getLogger(__name__)
 

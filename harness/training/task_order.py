@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.config import Config
-from harness.config.parsing import read_regular
 from harness.errors import TaskSetError
 from harness.records import Task
+from harness.util.parsing import read_regular
 
 
 def trained_on(tasks: Sequence[Task], config: Config) -> Sequence[Task]:

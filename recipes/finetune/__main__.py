@@ -32,11 +32,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.config.parsing import file_hash
 from harness.config.sections import PolicyConfig
 from harness.errors import ConfigError, UserError
 from harness.policies import fetched, revision_of
 from harness.policies.catalogue import PLAIN, cached_dir, find
+from harness.util.parsing import file_hash
 from recipes.finetune.course import PRETRAINING, Course
 from recipes.finetune.fit import fit
 from recipes.finetune.policy import Policy, from_nothing, load

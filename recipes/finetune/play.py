@@ -23,13 +23,13 @@ from random import Random
 from typing import Any
 
 from harness import plugins
-from harness.config.parsing import digest
 from harness.contracts.programs import Scenario
 from harness.errors import ConfigError, PluginError, last_line
 from harness.gateway.client import GatewayControl
 from harness.mock_model.completion import Reply
 from harness.rollout.environments import python_for
 from harness.rollout.request import RolloutRequest
+from harness.util.parsing import digest
 
 AT_ONCE = 16
 """Rollouts under way in one agent's process."""

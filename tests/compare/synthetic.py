@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from harness.config import load_config
-from harness.config.parsing import digest
 from harness.plugins import load, task_set_spec
 from harness.records import Attempt, Outcome, Task, ToolCall, Transition, Verdict
 from harness.runs.episodes import episode_row, transition_rows
@@ -21,6 +20,7 @@ from harness.runs.schema import Certificate, Fingerprint, Scores, Shadow
 from harness.runs.tables import conclude
 from harness.training.record import closed, run_record, training_result
 from harness.training.task_order import training_order, validation_order
+from harness.util.parsing import digest
 
 
 def certificate(scenarios: str = "s", prompts: str = "p") -> Certificate:

@@ -66,10 +66,10 @@ def test_broken_missing_and_outdated_plugins_are_listed_beside_working_ones(site
     assert "harness API 0" in rows["old"]["state"]
     assert not any(rows[name]["usable"] for name in ("broken", "absent", "old"))
     assert "commands" in rows["sql"]["offers"] and {"protocol messages", "protocol responses"} <= {
-        *rows["protocols"]["offers"]
+        *rows["gateway_protocols"]["offers"]
     }
     assert (
-        "server of policies on cpu" in rows["weights"]["offers"]
+        "server of policies on cpu" in rows["policy_server"]["offers"]
         and "tracker mlflow" in rows["trackers"]["offers"]
     )
 
@@ -123,8 +123,8 @@ def test_what_a_new_plugin_is_used_with_is_there(tmp_path: Path) -> None:
 def test_an_environment_has_the_plugins_that_its_own_needs() -> None:
     assert sources("harness-verl") == [
         "agent-rl-harness",
-        "harness-trackers",
         "harness-policy-server",
+        "harness-trackers",
         "harness-verl",
     ]
     programs = ["harness-sql", "harness-dialogues", "harness-teams"]
@@ -176,9 +176,9 @@ def test_a_name_is_taken_among_parts_of_its_kind(kind: str, name: str, tmp_path:
 
 def test_a_package_cannot_be_called_as_one_that_is_installed(tmp_path: Path) -> None:
     with pytest.raises(
-        ConfigError, match="plugin name 'weights' is taken by an installed reward or package"
+        ConfigError, match="plugin name 'policy_server' is taken by an installed reward or package"
     ):
-        write_package("weights", tmp_path, "reward")
+        write_package("policy_server", tmp_path, "reward")
 
 
 def test_an_unknown_kind_is_refused_in_one_line(tmp_path: Path) -> None:

@@ -24,10 +24,10 @@ import gguf  # noqa: E402
 from tokenizers.pre_tokenizers import ByteLevel  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM  # noqa: E402
 
-from harness.config.parsing import file_hash  # noqa: E402
 from harness.errors import find_uv  # noqa: E402
 from harness.policies import catalogue, resolve  # noqa: E402
 from harness.policies.catalogue import Hub, Named, Package, known, named  # noqa: E402
+from harness.util.parsing import file_hash  # noqa: E402
 from harness_policy_server import convert, download  # noqa: E402
 
 Command = Callable[..., subprocess.CompletedProcess[str]]

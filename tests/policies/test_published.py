@@ -21,9 +21,9 @@ import gguf  # noqa: E402
 from tokenizers.pre_tokenizers import ByteLevel  # noqa: E402
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM  # noqa: E402
 
-from harness.config.parsing import file_hash  # noqa: E402
 from harness.errors import ConfigError, find_uv  # noqa: E402
 from harness.policies.catalogue import GgufFile, Named, known  # noqa: E402
+from harness.util.parsing import file_hash  # noqa: E402
 from harness_policy_server import convert, parts  # noqa: E402
 from harness_policy_server.convert import fetch  # noqa: E402
 from harness_policy_server.gguf_file import FastReader  # noqa: E402

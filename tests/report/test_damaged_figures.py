@@ -15,8 +15,8 @@ from polars import selectors
 
 from harness.compare.runs import read_run
 from harness.compare.selection import select
-from harness.config.parsing import parse_json
 from harness.errors import UserError
+from harness.util.parsing import parse_json
 from harness_report.page import write_report
 from harness_watch.view import View
 

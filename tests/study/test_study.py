@@ -813,7 +813,7 @@ record |= {"agent": config["agent"], "agent_match": config["agent_match"], "laun
 def test_runs_count_as_of_the_same_code_only_where_nothing_that_decides_them_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from harness import provenance as record
+    from harness.training import provenance as record
     from harness_study.state import same_code
 
     def git(*arguments: str) -> None:

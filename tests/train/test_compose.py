@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from harness.config import load_config
-from harness.config.parsing import differing, flatten
 from harness.errors import ConfigError
 from harness.training.checks import check
+from harness.util.parsing import differing, flatten
 from harness_verl.compose import verl_settings
 from harness_verl.isolation import HOOK
 from harness_verl.limits import micro_batch

@@ -11,12 +11,12 @@ from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 
-from harness.config.parsing import digest
 from harness.contracts.environments import Tool
 from harness.contracts.tasks import TaskSet, check_split
 from harness.errors import ConfigError, EnvironmentFault, TaskSetError
 from harness.plugins import make, task_set_spec
 from harness.records import Task
+from harness.util.parsing import digest
 from harness_mcp_tools.environment import MCP, listed
 from harness_mcp_tools.questions import tasks_of
 from harness_mcp_tools.servers import Server, servers_of

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 
 from harness import EnvironmentFault, TaskSetError
 from harness.config import cache_dir
-from harness.config.parsing import file_hash, has_hash
 from harness.errors import find_uv, last_line
+from harness.util.parsing import file_hash, has_hash
 from harness_tau2.process import SideProcess
 from harness_tau2.side.messages import Definition, TaskEntry
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from harness.compare.runs import Run
-from harness.config.parsing import flatten
+from harness.util.parsing import flatten
 
 EPISODES = 64
 """Rollouts in the sample, from the last validation, ordered by task."""

@@ -10,8 +10,8 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 
 from harness import EnvironmentFault, Task, TaskSetError
-from harness.config.parsing import digest, has_hash
 from harness.contracts.tasks import check_split
+from harness.util.parsing import digest, has_hash
 from harness_verifiers.process import (
     LOAD_S,
     VERIFIERS,

@@ -22,9 +22,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from harness.config.parsing import file_hash
 from harness.errors import ConfigError, EnvironmentProblem, how_to_install
 from harness.policies.catalogue import MANIFEST, PLAIN, GgufFile, Hub, Named, cached_dir, known
+from harness.util.parsing import file_hash
 from harness_policy_server.download import download
 from harness_policy_server.parts import Parts, joined
 

@@ -9,9 +9,9 @@ import sys
 import zipfile
 from pathlib import Path
 
-from harness.config.parsing import file_hash
 from harness.errors import EnvironmentProblem, find_uv, last_line
 from harness.policies.catalogue import Package
+from harness.util.parsing import file_hash
 
 _OTHER_HASH = re.compile(r"hash mismatch|not match the hashes", re.IGNORECASE)
 

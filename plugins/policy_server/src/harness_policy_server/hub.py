@@ -7,9 +7,9 @@ import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
-from harness.config.parsing import file_hash
 from harness.errors import EnvironmentProblem, how_to_install
 from harness.policies.catalogue import Hub
+from harness.util.parsing import file_hash
 
 
 def download(hub: Hub, into: Path) -> Path:

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import IO
 
 from harness.config import cache_dir
-from harness.config.parsing import file_hash
 from harness.errors import ConfigError, EnvironmentProblem, find_uv, last_line
 from harness.policies.catalogue import GgufFile
+from harness.util.parsing import file_hash
 
 MOST_PARTS = 999
 _PATTERN = re.compile(

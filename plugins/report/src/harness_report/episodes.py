@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
-from harness.config.parsing import parse_cell
 from harness.plugins import make, task_set_spec
 from harness.records import arguments_text
+from harness.util.parsing import parse_cell
 
 if TYPE_CHECKING:
     import polars as pl

@@ -21,11 +21,11 @@ from harness.compare.numbers import with_interval
 from harness.compare.references import reference_rows
 from harness.compare.sentences import sentences
 from harness.compare.verdicts import verdict_text
-from harness.config.parsing import flatten
 from harness.errors import NoSuchArm, NotComparable, UserError
 from harness.runs.monitor import cells, standing, steps_of
 from harness.runs.replies import remarks_on
 from harness.util.formatting import duration, mean
+from harness.util.parsing import flatten
 from harness_report.charts import charts
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ import typer
 
 from harness.cli import complete
 from harness.cli.common import as_called, emit_json, interruptible, progress_console, results, table
-from harness.config.parsing import at, nested
 from harness.errors import RunFailed, UserError
 from harness.util.formatting import duration
+from harness.util.parsing import at, nested
 from harness_study.display import Plan, PlannedJob, StudyDisplay, sharing
 
 if TYPE_CHECKING:

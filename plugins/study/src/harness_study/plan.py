@@ -15,11 +15,11 @@ from pydantic import Field, ValidationError
 from harness.compare.selection import named_arm
 from harness.compare.states import config_hash
 from harness.config import Config, load_config, presets_dir
-from harness.config.parsing import differing, flatten, parse_yaml
 from harness.config.sections import Section
 from harness.errors import ConfigError, NoSuchArm, nearest
 from harness.plugins import reward_of, trained_by
 from harness.util.formatting import shown
+from harness.util.parsing import differing, flatten, parse_yaml
 
 Values = list[Any] | dict[str, Any]
 Choice = tuple[str, str, dict[str, Any]]

@@ -28,12 +28,12 @@ from harness.compare.states import (
     config_hash,
     read_state,
 )
-from harness.config.parsing import differing, flatten
 from harness.errors import PluginError
 from harness.parity.certificate import fingerprint
 from harness.runs.folder import held, replace_text
 from harness.runs.schema import RunRecord
 from harness.training.provenance import changes, commit
+from harness.util.parsing import differing, flatten
 from harness_study.launchers import Launched, Launcher, Local, launcher
 from harness_study.plan import Job, Study, varied_keys
 

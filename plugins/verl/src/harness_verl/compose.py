@@ -12,10 +12,10 @@ from typing import Any, TypeAlias
 import yaml
 
 from harness.config import Config
-from harness.config.parsing import at, flatten, merge, nested
 from harness.errors import ConfigError, EnvironmentProblem, how_to_install
 from harness.plugins import offers_tools, program, program_of
 from harness.policies import tool_parser
+from harness.util.parsing import at, flatten, merge, nested
 from harness_verl.isolation import HOOK
 from harness_verl.limits import check, micro_batch
 from harness_verl.memory import placement, recomputes

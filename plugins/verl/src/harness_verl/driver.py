@@ -53,8 +53,8 @@ def main() -> None:
 
     import yaml
 
-    from harness.config.parsing import at
     from harness.util import start_trace
+    from harness.util.parsing import at
     from harness_verl import forks
 
     start_trace.born("verl's driver")

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from harness.config import Config
-from harness.config.parsing import at, nested
 from harness.errors import ConfigError
 from harness.policies import about
+from harness.util.parsing import at, nested
 from harness_verl.names import CROSS_ENTROPY, ON_POLICY, PACKED, SHARED
 
 

@@ -8,8 +8,8 @@ from contextlib import suppress
 from typing import Any
 
 from harness.config import Config
-from harness.config.parsing import at
 from harness.policies import about
+from harness.util.parsing import at
 
 SHARE = 0.75
 """Share of a GPU's memory that an update may be expected to take."""

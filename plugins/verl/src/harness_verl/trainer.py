@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from harness.config import Config, resolve_device
-from harness.config.parsing import digest, merge
 from harness.contracts.trainers import Standby, Trainer
 from harness.errors import EnvironmentProblem, how_to_install
 from harness.rollout.processes import RUN_MARK, end_group, no_orphans, stop_process
 from harness.runs.folder import RunFolder
 from harness.util import start_trace
+from harness.util.parsing import digest, merge
 from harness_trackers.reach import left_off, lost, without_keys
 from harness_verl import forks
 from harness_verl.checkpoints import check, checkpoints, drop_broken

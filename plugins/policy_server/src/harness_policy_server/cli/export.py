@@ -11,10 +11,10 @@ import typer
 
 from harness.cli import complete
 from harness.cli.common import emit_json, results
-from harness.config.parsing import at, nested
 from harness.errors import UserError
 from harness.runs.folder import RunFolder
 from harness.util.formatting import percent
+from harness.util.parsing import at, nested
 
 if TYPE_CHECKING:
     from harness_policy_server.proof import Proof

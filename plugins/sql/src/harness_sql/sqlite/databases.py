@@ -7,7 +7,7 @@ import os
 import threading
 from pathlib import Path
 
-from harness.config.parsing import file_hash
+from harness.util.parsing import file_hash
 from harness_sql.sqlite.sandbox import Limits, execute
 
 _lock = threading.Lock()

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from harness.config.parsing import file_hash
 from harness.records import Task
+from harness.util.parsing import file_hash
 from harness_sql.tasks.bird.layout import BIRD
 from harness_sql.tasks.prepared import PreparedTasks
 

@@ -13,10 +13,10 @@ from typing import Any, Literal
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from harness.config.parsing import file_hash
 from harness.contracts.tasks import check_split
 from harness.errors import ConfigError, TaskSetError
 from harness.records import Task
+from harness.util.parsing import file_hash
 from harness_sql.sqlite.databases import content_hash, databases_of
 from harness_sql.sqlite.environment import ANSWER, DATABASE, GOLD_IS, database_of
 from harness_sql.tasks.files.collecting import Collection, collect, refuse

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.config.parsing import read_regular
 from harness.errors import TaskSetError
+from harness.util.parsing import read_regular
 
 _JSON = (".jsonl", ".ndjson", ".json")
 _SHEETS = (".xlsx", ".xls", ".ods")

@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from harness.config.parsing import parse_json
 from harness.errors import TaskSetError
+from harness.util.parsing import parse_json
 from harness_sql.tasks.prepared.layout import MANIFEST, Layout, Part
 
 _DEPTH = 6

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
-from harness.config.parsing import file_hash
 from harness.errors import TaskSetError
+from harness.util.parsing import file_hash
 from harness_sql.sqlite.databases import content_hash
 from harness_sql.tasks.prepared.layout import MANIFEST, Layout
 
