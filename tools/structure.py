@@ -1,7 +1,7 @@
 """Measure the code and its pages: `python tools/structure.py`.
 
 `tests/core/test_structure.py` checks the bounds. Totals of lines have no bound: readable code comes
-before short code. Arrows are imports between the rooms (modules and packages right below
+before short code. Arrows are imports between the packages (modules and packages right below
 `harness/`), wherever they are, also those for types alone.
 """
 
@@ -96,11 +96,11 @@ def modules() -> Mapping[str, Path]:
     return names
 
 
-def arrows(by_room: bool) -> dict[str, set[str]]:
-    """Return the imports of each module or room of the core, without `harness` itself."""
+def arrows(by_package: bool) -> dict[str, set[str]]:
+    """Return the imports of each module or package of the core, without `harness` itself."""
 
     def place(module: str) -> str:
-        return module.split(".")[1] if by_room else module
+        return module.split(".")[1] if by_package else module
 
     found: dict[str, set[str]] = defaultdict(set)
     for name, file in modules().items():
@@ -133,8 +133,8 @@ def _reached(graph: Mapping[str, set[str]], start: str) -> set[str]:
     return seen
 
 
-def floors(graph: Mapping[str, set[str]]) -> int:
-    """Return the number of levels of rooms; the rooms of a circle share a level."""
+def levels(graph: Mapping[str, set[str]]) -> int:
+    """Return the number of levels of packages; the packages of a circle share a level."""
     of = {
         one: min([one, *group])
         for one in graph
@@ -196,10 +196,10 @@ def written_pages() -> list[Path]:
 
 def measures() -> dict[str, int]:
     """Return every measure by its name."""
-    rooms, whole = arrows(by_room=True), circles(arrows(by_room=False))
+    packages, whole = arrows(by_package=True), circles(arrows(by_package=False))
     return {
-        "floors of the core": floors(rooms),
-        "circles of rooms": len(circles(rooms)),
+        "levels of the core": levels(packages),
+        "circles of packages": len(circles(packages)),
         "circles of modules": len(whole),
         "modules over 400 lines": len(long_modules()),
         "functions over 80 lines or 8 parameters": len(long_functions()),
@@ -328,7 +328,7 @@ def readability(sources: Iterable[str]) -> dict[str, float]:
 
 
 def packages() -> dict[str, list[Path]]:
-    """Return the files of each room of the core and of each plugin, by its path."""
+    """Return the files of each package of the core and of each plugin, by its path."""
     groups: dict[str, list[Path]] = defaultdict(list)
     for file in (*files(CORE), *plugin_files()):
         parts = file.relative_to(ROOT).parts
@@ -357,8 +357,8 @@ def main(by_package: bool = False) -> None:
             figure = readability(members)["private words per 1,000 code lines"]
             print(f"{figure:7.1f}  {package}")
     for title, found in (
-        ("circles of rooms", [" ".join(group) for group in circles(arrows(by_room=True))]),
-        ("circles of modules", [" ".join(group) for group in circles(arrows(by_room=False))]),
+        ("circles of packages", [" ".join(group) for group in circles(arrows(by_package=True))]),
+        ("circles of modules", [" ".join(group) for group in circles(arrows(by_package=False))]),
         ("modules over 400 lines", long_modules()),
         ("functions over 80 lines or 8 parameters", long_functions()),
     ):

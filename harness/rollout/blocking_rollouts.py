@@ -86,7 +86,7 @@ class Culprits:
         self._loop.set_task_factory(self._make)
         asyncio.all_tasks = asyncio.tasks.all_tasks = self._own_tasks
         self._turn()
-        threading.Thread(target=self._look, name="culprits", daemon=True).start()
+        threading.Thread(target=self._look, name="blocking-rollouts", daemon=True).start()
         here = os.getpid()
 
         def ends(

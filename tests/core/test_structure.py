@@ -1,4 +1,4 @@
-"""What `docs/architecture.md` promises of the tree: arrows go one way, and shared rooms know no task."""
+"""What `docs/architecture.md` promises of the tree: arrows go one way, and shared packages know no task."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REPO = Path(__file__).resolve().parents[2]
 HARNESS = REPO / "harness"
 SQL = REPO / "plugins" / "sql" / "src" / "harness_sql"
 STUDY = REPO / "plugins" / "study" / "src" / "harness_study"
-ROOMS = (
+PACKAGES = (
     "__init__",
     "errors",
     "records",
@@ -38,7 +38,7 @@ ROOMS = (
     "cli",
     "__main__",
 )
-"""From the bottom up: a room may import those before it, also inside functions and for types alone."""
+"""From the bottom up: a package may import those before it, also inside functions and for types alone."""
 SHARED = ("records", "gateway", "rollout", "runs", "compare", "training")
 SHARED_PARTS = (
     "parity/recorder",
@@ -57,8 +57,8 @@ WORDS = re.compile(
 )
 
 BOUNDS = {
-    "floors of the core": 14,
-    "circles of rooms": 0,
+    "levels of the core": 13,
+    "circles of packages": 0,
     "circles of modules": 0,
     "modules over 400 lines": 7,
     "functions over 80 lines or 8 parameters": 9,
@@ -74,7 +74,7 @@ def _modules() -> Iterator[Path]:
     return (file for file in sorted(HARNESS.rglob("*.py")) if "__pycache__" not in file.parts)
 
 
-def _room(module: str) -> str:
+def _package(module: str) -> str:
     names = module.split(".")
     return names[1] if len(names) > 1 else "__init__"
 
@@ -90,9 +90,25 @@ def _imports(file: Path) -> Iterator[tuple[int, str]]:
             yield from ((node.lineno, one.name) for one in node.names)
 
 
-def test_every_room_has_its_place() -> None:
+def test_every_package_has_its_place() -> None:
     there = {file.relative_to(HARNESS).parts[0].removesuffix(".py") for file in _modules()}
-    assert there == set(ROOMS)
+    assert there == set(PACKAGES)
+
+
+def test_the_tree_in_the_documentation_is_the_tree() -> None:
+    page = (REPO / "docs" / "architecture.md").read_text(encoding="utf-8")
+    tree = page.split("```")[3]
+    before, below_plugins = tree.split("\nplugins/", 1)
+    plugins, below_contrib = below_plugins.split("\ncontrib/", 1)
+    contrib = below_contrib.split("\nconfigs/", 1)[0]
+    assert before.split()[0] == "harness/"
+    for name, text in (("plugins", plugins), ("contrib", contrib)):
+        folders = {file.parent.name for file in REPO.glob(f"{name}/*/pyproject.toml")}
+        documented = set(re.findall(r"(?:(?<=^  )|(?<=/ ))([a-z0-9_]+)(?=/)", text, re.MULTILINE))
+        assert documented == folders
+    table = re.findall(r"^\| (`[^|]+`) \|", page, re.MULTILINE)
+    packages = {name for cell in table for name in re.findall(r"`(\w+)`", cell)}
+    assert packages == set(PACKAGES) - {"__init__", "__main__"}
 
 
 def test_arrows_go_one_way() -> None:
@@ -102,13 +118,13 @@ def test_arrows_go_one_way() -> None:
         if here == "__init__":  # the face, which has names of all
             continue
         for line, name in _imports(file):
-            if name.split(".")[0] != "harness" or _room(name) == here:
+            if name.split(".")[0] != "harness" or _package(name) == here:
                 continue
-            if _room(name) not in ROOMS:
+            if _package(name) not in PACKAGES:
                 wrong.append(
                     f"{file.relative_to(REPO)}:{line}: {name} is of the face: import it from its home"
                 )
-            elif ROOMS.index(_room(name)) > ROOMS.index(here):
+            elif PACKAGES.index(_package(name)) > PACKAGES.index(here):
                 wrong.append(f"{file.relative_to(REPO)}:{line}: {here} must not import {name}")
     assert not wrong, "\n".join(wrong)
 
@@ -126,7 +142,7 @@ def test_the_core_knows_no_plugin_not_even_for_types() -> None:
     assert found == {}
 
 
-def test_shared_rooms_know_no_task() -> None:
+def test_shared_packages_know_no_task() -> None:
     wrong = []
     files = []
     for file in _modules():

@@ -1,4 +1,4 @@
-"""tau2's tasks keep the contracts; gold is worth 1, and a side process that fails leaves its attempts unscored."""
+"""tau2's tasks keep the contracts; gold is worth 1, and a subprocess that fails leaves its attempts unscored."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class TestReward(RewardContract):
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> Tau2Environment:
-    """An environment with side processes of its own."""
+    """An environment with subprocesses of its own."""
     made = Tau2Environment()
     monkeypatch.setattr(tools, "environment", lambda name: made)
     return made
@@ -114,7 +114,7 @@ def one_of(library: Path, id: str) -> Task:
 
 
 def processes(folder: Path) -> list[psutil.Process]:
-    """The side processes of a folder that this process has started."""
+    """The subprocesses of a folder that this process has started."""
     found = []
     for one in psutil.Process().children():
         try:
@@ -379,7 +379,7 @@ def test_a_side_process_that_fails_is_no_failure_of_the_agent_and_is_started_ane
         beside, first, later = toolbox(made, task), toolbox(made, task, 2.0), toolbox(made, task)
         await beside.open("beside")
         assert not await played(first, do(how), CALLS[0])
-        assert f"environment 'tau2': the side process of 'library': {fault}" in first.fault
+        assert f"environment 'tau2': the subprocess of 'library': {fault}" in first.fault
         assert set(ended()) <= set(before), "it has been waited for"
         with pytest.raises(EnvironmentFault):
             await beside.call(*CALLS[0])
@@ -402,7 +402,7 @@ def test_a_process_that_is_killed_between_calls_is_found(
         return box
 
     box = asyncio.run(play())
-    assert "the side process of 'library'" in box.fault and box.state is None
+    assert "the subprocess of 'library'" in box.fault and box.state is None
 
 
 def test_a_cancelled_call_costs_the_attempt_alone(made: Tau2Environment, library: Path) -> None:

@@ -145,7 +145,7 @@ def test_an_attempt_whose_side_process_dies_is_tried_again_and_unscored(
     assert {row["reward"] for id, row in rows.items() if id != "library/both"} == {1.0}
     assert rows["library/both"]["reward"] is None
     assert (
-        "the side process of 'library': it ended (last stderr line: out of paper)"
+        "the subprocess of 'library': it ended (last stderr line: out of paper)"
         in rows["library/both"]["detail"]
     )
 

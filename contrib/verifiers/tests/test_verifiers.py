@@ -90,7 +90,7 @@ def _attempt(answer: str) -> Attempt:
 async def test_what_still_loads_is_waited_for_before_an_attempt_and_not_in_it(
     python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The interpreter of the side process stops itself before it loads anything, so that it is
+    # The interpreter of the subprocess stops itself before it loads anything, so that it is
     # not loaded after 0.05 s, however slow this process is.
     stops = tmp_path / "python"
     stops.write_text(f'#!/bin/sh\nkill -STOP $$\nexec {python} "$@"\n', encoding="utf-8")

@@ -62,7 +62,7 @@ def ours(
 ) -> list[dict[str, Any]]:
     """Rows of an evaluation in the order of the tasks.
 
-    In this process, so that the side process that loads and scores is the same for all agents; theirs are others.
+    In this process, so that the subprocess that loads and scores is the same for all agents; theirs are others.
     """
     options = {
         "python": python,

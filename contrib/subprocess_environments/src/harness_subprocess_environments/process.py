@@ -1,4 +1,4 @@
-"""A side process that answers one JSON object per line, with typed faults."""
+"""A subprocess that answers one JSON object per line, with typed faults."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from harness.rollout.processes import RUN_MARK
 Answer = TypeVar("Answer", bound=Mapping[str, Any])
 Process = TypeVar("Process", bound="SideProcess[Any]")
 MAX_BYTES = 4 << 20
-"""Most bytes of one line from a side process. A longer line is discarded and ends the process."""
+"""Most bytes of one line from a subprocess. A longer line is discarded and ends the process."""
 INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", RUN_MARK)
-"""Environment variables that a side process inherits; none of them holds a key."""
+"""Environment variables that a subprocess inherits; none of them holds a key."""
 OURS = ("PYTHONPATH", "VIRTUAL_ENV")
 """Further inherited variables if it uses this process's interpreter."""
 
 
 class SideProcess(Generic[Answer]):
-    """One side process, usable from any thread or event loop; it ends with its owner.
+    """One subprocess, usable from any thread or event loop; it ends with its owner.
 
     Each request gets an `id`, which its answer repeats. An answer with `fault` states an error and
     nothing else.
@@ -163,7 +163,7 @@ class SideProcess(Generic[Answer]):
 
 
 class Pool(Generic[Process]):
-    """Side processes of one kind, each with a bounded number of sessions.
+    """Subprocesses of one kind, each with a bounded number of sessions.
 
     Args:
         start: Start one process.

@@ -1,4 +1,4 @@
-"""Tools in side processes: the environment of their tasks, and the session of an attempt."""
+"""Tools in subprocesses: the environment of their tasks, and the session of an attempt."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from harness.config import cache_dir
 from harness.errors import find_uv, last_line
 from harness.util.parsing import file_hash, has_hash
 from harness_tau2.process import SideProcess
-from harness_tau2.side.messages import Definition, TaskEntry
+from harness_tau2.worker.messages import Definition, TaskEntry
 
 if TYPE_CHECKING:
     from harness_sql.tasks.prepared.verify import Verified
@@ -298,7 +298,7 @@ def _is_licence(name: str) -> bool:
 
 
 def _prepared(folder: Path, domain: str) -> Prepared:
-    """Return a domain as described by the side process."""
+    """Return a domain as described by the subprocess."""
     policy = folder / _ROOT / "data" / "domains" / domain / "policy.txt"
     process = SideProcess(folder, domain)
     try:

@@ -1,4 +1,4 @@
-"""The environment `tau2`: a domain's tools over an attempt's own database, in side processes."""
+"""The environment `tau2`: a domain's tools over an attempt's own database, in subprocesses."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from harness.records import JSON
 from harness_subprocess_environments import Payload, Pool, SideEnvironment, SideSession
 from harness_tau2.data import Manifest
 from harness_tau2.process import SideProcess
-from harness_tau2.side.messages import Answer
+from harness_tau2.worker.messages import Answer
 
 SESSIONS = 32
-"""Attempts that share a side process. Their calls wait for each other, and they end together if it
+"""Attempts that share a subprocess. Their calls wait for each other, and they end together if it
 ends.
 """
 START_S = 25.0
-"""Seconds until a side process has opened a session."""
+"""Seconds until a subprocess has opened a session."""
 ENVIRONMENT = "tau2"
 """Key in a task's data for its tools."""
 
@@ -49,7 +49,7 @@ class Tau2Environment(SideEnvironment):
         key = (payload["folder"], payload["domain"])
         if key not in self._pools:
             start = partial(SideProcess, Path(key[0]), key[1])
-            self._pools[key] = Pool(start, f"the side process of {key[1]!r}", SESSIONS)
+            self._pools[key] = Pool(start, f"the subprocess of {key[1]!r}", SESSIONS)
         pool = self._pools[key]
         session = Tau2Session(pool, await asyncio.to_thread(pool.get), attempt, payload)
         try:

@@ -1,4 +1,4 @@
-"""The side process with a domain's tools."""
+"""The subprocess with a domain's tools."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 
 from harness_subprocess_environments import INHERITED, OURS
 from harness_subprocess_environments import SideProcess as AnySideProcess
-from harness_tau2.side.messages import Answer
+from harness_tau2.worker.messages import Answer
 
 
 class SideProcess(AnySideProcess[Answer]):
-    """One process of `harness_tau2.side`."""
+    """One process of `harness_tau2.worker`."""
 
     def __init__(self, folder: Path, domain: str) -> None:
-        command = (sys.executable, "-B", "-m", "harness_tau2.side", str(folder), domain)
-        super().__init__(command, f"the side process of {domain!r}", (*INHERITED, *OURS))
+        command = (sys.executable, "-B", "-m", "harness_tau2.worker", str(folder), domain)
+        super().__init__(command, f"the subprocess of {domain!r}", (*INHERITED, *OURS))

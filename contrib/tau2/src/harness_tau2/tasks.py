@@ -11,7 +11,7 @@ from pathlib import Path
 from harness import Task, TaskSetError
 from harness_tau2.data import Manifest, Prepared, default_folder, read
 from harness_tau2.environment import ENVIRONMENT
-from harness_tau2.side.messages import TaskEntry
+from harness_tau2.worker.messages import TaskEntry
 
 SPLITS = ("train", "val", "base")
 CITATION = (

@@ -1,4 +1,4 @@
-"""The environment `verifiers`: a taskset's tools, in side processes."""
+"""The environment `verifiers`: a taskset's tools, in subprocesses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness_verifiers.process import LOAD_S, Source, checked_python, shared_pro
 from harness_verifiers.tasks import DATA
 
 START_S, OPEN_S = 25.0, 4.0
-"""Seconds that an attempt waits for a side process that restarts, and for a session."""
+"""Seconds that an attempt waits for a subprocess that restarts, and for a session."""
 
 
 class VerifiersEnvironment(SideEnvironment):

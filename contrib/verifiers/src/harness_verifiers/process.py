@@ -1,4 +1,4 @@
-"""The side process of a taskset: its interpreter and its answers."""
+"""The subprocess of a taskset: its interpreter and its answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from harness_subprocess_environments import SideProcess
 VERIFIERS = "verifiers==0.4.0"
 """The tested version."""
 VARIABLE = "HARNESS_VERIFIERS_PYTHON"
-SCRIPT = Path(__file__).with_name("side") / "__main__.py"
+SCRIPT = Path(__file__).with_name("worker") / "__main__.py"
 LOAD_S = 300.0
 """Seconds to load a taskset, including the first import of verifiers."""
 
@@ -67,7 +67,7 @@ class Answer(TypedDict):
 
 
 class Process(SideProcess[Answer]):
-    """One side process.
+    """One subprocess.
 
     It receives a request for its first tasks at once, and is ready after its answer.
     """
@@ -129,7 +129,7 @@ class Source:
 
     @property
     def name(self) -> str:
-        return f"the side process of taskset {self.taskset!r}"
+        return f"the subprocess of taskset {self.taskset!r}"
 
     def start(self) -> Process:
         """Start a process that loads it.
@@ -146,7 +146,7 @@ _lock = threading.Lock()
 
 
 def shared_process(source: Source) -> Process:
-    """Return this process's shared side process for a taskset, restarted if it has ended.
+    """Return this process's shared subprocess for a taskset, restarted if it has ended.
 
     Raises:
         EnvironmentFault: The interpreter does not exist.

@@ -1,4 +1,4 @@
-"""Messages between the host and a side process, one JSON object per line."""
+"""Messages between the host and a subprocess, one JSON object per line."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Request(TypedDict, total=False):
 
 
 class Answer(TypedDict, total=False):
-    """An answer. With `fault`, the side process failed and there is no other key."""
+    """An answer. With `fault`, the subprocess failed and there is no other key."""
 
     id: int
     fault: str

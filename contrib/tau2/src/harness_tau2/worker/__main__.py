@@ -2,7 +2,7 @@
 
 Ends with the parent process.
 
-    python -m harness_tau2.side FOLDER DOMAIN
+    python -m harness_tau2.worker FOLDER DOMAIN
 
 `do` is `describe` or `tasks`, or of a session `open`, `call` or `close`; `messages` has the other
 keys.
@@ -16,10 +16,10 @@ import json
 import sys
 from pathlib import Path
 
-from harness_tau2.side.domain import Domain
-from harness_tau2.side.gold import tasks
-from harness_tau2.side.messages import Answer, Request
-from harness_tau2.side.standins import StoreModel, install
+from harness_tau2.worker.domain import Domain
+from harness_tau2.worker.gold import tasks
+from harness_tau2.worker.messages import Answer, Request
+from harness_tau2.worker.standins import StoreModel, install
 
 
 class Desk:

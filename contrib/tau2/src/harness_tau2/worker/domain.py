@@ -17,8 +17,8 @@ from typing import Any, TypeAlias, get_type_hints
 import docstring_parser
 from pydantic import BaseModel, Field, create_model
 
-from harness_tau2.side.messages import Arguments, Changes, Definition
-from harness_tau2.side.standins import PACKAGE, StoreModel, ToolError, current
+from harness_tau2.worker.messages import Arguments, Changes, Definition
+from harness_tau2.worker.standins import PACKAGE, StoreModel, ToolError, current
 
 Call: TypeAlias = "Callable[..., Coroutine[None, None, object]]"
 NOT_OF_THE_DATABASE = ("calculate", "transfer_to_human_agents")

@@ -6,9 +6,9 @@ import importlib
 import json
 from typing import Any
 
-from harness_tau2.side.domain import Domain
-from harness_tau2.side.messages import TaskEntry
-from harness_tau2.side.standins import PACKAGE
+from harness_tau2.worker.domain import Domain
+from harness_tau2.worker.messages import TaskEntry
+from harness_tau2.worker.standins import PACKAGE
 
 JUDGED = {"DB", "COMMUNICATE"}
 """Bases of tau2-bench's rewards that are judged here."""

@@ -1,4 +1,0 @@
-"""The side process: the wheel's tools, with replacements for names of other packages.
-
-Nothing here imports harness.
-"""
