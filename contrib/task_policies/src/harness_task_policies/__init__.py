@@ -1,0 +1,3 @@
+"""Small policies for single task sets; `catalogue.yaml` lists them."""
+
+HARNESS_API = 1
