@@ -161,12 +161,12 @@ OWN_QUESTIONS = "qwen2.5-coder-0.5b"
 
 @cache
 def known() -> dict[str, Named]:
-    """Return the policies of this release and of plugins, read once.
+    """Return the policies of this release and of plugins, those that are bundled first; read once.
 
     A plugin with an unreadable catalogue is left out with a message on standard error.
     """
     found = _catalogue(__package__)
-    for name in (point.value for point in entry_points(group=GROUP)):
+    for name in sorted(point.value for point in entry_points(group=GROUP)):
         try:
             found |= _catalogue(name) | found  # existing names take precedence
         except (
@@ -175,7 +175,7 @@ def known() -> dict[str, Named]:
             sys.stderr.write(
                 f"no policy of {name!r} is known: {last_line(str(error), type(error).__name__)}\n"
             )
-    return found
+    return dict(sorted(found.items(), key=lambda entry: entry[1].bundled is None))
 
 
 def _catalogue(package: str) -> dict[str, Named]:

@@ -478,8 +478,8 @@ def test_plugins_bring_policies_without_being_imported_and_take_no_name(
         (["fetch", "smolm2-135m"], "did you mean 'smollm2-135m'?"),
         (
             ["show", "x"],
-            "there are pocket-sql, pocket-probe, pocket-probe-scaffolds, medical-tools, pocket-split, "
-            "pocket-split-scaffolds, spider-sql",
+            "there are pocket-sql, pocket-puzzles, pocket-probe, pocket-probe-scaffolds, medical-tools, "
+            "pocket-split, pocket-split-scaffolds, spider-sql",
         ),
         (["fetch", "spider-sql"], "make it in a checkout"),
         (["fetch", "none.gguf", "--name", "x"], "there is no file none.gguf"),
