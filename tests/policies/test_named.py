@@ -467,7 +467,7 @@ def test_plugins_bring_policies_without_being_imported_and_take_no_name(
     found = known.__wrapped__()
     assert found["theirs"].folder == package / "here" / "model" and not found["theirs"].there
     assert found["pocket-sql"] == known()["pocket-sql"] and "pocket-puzzles" not in found
-    first, second = capsys.readouterr().err.splitlines()
+    second, first = capsys.readouterr().err.splitlines()
     assert first == "no policy of 'gone_since' is known: there is no package 'gone_since'"
     assert second.startswith("no policy of 'damaged_policies' is known: ")
 
