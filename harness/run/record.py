@@ -33,7 +33,14 @@ from harness.plugins import (
 )
 from harness.policies import parser_of
 from harness.policies.roles import Answerer
-from harness.provenance import available_cores, commit, hardware, library_versions, model_hash
+from harness.provenance import (
+    available_cores,
+    commit,
+    hardware,
+    library_versions,
+    load,
+    model_hash,
+)
 from harness.records import AGENT_OUTCOMES, Task
 from harness.results.folder import RunFolder, now
 from harness.results.replies import replies_of
@@ -85,6 +92,8 @@ def run_record(
     launch: Launch = {"started": now(), "commit": code, "cores": available_cores()}
     if study:
         launch["runs_at_once"] = study["runs_at_once"]
+    if at_start := load():
+        launch["load"] = at_start
     owner = registry().owner("agent", config.agent)
     plugin = next((state for state in registry().states if state.name == owner), None)
     record: RunRecord = {
@@ -273,6 +282,8 @@ def closed(
         "wall_s": round(wall_s, 2),
         "data_changed": list(data_changed),
     }
+    if at_end := load():
+        launch["load"] = [*last.get("load", ()), *at_end]
     launches = [*earlier, launch]
     result: Result = {
         **scores,
