@@ -277,7 +277,9 @@ class Evaluation:
         # Create the folder after all checks, so that an invalid request leaves no empty run.
         if not self.served:
             policy = ""
-            endpoint = Endpoint(*named_endpoint(self.endpoint, self.model, self.api_key_env))
+            endpoint = Endpoint(
+                *named_endpoint(self.endpoint, self.model, self.api_key_env, console.print)
+            )
             self._certify(console)
             folder = RunFolder.create(self.runs_dir, label)
             work.enter_context(folder.dropped_without_record())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,12 +84,18 @@ def default_preset(task: str | None, device: str) -> str:
 
 
 def named_endpoint(
-    endpoint: str | None, model: str | None, api_key_env: str
+    endpoint: str | None,
+    model: str | None,
+    api_key_env: str,
+    say: Callable[[str], None] = lambda text: None,
 ) -> tuple[str, str, str | None]:
     """Return URL, model and key of an endpoint that answers.
 
     Options name them, else `OPENAI_BASE_URL` (or `OPENAI_API_BASE`) and `MODEL` do. The default
     model is the first that the endpoint lists.
+
+    Args:
+        say: Called with a remark on the default model where the endpoint lists several.
 
     Raises:
         UserError: Neither names an endpoint, or the endpoint cannot answer; see `checked_endpoint`.
@@ -106,6 +112,11 @@ def named_endpoint(
     url = checked_url(url)
     model = model or (os.environ.get("MODEL") if endpoint is None else None)
     found = checked_endpoint(url, model, key, api_key_env)
+    if model is None and len(found.offered) > 1:
+        say(
+            f"model: {found.model}, the first of {len(found.offered)} that {url} lists; "
+            "another: --model NAME"
+        )
     return found.base_url, found.model, found.api_key
 
 

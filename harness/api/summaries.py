@@ -34,7 +34,7 @@ def facts(one: Run) -> dict[str, Any]:
     """Return a run's properties and results by name."""
     from harness.compare.columns import parsed_of
     from harness.compare.measures import chosen_tokens, dialogues, measure
-    from harness.compare.numbers import number, points
+    from harness.compare.numbers import known_digits, number, points
 
     figures, progress, record = measure(one), one.progress, one.record
     parent, study, chosen, merged = (
@@ -67,7 +67,7 @@ def facts(one: Run) -> dict[str, Any]:
             f"{part} {points(share)} %" for part, share in figures["shares"].items()
         )
         or "-",
-        "framework per call": f"{number(figures['overhead_ms_per_call'], 2)} ms, waiting for the processor included",
+        "framework per call": f"{known_digits([figures['overhead_ms_per_call']])} ms, waiting for the processor included",
         "trained": ", ".join(trained) or "-",
         "calls in an earlier's row": merged
         and f"{points(merged[0])} %, which saves {points(merged[1])} % of the tokens",

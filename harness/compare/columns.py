@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from harness.compare.by_role import ROLE_FIGURES
 from harness.compare.keys import Arm, ByRole, Comparison, Pair, RoleFigure, ToolUse
-from harness.compare.numbers import formed, interval, number, points
+from harness.compare.numbers import formed, interval, known_digits, number, points
 from harness.compare.references import Reference, reference_note
 
 Row = TypeVar("Row")
@@ -150,8 +150,12 @@ def cost(comparison: Comparison) -> Table:
         "other %": lambda arm: points(arm["shares"].get("other")),
         "run (min)": lambda arm: number(None if arm["wall_s"] is None else arm["wall_s"] / 60, 1),
         "GPU-hours": lambda arm: number(arm["gpu_hours"], 2),
-        "framework ms/call": lambda arm: number(arm["overhead_ms_per_call"], 2),
-        "gateway ms/call": lambda arm: number(arm["gateway_ms_per_call"], 2),
+        "framework ms/call": lambda arm: known_digits(
+            [run["overhead_ms_per_call"] for run in arm["per_seed"]]
+        ),
+        "gateway ms/call": lambda arm: known_digits(
+            [run["gateway_ms_per_call"] for run in arm["per_seed"]]
+        ),
     }
     return _from_cells(
         "cost",

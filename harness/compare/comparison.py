@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 from harness.compare import evidence, statistics
 from harness.compare.agreement import agree
 from harness.compare.arms import arm_of
+from harness.compare.busy import busy
 from harness.compare.by_role import held_by_role
 from harness.compare.estimates import (
     COLLAPSE,
@@ -86,7 +87,7 @@ def compare(
         [name for name in allow if name not in ("parity", UNUSED_TOOLS)],
         selection.varied,
     )
-    remarks += check_parity(usable, allow) + circumstances(usable)
+    remarks += check_parity(usable, allow) + circumstances(usable) + busy(usable)
     by_arm = {
         arm: [run for run in usable if run.arm == arm]
         for arm in dict.fromkeys(run.arm for run in usable)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+from math import floor, log10, sqrt
+from statistics import fmean, stdev
+
 from harness.compare.keys import EstimateData, Interval
 
 
@@ -38,6 +43,29 @@ def formed(value: float | None, ends: Interval | None, form: str, signed: bool =
 def number(value: float | None, digits: int = 1) -> str:
     """Return a plain number, or a dash for None."""
     return "-" if value is None else f"{value:,.{digits}f}"
+
+
+def known_digits(values: Sequence[float | None]) -> str:
+    """Return the mean of measurements with no more digits than are known, or a dash for None.
+
+    Three significant digits at most and two decimals; none below the first digit of the
+    standard error where there are several values.
+    """
+    known = [value for value in values if value is not None]
+    if not known:
+        return "-"
+    mean = fmean(known)
+    last = _first_place(mean) - 2
+    if len(known) > 1:
+        last = max(last, _first_place(stdev(known) / sqrt(len(known))))
+    # The first digit of the mean stays, however wide the values spread.
+    last = max(-2, min(last, _first_place(mean)))
+    return f"{round(mean, -last):,.{max(-last, 0)}f}"
+
+
+def _first_place(value: float) -> int:
+    """Return the power of ten of a number's first digit."""
+    return floor(log10(abs(value))) if value else -sys.maxsize
 
 
 def p_value(value: float | None) -> str:

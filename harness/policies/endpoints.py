@@ -127,6 +127,9 @@ class _Look:
             )
         if answer.status_code == 404:
             hint = "" if self.base_url.endswith("/v1") else ", which usually ends in /v1,"
+            base, _, path = self.base_url.partition("/v1/")
+            if path:
+                hint = f" to {base}/v1, without /{path},"
             raise UserError(
                 f"{self.base_url}/chat/completions answers HTTP 404 ({reason}). "
                 f"Correct the URL{hint} or the model {model!r}"

@@ -40,6 +40,13 @@ class Launch(TypedDict):
     commit: Annotated[Commit | None, "the code of this launch; None where it is not known"]
     cores: NotRequired[Annotated[int | None, "logical processors that it could use"]]
     runs_at_once: NotRequired[Annotated[int, "runs of its study that shared the machine"]]
+    load: NotRequired[
+        Annotated[
+            list[float],
+            "the machine's load average over a minute ÷ its processors, at start and end; "
+            "missing where the system has none",
+        ]
+    ]
     ended: NotRequired[Annotated[str, "UTC, ISO 8601; missing where it was killed outright"]]
     status: NotRequired[Annotated[str, "how it ended: `finished`, `failed`, `interrupted`"]]
     reason: NotRequired[Annotated[str, "why it ended early, in a line"]]

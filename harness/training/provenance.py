@@ -70,6 +70,17 @@ def available_cores() -> int | None:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
+def load() -> list[float]:
+    """Return the load average over a minute per processor of the machine; empty if unknown.
+
+    The load counts all processes of the machine, so all its processors count, too.
+    """
+    try:
+        return [round(os.getloadavg()[0] / (os.cpu_count() or 1), 2)]
+    except (AttributeError, OSError):
+        return []
+
+
 def commit() -> Commit | None:
     """Return the commit of the source tree or the wheel, and whether it had uncommitted changes."""
     try:

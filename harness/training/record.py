@@ -54,6 +54,7 @@ from harness.training.provenance import (
     commit,
     hardware,
     library_versions,
+    load,
     model_hash,
 )
 from harness.training.task_order import order_hash
@@ -91,6 +92,8 @@ def run_record(
     launch: Launch = {"started": now(), "commit": code, "cores": available_cores()}
     if study:
         launch["runs_at_once"] = study["runs_at_once"]
+    if at_start := load():
+        launch["load"] = at_start
     owner = registry().owner("agent", config.agent)
     plugin = next((state for state in registry().states if state.name == owner), None)
     record: RunRecord = {
@@ -279,6 +282,8 @@ def closed(
         "wall_s": round(wall_s, 2),
         "data_changed": list(data_changed),
     }
+    if at_end := load():
+        launch["load"] = [*last.get("load", ()), *at_end]
     launches = [*earlier, launch]
     result: Result = {
         **scores,

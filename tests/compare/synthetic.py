@@ -151,7 +151,16 @@ def write_run(
         folder,
         closed(record, status, reason, 12.0 if kind == "eval" else 30 + seen * step_s, scores),
     )
+    _idle(folder)
     return folder
+
+
+def _idle(folder: RunFolder) -> None:
+    """Let a run be of an idle machine: comparisons remark on the load of others."""
+    record = folder.read()
+    for launch in record["launches"]:
+        launch["load"] = [0.0, 0.0]
+    folder.write(record)
 
 
 class Writer:

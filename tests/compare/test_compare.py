@@ -27,6 +27,7 @@ from harness.compare.formats import render, show, show_table
 from harness.compare.keys import Arm, Comparison, Pair
 from harness.compare.layout import tables
 from harness.compare.measures import framework_s
+from harness.compare.numbers import known_digits
 from harness.compare.references import reference_rows
 from harness.compare.selection import select
 from harness.errors import NotComparable, UserError
@@ -757,6 +758,37 @@ def test_a_saturated_task_set_is_said_to_separate_nothing(
     assert found["ceiling"] and "The task set is saturated" in render(found, "md")
     assert "almost given" in render(found, "md")
     assert not compared["ceiling"] and "saturated" not in render(compared, "md")
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ([1589.48], "1,590"),
+        ([44.81, 44.9, 44.7], "44.8"),
+        ([6000.0, 8417.31, 10000.0], "8,000"),
+        ([100.0, 20.0, 1.0], "40"),
+        ([0.1612, 0.1634], "0.16"),
+        ([0.0, 0.0], "0.00"),
+        ([None, 12.0], "12.0"),
+        ([None], "-"),
+    ],
+)
+def test_a_measured_time_has_no_more_digits_than_its_seeds_agree_on(
+    values: list[float | None], text: str
+) -> None:
+    assert known_digits(values) == text
+
+
+def test_runs_of_a_busy_machine_are_named(write_run: Write) -> None:
+    quiet, busy = write_run(), write_run("langgraph_sql")
+    for run, loads in ((quiet, [0.2, 1.4]), (busy, [0.2, 6.24])):
+        record = run.read()
+        record["launches"][0]["load"] = loads
+        run.write(record)
+    remarks = compare(select([quiet.path, busy.path]))["remarks"]
+    named = [one for one in remarks if "busy" in one]
+    assert len(named) == 1 and "1 of 2 runs, with a load of up to 6.2 per processor" in named[0]
+    assert not any("busy" in one for one in compare(select([quiet.path]))["remarks"])
 
 
 def test_what_is_not_known_of_the_code_and_unequal_sharing_are_told(write_run: Write) -> None:

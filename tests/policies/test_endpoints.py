@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from harness.api.parameters import named_endpoint
 from harness.errors import UserError
 from harness.policies.endpoints import checked_endpoint
 from harness.testing.fixtures import StartServer
@@ -93,6 +94,16 @@ def test_an_endpoint_that_answers_gives_its_models() -> None:
     assert (found.model, found.offered) == ("small", ("small", "large"))
 
 
+@pytest.mark.parametrize(("model", "remarks"), [(None, 1), ("large", 0)])
+def test_the_first_of_several_models_is_named(model: str | None, remarks: int) -> None:
+    written: list[str] = []
+    with serving(well) as url:
+        _, chosen, _ = named_endpoint(f"{url}/v1", model, "OPENAI_API_KEY", written.append)
+    assert chosen == (model or "small") and len(written) == remarks
+    for text in written:
+        assert text.startswith("model: small, the first of 2 that") and "--model NAME" in text
+
+
 def test_a_server_without_a_list_and_one_that_limits_requests_are_taken() -> None:
     for answers in (without_list, limited):
         with serving(answers) as url:
@@ -130,6 +141,13 @@ def test_a_server_without_a_list_and_one_that_limits_requests_are_taken() -> Non
             "smal",
             None,
             "offers small, large: --model NAME; did you mean 'small'?",
+        ),
+        (
+            well,
+            "/v1/chat/completions",
+            "small",
+            None,
+            "to URL/v1, without /chat/completions, or the model 'small'",
         ),
         (without_list, "/v1", None, None, "does not list its models. Name one: --model NAME"),
     ],

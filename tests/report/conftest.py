@@ -77,6 +77,7 @@ def browse() -> Callable[..., Page]:
             "--headless",
             "--no-sandbox",
             "--disable-gpu",
+            "--disable-background-networking",
             "--enable-logging=stderr",
             "--dump-dom",
         ]

@@ -18,7 +18,14 @@ from harness.compare.layout import tables
 from harness.compare.measures import measure
 from harness.compare.selection import Selection, select
 from harness.errors import UserError
-from harness_report.charts import by_group, failures, logged, training_curve
+from harness_report.charts import (
+    by_group,
+    failures,
+    logged,
+    signal,
+    training_curve,
+    validation_curve,
+)
 from harness_report.page import write_report
 
 
@@ -250,6 +257,20 @@ def test_a_run_of_one_step_is_seen(runs: Path) -> None:
     run.steps = run.steps.filter(pl.col("step") <= 1)
     *_, line = training_curve({run.id: [run]})["data"]
     assert len(line["x"]) == 1 and "markers" in line["mode"]
+
+
+def test_captions_speak_of_seeds_only_where_there_are_several(runs: Path) -> None:
+    finished = [run for run in select([runs]).runs if run.finished]
+    alike = [run for run in finished if run.arm == finished[0].arm]
+    for chosen, several in ((alike[:1], False), (alike, True)):
+        arms, figures = {"a": chosen}, {"a": [measure(run) for run in chosen]}
+        made = [
+            validation_curve(arms),
+            training_curve(arms),
+            signal(figures),
+            by_group(arms, "difficulty", "By difficulty"),
+        ]
+        assert [("seed" in chart["caption"]) for chart in made] == [several] * 4
 
 
 def test_a_place_that_cannot_be_written_is_told(runs: Path, tmp_path: Path) -> None:

@@ -72,6 +72,11 @@ def _graded(arms: Arms) -> bool:
     return any(run.graded for runs in arms.values() for run in runs)
 
 
+def _several(arms: Mapping[str, Sequence[object]]) -> bool:
+    """Return whether any arm has several runs, so that there are means over seeds, and bands."""
+    return any(len(runs) > 1 for runs in arms.values())
+
+
 def _measured(arms: Arms) -> str:
     return measured(_graded(arms))
 
@@ -80,9 +85,9 @@ def validation_curve(arms: Arms) -> Figure:
     """Plot the mean over seeds with their range as a band, and a ring for a running validation."""
     trained = {arm: [run for run in runs if run.trained] for arm, runs in arms.items()}
     asked = max((run.validated_tasks() for runs in trained.values() for run in runs), default=0)
-    caption = (
-        f"Mean over seeds, of {asked} questions; the band reaches from the worst to the best seed."
-    )
+    caption = f"Of {asked} questions."
+    if _several(trained):
+        caption = f"Mean over seeds, of {asked} questions; the band reaches from the worst to the best seed."
     curves = {arm: [run.val_curve() for run in runs] for arm, runs in trained.items()}
     figure = by_step(
         "validation", f"Validation {_measured(arms)}", caption, _measured(arms), curves
@@ -130,7 +135,7 @@ def training_curve(arms: Arms) -> Figure:
             [[sum(by_step[s]) / len(by_step[s]) for s in chunk] for chunk in chunks],
             band=False,
         )
-    seeds = " over seeds" * any(len(runs) > 1 for runs in arms.values())
+    seeds = " over seeds" * _several(arms)
     caption = f"Mean reward of each step{seeds}. Sampled, not greedy."
     if window > 1:
         caption = f"Points: mean reward of one step{seeds}. Line: mean of every {window} steps. Sampled, not greedy."
@@ -142,8 +147,10 @@ def signal(figures: Mapping[str, list[Figures]]) -> Figure:
     caption = (
         "Groups of rollouts of one task in which rewards differ, "
         "or with train.algorithm=rejection one that is trained "
-        "on; others give no gradient. Mean over seeds, the band reaches from the least to the most."
+        "on; others give no gradient."
     )
+    if _several(figures):
+        caption += " Mean over seeds, the band reaches from the least to the most."
     shares = {arm: [run["signal_by_step"] for run in runs] for arm, runs in figures.items()}
     return by_step("signal", "Groups with signal", caption, "share of groups", shares)
 
@@ -369,9 +376,12 @@ def by_role(arms: Arms, key: str, title: str, y: str, form: str) -> Figure:
             found = [dict.fromkeys(steps, 0.0) | dict(one) for steps, one in of]
             curves[role if len(arms) == 1 else f"{arm}, {role}"] = found
     curves = curves if len(curves) <= len(COLOURS) * len(DASHES) else {}
-    caption = (
-        "Of training rollouts, mean over seeds; the band reaches from the lowest to the highest."
-    )
+    caption = "Of training rollouts."
+    if _several(arms):
+        caption = (
+            "Of training rollouts, mean over seeds; "
+            "the band reaches from the lowest to the highest."
+        )
     return by_step(f"role-{key}", title, caption, y, curves, form)
 
 
@@ -397,7 +407,8 @@ def by_group(arms: Arms, column: str, title: str) -> Figure:
         sizes, key=lambda name: (_LEVELS.index(name) if name in _LEVELS else len(_LEVELS), name)
     )
     labels = [f"{name} ({sizes[name]})" for name in names]
-    caption = f"{_last(arms).capitalize()}, mean over seeds; in brackets the number of questions."
+    seeds = ", mean over seeds" if _several(arms) else ""
+    caption = f"{_last(arms).capitalize()}{seeds}; in brackets the number of questions."
     data = [
         bar_of(arm, index, labels, [means[arm].get(name) for name in names])
         for index, arm in enumerate(arms)

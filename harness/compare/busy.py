@@ -1,0 +1,28 @@
+"""Warn of measurements on a busy machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from harness.compare.runs import Run
+
+BUSY = 1.5
+"""Load average per processor above which processes wait for the machine."""
+
+
+def busy(runs: Sequence[Run]) -> list[str]:
+    """Return a remark on the runs during which the machine was busy, if there are any."""
+    highest: list[float] = []
+    for run in runs:
+        loads = [one for launch in run.record["launches"] for one in launch.get("load", ())]
+        if loads and max(loads) > BUSY:
+            highest.append(max(loads))
+    if not highest:
+        return []
+    return [
+        f"The machine was busy at the start or end of {len(highest)} of {len(runs)} "
+        f"run{'s' * (len(runs) > 1)}, with a load of up to {max(highest):.1f} per processor: "
+        "times, those of frameworks above all, include waiting for other processes."
+    ]
