@@ -176,6 +176,11 @@ Cause = Literal["agent", "policy_server", "harness", "deadline"]
 """The party that caused a failure. `deadline` alone names no party: the use of the time decides."""
 
 
+def request_id(index: int) -> str:
+    """Return the id of an attempt's call without an answer, for which an agent may name a role."""
+    return f"call-{index}"
+
+
 @dataclass(frozen=True, slots=True)
 class CallFailure:
     """One call without an answer from the endpoint.
@@ -202,6 +207,11 @@ class CallFailure:
     """As of `Transition`."""
     rate_limit_s: float = 0.0
     """As of `Transition`."""
+
+    @property
+    def request_id(self) -> str:
+        """Return the id that its refusal has in the header `x-request-id`."""
+        return request_id(self.index)
 
 
 ToolFault = Literal["", "unknown_tool", "bad_arguments", "failed", "timeout"]

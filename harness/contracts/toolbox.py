@@ -75,7 +75,8 @@ class Report:
 
     Attributes:
         reward: Its own reward, for the reward `from_agent`.
-        roles: Roles by reply id, if one URL serves several callers.
+        roles: Roles by reply id, if one URL serves several callers; of a call without an answer, by
+            the `x-request-id` of its refusal.
     """
 
     reward: float | None = None

@@ -30,6 +30,7 @@ from harness.gateway.settings import GatewaySettings
 from harness.gateway.upstream_client import UpstreamClient
 from harness.gateway.upstreams import Pools, Upstream
 from harness.gateway.wire import event_data, parse, split_events, written
+from harness.records import request_id
 
 logger = logging.getLogger(__name__)
 
@@ -300,6 +301,9 @@ class Relay:
         call.fail(refusal)
         if refusal.status == 503 and not any(name == b"retry-after" for name, _ in refusal.headers):
             refusal.headers.append((b"retry-after", str(self._settings.retry_after_s).encode()))
+        # A new list, since several calls may end with the same refusal.
+        others = [header for header in refusal.headers if header[0] != b"x-request-id"]
+        refusal.headers = [*others, (b"x-request-id", request_id(call.index).encode())]
         await outgoing.refuse(refusal)
 
 

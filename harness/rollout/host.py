@@ -167,11 +167,15 @@ class _Ended:
     failures: list[CallFailure] = field(default_factory=list)
 
     def name_roles(self, report: Report, roles: Sequence[str]) -> None:
-        """Give calls the roles that the agent reported for their replies; ignore unknown roles."""
+        """Give calls the roles that the agent reported for them; ignore unknown roles."""
         for position, call in enumerate(self.transitions):
             role = report.roles.get(call.response_id, call.role)
             if role in roles:
                 self.transitions[position] = replace(call, role=role)
+        for position, failure in enumerate(self.failures):
+            role = report.roles.get(failure.request_id, failure.role)
+            if role in roles:
+                self.failures[position] = replace(failure, role=role)
 
 
 async def _play(

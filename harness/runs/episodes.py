@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -118,6 +119,7 @@ def episode_row(
         "first_reward": first_reward,
         "calls": len(attempt.transitions) + len(attempt.failures),
         "failed_calls": len(attempt.failures),
+        "failure_codes": json.dumps(Counter(call.code for call in attempt.failures)),
         "calls_with_tools": sum(bool(call.offered_tools) for call in attempt.transitions),
         "parsed_calls": sum(len(call.parsed_calls) for call in attempt.transitions),
         "unread_calls": sum(has_unread_call(call) for call in attempt.transitions),

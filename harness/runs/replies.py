@@ -1,7 +1,8 @@
-"""Summarise replies of policy servers: empty replies, limited rates, changing models."""
+"""Summarize replies of policy servers: empty and missing ones, limited rates, changing models."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -17,7 +18,8 @@ def replies_of(rows: Sequence[Episode]) -> Replies | None:
     limits = sum(row.get("rate_limits") or 0 for row in rows)
     elsewhere = Counter(field for row in rows if (field := row.get("text_elsewhere")))
     models = Counter(name for row in rows for name in _names(row.get("served_models")))
-    if not (empty or limits or len(models) > 1):
+    failures = _survived(rows)
+    if not (empty or limits or failures or len(models) > 1):
         return None
     return {
         "replies": replies,
@@ -26,7 +28,20 @@ def replies_of(rows: Sequence[Episode]) -> Replies | None:
         "rate_limits": limits,
         "rate_limit_s": round(sum(row.get("rate_limit_s") or 0.0 for row in rows), 3),
         "served_models": dict(models) if len(models) > 1 else {},
+        "failures": failures,
     }
+
+
+def _survived(rows: Sequence[Episode]) -> dict[str, int]:
+    """Return calls without an answer by code, most first, in rollouts that ended well all the same.
+
+    Other rollouts report theirs as their outcome.
+    """
+    total: Counter[str] = Counter()
+    for row in rows:
+        if row["outcome"] == "ok":
+            total.update(json.loads(row.get("failure_codes") or "{}"))
+    return dict(total.most_common())
 
 
 def _names(served: str | None) -> list[str]:
@@ -43,6 +58,7 @@ def remarks_on(result: Mapping[str, Any] | None) -> Iterator[str]:
     if found is None:
         return
     yield from _on_empty(found)
+    yield from _on_failures(found)
     if found["rate_limits"]:
         yield (
             f"a server limited its rate {found['rate_limits']} times, "
@@ -55,6 +71,21 @@ def remarks_on(result: Mapping[str, Any] | None) -> Iterator[str]:
             f"answers name several models, by rollouts: {named}. "
             "The policy may have changed during the run"
         )
+
+
+def _on_failures(found: Replies) -> Iterator[str]:
+    failures = found.get("failures")
+    if not failures:
+        return
+    failed = sum(failures.values())
+    by_code = ", ".join(f"{code} ({count})" for code, count in failures.items())
+    remark = (
+        f"{failed} of {found['replies'] + failed} calls had no answer, and the agent continued "
+        f"without them: {by_code}"
+    )
+    if "prompt_too_long" in failures:
+        remark += ". Shorten its prompts, or raise sampling.max_prompt_tokens"
+    yield remark
 
 
 def _on_empty(found: Replies) -> Iterator[str]:

@@ -45,6 +45,9 @@ class Episode(TypedDict):
     first_reward: Annotated[float | None, "the verdict on it"]
     calls: Annotated[int, "calls of the model, failed ones included"]
     failed_calls: Annotated[int, "of them, without an answer"]
+    failure_codes: Annotated[
+        str | None, "JSON: calls without an answer by code of `harness.gateway.failures`"
+    ]
     calls_with_tools: Annotated[
         int | None, "calls of the model whose request offered tools; null in older runs"
     ]

@@ -263,6 +263,9 @@ class Replies(TypedDict):
     served_models: Annotated[
         dict[str, int], "rollouts by the model that a server named, where there were several"
     ]
+    failures: NotRequired[
+        Annotated[dict[str, int], "calls without an answer by code, in rollouts that ended `ok`"]
+    ]
 
 
 class Accuracy(TypedDict):

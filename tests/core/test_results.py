@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness.errors import EnvironmentProblem, RunFailed, UserError
-from harness.records import Attempt, Task, Transition, Verdict
+from harness.records import Attempt, CallFailure, Task, Transition, Verdict
 from harness.runs.episodes import episode_row
 from harness.runs.folder import RowLog, RunFolder
 from harness.runs.monitor import Monitor
@@ -33,10 +33,11 @@ def row(
     phase: str = "train",
     outcome: str = "ok",
     calls: tuple[Transition, ...] = (),
+    failures: tuple[CallFailure, ...] = (),
     **changes: object,
 ) -> dict[str, object]:
     task = Task("t1", "pocket", "val", "Q?", "SELECT 1", "db", "easy")
-    attempt = Attempt("r", "a", outcome, "", "SELECT 1", calls, (), (), 0.0, 1.0)  # type: ignore[arg-type]
+    attempt = Attempt("r", "a", outcome, "", "SELECT 1", calls, failures, (), 0.0, 1.0)  # type: ignore[arg-type]
     base = episode_row(
         task,
         attempt,
@@ -49,6 +50,10 @@ def row(
         paid={},
     )
     return {**base, **changes}
+
+
+def failure(code: str) -> CallFailure:
+    return CallFailure(1, "assistant", code, "agent", 400, "refused", 0.0, 0.1)
 
 
 def test_rows_are_on_disk_at_once_and_a_half_line_is_ignored(tmp_path: Path) -> None:
@@ -203,12 +208,28 @@ def test_what_replies_say_of_their_servers_is_counted_and_remarked_on() -> None:
         "rate_limits": 2,
         "rate_limit_s": 1.5,
         "served_models": {"a": 1, "b": 1},
+        "failures": {},
     }
     empty, limit, models = remarks_on({"replies": found})
     assert empty.startswith("all 3 replies were empty; their text was in `reasoning_content`")
     assert "2 times" in limit and "1.5 s" in limit and "a (1), b (1)" in models
     good = [row(0, 1.0, "val", calls=(transition("assistant", served_model="a"),))]
     assert replies_of(good) is None and not list(remarks_on({}))  # type: ignore[arg-type]
+
+
+def test_calls_without_an_answer_that_an_agent_survived_are_remarked_on() -> None:
+    long, dropped = failure("prompt_too_long"), failure("upstream_dropped")
+    rows = [
+        row(0, 0.0, "val", calls=(transition("assistant"),), failures=(dropped, long, long)),
+        row(0, None, "val", outcome="endpoint_error", failures=(dropped,)),
+    ]
+    found = replies_of(rows)  # type: ignore[arg-type]
+    assert found is not None
+    assert found["failures"] == {"prompt_too_long": 2, "upstream_dropped": 1}
+    (remark,) = remarks_on({"replies": found})
+    assert remark.startswith("3 of 4 calls had no answer")
+    assert "prompt_too_long (2), upstream_dropped (1)" in remark
+    assert "sampling.max_prompt_tokens" in remark
 
 
 def test_few_calls_left_in_the_text_are_the_models_own_affair() -> None:

@@ -28,7 +28,7 @@ FIRST, SECOND = (
 )
 ASK = """
 import json, sys
-from harness.config import PolicyConfig
+from harness.config.sections import PolicyConfig
 from harness.errors import HarnessError
 from harness.policies import fetched
 from harness.training.provenance import model_hash

@@ -64,6 +64,16 @@ def test_a_model_that_refuses_every_call_is_the_endpoints_failure(gateway, tmp_p
     assert attempt.outcome == "endpoint_error", attempt.detail
 
 
+def test_a_refused_call_that_the_agent_replaces_has_its_role_and_its_code(gateway, tmp_path):
+    too_long = Reply.failure(400, "This model's maximum context length is 9 tokens.")
+    replies = Reply("```sql\nSELECT 1\n```"), too_long, Reply("SELECT 2")
+    (attempt,), _ = played("graph.py:Persistent", gateway, tmp_path, *replies)
+    assert attempt.outcome == "ok", attempt.detail
+    assert [call.role for call in attempt.transitions] == ["write_query", "check_query"]
+    failed = [(call.role, call.code) for call in attempt.failures]
+    assert failed == [("check_query", "prompt_too_long")]
+
+
 def test_each_phase_has_its_own_rollout_and_an_emitted_reward_counts(gateway, tmp_path):
     (trained,), _ = played("loops.py:Phases", gateway, tmp_path / "1", Reply("yes"), phase="train")
     (validated,), _ = played("loops.py:Phases", gateway, tmp_path / "2", Reply("yes"))

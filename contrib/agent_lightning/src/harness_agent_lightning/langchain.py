@@ -13,7 +13,7 @@ from harness.contracts.toolbox import Report
 
 
 class RoleHandler(BaseCallbackHandler):
-    """Assign each reply the role of the innermost run that is named like a role."""
+    """Assign each call the role of the innermost run that is named like a role."""
 
     run_inline = True  # in the order of the calls, also where they are asynchronous
 
@@ -54,6 +54,12 @@ class RoleHandler(BaseCallbackHandler):
             for generation in generations:
                 if isinstance(generation, ChatGeneration):
                     self._name(generation, response, role)
+
+    def on_llm_error(self, error: BaseException, *, run_id: UUID, **more: Any) -> None:
+        """Assign the role to a call that the gateway refused, by the id in its answer."""
+        role, refused = self._role_of.get(run_id), getattr(error, "request_id", None)
+        if role is not None and refused is not None:
+            self._report.roles[str(refused)] = role
 
     def _begin(
         self, run_id: UUID, parent: UUID | None, name: str | None, more: dict[str, Any]

@@ -5,6 +5,8 @@ from langchain_openai import ChatOpenAI
 from langgraph.graph import END, START, StateGraph
 from typing_extensions import TypedDict
 
+from harness.records import Problem
+
 
 class State(TypedDict, total=False):
     question: str
@@ -16,6 +18,9 @@ class SyncGraph(agl.LitAgent):
     """Synchronous, a graph of LangGraph on one URL, with a key that is not the gateway's, and a reward of its own."""
 
     program = "self_correcting_sql"
+
+    def ask(self, chat, prompt):
+        return chat.invoke(prompt).content
 
     def rollout(self, task, resources, rollout):
         assert task["query"] is None
@@ -29,11 +34,18 @@ class SyncGraph(agl.LitAgent):
             **llm.sampling_parameters,
         )
 
+        prompts = resources["toolbox"].prompts
+        problem = Problem(task["id"], task["question"], {"schema": task["schema"]})
+
         def write_query(state: State) -> State:
-            return {"query": chat.invoke(state["question"]).content}
+            reply = self.ask(chat, prompts.write(problem).messages)
+            return {"query": prompts.parse_sql(reply)}
 
         def check_query(state: State) -> State:
-            return {"remarks": chat.invoke(f"Is it right? {state['query']}").content}
+            result = resources["toolbox"].execute(state["query"])
+            return {
+                "remarks": self.ask(chat, prompts.check(problem, state["query"], result).messages)
+            }
 
         graph = StateGraph(State)
         graph.add_node(write_query)
@@ -44,3 +56,13 @@ class SyncGraph(agl.LitAgent):
         handler = self.tracer.get_langchain_handler()
         graph.compile().invoke({"question": task["question"]}, {"callbacks": [handler]})
         return 0.25
+
+
+class Persistent(SyncGraph):
+    """Replaces a call that fails by a shorter one, as the literature's SQL example does."""
+
+    def ask(self, chat, prompt):
+        try:
+            return super().ask(chat, prompt)
+        except Exception:
+            return super().ask(chat, "Write any query.")
