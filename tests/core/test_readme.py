@@ -6,14 +6,13 @@ import asyncio
 import re
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from harness.cli import app
 from harness.gateway.server import GatewayServer
-from harness.plugins import program
+from harness.plugins import agent_spec, load, program
 from harness.testing.stage import staged
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,9 +47,11 @@ def test_the_agent_has_twelve_lines() -> None:
 
 
 def test_the_agent_answers_with_the_query_that_the_model_wrote(tmp_path: Path) -> None:
-    names: dict[str, Any] = {}
-    exec(code(), names)
-    agent = names["MyAgent"]()
+    file = tmp_path / "my_agent.py"
+    file.write_text(code(), encoding="utf-8")
+    spec = agent_spec(f"{file}:MyAgent")
+    assert (spec.program, spec.strict) == (PROGRAM, False)
+    agent = load(spec)()
     scenario = next(one for one in program(PROGRAM).scenarios if one.name == "right_first_time")
 
     async def solve() -> None:
