@@ -159,8 +159,34 @@ class Wanted:
             without_parity=self.without_parity,
         )
 
+    def _of_its_own(self, resume: Path, agent: str) -> None:
+        """Refuse options that a resumed run has in its own configuration."""
+        if self.agent is not None and agent_label(self.agent) != agent:
+            raise UserError(
+                f"the run's agent is {agent}, and --resume goes on with it: leave --agent out, "
+                f"or train {self.agent} in a new run, without --resume {resume}"
+            )
+        options = {
+            "--agent": self.agent is not None,
+            "--agent-match": self.agent_match is not None,
+            "--preset": self.preset is not None,
+            "--config": self.config is not None,
+            "--task": self.task is not None,
+            "--model": self.model is not None,
+            "--seed": self.seed is not None,
+            "--n-runners": self.n_runners is not None,
+            "--twenty-steps": self.ci,
+            "--one-step": self.ci_fast,
+        }
+        given = [name for name, is_given in options.items() if is_given]
+        if given:
+            raise UserError(
+                f"--resume goes on with the run's own configuration: leave out {', '.join(given)}. "
+                "More steps: --steps N; other places of data: --set"
+            )
+
     def _resumed(self, resume: Path, store: str | None) -> Training:
-        from harness.training.data import RESUMABLE, same_run
+        from harness.training.data import same_run
 
         folder = RunFolder.open(resume)
         before = folder.read()
@@ -171,16 +197,7 @@ class Wanted:
                 f"start it again with `harness {kind}`"
             )
         settings = told(self.settings, rollout__store=store)
-        named = (self.agent, self.preset, self.config, self.task, self.model, self.n_runners)
-        if (
-            any(one is not None for one in (*named, self.agent_match, self.seed))
-            or self.ci
-            or self.ci_fast
-        ):
-            raise UserError(
-                f"--resume takes the run's own configuration; "
-                f"only --set of {', '.join(RESUMABLE)} may change it"
-            )
+        self._of_its_own(resume, before["agent"])
         resolved = load_config(None, folder.path / "config.yaml", settings)
         if self.steps is not None:
             resolved.train.steps = self.steps

@@ -75,13 +75,16 @@ def _cheapest(comparison: Comparison, price: Price | None) -> str:
     if not known or (len(comparison["arms"]) > 1 and len(known) < 2):
         return ""
     name = min(known, key=lambda one: known[one])
-    unit = "tokens" if price is None else "of the given price"
     amount = significant(known[name])
+    if price is None:
+        takes, amount = "takes", f"{amount} tokens per right answer"
+    else:
+        takes, amount = "costs", f"{amount} per right answer at the given prices"
     if len(known) == 1:
-        return f"it takes {amount} {unit} per right answer"
+        return f"it {takes} {amount}"
     if len({significant(cost) for cost in known.values()}) == 1:
-        return f"each takes {amount} {unit} per right answer"
-    return f"cheapest: {name}, {amount} {unit} per right answer"
+        return f"each {takes} {amount}"
+    return f"cheapest: {name}, {amount}"
 
 
 def _right_answer(arm: Arm, price: Price | None) -> float | None:

@@ -13,16 +13,16 @@ BUSY = 1.5
 
 
 def busy(runs: Sequence[Run]) -> list[str]:
-    """Return a remark on the runs during which the machine was busy, if there are any."""
+    """Return a remark on the runs that started on a busy machine, if there are any."""
     highest: list[float] = []
     for run in runs:
-        loads = [one for launch in run.record["launches"] for one in launch.get("load", ())]
-        if loads and max(loads) > BUSY:
-            highest.append(max(loads))
+        load = max(launch.get("load", 0.0) for launch in run.record["launches"])
+        if load > BUSY:
+            highest.append(load)
     if not highest:
         return []
     return [
-        f"The machine was busy at the start or end of {len(highest)} of {len(runs)} "
+        f"The machine was busy at the start of {len(highest)} of {len(runs)} "
         f"run{'s' * (len(runs) > 1)}, with a load of up to {max(highest):.1f} per processor: "
         "times, those of frameworks above all, include waiting for other processes."
     ]

@@ -42,8 +42,8 @@ class Launch(TypedDict):
     runs_at_once: NotRequired[Annotated[int, "runs of its study that shared the machine"]]
     load: NotRequired[
         Annotated[
-            list[float],
-            "the machine's load average over a minute ÷ its processors, at start and end; "
+            float,
+            "the machine's load average over a minute ÷ its processors, before the run's own work; "
             "missing where the system has none",
         ]
     ]

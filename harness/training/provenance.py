@@ -70,15 +70,15 @@ def available_cores() -> int | None:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
-def load() -> list[float]:
-    """Return the load average over a minute per processor of the machine; empty if unknown.
+def load() -> float | None:
+    """Return the load average over a minute per processor of the machine; None if unknown.
 
     The load counts all processes of the machine, so all its processors count, too.
     """
     try:
-        return [round(os.getloadavg()[0] / (os.cpu_count() or 1), 2)]
+        return round(os.getloadavg()[0] / (os.cpu_count() or 1), 2)
     except (AttributeError, OSError):
-        return []
+        return None
 
 
 def commit() -> Commit | None:

@@ -92,7 +92,8 @@ def run_record(
     launch: Launch = {"started": now(), "commit": code, "cores": available_cores()}
     if study:
         launch["runs_at_once"] = study["runs_at_once"]
-    if at_start := load():
+    # At the start only: later the run itself is the load.
+    if (at_start := load()) is not None:
         launch["load"] = at_start
     owner = registry().owner("agent", config.agent)
     plugin = next((state for state in registry().states if state.name == owner), None)
@@ -282,8 +283,6 @@ def closed(
         "wall_s": round(wall_s, 2),
         "data_changed": list(data_changed),
     }
-    if at_end := load():
-        launch["load"] = [*last.get("load", ()), *at_end]
     launches = [*earlier, launch]
     result: Result = {
         **scores,

@@ -159,7 +159,7 @@ def _idle(folder: RunFolder) -> None:
     """Let a run be of an idle machine: comparisons remark on the load of others."""
     record = folder.read()
     for launch in record["launches"]:
-        launch["load"] = [0.0, 0.0]
+        launch["load"] = 0.0
     folder.write(record)
 
 

@@ -43,6 +43,8 @@ def test_the_sentence_answers_which_agent_differs_and_which_is_cheapest(
         text,
     ), text
     assert re.search(r"; cheapest: \w+, [\d,]+ tokens per right answer\.$", text), text
+    priced = answer(evaluations, Price(1.0, 1.0))
+    assert re.search(r"; cheapest: \w+, [\d.]+ per right answer at the given prices\.$", priced)
 
 
 def test_the_table_has_tokens_and_with_a_price_money(evaluations: Comparison) -> None:

@@ -54,6 +54,22 @@ def test_what_would_be_another_run_is_refused(run: Path, change: str) -> None:
     assert "task.options" not in message, "keys that have nothing to do with the change"
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--agent", "langgraph_sql"], "the run's agent is reference_sql"),
+        (["--agent", "reference_sql"], "leave out --agent."),
+        (["--agent-match", ".", "--seed", "4"], "leave out --agent-match, --seed."),
+    ],
+)
+def test_an_option_of_a_new_run_is_refused_by_its_name(
+    run: Path, options: list[str], message: str
+) -> None:
+    done = CliRunner().invoke(app, ["--resume", str(run), *options, "--dry-run"])
+    assert isinstance(done.exception, UserError) and message in str(done.exception)
+    assert "task.options" not in str(done.exception), "keys that have nothing to do with it"
+
+
 def test_an_evaluation_cannot_be_trained_on(run: Path) -> None:
     RunFolder(run).update(kind="eval")
     done = CliRunner().invoke(app, ["--resume", str(run), "--dry-run"])

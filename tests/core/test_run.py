@@ -78,7 +78,7 @@ def test_an_error_closes_record_launch_and_tables(
         == (launch["status"], launch["reason"])
         == (status, reason)
     )
-    assert len(launch["load"]) == 2 and min(launch["load"]) >= 0
+    assert launch["load"] >= 0
     assert (
         launch["ended"]
         and record["result"]["scored"] == 1
