@@ -11,7 +11,3 @@ class TestIdiomatic(AgentContract):
 
 class TestToolsIdiomatic(AgentContract):
     agent = "deepagents_tools_idiomatic"
-
-    @pytest.mark.xfail(reason="a deep agent always sends tools of its own", strict=True)
-    def test_leaves_tools_out_where_there_are_none(self, loaded, gateway, tmp_path):
-        super().test_leaves_tools_out_where_there_are_none(loaded, gateway, tmp_path)

@@ -21,6 +21,8 @@ from harness_langgraph_sql.agent import chat_model
 
 RECURSION_LIMIT = 10_000
 """LangGraph's own limit. It counts steps of the graph, most of which make no call."""
+TOOL_PARAMETERS = ("tools", "tool_choice", "parallel_tool_calls")
+"""Parameters of a request that go with tools."""
 
 
 class CallsUsed(Exception):
@@ -61,6 +63,8 @@ class RolloutChatOpenAI(ChatOpenAI):
         if rollout.calls <= 0:
             raise CallsUsed
         rollout.calls -= 1
+        if not rollout.toolbox.tools:  # nothing to plan for or to keep in files
+            more = {name: value for name, value in more.items() if name not in TOOL_PARAMETERS}
         model = chat_model(rollout.toolbox.llm(rollout.role), rollout.toolbox)
         result = await model._agenerate(messages, stop, run_manager, **more)
         reply = result.generations[0].message
