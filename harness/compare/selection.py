@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -244,7 +245,9 @@ def located(path: Path, runs_dir: Path) -> Path:
     if (runs_dir / path).is_dir():
         return runs_dir / path
     if len(path.name) >= PART_OF_AN_ID:
-        close = [run for run in runs_dir.glob(f"*{path.name}*") if (run / "run.json").is_file()]
+        # The name may be a pattern that the shell found no file for.
+        found = runs_dir.glob(f"*{escape(path.name)}*")
+        close = [run for run in found if (run / "run.json").is_file()]
         if len(close) == 1:
             return close[0]
     hint = nearest(str(path), _beside(path, runs_dir), ".")

@@ -429,6 +429,12 @@ def test_a_reference_that_is_not_installed_is_known_by_what_others_were_held_aga
             compare(select([gone.path, other.path]))
 
 
+def test_a_pattern_without_a_match_is_no_run(write_run: Write) -> None:
+    run = write_run("langgraph_sql")
+    with pytest.raises(UserError, match="is neither a run"):
+        select([run.path, run.path.parent / "*another*"], run.path.parent)
+
+
 def test_an_agent_whose_source_changed_between_runs_is_refused_unless_each_is_certified(
     write_run: Write,
 ) -> None:

@@ -10,8 +10,11 @@ import pytest
 
 from harness.contracts.toolbox import Toolbox
 from harness.parity import generated
+from harness.parity.comparison import compare
 from harness.parity.generated import Generated, scenarios, search
+from harness.parity.recorder import record
 from harness.plugins import agent_spec, agents_of, load
+from harness.plugins import program as program_named
 from harness.records import Problem
 from harness_sql.self_correcting.reference import ReferenceSQL
 from harness_sql.tool_loop.reference import ReferenceTools
@@ -119,3 +122,16 @@ def test_the_process_writes_what_it_found(tmp_path: Path) -> None:
 def test_strict_agents_play_them_as_the_reference(program: str, name: str) -> None:
     found = asyncio.run(search(load(agent_spec(name))(), name, program, PLAYED, seed=0))
     assert found.passed, found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("program", "name"), STRICT)
+def test_strict_agents_answer_an_empty_reply_as_the_reference(program: str, name: str) -> None:
+    definition = program_named(program)
+    empty = [one for one in definition.scenarios if one.name.startswith("empty_reply")]
+    assert empty
+    reference = load(agent_spec(definition.reference))()
+    expected = asyncio.run(record(reference, program, empty, ["alone"]))
+    found = asyncio.run(record(load(agent_spec(name))(), program, empty, ["alone"]))
+    verdict = compare(name, found, expected)
+    assert verdict.passed, [str(one) for one in verdict.mismatches]

@@ -94,6 +94,7 @@ def test_list_is_quick_and_imports_no_framework(site: Path) -> None:
         "agent_framework",
         "pydantic_ai",
         "smolagents",
+        "deepagents",
         "torch",
         "openai",
     ):

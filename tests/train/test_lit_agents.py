@@ -16,7 +16,7 @@ from . import conftest
 
 pytestmark = [pytest.mark.train, pytest.mark.timeout(900)]
 
-AGENTS = conftest.REPO / "plugins" / "lit_agents" / "tests" / "agents"
+AGENTS = conftest.REPO / "contrib" / "agent_lightning" / "tests" / "agents"
 
 
 def test_two_steps_train_the_rows_of_the_role_that_langgraph_names(

@@ -189,8 +189,8 @@ def stage(scenario: Scenario, folder: Path) -> tuple[Task, Problem]:
 class Script:
     """Play a scenario's replies in order, for any caller.
 
-    An agent with tools gets each written query as a call of the first tool, and the last one as
-    text.
+    An agent with tools gets each written query as a call of its tool for queries, and the last one
+    as text.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -220,7 +220,7 @@ class Script:
         draft = self._replies.pop(0)
         if draft.status != 200 or draft.hang or draft.drop or not self._replies:
             return draft
-        return self._tool_call(draft, tools[0]["function"])
+        return self._tool_call(draft, _tool_for_queries(tools))
 
     def _tool_call(self, draft: Reply, tool: dict[str, Any]) -> Reply:
         self._last = PROMPTS.parse_sql(draft.text)
@@ -229,6 +229,13 @@ class Script:
         function = {"name": tool["name"], "arguments": json.dumps({name: self._last})}
         call = {"id": f"call_{len(self._replies)}", "type": "function", "function": function}
         return Reply("", finish_reason="tool_calls", tool_calls=[call])
+
+
+def _tool_for_queries(tools: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the tool that takes `sql`, else the first: some frameworks put their own before it."""
+    functions = [tool["function"] for tool in tools]
+    takes_sql = [one for one in functions if "sql" in one["parameters"].get("properties", {})]
+    return next(iter(takes_sql), functions[0])
 
 
 QUERIES = (
