@@ -32,7 +32,7 @@ def measure(
     """Return the worst step's ratios of rollouts and processor time, and overall rollouts/s."""
     from harness.config import load_config
     from harness.plugins import make_task_set
-    from harness.rollout.load_balancing import Shares
+    from harness.rollout.load_balancing import LoadBalancer
     from harness.rollout.session import Session
     from harness.rollout.stack import RolloutWork
     from harness.rollout.store import RunStore
@@ -83,7 +83,9 @@ def measure(
         changed.enter_context(patch.object(RunStore, "dequeue_many_rollouts", counted))
         if not shared:
             changed.enter_context(
-                patch.object(Shares, "share", lambda self, runner, running, free, waiting: free)
+                patch.object(
+                    LoadBalancer, "share", lambda self, runner, running, free, waiting: free
+                )
             )
         path = Path(changed.enter_context(tempfile.TemporaryDirectory())) / "run"
         (path / "logs").mkdir(parents=True)

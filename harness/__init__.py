@@ -157,11 +157,13 @@ _HOMES = {
     "harness": "compare",
     "harness.compare.compared": "Compared",
     "harness.config": "Config",
-    "harness.contracts.environments": "Environment EnvironmentSession Observation Tool check_offered",
+    "harness.contracts.environments": "Environment EnvironmentSession Observation Tool "
+    "check_offered",
     "harness.errors": "ConfigError EndpointError EnvironmentFault EnvironmentProblem HarnessError NoSuchArm "
     "NotComparable PluginError RewardError RolloutError RunFailed TaskSetError UserError",
     "harness.gateway.server": "GatewayServer",
-    "harness.contracts.hookspecs": "AgentSpec EnvironmentSpec ProgramSpec RewardSpec TaskSetSpec TrainerSpec hookimpl",
+    "harness.contracts.hookspecs": "AgentSpec EnvironmentSpec ProgramSpec RewardSpec TaskSetSpec "
+    "TrainerSpec hookimpl",
     "harness.plugins": "make_trainer",
     "harness.policies": "fetched",
     "harness.contracts.programs": "CANARY Played Program Scenario Turn",

@@ -67,7 +67,8 @@ def facts(one: Run) -> dict[str, Any]:
             f"{part} {points(share)} %" for part, share in figures["shares"].items()
         )
         or "-",
-        "framework per call": f"{known_digits([figures['overhead_ms_per_call']])} ms, waiting for the processor included",
+        "framework per call": f"{known_digits([figures['overhead_ms_per_call']])} ms, "
+        "waiting for the processor included",
         "trained": ", ".join(trained) or "-",
         "calls in an earlier's row": merged
         and f"{points(merged[0])} %, which saves {points(merged[1])} % of the tokens",

@@ -163,7 +163,7 @@ class Wanted:
         """Refuse options that a resumed run has in its own configuration."""
         if self.agent is not None and agent_label(self.agent) != agent:
             raise UserError(
-                f"the run's agent is {agent}, and --resume goes on with it: leave --agent out, "
+                f"the run's agent is {agent}, and --resume continues with it: leave --agent out, "
                 f"or train {self.agent} in a new run, without --resume {resume}"
             )
         options = {
@@ -181,7 +181,8 @@ class Wanted:
         given = [name for name, is_given in options.items() if is_given]
         if given:
             raise UserError(
-                f"--resume goes on with the run's own configuration: leave out {', '.join(given)}. "
+                "--resume continues with the run's own configuration: "
+                f"leave out {', '.join(given)}. "
                 "More steps: --steps N; other places of data: --set"
             )
 

@@ -114,9 +114,9 @@ def _names(named: list[str], everything: bool, only: str | None) -> list[str]:
         agent_spec(name)
     compared = list(dict.fromkeys(name for name in named if name not in references))
     if not compared:
-        # Agents in files were named by earlier requests of this process; they are no suggestion.
-        installed = [name for name in agents_of(program_of(named[0])) if ".py:" not in name]
-        others = ", ".join(name for name in installed if name not in references)
+        others = ", ".join(
+            name for name in agents_of(program_of(named[0])) if name not in references
+        )
         hint = f"name one of {others}" if others else "there are none yet"
         raise ConfigError(f"{named[0]} is what other agents are compared with: {hint}")
     return compared

@@ -127,7 +127,7 @@ class Run:
         return self.logged("gradient_norm")
 
     def logged(self, measure: str) -> dict[int, float]:
-        """Return a measure of `harness.contracts.trainers.MEASURES`, or a column of `steps`, by step."""
+        """Return a measure of `MEASURES` of trainers, or a column of `steps`, by step."""
         if measure not in self.steps.columns:
             return {}
         return dict(self.steps.drop_nulls(measure).select("step", measure).rows())

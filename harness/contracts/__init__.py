@@ -1,1 +1,1 @@
-"""The contracts that plugins implement: environments, programs, agents, task sets, rewards, trainers."""
+"""Contracts of plugins: environments, programs, agents, task sets, rewards and trainers."""

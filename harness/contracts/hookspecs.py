@@ -35,7 +35,9 @@ class Spec:
 
 @dataclass(frozen=True, slots=True)
 class AgentSpec(Spec):
-    """An agent. `target` is a class that takes no arguments and follows `harness.contracts.toolbox.Agent`.
+    """An agent.
+
+    `target` is a class that takes no arguments and follows `harness.contracts.toolbox.Agent`.
 
     Attributes:
         program: Name of the program that it implements; required.
@@ -55,7 +57,8 @@ class AgentSpec(Spec):
 class EnvironmentSpec(Spec):
     """An environment.
 
-    `target` is a class that takes no arguments and follows `harness.contracts.environments.Environment`.
+    `target` is a class that takes no arguments and follows
+    `harness.contracts.environments.Environment`.
     """
 
 
@@ -92,7 +95,8 @@ class TaskSetSpec(Spec):
 class RewardSpec(Spec):
     """A reward.
 
-    `target` is a class that follows `harness.contracts.rewards.RewardFunction` and declares its version.
+    `target` is a class that follows `harness.contracts.rewards.RewardFunction` and declares its
+    version.
 
     Attributes:
         low: The lowest value.

@@ -105,7 +105,7 @@ async def record(
 
     from harness.gateway.server import GatewayServer
     from harness.mock_model.server import ScriptedServer
-    from harness.parity.recording_relay import Tap
+    from harness.parity.recording_relay import RecordingRelay
     from harness.rollout.host import run_attempt
 
     of = plugins.program(program)
@@ -121,7 +121,7 @@ async def record(
         limits = httpx.Limits(max_keepalive_connections=None)
         async with (
             gateway.control() as control,
-            Tap(gateway, written) as tap,
+            RecordingRelay(gateway, written) as tap,
             httpx.AsyncClient(trust_env=False, timeout=None, limits=limits) as http_client,
         ):
             await control.set_upstreams([server.base_url], model=server.model, token_ids=True)

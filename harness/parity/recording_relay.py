@@ -46,7 +46,7 @@ class SentCall:
         return parted(self.role)[1]
 
 
-class Tap:
+class RecordingRelay:
     """A relaying server in the running event loop. Use it as an async context manager.
 
     Args:

@@ -4,8 +4,8 @@ The reference gets the same problem and, for each request and tool call, the rec
 result. Its requests must be byte-identical to the recorded ones in canonical form, in order, and so
 must its tool calls and its answer. No model and no tool is called.
 
-As a process: `python -m harness.parity.shadow_check SPOOL AGENT`. It reads the rollouts that a run writes
-to its spool, writes its result to the spool, and ends when the run requests it or is gone.
+As a process: `python -m harness.parity.shadow_check QUEUE AGENT`. It reads the rollouts that a run
+writes to its queue, writes its result to the queue, and ends when the run requests it or is gone.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ WAIT_S, CUT_SHORT_S = 60.0, 5.0
 """Seconds that the end of a run waits for remaining checks, and that an interrupted run waits."""
 IDLE_S = 0.2
 RESULT, END = "result", "end"
-"""Names of files in the spool: the current result, and the mark that no further rollout follows."""
+"""Names of files in the queue: the current result, and the mark that no further rollout follows."""
 
 
 def parse(row: Mapping[str, Any]) -> tuple[RolloutRequest, Attempt, str]:
-    """Return request, attempt and model's name of a rollout in the spool."""
+    """Return request, attempt and model's name of a rollout in the queue."""
     record = dict(row["attempt"])
     record["transitions"] = tuple(transition_from(call) for call in record["transitions"])
     record["failures"] = tuple(CallFailure(**call) for call in record["failures"])
@@ -65,25 +65,25 @@ def nothing_checked() -> Shadow:
 
 
 class Checker:
-    """Check the rollouts of one spool and write the result there.
+    """Check the rollouts of one queue and write the result there.
 
     Args:
         reference: Reference agents keep no state between rollouts: one serves all.
     """
 
-    def __init__(self, spool: Path, reference: Agent) -> None:
-        self._spool = spool
+    def __init__(self, queue: Path, reference: Agent) -> None:
+        self._queue = queue
         self._reference = reference
-        self.result = read_result(spool) or nothing_checked()
+        self.result = read_result(queue) or nothing_checked()
 
     async def run(self, ended: Callable[[], bool]) -> None:
         """Check until the run has ended and nothing waits."""
         while True:
             last = ended()
-            waiting = sorted(self._spool.glob(f"*{WAITING}"), key=lambda file: file.name)
+            waiting = sorted(self._queue.glob(f"*{WAITING}"), key=lambda file: file.name)
             for file in waiting:
                 await self._one(file)
-            for file in self._spool.glob(f"*{DROPPED}"):
+            for file in self._queue.glob(f"*{DROPPED}"):
                 self._not_checked("too many rollouts waited, or one was too large")
                 file.unlink(missing_ok=True)
             self._write()
@@ -115,7 +115,7 @@ class Checker:
         self.result["reason"] = self.result["reason"] or reason
 
     def _write(self) -> None:
-        replace_text(self._spool / RESULT, json.dumps(self.result))
+        replace_text(self._queue / RESULT, json.dumps(self.result))
 
 
 def _difference(row: Mapping[str, Any], found: Mismatch) -> ShadowDifference:
@@ -130,10 +130,10 @@ def _difference(row: Mapping[str, Any], found: Mismatch) -> ShadowDifference:
     }
 
 
-def read_result(spool: Path) -> Shadow | None:
+def read_result(queue: Path) -> Shadow | None:
     """Return the current result of a check, or None if it has written nothing."""
     try:
-        found: Shadow = json.loads((spool / RESULT).read_text(encoding="utf-8"))
+        found: Shadow = json.loads((queue / RESULT).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return found
@@ -143,13 +143,13 @@ class ShadowCheck:
     """The check of one run, in a process of its own. Its failures do not affect the run.
 
     Args:
-        spool: Created by `start`, removed by `stop`.
+        queue: Created by `start`, removed by `stop`.
         agent: The strict agent of the run.
         known: Result of the run's earlier launches.
     """
 
-    def __init__(self, spool: Path, agent: str, known: Shadow | None) -> None:
-        self._spool = spool
+    def __init__(self, queue: Path, agent: str, known: Shadow | None) -> None:
+        self._queue = queue
         self._agent = agent
         self._known = known
         self._process: subprocess.Popen[bytes] | None = None
@@ -166,15 +166,15 @@ class ShadowCheck:
             sys.executable,
             "-m",
             "harness.parity.shadow_check",
-            str(self._spool),
+            str(self._queue),
             self._agent,
         ]
         try:
-            self._spool.mkdir(parents=True, exist_ok=True)
-            (self._spool / END).unlink(missing_ok=True)
-            if self._known is not None and read_result(self._spool) is None:
-                replace_text(self._spool / RESULT, json.dumps(self._known))
-            with (self._spool / "log").open("ab") as log:
+            self._queue.mkdir(parents=True, exist_ok=True)
+            (self._queue / END).unlink(missing_ok=True)
+            if self._known is not None and read_result(self._queue) is None:
+                replace_text(self._queue / RESULT, json.dumps(self._known))
+            with (self._queue / "log").open("ab") as log:
                 self._process = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
@@ -190,7 +190,7 @@ class ShadowCheck:
         process = self._process
         if process is not None:
             with suppress(OSError):
-                (self._spool / END).touch()
+                (self._queue / END).touch()
             try:
                 status = process.wait(wait_s)
                 self._problem = f"the check ended with status {status}" if status else ""
@@ -198,8 +198,8 @@ class ShadowCheck:
                 self._problem = f"the check was not done {wait_s:g} s after the run's end"
                 process.kill()
                 process.wait()
-        result = read_result(self._spool) or nothing_checked()
-        left = sum(1 for pattern in (WAITING, DROPPED) for _ in self._spool.glob(f"*{pattern}"))
+        result = read_result(self._queue) or nothing_checked()
+        left = sum(1 for pattern in (WAITING, DROPPED) for _ in self._queue.glob(f"*{pattern}"))
         result["unchecked"] += left
         if self._problem:
             result["reason"] = result["reason"] or self._problem
@@ -208,9 +208,9 @@ class ShadowCheck:
 
     def _remove(self) -> None:
         with suppress(OSError):
-            for file in self._spool.iterdir():
+            for file in self._queue.iterdir():
                 file.unlink(missing_ok=True)
-            self._spool.rmdir()
+            self._queue.rmdir()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -218,7 +218,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m harness.parity.shadow_check", description=__doc__
     )
-    parser.add_argument("spool", type=Path)
+    parser.add_argument("queue", type=Path)
     parser.add_argument("agent")
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.WARNING)
@@ -227,10 +227,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parent = os.getppid()
     program = plugins.program(plugins.program_of(options.agent))
     reference = plugins.load(plugins.agent_spec(program.reference))()
-    checker = Checker(options.spool, reference)
+    checker = Checker(options.queue, reference)
 
     def ended() -> bool:
-        return (options.spool / END).exists() or os.getppid() != parent
+        return (options.queue / END).exists() or os.getppid() != parent
 
     asyncio.run(checker.run(ended))
 

@@ -86,8 +86,12 @@ def roles_of(agent: str) -> tuple[str, ...]:
 
 
 def agents_of(program: str | None = None) -> list[str]:
-    """Return the names of a program's agents, or of all agents, in the order of the registry."""
-    names = [spec.name for spec in registry().specs("agent")]
+    """Return the names of a program's installed agents, or of all, in the order of the registry.
+
+    Agents in files are not among them, even those that this process has loaded.
+    """
+    specs = registry().specs("agent")
+    names = [spec.name for spec in specs if not one_file.is_file(spec.target)]
     return [name for name in names if program in (None, program_of(name))]
 
 

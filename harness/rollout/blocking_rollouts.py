@@ -63,7 +63,7 @@ async def settle(
     await store.update_attempt(one.rollout_id, one.attempt_id, status="succeeded")
 
 
-class Culprits:
+class BlockingRollouts:
     """Watches one event loop, and what ends its process.
 
     Args:

@@ -28,7 +28,7 @@ class _Runner:
         return max(0, min(level, self.running + self.free) - self.running)
 
 
-class Shares:
+class LoadBalancer:
     """Distribution of rollouts among runners; safe to use from several threads.
 
     Waiting rollouts are assigned one by one, each to the runner with the fewest in progress and

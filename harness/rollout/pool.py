@@ -132,7 +132,8 @@ class WorkerPool:
         """Replace dead and stuck workers until cancelled.
 
         A rollout is the agent's failure if the agent ended the worker: the worker reported it
-        (`blocking_rollouts.py`), or it had only this rollout, as workers do after an unexplained end.
+        (`blocking_rollouts.py`), or it had only this rollout, as workers do after an unexplained
+        end.
 
         Raises:
             RunFailed: Workers keep dying for an unknown reason; the message names the log.

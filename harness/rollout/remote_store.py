@@ -30,5 +30,6 @@ def elsewhere() -> type[StoreElsewhere]:
             ) from error
         return found
     raise EnvironmentProblem(
-        f"rollout.store needs the plugin harness-distributed. Install it: {how_to_install('plugins')}"
+        "rollout.store needs the plugin harness-distributed. "
+        f"Install it: {how_to_install('plugins')}"
     )

@@ -34,7 +34,7 @@ from harness.rollout.controls import RewardShuffle, inverts
 from harness.rollout.credit import kinds, payments
 from harness.rollout.request import Phase, RolloutRequest
 from harness.rollout.scoring import Scorer
-from harness.rollout.shadow_queue import Spool, chosen
+from harness.rollout.shadow_queue import ShadowQueue, chosen
 from harness.runs.episodes import episode_row, transition_rows
 from harness.runs.folder import RowLog, RunFolder
 from harness.util.deadlines import DeadlinePassed, Raised, within
@@ -123,7 +123,7 @@ class Session:
         self._transitions = (
             RowLog(folder, "transitions") if self.config.rollout.keep_transitions else None
         )
-        self._spool = Spool(folder.shadow)
+        self._spool = ShadowQueue(folder.shadow)
         self._matches = re.compile(trained_by(self.config.agent, self.config.agent_match))
         self._responses = SeenIds(REMEMBERED)
         self._shuffles = defaultdict[str, RewardShuffle](lambda: RewardShuffle(self.config.seed))

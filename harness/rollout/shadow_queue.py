@@ -44,11 +44,11 @@ def chosen(seed: int, share: float, phase: str, step: int, who: str) -> bool:
     return random.Random(f"{seed}/shadow/{step}/{who}").random() < share
 
 
-class Spool:
+class ShadowQueue:
     """Writes rollouts for the check. It never raises, and never waits for the check.
 
     Args:
-        folder: The run's spool; nothing is written where it does not exist.
+        folder: The run's shadow queue; nothing is written where it does not exist.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -50,7 +50,7 @@ from agentlightning.utils.server_launcher import PythonServerLauncherArgs
 from fastapi import Body
 
 from harness.errors import RunFailed
-from harness.rollout.load_balancing import Shares
+from harness.rollout.load_balancing import LoadBalancer
 from harness.rollout.otlp_export import exported, flush
 from harness.util import clock
 
@@ -77,7 +77,7 @@ class RunStore(InMemoryLightningStore):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.shares = Shares()
+        self.shares = LoadBalancer()
         self._taking = asyncio.Lock()
 
     async def take(self, worker_id: str, running: int, free: int) -> Sequence[AttemptedRollout]:
@@ -178,7 +178,7 @@ class StoreServer(LightningStoreServer):
         self.app.post(API_V1_AGL_PREFIX + FORGET, status_code=200)(forget)
 
     def expect(self, runners: Sequence[str], free: int) -> None:
-        """As `Shares.expect`."""
+        """As `LoadBalancer.expect`."""
         assert isinstance(self.store, RunStore)
         self.store.shares.expect(runners, free)
 

@@ -65,7 +65,7 @@ def main() -> None:
 
     with start_trace.span("imports of harness and agentlightning"):
         from harness.gateway.client import GatewayControl
-        from harness.rollout.blocking_rollouts import Culprits, settle
+        from harness.rollout.blocking_rollouts import BlockingRollouts, settle
         from harness.rollout.host import UnderWay
         from harness.rollout.runner import ConcurrentRunner, PluginAgent
         from harness.rollout.store import StoreClient
@@ -90,7 +90,7 @@ def main() -> None:
                 await settle(own, asks, one, outcome, detail)
             await own.close()
 
-        Culprits(loop, settled).watch()
+        BlockingRollouts(loop, settled).watch()
         runner = ConcurrentRunner(settings.concurrency, Path(settings.heartbeat_file).touch)
         runner.init(PluginAgent(agent, control))
         runner.init_worker(settings.worker_id, store)

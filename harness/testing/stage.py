@@ -19,7 +19,7 @@ from harness.gateway.client import GatewayControl
 from harness.gateway.server import GatewayServer
 from harness.mock_model.server import ScriptedServer
 from harness.parity.recorder import staged_request
-from harness.parity.recording_relay import Tap
+from harness.parity.recording_relay import RecordingRelay
 from harness.plugins import program
 from harness.records import Attempt
 from harness.rollout.host import run_attempt
@@ -39,7 +39,7 @@ class Stage:
 
     server: ScriptedServer
     gateway: GatewayServer
-    tap: Tap
+    tap: RecordingRelay
     control: GatewayControl
     http_client: httpx.AsyncClient
     program: str
@@ -77,7 +77,7 @@ async def staged(
     with ScriptedServer(script or program(of).script(scenario)) as server:
         async with (
             gateway.control() as control,
-            Tap(gateway) as tap,
+            RecordingRelay(gateway) as tap,
             httpx.AsyncClient(trust_env=False, timeout=None) as http_client,
         ):
             await control.set_upstreams([server.base_url], model=server.model, token_ids=True)

@@ -1,1 +1,1 @@
-"""Tools without a topic of their own, for all packages: time limits, formatting, bounded servers, traces."""
+"""General tools of all packages: time limits, formatting, bounded servers, traces."""

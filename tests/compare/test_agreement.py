@@ -1,4 +1,4 @@
-"""Shares of equal answers between arms."""
+"""LoadBalancer of equal answers between arms."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from harness.parity.recorder import record
 from harness.parity.shadow_check import Checker, ShadowCheck, nothing_checked
 from harness.records import Attempt
 from harness.rollout.request import RolloutRequest
-from harness.rollout.shadow_queue import Spool, chosen
+from harness.rollout.shadow_queue import ShadowQueue, chosen
 from harness.runs.schema import Shadow
 from harness.testing.stage import staged
 from harness_sql.self_correcting.prompts import APPROVED, REJECTED
@@ -78,7 +78,7 @@ def checked(tmp_path: Path, made: Sequence[tuple[RolloutRequest, Attempt]]) -> S
     """What a check in its own process says of rollouts."""
     check = ShadowCheck(tmp_path / "shadow", "reference_sql", None)
     check.start()
-    spool = Spool(tmp_path / "shadow")
+    spool = ShadowQueue(tmp_path / "shadow")
     for request, attempt in made:
         spool.add(request, attempt, "scripted", "val", 3)
     return check.stop()
@@ -166,7 +166,7 @@ def test_a_check_that_was_killed_says_what_it_left_and_does_not_raise(tmp_path: 
     check.start()
     assert check.pid is not None
     os.kill(check.pid, signal.SIGKILL)
-    Spool(tmp_path / "shadow").add(*made[0], "scripted", "val", 0)
+    ShadowQueue(tmp_path / "shadow").add(*made[0], "scripted", "val", 0)
     result = check.stop()
     assert result["unchecked"] == 1
     assert result["reason"] == "the check ended with status -9"
@@ -178,7 +178,7 @@ def test_a_check_that_is_stuck_is_ended(tmp_path: Path) -> None:
     check.start()
     assert check.pid is not None
     os.kill(check.pid, signal.SIGSTOP)
-    Spool(tmp_path / "shadow").add(*made[0], "scripted", "val", 0)
+    ShadowQueue(tmp_path / "shadow").add(*made[0], "scripted", "val", 0)
     result = check.stop(wait_s=0.5)
     assert result["unchecked"] == 1 and "was not done" in result["reason"]
 
@@ -188,7 +188,7 @@ def test_a_resumed_run_keeps_what_its_earlier_launches_found(tmp_path: Path) -> 
     known: Shadow = {**nothing_checked(), "checked": 7, "identical": 6}
     check = ShadowCheck(tmp_path / "shadow", "reference_sql", known)
     check.start()
-    Spool(tmp_path / "shadow").add(*made[0], "scripted", "train", 0)
+    ShadowQueue(tmp_path / "shadow").add(*made[0], "scripted", "train", 0)
     result = check.stop()
     assert (result["checked"], result["identical"]) == (8, 7)
 

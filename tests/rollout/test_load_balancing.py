@@ -16,7 +16,7 @@ from harness.config import load_config
 from harness.mock_model.server import ReceivedRequest, ScriptedServer
 from harness.plugins import make_task_set
 from harness.rollout import load_balancing
-from harness.rollout.load_balancing import Shares
+from harness.rollout.load_balancing import LoadBalancer
 from harness.rollout.session import Session
 from harness.rollout.stack import RolloutWork
 from harness.rollout.store import RunStore
@@ -32,7 +32,7 @@ def test_whoever_asks_gets_what_an_even_deal_would_give_it() -> None:
         names = [f"runner-{number}" for number in range(draw.randint(1, 9))]
         waiting, room = draw.randint(0, 60), {name: draw.randint(1, 20) for name in names}
         has = {name: draw.randint(0, room[name]) for name in names}
-        shares = Shares()
+        shares = LoadBalancer()
         for name in names:
             shares.share(name, has[name], room[name] - has[name], 0)
         for name in draw.sample(names, len(names)):
@@ -53,7 +53,7 @@ def test_what_is_kept_for_a_runner_that_does_not_come_goes_to_the_others(
 ) -> None:
     now = [0.0]
     monkeypatch.setattr(load_balancing.time, "monotonic", lambda: now[0])
-    shares = Shares()
+    shares = LoadBalancer()
     shares.expect(["a", "b"], 64)
     assert [shares.share("a", 0, 64, 32), shares.share("a", 16, 48, 16)] == [16, 0]
     assert shares.share("a", 0, 64, 16) == 8  # its own have ended: of what is left it has half

@@ -35,7 +35,7 @@ from harness_dialogues.reward import NOT_ENDED
 from harness_tau2 import data, environment
 from harness_tau2.data import Manifest, Prepared, prepare
 from harness_tau2.environment import Tau2Environment
-from harness_tau2.process import SideProcess
+from harness_tau2.process import Subprocess
 from harness_tau2.reward import Tau2Reward
 from harness_tau2.tasks import Tau2Tasks
 from sessions import played
@@ -448,7 +448,7 @@ def test_processes_are_shared_by_a_bounded_number_of_attempts_and_end_with_their
 
 
 def test_a_side_process_ends_with_who_asks_it(library: Path) -> None:
-    process = SideProcess(library, "library")
+    process = Subprocess(library, "library")
     assert process.wait(60, {"do": "describe"})["tools"]
     (running,) = [one for one in processes(library) if one.pid == process.pid]
     del process

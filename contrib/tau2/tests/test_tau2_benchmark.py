@@ -11,7 +11,7 @@ import pytest
 from harness import EnvironmentContract, Task, TaskSetContract
 from harness_tau2.cli import lines
 from harness_tau2.data import Manifest, read
-from harness_tau2.process import SideProcess
+from harness_tau2.process import Subprocess
 from harness_tau2.tasks import SPLITS, Tau2Tasks
 
 Called = tuple[str, Mapping[str, Any]]
@@ -29,7 +29,7 @@ def calls_of(
     folder: Path, domain: str, tasks: Sequence[Task], gold_of: GoldOf
 ) -> tuple[Called, ...]:
     """A call of every tool, which go well one after the other; of gold, where gold has one."""
-    process = SideProcess(folder, domain)
+    process = Subprocess(folder, domain)
     kept: dict[str, Mapping[str, Any]] = {}
 
     def go_well(*calls: Called) -> bool:

@@ -18,7 +18,7 @@ from harness import EnvironmentFault
 from harness.rollout.processes import RUN_MARK
 
 Answer = TypeVar("Answer", bound=Mapping[str, Any])
-Process = TypeVar("Process", bound="SideProcess[Any]")
+Process = TypeVar("Process", bound="Subprocess[Any]")
 MAX_BYTES = 4 << 20
 """Most bytes of one line from a subprocess. A longer line is discarded and ends the process."""
 INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", RUN_MARK)
@@ -27,7 +27,7 @@ OURS = ("PYTHONPATH", "VIRTUAL_ENV")
 """Further inherited variables if it uses this process's interpreter."""
 
 
-class SideProcess(Generic[Answer]):
+class Subprocess(Generic[Answer]):
     """One subprocess, usable from any thread or event loop; it ends with its owner.
 
     Each request gets an `id`, which its answer repeats. An answer with `fault` states an error and
@@ -216,7 +216,7 @@ def _checked(answer: Answer, name: str) -> Answer:
     return answer
 
 
-def _read(stdout: IO[bytes], itself: weakref.ref[SideProcess[Any]]) -> None:
+def _read(stdout: IO[bytes], itself: weakref.ref[Subprocess[Any]]) -> None:
     """Pass answers on until the output ends or the process object is gone."""
     with stdout:
         while True:

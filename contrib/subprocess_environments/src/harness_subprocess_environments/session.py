@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from harness import Environment, EnvironmentFault, Observation, Task, Tool, check_offered
 from harness.records import JSON
-from harness_subprocess_environments.process import SideProcess
+from harness_subprocess_environments.process import Subprocess
 
 Answer = TypeVar("Answer", bound=Mapping[str, Any])
 Payload = Mapping[str, Any]
@@ -16,7 +16,7 @@ Payload = Mapping[str, Any]
 CLOSE_S = 9.0
 
 
-class SideEnvironment(Environment):
+class SubprocessEnvironment(Environment):
     """Tools frozen when tasks were loaded; a task's data has them under the key `data`."""
 
     data: str
@@ -33,7 +33,7 @@ class SideEnvironment(Environment):
         return tuple(Tool(**tool) for tool in payload["tools"])
 
 
-class SideSession(Generic[Answer]):
+class SubprocessSession(Generic[Answer]):
     """One attempt's tools. Its process answers `open`, `call` and `close` for the session's name.
 
     Args:
@@ -41,7 +41,7 @@ class SideSession(Generic[Answer]):
     """
 
     def __init__(
-        self, process: SideProcess[Answer], attempt: str, payload: Payload, state_key: str
+        self, process: Subprocess[Answer], attempt: str, payload: Payload, state_key: str
     ) -> None:
         self._process, self._attempt, self._state_key = process, attempt, state_key
         self._limit_s: float = payload["limits"]["timeout_s"]

@@ -22,7 +22,7 @@ from harness import EnvironmentFault, TaskSetError
 from harness.config import cache_dir
 from harness.errors import find_uv, last_line
 from harness.util.parsing import file_hash, has_hash
-from harness_tau2.process import SideProcess
+from harness_tau2.process import Subprocess
 from harness_tau2.worker.messages import Definition, TaskEntry
 
 if TYPE_CHECKING:
@@ -300,7 +300,7 @@ def _is_licence(name: str) -> bool:
 def _prepared(folder: Path, domain: str) -> Prepared:
     """Return a domain as described by the subprocess."""
     policy = folder / _ROOT / "data" / "domains" / domain / "policy.txt"
-    process = SideProcess(folder, domain)
+    process = Subprocess(folder, domain)
     try:
         tools = process.wait(_DOMAIN_S, {"do": "describe"})["tools"]
         tasks = process.wait(_DOMAIN_S, {"do": "tasks"})["tasks"]

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from harness import RolloutError, TaskSetError
 from harness.records import JSON
-from harness_subprocess_environments import Payload, Pool, SideEnvironment, SideSession
+from harness_subprocess_environments import Payload, Pool, SubprocessEnvironment, SubprocessSession
 from harness_tau2.data import Manifest
-from harness_tau2.process import SideProcess
+from harness_tau2.process import Subprocess
 from harness_tau2.worker.messages import Answer
 
 SESSIONS = 32
@@ -24,13 +24,13 @@ ENVIRONMENT = "tau2"
 """Key in a task's data for its tools."""
 
 
-class Tau2Environment(SideEnvironment):
+class Tau2Environment(SubprocessEnvironment):
     """The tools of the task's domain, frozen when the data was fetched."""
 
     data = ENVIRONMENT
 
     def __init__(self) -> None:
-        self._pools: dict[tuple[str, str], Pool[SideProcess]] = {}
+        self._pools: dict[tuple[str, str], Pool[Subprocess]] = {}
 
     def check(self, payload: Payload) -> None:
         try:
@@ -48,7 +48,7 @@ class Tau2Environment(SideEnvironment):
     async def open(self, payload: Payload, attempt: str) -> Tau2Session:
         key = (payload["folder"], payload["domain"])
         if key not in self._pools:
-            start = partial(SideProcess, Path(key[0]), key[1])
+            start = partial(Subprocess, Path(key[0]), key[1])
             self._pools[key] = Pool(start, f"the subprocess of {key[1]!r}", SESSIONS)
         pool = self._pools[key]
         session = Tau2Session(pool, await asyncio.to_thread(pool.get), attempt, payload)
@@ -60,14 +60,14 @@ class Tau2Environment(SideEnvironment):
         return session
 
 
-class Tau2Session(SideSession[Answer]):
+class Tau2Session(SubprocessSession[Answer]):
     """One attempt's database.
 
     Its final state lists changed records, each with a digest of its content.
     """
 
     def __init__(
-        self, pool: Pool[SideProcess], process: SideProcess, attempt: str, payload: Payload
+        self, pool: Pool[Subprocess], process: Subprocess, attempt: str, payload: Payload
     ) -> None:
         super().__init__(process, attempt, payload, "changes")
         self.leave = partial(pool.leave, process)

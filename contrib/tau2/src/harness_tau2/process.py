@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 
 from harness_subprocess_environments import INHERITED, OURS
-from harness_subprocess_environments import SideProcess as AnySideProcess
+from harness_subprocess_environments import Subprocess as AnySubprocess
 from harness_tau2.worker.messages import Answer
 
 
-class SideProcess(AnySideProcess[Answer]):
+class Subprocess(AnySubprocess[Answer]):
     """One process of `harness_tau2.worker`."""
 
     def __init__(self, folder: Path, domain: str) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from harness import EnvironmentSession, RolloutError, TaskSetError
-from harness_subprocess_environments import Payload, SideEnvironment, SideSession
+from harness_subprocess_environments import Payload, SubprocessEnvironment, SubprocessSession
 from harness_verifiers.process import LOAD_S, Source, checked_python, shared_process
 from harness_verifiers.tasks import DATA
 
@@ -14,7 +14,7 @@ START_S, OPEN_S = 25.0, 4.0
 """Seconds that an attempt waits for a subprocess that restarts, and for a session."""
 
 
-class VerifiersEnvironment(SideEnvironment):
+class VerifiersEnvironment(SubprocessEnvironment):
     """The tools of the task's taskset, frozen when tasks were loaded; possibly none.
 
     The final state of an attempt is the taskset's state, which its tools share with its rewards.
@@ -40,6 +40,6 @@ class VerifiersEnvironment(SideEnvironment):
             return await super().open(payload, attempt)
         process = await asyncio.to_thread(shared_process, Source.of(payload))
         await process.ready(START_S)
-        session = SideSession(process, attempt, payload, "state")
+        session = SubprocessSession(process, attempt, payload, "state")
         await session.open(OPEN_S, {"number": payload["number"], "hash": payload["hash"]})
         return session

@@ -15,7 +15,7 @@ from typing import NotRequired, TypedDict
 from harness import EnvironmentFault, TaskSetError
 from harness.config import cache_dir
 from harness.records import JSON
-from harness_subprocess_environments import SideProcess
+from harness_subprocess_environments import Subprocess
 
 VERIFIERS = "verifiers==0.4.0"
 """The tested version."""
@@ -66,7 +66,7 @@ class Answer(TypedDict):
     stopped: NotRequired[str]
 
 
-class Process(SideProcess[Answer]):
+class Process(Subprocess[Answer]):
     """One subprocess.
 
     It receives a request for its first tasks at once, and is ready after its answer.

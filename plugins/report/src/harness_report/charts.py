@@ -87,7 +87,10 @@ def validation_curve(arms: Arms) -> Figure:
     asked = max((run.validated_tasks() for runs in trained.values() for run in runs), default=0)
     caption = f"Of {asked} questions."
     if _several(trained):
-        caption = f"Mean over seeds, of {asked} questions; the band reaches from the worst to the best seed."
+        caption = (
+            f"Mean over seeds, of {asked} questions; "
+            "the band reaches from the worst to the best seed."
+        )
     curves = {arm: [run.val_curve() for run in runs] for arm, runs in trained.items()}
     figure = by_step(
         "validation", f"Validation {_measured(arms)}", caption, _measured(arms), curves
