@@ -355,7 +355,7 @@ class AgreementStep(TypedDict):
 
 
 class Agreement(TypedDict):
-    """LoadBalancer of answers equal to the baseline's run of the same seed; None without pairs."""
+    """Shares of answers equal to the baseline's run of the same seed; None without pairs."""
 
     draws: Annotated[int, "pairs"]
     start: Annotated[float | None, "validation before training"]

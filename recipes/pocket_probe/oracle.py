@@ -143,7 +143,7 @@ def right(task: Task, sql: str) -> bool:
 
 
 def ceilings(tasks: PocketProbeTasks, split: str) -> dict[str, dict[str, float]]:
-    """LoadBalancer of right answers, of all questions and of those in which a trap takes part.
+    """Shares of right answers, of all questions and of those in which a trap takes part.
 
     `draft` and `listing` are single drafts as executed, `expected` and `expected_listing` their chances under the
     prior, and `looks` is the policy of three turns.

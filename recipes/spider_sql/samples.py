@@ -17,7 +17,7 @@ from recipes.spider_sql.templates import generated
 from recipes.spider_sql.variation import vary
 
 POCKET_SHARE, GENERATED_SHARE = 0.15, 0.4
-"""LoadBalancer of the random databases of `pocket`'s seed policy, and of generated questions; the rest is Spider."""
+"""Shares of the random databases of `pocket`'s seed policy, and of generated questions; the rest is Spider."""
 
 ITEMS = 10
 """Questions of one index."""

@@ -1,4 +1,4 @@
-"""LoadBalancer of equal answers between arms."""
+"""Shares of equal answers between arms."""
 
 from __future__ import annotations
 
