@@ -31,7 +31,9 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def dev(
-    agent: Annotated[str, complete.agent("The agent.")],
+    agent: Annotated[
+        str | None, complete.agent("The agent; by default the run's, or langgraph_sql.")
+    ] = None,
     endpoint: complete.Endpoint = None,
     model: complete.Model = None,
     api_key_env: complete.KeyVariable = "OPENAI_API_KEY",

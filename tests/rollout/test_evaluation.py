@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -18,11 +19,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+from harness.gateway.server import GatewayServer
 from harness.mock_model.server import ReceivedRequest, Reply
 from harness.records import Attempt, Verdict
 from harness.testing.calls import transition
 from harness.testing.fixtures import StartServer
 from harness.util.formatting import spoilt
+from harness_sql.cli import ask
 from harness_sql.sqlite.environment import database_of
 from harness_sql.tasks.pocket import PocketTasks
 
@@ -280,6 +283,12 @@ def test_dev_prints_spans_and_verdicts_as_json(
     assert all(one["spans"] for one in told)
 
 
+def test_dev_takes_the_default_agent(command: Command, scripted_server: StartServer) -> None:
+    server = scripted_server(golden, token_ids=False)
+    done = command("dev", "--endpoint", server.base_url, "--tasks", "1")
+    assert done.returncode == 0 and "reward 1 same result" in done.stdout, done.stderr
+
+
 def test_dev_says_why_an_attempt_is_unscored(
     command: Command, scripted_server: StartServer
 ) -> None:
@@ -454,6 +463,18 @@ def test_run_answers_one_question(command: Command, scripted_server: StartServer
     assert done.returncode == 0, done.stderr
     attempt = json.loads(done.stdout)
     assert attempt["answer"] == task.gold and attempt["transitions"][0]["prompt_ids"] is None
+
+
+async def test_run_shows_that_it_waits_for_a_slow_model(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ask, "PROGRESS_S", 0.05)
+    with GatewayServer() as gateway:
+        async with gateway.control() as control:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(ask._show_progress(control), 2)
+    shown = capsys.readouterr().err
+    assert "0 model calls answered after 0 s" in shown
 
 
 @pytest.mark.slow

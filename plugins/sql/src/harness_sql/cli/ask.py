@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -12,16 +13,20 @@ import typer
 
 from harness.api.parameters import named_endpoint
 from harness.cli import complete
-from harness.cli.common import emit_json, results
+from harness.cli.common import emit_json, progress_console, results
 from harness.cli.serve import answered, patient, preset_of, roles_answered, to_serve
 from harness.config import load_config
 from harness.errors import RunFailed, UserError
 from harness.records import Attempt, Task
+from harness.util.formatting import duration
 
 if TYPE_CHECKING:
     from harness.contracts.toolbox import Agent
-    from harness.gateway.client import Endpoint
+    from harness.gateway.client import Endpoint, GatewayControl
     from harness.rollout.request import RolloutRequest
+
+PROGRESS_S = 10.0
+"""Seconds between two lines of progress."""
 
 app = typer.Typer(add_completion=False)
 
@@ -105,6 +110,20 @@ async def _attempt(
             httpx.AsyncClient(timeout=None, trust_env=False) as http,
         ):
             await control.point(endpoint, roles)
-            return await run_attempt(
-                agent, request, "question", "1", control, gateway.key, endpoint.model, http
-            )
+            progress = asyncio.create_task(_show_progress(control))
+            try:
+                return await run_attempt(
+                    agent, request, "question", "1", control, gateway.key, endpoint.model, http
+                )
+            finally:
+                progress.cancel()
+
+
+async def _show_progress(control: GatewayControl) -> None:
+    """Print on stderr, at intervals, how many calls the model has answered so far."""
+    began = time.monotonic()
+    while True:
+        await asyncio.sleep(PROGRESS_S)
+        answered = (await control.stats())["transitions"]
+        waited = duration(time.monotonic() - began)
+        progress_console().print(f"{answered} model calls answered after {waited}")
