@@ -131,7 +131,7 @@ def tool_use(rows: pl.DataFrame) -> ToolUse:
 
 
 def counts_tools(rows: pl.DataFrame) -> bool:
-    """Return whether episodes have the counts of tool calls, which older runs lack."""
+    """Return whether episodes have the counts of tool calls, which not every record has."""
     names = ("calls_with_tools", "parsed_calls", "unread_calls")
     return all(name in rows.columns and rows[name].null_count() < len(rows) for name in names)
 

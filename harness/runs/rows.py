@@ -49,16 +49,16 @@ class Episode(TypedDict):
         str | None, "JSON: calls without an answer by code of `harness.gateway.failures`"
     ]
     calls_with_tools: Annotated[
-        int | None, "calls of the model whose request offered tools; null in older runs"
+        int | None, "calls of the model whose request offered tools; null where not recorded"
     ]
     parsed_calls: Annotated[
-        int | None, "tool calls that the server read out of replies; null in older runs"
+        int | None, "tool calls that the server read out of replies; null where not recorded"
     ]
     unread_calls: Annotated[
         int, "calls whose reply holds what looks like a tool call that the server did not read"
     ]
     empty_replies: Annotated[
-        int | None, "calls whose reply has neither text nor tool calls; null in older runs"
+        int | None, "calls whose reply has neither text nor tool calls; null where not recorded"
     ]
     text_elsewhere: Annotated[
         str | None,
@@ -68,7 +68,7 @@ class Episode(TypedDict):
         str | None, "models that the servers named in their answers, parted by commas"
     ]
     rate_limits: Annotated[
-        int | None, "times that a server refused a call for its rate; null in older runs"
+        int | None, "times that a server refused a call for its rate; null where not recorded"
     ]
     rate_limit_s: Annotated[float | None, "seconds that calls waited for it"]
     rewrites: Annotated[int, "calls whose reply replaced an earlier answer"]
@@ -81,11 +81,11 @@ class Episode(TypedDict):
     call_roles: Annotated[list[str], "roles in order of the calls"]
     by_role: Annotated[
         str | None,
-        "JSON: what each role did, by `harness.runs.episodes.roles`; null in older runs",
+        "JSON: what each role did, by `harness.runs.episodes.roles`; null where not recorded",
     ]
     tool_calls: Annotated[str, "JSON: tool, arguments, text, ok, times and fault of each"]
     cut: Annotated[
-        list[str] | None, "columns of which only the beginning is kept; null in older runs"
+        list[str] | None, "columns of which only the beginning is kept; null where not recorded"
     ]
     started_s: Annotated[float, "Unix time"]
     elapsed_s: Annotated[float, "seconds of the attempt"]
@@ -106,7 +106,7 @@ class Call(TypedDict):
     messages: Annotated[str, "JSON: the prompt's messages as sent"]
     response_text: Annotated[str, "the reply"]
     cut: Annotated[
-        list[str] | None, "columns of which only the beginning is kept; null in older runs"
+        list[str] | None, "columns of which only the beginning is kept; null where not recorded"
     ]
     finish_reason: Annotated[str | None, "`stop`, `length` or `tool_calls`"]
     prompt_ids: Annotated[

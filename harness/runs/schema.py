@@ -133,7 +133,7 @@ _REWARD, _POLICY, _SAMPLING = (
 class Identity(TypedDict):
     """Everything that must be equal between compared runs, except agent, trained roles and seed."""
 
-    program: Annotated[str, "what the agent does; older runs: the only one there was", _AGENT]
+    program: Annotated[str, "what the agent does", _AGENT]
     prompts: Annotated[str, "hash of the program's texts", _AGENT]
     task_set: Annotated[
         dict[str, Any],
@@ -218,7 +218,7 @@ class Identity(TypedDict):
         ]
     ]
     deterministic: NotRequired[
-        Annotated[bool, "as configured; older runs: not", Key("training", ("deterministic",))]
+        Annotated[bool, "as configured; missing: not", Key("training", ("deterministic",))]
     ]
     verl: Annotated[
         dict[str, Any], "the trainer's own settings, as configured", Key("training", ("verl",))
@@ -449,8 +449,8 @@ class RunRecord(TypedDict):
     tool_parser: NotRequired[
         Annotated[
             str,
-            "what read tool calls out of replies, by vLLM's name; missing where the agent offers no tools, of endpoints "
-            "and in older runs",
+            "what read tool calls out of replies, by vLLM's name; missing where the agent offers no "
+            "tools, and of endpoints",
         ]
     ]
     launches: Annotated[list[Launch], "every start of it"]

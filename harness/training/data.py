@@ -166,7 +166,7 @@ def same_parts(folder: RunFolder, config: Config, task_set: TaskSet) -> None:
         ("the policy is not the one", {"model": began["model"]}, {"model": model}, "policy.path"),
         ("a role's model is not the one", began.get("role_models", {}), role_models(_answers(config, folder)), "roles"),
     ]  # fmt: skip
-    if "agent_source" in record:  # older runs did not say
+    if "agent_source" in record:
         now_is = {"agent_source": fingerprint(config.agent).get("agent_source")}
         parts.append(
             (
