@@ -20,8 +20,8 @@ from harness.records import Attempt, Task
 
 if TYPE_CHECKING:
     from harness.contracts.toolbox import Agent
-    from harness.gateway.client import Endpoint
     from harness.rollout.request import RolloutRequest
+    from harness.util.endpoints import Endpoint
 
 app = typer.Typer(add_completion=False)
 
