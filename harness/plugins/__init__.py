@@ -176,7 +176,8 @@ def load(spec: Spec) -> Any:
     module_name, _, attribute = spec.target.partition(":")
     try:
         if isinstance(spec, AgentSpec) and one_file.is_file(spec.target):
-            return one_file.load(spec if spec.roles else agent_spec(spec.name))
+            adapters = map(load, registry().specs("adapter"))
+            return one_file.load(spec if spec.roles else agent_spec(spec.name), adapters)
         return getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError) as error:
         missing = getattr(error, "name", None)
@@ -185,7 +186,9 @@ def load(spec: Spec) -> Any:
             if isinstance(error, ModuleNotFoundError) and missing
             else ""
         )
-        raise PluginError(f"{spec.name!r} failed to import: {error}.{advice}") from error
+        origin = registry().origin(spec)
+        of = f" of {origin}" if origin else ""
+        raise PluginError(f"{spec.name!r}{of} failed to import: {error}.{advice}") from error
 
 
 def make_task_set(config: Config) -> TaskSet:

@@ -21,13 +21,22 @@ import pluggy
 
 from harness.contracts.hookspecs import (
     HARNESS_API,
+    AdapterSpec,
     AgentSpec,
+    CommandSpec,
     EnvironmentSpec,
     HarnessHooks,
+    LauncherSpec,
+    PolicyCatalogueSpec,
+    PolicyServerSpec,
+    PreparedDataSpec,
     ProgramSpec,
+    ProtocolSpec,
     RewardSpec,
     Spec,
+    StoreSpec,
     TaskSetSpec,
+    TrackerSpec,
     TrainerSpec,
 )
 from harness.errors import PluginError, how_to_install, nearest
@@ -35,7 +44,7 @@ from harness.plugins import one_file
 
 GROUP = "harness"
 DEVICES = ("cpu", "cuda", "npu")
-"""Devices that a training may run on."""
+"""Devices of trainings and of servers of policies."""
 KINDS: Mapping[str, tuple[str, type[Spec]]] = {
     "environment": ("harness_environments", EnvironmentSpec),
     "program": ("harness_programs", ProgramSpec),
@@ -43,8 +52,22 @@ KINDS: Mapping[str, tuple[str, type[Spec]]] = {
     "task set": ("harness_tasks", TaskSetSpec),
     "reward": ("harness_rewards", RewardSpec),
     "trainer": ("harness_trainers", TrainerSpec),
+    "command": ("harness_commands", CommandSpec),
+    "policy server": ("harness_policy_servers", PolicyServerSpec),
+    "policy catalogue": ("harness_policies", PolicyCatalogueSpec),
+    "protocol": ("harness_protocols", ProtocolSpec),
+    "adapter": ("harness_adapters", AdapterSpec),
+    "store": ("harness_stores", StoreSpec),
+    "launcher": ("harness_launchers", LauncherSpec),
+    "tracker": ("harness_trackers", TrackerSpec),
+    "prepared data": ("harness_prepared_data", PreparedDataSpec),
 }
 """The hook of each kind of part, and the type that it returns."""
+_NAMES: Mapping[type[Spec], tuple[str, str]] = {
+    CommandSpec: (r"[a-z][\w-]*|(runs|data) [a-z][\w-]*", "a command, as in report or runs export"),
+    ProtocolSpec: (r"[\w.-]+", "a path below /v1/, as in responses"),
+}
+"""Forms of names that need not be identifiers, as pattern and description."""
 S = TypeVar("S", bound=Spec)
 
 
@@ -165,6 +188,14 @@ class Registry:
         """Return all parts of a kind, by name."""
         return [spec for _, spec in sorted(self._kinds[kind].items())]
 
+    def origin(self, spec: Spec) -> str:
+        """Return the distribution of the plugin that offers a spec, or an empty text."""
+        for kind, (_, of) in KINDS.items():
+            owner = self._owners.get((kind, spec.name))
+            if type(spec) is of and owner is not None:
+                return next((one.distribution for one in self.states if one.name == owner), "")
+        return ""
+
     def owner(self, kind: str, name: str) -> str:
         """Name of the plugin that offers a part; for an agent in a file, its environment's name."""
         if kind == "agent":
@@ -245,10 +276,17 @@ def _returned(hook: str, function: Callable[..., object], of: type[Spec]) -> lis
 
 def _fault(spec: Spec) -> str | None:
     """Return the fault in a spec's fields, or None."""
-    if not isinstance(spec.name, str) or not (spec.name.isascii() and spec.name.isidentifier()):
-        return f"the name {spec.name!r} is not letters, digits and underscores, as in my_sql"
-    if not isinstance(spec.target, str) or not re.fullmatch(r"\w+(\.\w+)*:\w+", spec.target):
-        return f"the target of {spec.name!r} is {spec.target!r}, not package.module:Name"
+    pattern, form = _NAMES.get(
+        type(spec), (r"[A-Za-z_]\w*", "letters, digits and underscores, as in my_sql")
+    )
+    if not isinstance(spec.name, str) or not re.fullmatch(pattern, spec.name, re.ASCII):
+        return f"the name {spec.name!r} is not {form}"
+    catalogue = isinstance(spec, PolicyCatalogueSpec)
+    end, form = (
+        (r"[\w.-]+\.yaml", "package:file.yaml") if catalogue else (r"\w+", "package.module:Name")
+    )
+    if not isinstance(spec.target, str) or not re.fullmatch(rf"\w+(\.\w+)*:{end}", spec.target):
+        return f"the target of {spec.name!r} is {spec.target!r}, not {form}"
     if not isinstance(spec.summary, str) or "\n" in spec.summary:
         return f"the summary of {spec.name!r} is {spec.summary!r}, not one line of text"
     for field in ("roles", "frameworks", "splits", "devices", "parts"):
@@ -272,7 +310,9 @@ def _fault_of_its_kind(spec: Spec) -> str | None:
             f"the range of {spec.name!r} is {spec.low!r} to {spec.high!r}, "
             "not from a number to a greater one"
         )
-    if isinstance(spec, TrainerSpec) and (unknown := set(spec.devices) - set(DEVICES)):
+    if isinstance(spec, TrainerSpec | PolicyServerSpec) and (
+        unknown := set(spec.devices) - set(DEVICES)
+    ):
         return (
             f"devices of {spec.name!r} has {', '.join(map(repr, sorted(unknown)))}. "
             f"Use some of: {', '.join(DEVICES)}"

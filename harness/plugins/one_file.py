@@ -11,9 +11,9 @@ import hashlib
 import importlib.util
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
-from importlib.metadata import entry_points, packages_distributions
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,8 +22,8 @@ from harness.contracts.hookspecs import AgentSpec
 from harness.errors import PluginError
 from harness.util.formatting import agent_label
 
-ADAPTERS = "harness.adapters"
-"""Entry point group of functions that make an agent's class of a file's object, or None."""
+Adapter = Callable[[object, AgentSpec], Callable[[], Any] | None]
+"""Make an agent's class of a file's object, or None."""
 _REFERENCE = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_]\w*)(?:@(?P<program>[A-Za-z_]\w*))?")
 _STATED = ("roles", "program", "strict", "frameworks")
 """Attributes of the class that its specification takes; each is a literal."""
@@ -82,8 +82,11 @@ def owner_of(spec: AgentSpec) -> str:
     return f"{file.stem}-{place}"
 
 
-def load(spec: AgentSpec) -> Callable[[], Any]:
+def load(spec: AgentSpec, adapters: Iterable[Adapter]) -> Callable[[], Any]:
     """Import a specification's file, with its folder importable as for scripts; return the class.
+
+    Args:
+        adapters: Tried in this order on an object without `solve`.
 
     Raises:
         PluginError: The name is no class with `solve`, and no installed plugin adapts what it is.
@@ -92,7 +95,7 @@ def load(spec: AgentSpec) -> Callable[[], Any]:
     file, name, _ = _parts(spec.target)
     found = getattr(_module(file), name)
     if not hasattr(found, "solve"):
-        return _adapted(found, spec)
+        return _adapted(found, spec, adapters)
     if hasattr(found, "roles"):
         return found  # type: ignore[no-any-return]
     return type(name, (found,), {"roles": spec.roles})
@@ -239,9 +242,9 @@ def _module(file: Path) -> ModuleType:
     return module
 
 
-def _adapted(found: object, spec: AgentSpec) -> Callable[[], Any]:
-    for point in sorted(entry_points(group=ADAPTERS), key=lambda point: point.name):
-        adapted: Callable[[], Any] | None = point.load()(found, spec)
+def _adapted(found: object, spec: AgentSpec, adapters: Iterable[Adapter]) -> Callable[[], Any]:
+    for adapter in adapters:
+        adapted = adapter(found, spec)
         if adapted is not None:
             return adapted
     raise PluginError(
