@@ -53,7 +53,6 @@ class AgentSpec(Spec):
     program: str = ""
 
 
-@dataclass(frozen=True, slots=True)
 class EnvironmentSpec(Spec):
     """An environment.
 
@@ -61,13 +60,16 @@ class EnvironmentSpec(Spec):
     `harness.contracts.environments.Environment`.
     """
 
+    __slots__ = ()
 
-@dataclass(frozen=True, slots=True)
+
 class ProgramSpec(Spec):
     """A program.
 
     `target` is a class that takes no arguments and follows `harness.contracts.programs.Program`.
     """
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +129,6 @@ class TrainerSpec(Spec):
     devices: tuple[str, ...] = ("cpu", "cuda")
 
 
-@dataclass(frozen=True, slots=True)
 class CommandSpec(Spec):
     """A command of `harness`.
 
@@ -135,6 +136,8 @@ class CommandSpec(Spec):
     subcommand of `runs` or `data`, whose `target` is a function. `summary` is shown in the list of
     commands. harness's own commands take precedence.
     """
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +152,6 @@ class PolicyServerSpec(Spec):
     devices: tuple[str, ...] = ("cpu", "cuda", "npu")
 
 
-@dataclass(frozen=True, slots=True)
 class PolicyCatalogueSpec(Spec):
     """A list of named policies.
 
@@ -157,8 +159,9 @@ class PolicyCatalogueSpec(Spec):
     `harness/policies/catalogue.yaml`. The package is found, not imported.
     """
 
+    __slots__ = ()
 
-@dataclass(frozen=True, slots=True)
+
 class ProtocolSpec(Spec):
     """A protocol of the gateway.
 
@@ -166,8 +169,9 @@ class ProtocolSpec(Spec):
     `harness.gateway.protocols.ApiProtocol`.
     """
 
+    __slots__ = ()
 
-@dataclass(frozen=True, slots=True)
+
 class AdapterSpec(Spec):
     """An adapter of other libraries' agents in files.
 
@@ -175,8 +179,9 @@ class AdapterSpec(Spec):
     makes an agent, or None for what it does not know.
     """
 
+    __slots__ = ()
 
-@dataclass(frozen=True, slots=True)
+
 class StoreSpec(Spec):
     """A store of rollouts in a process of its own, used where `rollout.store` is set.
 
@@ -184,16 +189,18 @@ class StoreSpec(Spec):
     most provides a store.
     """
 
+    __slots__ = ()
 
-@dataclass(frozen=True, slots=True)
+
 class LauncherSpec(Spec):
     """A launcher of a study's runs, by the value of `harness study --launcher`.
 
     `target` is a class that follows `harness_study.launchers.Launcher`.
     """
 
+    __slots__ = ()
 
-@dataclass(frozen=True, slots=True)
+
 class TrackerSpec(Spec):
     """A tracker, by the value of `harness runs export --to`.
 
@@ -201,14 +208,17 @@ class TrackerSpec(Spec):
     is. Its further parameters are options of the command.
     """
 
+    __slots__ = ()
 
-@dataclass(frozen=True, slots=True)
+
 class PreparedDataSpec(Spec):
     """The prepared data of a task set, in `harness data list` and `harness data verify`.
 
     `name` is the task set's. `target` is a class that takes no arguments and follows `Prepared` of
     the plugin that has the command.
     """
+
+    __slots__ = ()
 
 
 class HarnessHooks:

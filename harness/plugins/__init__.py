@@ -11,7 +11,6 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from harness.contracts.environments import Environment
 from harness.contracts.hookspecs import (
     AgentSpec,
     EnvironmentSpec,
@@ -28,6 +27,7 @@ from harness.plugins.discovery import KINDS as KINDS
 
 if TYPE_CHECKING:
     from harness.config import Config
+    from harness.contracts.environments import Environment
     from harness.contracts.programs import Program
     from harness.contracts.rewards import RewardFunction
     from harness.contracts.tasks import TaskSet
@@ -124,6 +124,8 @@ def environment(name: str) -> Environment:
     Raises:
         PluginError: No plugin provides it, it does not import, or is no `Environment`.
     """
+    from harness.contracts.environments import Environment
+
     spec = registry().spec("environment", name, EnvironmentSpec)
     made = load(spec)()
     if not isinstance(made, Environment):

@@ -7,7 +7,6 @@ so that commands and trainers never import the agent's framework.
 from __future__ import annotations
 
 import ast
-import hashlib
 import importlib.util
 import re
 import sys
@@ -78,8 +77,7 @@ def spec_of(reference: str) -> AgentSpec:
 def owner_of(spec: AgentSpec) -> str:
     """Return the name of the environment of a file: its stem and a hash of its place."""
     file, _, _ = _parts(spec.target)
-    place = hashlib.sha256(str(file).encode()).hexdigest()[:8]
-    return f"{file.stem}-{place}"
+    return f"{file.stem}-{_place(file)}"
 
 
 def load(spec: AgentSpec, adapters: Iterable[Adapter]) -> Callable[[], Any]:
@@ -224,10 +222,15 @@ def _distributions() -> Mapping[str, list[str]]:
     return packages_distributions()
 
 
+def _place(file: Path) -> str:
+    import hashlib  # takes milliseconds, and most processes have no agent in a file
+
+    return hashlib.sha256(str(file).encode()).hexdigest()[:8]
+
+
 @cache
 def _module(file: Path) -> ModuleType:
-    place = hashlib.sha256(str(file).encode()).hexdigest()[:8]
-    name = f"harness_file_{file.stem}_{place}"
+    name = f"harness_file_{file.stem}_{_place(file)}"
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

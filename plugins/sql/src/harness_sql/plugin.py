@@ -14,7 +14,7 @@ from harness.contracts.hookspecs import (
     TaskSetSpec,
     hookimpl,
 )
-from harness_sql.self_correcting.prompts import ROLES
+from harness_sql.self_correcting.roles import ROLES
 
 HARNESS_API = 1
 _SPIDERS = (
