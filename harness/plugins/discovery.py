@@ -166,15 +166,12 @@ class Registry:
 
     def _check_hooks(self, module: ModuleType) -> None:
         known = [hook for hook, _ in KINDS.values()]
-        try:
-            self._manager.check_pending()
-        except pluggy.PluginValidationError as error:
-            callers = self._manager.get_hookcallers(module) or ()
-            unknown = next(caller.name for caller in callers if not caller.has_spec())
+        callers = self._manager.get_hookcallers(module) or ()
+        for unknown in [caller.name for caller in callers if not caller.has_spec()]:
             hint = "".join(f"; meant {close}?" for close in get_close_matches(unknown, known, 1))
             raise PluginError(
                 f"has no hook of that name: {unknown}{hint or '.'} Hooks: {', '.join(known)}"
-            ) from error
+            )
         for hook in known:
             if hasattr(module, hook) and self._manager.parse_hookimpl_opts(module, hook) is None:
                 raise PluginError(
