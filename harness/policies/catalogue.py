@@ -13,9 +13,10 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from harness import plugins
 from harness.config import cache_dir
 from harness.errors import ConfigError, UserError, last_line, nearest
-from harness.plugins import registry
+from harness.plugins.discovery import Registry
 from harness.runs.folder import read_json
 from harness.util.parsing import parse_yaml
 
@@ -157,14 +158,18 @@ OWN_QUESTIONS = "qwen2.5-coder-0.5b"
 """The policy to begin with where questions are one's own: small enough to be measured on a CPU."""
 
 
-@cache
 def known() -> dict[str, Named]:
     """Return the policies of this release and of plugins, those that are bundled first; read once.
 
     A plugin with an unreadable catalogue is left out with a message on standard error.
     """
+    return _known(plugins.registry())
+
+
+@cache
+def _known(registry: Registry) -> dict[str, Named]:
     found = _catalogue(__package__, "catalogue.yaml")
-    for spec in registry().specs("policy catalogue"):
+    for spec in registry.specs("policy catalogue"):
         package, _, file = spec.target.partition(":")
         try:
             found |= _catalogue(package, file) | found  # existing names take precedence
@@ -172,7 +177,7 @@ def known() -> dict[str, Named]:
             Exception
         ) as error:  # whatever a package does when it is looked for, and whatever its file holds
             sys.stderr.write(
-                f"no policy of {spec.name!r} of {registry().origin(spec)} is known: "
+                f"no policy of {spec.name!r} of {registry.origin(spec)} is known: "
                 f"{last_line(str(error), type(error).__name__)}\n"
             )
     return dict(sorted(found.items(), key=lambda entry: entry[1].bundled is None))

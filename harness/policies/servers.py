@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from harness import plugins
 from harness.contracts.hookspecs import PolicyServerSpec
 from harness.errors import EnvironmentProblem, PluginError, how_to_install
-from harness.plugins import load, registry
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def server(device: str) -> Server:
         EnvironmentProblem: No installed plugin does.
         PluginError: Several do, or the one does not import.
     """
-    specs = registry().specs("policy server")
+    specs = plugins.registry().specs("policy server")
     found = [
         spec for spec in specs if isinstance(spec, PolicyServerSpec) and device in spec.devices
     ]
@@ -84,5 +84,5 @@ def server(device: str) -> Server:
         raise PluginError(
             f"{names} both serve policies on {device}. Uninstall one of their plugins"
         )
-    made: Server = load(found[0])
+    made: Server = plugins.load(found[0])
     return made

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from harness import plugins
 from harness.errors import EnvironmentProblem, PluginError, how_to_install
-from harness.plugins import load, registry
 
 if TYPE_CHECKING:
     from harness.rollout.store import StoreElsewhere
@@ -18,7 +18,7 @@ def elsewhere() -> type[StoreElsewhere]:
         EnvironmentProblem: No installed plugin provides one.
         PluginError: Several do, or the one does not import.
     """
-    specs = registry().specs("store")
+    specs = plugins.registry().specs("store")
     if not specs:
         raise EnvironmentProblem(
             "rollout.store needs the plugin harness-distributed. "
@@ -27,5 +27,5 @@ def elsewhere() -> type[StoreElsewhere]:
     if len(specs) > 1:
         names = " and ".join(spec.target for spec in specs)
         raise PluginError(f"{names} are both stores of runs. Uninstall one of their plugins")
-    found: type[StoreElsewhere] = load(specs[0])
+    found: type[StoreElsewhere] = plugins.load(specs[0])
     return found
