@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, cast
 from harness.compare.keys import Trained
 from harness.errors import UserError
 from harness.records import AGENT_OUTCOMES
-from harness.runs.certificates import certificate_of
 from harness.runs.folder import Kind, RunFolder
 from harness.runs.monitor import Follower
 from harness.runs.progress import Progress
@@ -224,6 +223,8 @@ class Run:
     @cached_property
     def parity(self) -> Certificate | None:
         """The agent's certificate: the record's, or a later one of exactly the same agent."""
+        from harness.runs.certificates import certificate_of
+
         record = self.record
         later = record.get("agent_fingerprint")
         return record["parity"] or (certificate_of(record["agent"], later) if later else None)
