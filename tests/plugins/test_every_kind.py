@@ -253,3 +253,14 @@ def test_plugins_are_discovered_in_one_place() -> None:
     ]
     # The second one looks up exporters of OpenTelemetry.
     assert found == ["harness/plugins/__init__.py", "harness/rollout/otlp_export.py"]
+
+
+def test_hooks_import_nothing_heavy() -> None:
+    code = (
+        "import sys; from harness.plugins import registry; print(*[one.problem for one in "
+        "registry().states if one.problem]); print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    problems, modules = done.stdout.splitlines()
+    heavy = {"torch", "verl", "ray", "transformers", "agentlightning", "fastapi", "polars", "typer"}
+    assert not problems and not heavy & {*modules.split()}
