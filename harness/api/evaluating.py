@@ -263,12 +263,12 @@ class Evaluation:
             return self._measure(console, work)
 
     def _measure(self, console: Console, work: ExitStack) -> LoadedRun:
-        from harness.gateway.client import Endpoint
         from harness.policies import fetched, parser_of
         from harness.policies.export import checkpoint_dir, checkpoint_model
         from harness.policies.servers import Engine, server
         from harness.training.checks import check_device
         from harness.training.evaluation import evaluate
+        from harness.util.endpoints import Endpoint
 
         config, label = self.config, f"eval-{agent_label(self.config.agent)}"
         if unseen := self._unseen_program():

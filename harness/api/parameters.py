@@ -100,8 +100,8 @@ def named_endpoint(
     Raises:
         UserError: Neither names an endpoint, or the endpoint cannot answer; see `checked_endpoint`.
     """
-    from harness.gateway.client import checked_url
     from harness.policies.endpoints import checked_endpoint
+    from harness.util.endpoints import checked_url
 
     url, key = endpoint or environment_endpoint(), os.environ.get(api_key_env)
     if not url:

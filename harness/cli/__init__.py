@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import importlib
-import importlib.util
 import io
 import locale
 import logging
@@ -12,9 +11,7 @@ import os
 import re
 import resource
 import sys
-from contextlib import suppress
 from functools import cache
-from importlib.metadata import entry_points
 from typing import Any
 
 import typer
@@ -41,8 +38,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("harness.cli.doctor", "Check this machine."),
 }
 """Command by name: module and summary. A module has `app` (a Typer application)."""
-GROUP = "harness.commands"
-"""Entry points of plugins' own commands: modules with a `COMMANDS` like this one's."""
 
 OF_PLUGINS = {
     **dict.fromkeys(("report", "power", "study"), "analysis"),
@@ -63,33 +58,49 @@ _UsageError: type[Any] = typer.BadParameter.__bases__[0]
 
 
 @cache
-def commands() -> dict[str, tuple[str, str]]:
-    """All commands, those of plugins last.
+def summaries() -> dict[str, str]:
+    """Return the summaries of all commands, those of plugins last.
 
     A plugin that cannot be imported has none; `harness plugins` shows the reason.
     """
-    found = dict(COMMANDS)
-    for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
-        with suppress(Exception, SystemExit):
-            found = found | {
-                name: one for name, one in point.load().COMMANDS.items() if name not in found
-            }
+    from harness.plugins import registry
+
+    found = {name: summary for name, (_, summary) in COMMANDS.items()}
+    for spec in registry().specs("command"):
+        if " " not in spec.name:
+            found.setdefault(spec.name, spec.summary)
     return found
+
+
+def application(name: str) -> Any:
+    """Return the Typer application of a command, imported now.
+
+    Raises:
+        PluginError: It is a plugin's, and does not import.
+    """
+    if name in COMMANDS:
+        return importlib.import_module(COMMANDS[name][0]).app
+
+    from harness.contracts.hookspecs import CommandSpec
+    from harness.plugins import load, registry
+
+    return load(registry().spec("command", name, CommandSpec))
 
 
 class _LazyGroup(TyperGroup):
     """Imports a command's module only when that command is called, so that help is instant."""
 
     def list_commands(self, context: object) -> list[str]:
-        return [
-            name for name, (module, _) in commands().items() if importlib.util.find_spec(module)
-        ]
+        return list(summaries())
 
     def get_command(self, context: object, name: str) -> Any:
-        """No more of a command than its place in the list."""
-        if name not in commands():
+        """Return no more of a command than its place in the list.
+
+        For harness's own commands no plugin is imported.
+        """
+        if name not in COMMANDS and name not in summaries():
             return None
-        _, summary = commands()[name]
+        summary = COMMANDS[name][1] if name in COMMANDS else summaries()[name]
         return TyperCommand(name, short_help=summary, help=summary)
 
     def resolve_command(self, context: Any, args: list[str]) -> Any:
@@ -103,7 +114,7 @@ class _LazyGroup(TyperGroup):
             advice = (
                 f". Install it: {how_to_install(brought)}"
                 if brought
-                else nearest(args[0], commands(), ".")
+                else nearest(args[0], summaries(), ".")
             )
             error.message = f"No such command {args[0]!r}{advice}"
             raise
@@ -111,9 +122,7 @@ class _LazyGroup(TyperGroup):
             return name, named, rest
         if not context.resilient_parsing:  # which a shell's completion is
             _check_memory(str(named.name), *rest[:1])
-        command = typer.main.get_command(
-            importlib.import_module(commands()[str(named.name)][0]).app
-        )
+        command = typer.main.get_command(application(str(named.name)))
         command.name = named.name
         # The option's other name, agentlightning's: help of 80 columns has no room for both.
         rest = [re.sub(r"^--external-store-address(?==|$)", "--store", word) for word in rest]

@@ -7,11 +7,11 @@ import os
 import shlex
 import signal
 import sys
-from contextlib import suppress
+from collections.abc import Callable
 from functools import cache
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
+from harness.errors import PluginError
 from harness.util.formatting import printable, printable_json
 
 if TYPE_CHECKING:
@@ -19,14 +19,43 @@ if TYPE_CHECKING:
     from rich.table import Table
     from typer import Typer
 
+    from harness.contracts.hookspecs import Spec
+
+TAKE_ANYTHING = {"allow_extra_args": True, "ignore_unknown_options": True}
+"""Settings of a command that only reports why it cannot run."""
+
 
 def add_commands(app: Typer, group: str) -> list[str]:
-    """Add the subcommands of plugins' entry points to a command; return names, also broken ones."""
-    points = sorted(entry_points(group=group), key=lambda point: point.name)
-    for point in points:
-        with suppress(Exception):  # `harness plugins` says what is broken
-            app.command(point.name)(point.load())
-    return [point.name for point in points]
+    """Add plugins' subcommands to a command and return their names.
+
+    A broken one is listed, and reports its problem when it is called.
+    """
+    from harness.plugins import load, registry
+
+    names = []
+    for spec in registry().specs("command"):
+        of, _, name = spec.name.rpartition(" ")
+        if of != group:
+            continue
+        try:
+            app.command(name)(load(spec))
+        except Exception as error:
+            app.command(name, context_settings=TAKE_ANYTHING)(_broken(spec, error))
+        names.append(name)
+    return names
+
+
+def _broken(spec: Spec, error: Exception) -> Callable[[], None]:
+    """Return a command that raises an error of its import."""
+    from harness.plugins import registry
+
+    def command() -> None:
+        raise PluginError(
+            f"the command {spec.name!r} of {registry().origin(spec)} is broken: {error}"
+        ) from error
+
+    command.__doc__ = spec.summary
+    return command
 
 
 @cache

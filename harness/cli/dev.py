@@ -21,8 +21,9 @@ from harness.records import Attempt, CallFailure, Task, ToolCall, Transition, Ve
 from harness.util.tool_calls import has_unread_call
 
 if TYPE_CHECKING:
-    from harness.gateway.client import Endpoint, GatewayControl
+    from harness.gateway.client import GatewayControl
     from harness.runs.folder import RunFolder
+    from harness.util.endpoints import Endpoint
 
 Decoder = Callable[[Sequence[int]], str]
 

@@ -7,7 +7,7 @@ import shlex
 import shutil
 import sys
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, entry_points, requires, version
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,23 +28,11 @@ from harness.errors import (
 from harness.plugins import registry
 
 app = typer.Typer(add_completion=False, invoke_without_command=True)
-BESIDE = {
-    "harness.commands": "commands",
-    "harness.data": "data of {}",
-    "harness.runs": "runs {}",
-    "harness.prepared": "prepared data of {}",
-    "harness.servers": "server of policies on {}",
-    "harness.policies": "policies of {}",
-    "harness.protocols": "protocol {}",
-    "harness.trackers": "tracker {}",
-    "harness.launchers": "launcher {}",
-}
-"""Groups of entry points other than `harness`, and the name of one entry of each."""
 
 
 @app.callback()
 def plugins(context: typer.Context, json_: complete.Json = False) -> None:
-    """List plugins with their agents, versions and state; a broken one is listed with its problem."""
+    """List plugins with their parts, versions and state; a broken one is listed with its problem."""
     if context.invoked_subcommand is not None:
         return
 
@@ -164,12 +152,12 @@ def sync(
 
 
 def list_plugins() -> list[dict[str, Any]]:
-    """Every plugin of this environment: name, version, state, what it offers. Imports no framework."""
+    """Return the name, version, state and offers of every plugin; no framework is imported."""
     from harness.contracts.hookspecs import AgentSpec
     from harness.plugins import KINDS, framework_versions
     from harness.rollout.environments import python_for
 
-    found, beside = registry(), _beside()
+    found = registry()
     rows: list[dict[str, object]] = []
     for state in found.states:
         offers: list[str] = []
@@ -181,7 +169,6 @@ def list_plugins() -> list[dict[str, Any]]:
                     offers.append(f"{'idiomatic ' if idiomatic else ''}{kind} {spec.name}")
                     if isinstance(spec, AgentSpec):
                         frameworks |= framework_versions(spec)
-        offers += beside.pop(state.distribution, [])
         own = python_for(state.name) != sys.executable
         missing = (
             [] if own else [name for name, version in frameworks.items() if version == "missing"]
@@ -201,29 +188,7 @@ def list_plugins() -> list[dict[str, Any]]:
                 "own_environment": own,
             }
         )
-    without = {"state": "ok", "usable": True, "frameworks": {}, "own_environment": False}
-    for name, offers in beside.items():  # distributions without parts
-        short = name.removeprefix("harness-").replace("-", "_")
-        rows.append(
-            {
-                "name": short,
-                "distribution": name,
-                "version": version(name),
-                "offers": offers,
-                **without,
-            }
-        )
     return sorted(rows, key=lambda row: row["name"])
-
-
-def _beside() -> dict[str, list[str]]:
-    """Return what distributions offer other than parts, by name; imports nothing."""
-    found: dict[str, list[str]] = {}
-    for group, what in BESIDE.items():
-        for point in sorted(entry_points(group=group), key=lambda point: point.name):
-            if point.dist is not None:
-                found.setdefault(point.dist.name, []).append(what.format(point.name))
-    return found
 
 
 def _plugin(name: str) -> tuple[str, str]:
@@ -243,8 +208,8 @@ def _plugin(name: str) -> tuple[str, str]:
 
 def sources(package: str) -> list[str]:
     """Return the distributions of a plugin's environment: harness, required plugins, its own."""
-    points = [one for group in ("harness", *BESIDE) for one in entry_points(group=group)]
-    ours = {canonicalize_name(one.dist.name) for one in points if one.dist} | {harness.DISTRIBUTION}
+    plugins = {canonicalize_name(state.distribution) for state in registry().states}
+    ours = plugins | {harness.DISTRIBUTION}
     found: list[str] = []
 
     def add(name: str) -> None:

@@ -11,7 +11,14 @@ import typer
 from harness.api.loaded import one_run
 from harness.api.summaries import by_role, facts, overview
 from harness.cli import complete
-from harness.cli.common import add_commands, emit_json, progress_console, results, table
+from harness.cli.common import (
+    TAKE_ANYTHING,
+    add_commands,
+    emit_json,
+    progress_console,
+    results,
+    table,
+)
 from harness.errors import UserError, how_to_install, nearest
 from harness.runs.monitor import so_far, steps_of
 from harness.util.formatting import duration, mean
@@ -198,12 +205,12 @@ def diff(
         out.print("Comparable: everything that must be identical is.")
 
 
-if "export" not in add_commands(app, "harness.runs"):
+if "export" not in add_commands(app, "runs"):
 
     @app.command(
         "export",
         hidden=True,
-        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+        context_settings=TAKE_ANYTHING,
     )
     def no_export() -> None:
         """Say what brings the command."""

@@ -25,7 +25,7 @@ from harness.runs.folder import RunFolder
 from harness.util.formatting import answered_by
 
 if TYPE_CHECKING:
-    from harness.gateway.client import Endpoint
+    from harness.util.endpoints import Endpoint
 
 app = typer.Typer(add_completion=False)
 
@@ -189,8 +189,8 @@ def answered(
     here: RunFolder | str | tuple[str, str, str | None], config: Config
 ) -> Iterator[Endpoint]:
     """Yield an endpoint (URL, model and key), or a policy served here within the block."""
-    from harness.gateway.client import Endpoint
     from harness.policies.catalogue import find
+    from harness.util.endpoints import Endpoint
 
     if isinstance(here, tuple):
         yield Endpoint(*here)

@@ -223,7 +223,7 @@ class Run:
     @cached_property
     def parity(self) -> Certificate | None:
         """The agent's certificate: the record's, or a later one of exactly the same agent."""
-        from harness.parity.certificate import certificate_of
+        from harness.runs.certificates import certificate_of
 
         record = self.record
         later = record.get("agent_fingerprint")

@@ -1,9 +1,9 @@
-"""The six hooks.
+"""All hooks of plugins.
 
 A plugin is a module that implements some of them, named by an entry point in group `harness`.
 
 A module declares the API version it was written for: `HARNESS_API = 1`. Hooks return specs, which
-name classes as `package.module:Name`; nothing heavy is imported until a spec is loaded.
+name their targets as `package.module:Name`; nothing heavy is imported until a spec is loaded.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Spec:
 
     Attributes:
         name: The name in configurations and commands, for example `my_agent`.
-        target: The class as `package.module:Name`; imported on first use only.
+        target: The class or function as `package.module:Name`; imported on first use only.
         summary: One line for `harness plugins`.
     """
 
@@ -53,7 +53,6 @@ class AgentSpec(Spec):
     program: str = ""
 
 
-@dataclass(frozen=True, slots=True)
 class EnvironmentSpec(Spec):
     """An environment.
 
@@ -61,13 +60,16 @@ class EnvironmentSpec(Spec):
     `harness.contracts.environments.Environment`.
     """
 
+    __slots__ = ()
 
-@dataclass(frozen=True, slots=True)
+
 class ProgramSpec(Spec):
     """A program.
 
     `target` is a class that takes no arguments and follows `harness.contracts.programs.Program`.
     """
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,35 +129,175 @@ class TrainerSpec(Spec):
     devices: tuple[str, ...] = ("cpu", "cuda")
 
 
+class CommandSpec(Spec):
+    """A command of `harness`.
+
+    `name` is what follows `harness`: one word, whose `target` is a Typer application, or two for a
+    subcommand of `runs` or `data`, whose `target` is a function. `summary` is shown in the list of
+    commands. harness's own commands take precedence.
+    """
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyServerSpec(Spec):
+    """A server of policies. `target` follows `harness.policies.servers.Server`.
+
+    Attributes:
+        devices: Devices that it serves policies on: any of `cpu`, `cuda` and `npu`. One installed
+            plugin at most serves policies on a device.
+    """
+
+    devices: tuple[str, ...] = ("cpu", "cuda", "npu")
+
+
+class PolicyCatalogueSpec(Spec):
+    """A list of named policies.
+
+    `target` is a YAML file in a package, as `package:catalogue.yaml`, with entries as in
+    `harness/policies/catalogue.yaml`. The package is found, not imported.
+    """
+
+    __slots__ = ()
+
+
+class ProtocolSpec(Spec):
+    """A protocol of the gateway.
+
+    `name` is its path below `/v1/`. `target` is a class that takes no arguments and follows
+    `harness.gateway.protocols.ApiProtocol`.
+    """
+
+    __slots__ = ()
+
+
+class AdapterSpec(Spec):
+    """An adapter of other libraries' agents in files.
+
+    `target` is a function that takes the object in the file and its `AgentSpec`, and returns what
+    makes an agent, or None for what it does not know.
+    """
+
+    __slots__ = ()
+
+
+class StoreSpec(Spec):
+    """A store of rollouts in a process of its own, used where `rollout.store` is set.
+
+    `target` is a class that follows `harness.rollout.store.StoreElsewhere`. One installed plugin at
+    most provides a store.
+    """
+
+    __slots__ = ()
+
+
+class LauncherSpec(Spec):
+    """A launcher of a study's runs, by the value of `harness study --launcher`.
+
+    `target` is a class that follows `harness_study.launchers.Launcher`.
+    """
+
+    __slots__ = ()
+
+
+class TrackerSpec(Spec):
+    """A tracker, by the value of `harness runs export --to`.
+
+    `target` is a function that takes a run and a place, exports the run there, and returns where it
+    is. Its further parameters are options of the command.
+    """
+
+    __slots__ = ()
+
+
+class PreparedDataSpec(Spec):
+    """The prepared data of a task set, in `harness data list` and `harness data verify`.
+
+    `name` is the task set's. `target` is a class that takes no arguments and follows `Prepared` of
+    the plugin that has the command.
+    """
+
+    __slots__ = ()
+
+
 class HarnessHooks:
-    """Hook specifications."""
+    """Hook specifications.
+
+    All hooks of a plugin are called once in a process, when it first looks up any part.
+    """
 
     @hookspec
     def harness_agents(self) -> Iterable[AgentSpec]:
-        """Return the plugin's agents. Runs when agents are listed or looked up."""
+        """Return the plugin's agents."""
         raise NotImplementedError
 
     @hookspec
     def harness_environments(self) -> Iterable[EnvironmentSpec]:
-        """Return the plugin's environments. Runs when environments are listed or looked up."""
+        """Return the plugin's environments."""
         raise NotImplementedError
 
     @hookspec
     def harness_programs(self) -> Iterable[ProgramSpec]:
-        """Return the plugin's programs. Runs when programs are listed or looked up."""
+        """Return the plugin's programs."""
         raise NotImplementedError
 
     @hookspec
     def harness_tasks(self) -> Iterable[TaskSetSpec]:
-        """Return the plugin's task sets. Runs when task sets are listed or looked up."""
+        """Return the plugin's task sets."""
         raise NotImplementedError
 
     @hookspec
     def harness_rewards(self) -> Iterable[RewardSpec]:
-        """Return the plugin's rewards. Runs when rewards are listed or looked up."""
+        """Return the plugin's rewards."""
         raise NotImplementedError
 
     @hookspec
     def harness_trainers(self) -> Iterable[TrainerSpec]:
-        """Return the plugin's trainers. Runs when trainers are listed or looked up."""
+        """Return the plugin's trainers."""
+        raise NotImplementedError
+
+    @hookspec
+    def harness_commands(self) -> Iterable[CommandSpec]:
+        """Return the plugin's commands."""
+        raise NotImplementedError
+
+    @hookspec
+    def harness_policy_servers(self) -> Iterable[PolicyServerSpec]:
+        """Return the plugin's servers of policies."""
+        raise NotImplementedError
+
+    @hookspec
+    def harness_policies(self) -> Iterable[PolicyCatalogueSpec]:
+        """Return the plugin's catalogues of policies."""
+        raise NotImplementedError
+
+    @hookspec
+    def harness_protocols(self) -> Iterable[ProtocolSpec]:
+        """Return the plugin's protocols."""
+        raise NotImplementedError
+
+    @hookspec
+    def harness_adapters(self) -> Iterable[AdapterSpec]:
+        """Return the plugin's adapters."""
+        raise NotImplementedError
+
+    @hookspec
+    def harness_stores(self) -> Iterable[StoreSpec]:
+        """Return the plugin's stores."""
+        raise NotImplementedError
+
+    @hookspec
+    def harness_launchers(self) -> Iterable[LauncherSpec]:
+        """Return the plugin's launchers."""
+        raise NotImplementedError
+
+    @hookspec
+    def harness_trackers(self) -> Iterable[TrackerSpec]:
+        """Return the plugin's trackers."""
+        raise NotImplementedError
+
+    @hookspec
+    def harness_prepared_data(self) -> Iterable[PreparedDataSpec]:
+        """Return the plugin's prepared data."""
         raise NotImplementedError

@@ -11,9 +11,9 @@ from harness.errors import UserError
 if TYPE_CHECKING:
     from harness.config import Config
     from harness.contracts.findings import Finding
-    from harness.gateway.client import Endpoint
     from harness.records import Task
     from harness.runs.folder import RunFolder
+    from harness.util.endpoints import Endpoint
 
 MEASURES: dict[str, str] = {
     "step_s": "seconds of the whole step; a step that has it was trained to its end",

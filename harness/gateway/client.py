@@ -3,73 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import aiohttp
 import orjson
 from yarl import URL
 
-from harness.errors import ConfigError, EndpointError
+from harness.errors import EndpointError
 from harness.records import CallFailure, Transition
-
-LABEL_SEPARATOR = " at "
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """An OpenAI-compatible endpoint.
-
-    Attributes:
-        base_url: Ends in `/v1`.
-        model: The name it knows the model by.
-        token_ids: Whether it reports token ids on request, as vLLM does.
-    """
-
-    base_url: str
-    model: str
-    api_key: str | None = field(default=None, repr=False)
-    token_ids: bool = False
-
-    @property
-    def label(self) -> str:
-        """The model and its URL, as records name an endpoint instead of a policy."""
-        return f"{self.model}{LABEL_SEPARATOR}{self.base_url}"
-
-
-def is_endpoint_label(name: str) -> bool:
-    """Return whether a record's policy is an endpoint's model, not a folder or Hugging Face id."""
-    return f"{LABEL_SEPARATOR}http" in name
+from harness.util.endpoints import Endpoint
 
 
 def agent_url(base_url: str, rollout_id: str, attempt_id: str, role: str) -> str:
     """The OpenAI `base_url` for one role of one attempt; ends in `/v1`."""
     path = "/".join(quote(part, safe="") for part in (rollout_id, attempt_id, role))
     return f"{base_url.rstrip('/')}/r/{path}/v1"
-
-
-def checked_url(endpoint: str) -> str:
-    """A model endpoint's base URL, without a closing slash.
-
-    Raises:
-        ConfigError: It is none.
-    """
-    try:
-        parts = urlsplit(endpoint)
-        whole = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-        whole = (
-            whole and not parts.query and not parts.fragment and not any(map(str.isspace, endpoint))
-        )
-    except ValueError:  # a port that is no number, half an IPv6 address
-        whole = False
-    if not whole:
-        raise ConfigError(
-            f"endpoint {endpoint!r} is no URL of a model server. "
-            "Give one such as http://127.0.0.1:8000/v1"
-        )
-    return endpoint.rstrip("/")
 
 
 class GatewayControl:

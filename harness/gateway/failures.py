@@ -47,6 +47,7 @@ from typing import Any
 import orjson
 
 from harness.records import Cause
+from harness.util.endpoints import shown_text
 
 TOO_LONG = re.compile(
     rb"""
@@ -86,7 +87,6 @@ _STATUS_OF = {
     "bad_request": 400,
 }
 """Statuses by the code or type of an error that came with status 200."""
-_DETAIL_CHARS = 500
 
 KNOWN: dict[str, tuple[int, Cause]] = {
     "upstream_unreachable": (502, "policy_server"),
@@ -235,21 +235,6 @@ def _status_of(error: object) -> int | None:
         if type(value) is int and 400 <= value < 600:
             return value
     return None
-
-
-def shown_text(body: bytes) -> str:
-    """Return an error's message in one line: the JSON's message if present, else the body."""
-    text = body.decode(errors="replace")
-    try:
-        error = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        error = None
-    for name in ("error", "message", "detail"):
-        if isinstance(error, dict) and error.get(name):
-            error = error[name]
-    if isinstance(error, str):
-        text = error
-    return " ".join(text.split())[:_DETAIL_CHARS]
 
 
 def _seconds(retry_after: str) -> float | None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from importlib.metadata import entry_points
 from typing import Any, Protocol
 
 import orjson
 
 from harness.gateway.failures import Refusal
 
-GROUP = "harness.protocols"
-"""Entry points of protocols, named by their path below `/v1/`."""
+logger = logging.getLogger(__name__)
 Json = dict[str, Any]
 Given = Mapping[str, Any]
 """JSON objects: made here, and read only."""
@@ -77,13 +76,47 @@ class ApiProtocol(Protocol):
         """Convert an error from the form of chat completions (`{"error": {"message", ...}}`)."""
 
 
+class BrokenProtocol:
+    """Refuse every call, in place of a protocol that cannot be created."""
+
+    def __init__(self, problem: str) -> None:
+        self._problem = problem
+
+    def asked(self, body: Given, written: Written) -> Json:
+        """Refuse the call with the problem."""
+        raise ValueError(self._problem)
+
+    def reply(self, body: Given, completion: Given) -> Json:
+        """Return the answer unchanged; never called, since every call is refused."""
+        return dict(completion)
+
+    def events(self, reply: Given) -> Iterator[tuple[str, Json]]:
+        """Yield nothing; never called, since every call is refused."""
+        return iter(())
+
+    def refused(self, error: Given) -> Json:
+        """Return the error in the form of chat completions."""
+        return dict(error)
+
+
 @cache
 def protocols() -> Mapping[str, ApiProtocol]:
     """Return all protocols by their path below `/v1/`.
 
-    Looked up once, so that an unknown path costs nothing and is not cached.
+    Looked up once, so that an unknown path costs nothing and is not cached. The registry is
+    imported by the first call in a protocol, so that a gateway without such calls stays small.
     """
-    return {point.name: point.load()() for point in entry_points(group=GROUP)}
+    from harness.plugins import load, registry
+
+    found: dict[str, ApiProtocol] = {}
+    for spec in registry().specs("protocol"):
+        try:
+            found[spec.name] = load(spec)()
+        except Exception as error:  # whatever a plugin does; the other protocols still work
+            problem = f"protocol {spec.name!r} of {registry().origin(spec)} is broken: {error}"
+            logger.error("%s", problem)
+            found[spec.name] = BrokenProtocol(problem)
+    return found
 
 
 class Spoken:

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import harness
-from harness.config import cache_dir
 from harness.contracts.hookspecs import AgentSpec
 from harness.errors import PluginError, last_line
 from harness.plugins import (
@@ -32,8 +31,8 @@ from harness.plugins import (
     registry,
 )
 from harness.rollout.environments import python_for
+from harness.runs.certificates import certificate_of, certificate_path
 from harness.runs.folder import now, replace_text
-from harness.runs.record_types import fault
 from harness.runs.schema import Certificate, Fingerprint
 from harness.util.formatting import agent_label
 from harness.util.parsing import digest
@@ -92,18 +91,6 @@ def certificate_for(agent_name: str, current: Fingerprint | None = None) -> Cert
     return found if found and found["scenarios"] == _scenarios(agent_name) else None
 
 
-def certificate_of(agent_name: str, fingerprint_digest: str) -> Certificate | None:
-    """Return the certificate of an agent with this fingerprint, whenever it was made, or None."""
-    try:
-        found: Certificate = json.loads(
-            _path(agent_name, fingerprint_digest).read_text(encoding="utf-8")
-        )
-    except (OSError, ValueError):
-        return None
-    whole = isinstance(found, dict) and fault(found, Certificate) is None
-    return found if whole and digest(found["fingerprint"]) == fingerprint_digest else None
-
-
 def write_certificate(agent_name: str, result: Similarity | Deviation) -> Certificate | None:
     """Store the result of a comparison over all scenarios. A failure removes an older certificate.
 
@@ -113,7 +100,7 @@ def write_certificate(agent_name: str, result: Similarity | Deviation) -> Certif
     from harness.parity.comparison import Similarity
 
     current = fingerprint(agent_name)
-    path = _path(agent_name, digest(current))
+    path = certificate_path(agent_name, digest(current))
     if isinstance(result, Similarity) and not result.passed:
         path.unlink(missing_ok=True)
         return None
@@ -243,10 +230,6 @@ def _is_source(file: Path) -> bool:
         or file.name.endswith("~")
     )
     return not made and file.is_file()
-
-
-def _path(agent_name: str, fingerprint_digest: str) -> Path:
-    return cache_dir() / "parity" / f"{agent_label(agent_name)}-{fingerprint_digest}.json"
 
 
 def main() -> None:

@@ -11,7 +11,6 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from harness.contracts.environments import Environment
 from harness.contracts.hookspecs import (
     AgentSpec,
     EnvironmentSpec,
@@ -28,6 +27,7 @@ from harness.plugins.discovery import KINDS as KINDS
 
 if TYPE_CHECKING:
     from harness.config import Config
+    from harness.contracts.environments import Environment
     from harness.contracts.programs import Program
     from harness.contracts.rewards import RewardFunction
     from harness.contracts.tasks import TaskSet
@@ -124,6 +124,8 @@ def environment(name: str) -> Environment:
     Raises:
         PluginError: No plugin provides it, it does not import, or is no `Environment`.
     """
+    from harness.contracts.environments import Environment
+
     spec = registry().spec("environment", name, EnvironmentSpec)
     made = load(spec)()
     if not isinstance(made, Environment):
@@ -176,7 +178,8 @@ def load(spec: Spec) -> Any:
     module_name, _, attribute = spec.target.partition(":")
     try:
         if isinstance(spec, AgentSpec) and one_file.is_file(spec.target):
-            return one_file.load(spec if spec.roles else agent_spec(spec.name))
+            adapters = map(load, registry().specs("adapter"))
+            return one_file.load(spec if spec.roles else agent_spec(spec.name), adapters)
         return getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError) as error:
         missing = getattr(error, "name", None)
@@ -185,7 +188,9 @@ def load(spec: Spec) -> Any:
             if isinstance(error, ModuleNotFoundError) and missing
             else ""
         )
-        raise PluginError(f"{spec.name!r} failed to import: {error}.{advice}") from error
+        origin = registry().origin(spec)
+        of = f" of {origin}" if origin else ""
+        raise PluginError(f"{spec.name!r}{of} failed to import: {error}.{advice}") from error
 
 
 def make_task_set(config: Config) -> TaskSet:

@@ -13,21 +13,32 @@ import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cached_property
 from importlib.metadata import EntryPoint
+from inspect import isroutine
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pluggy
 
 from harness.contracts.hookspecs import (
     HARNESS_API,
+    AdapterSpec,
     AgentSpec,
+    CommandSpec,
     EnvironmentSpec,
     HarnessHooks,
+    LauncherSpec,
+    PolicyCatalogueSpec,
+    PolicyServerSpec,
+    PreparedDataSpec,
     ProgramSpec,
+    ProtocolSpec,
     RewardSpec,
     Spec,
+    StoreSpec,
     TaskSetSpec,
+    TrackerSpec,
     TrainerSpec,
 )
 from harness.errors import PluginError, how_to_install, nearest
@@ -35,7 +46,7 @@ from harness.plugins import one_file
 
 GROUP = "harness"
 DEVICES = ("cpu", "cuda", "npu")
-"""Devices that a training may run on."""
+"""Devices of trainings and of servers of policies."""
 KINDS: Mapping[str, tuple[str, type[Spec]]] = {
     "environment": ("harness_environments", EnvironmentSpec),
     "program": ("harness_programs", ProgramSpec),
@@ -43,30 +54,66 @@ KINDS: Mapping[str, tuple[str, type[Spec]]] = {
     "task set": ("harness_tasks", TaskSetSpec),
     "reward": ("harness_rewards", RewardSpec),
     "trainer": ("harness_trainers", TrainerSpec),
+    "command": ("harness_commands", CommandSpec),
+    "policy server": ("harness_policy_servers", PolicyServerSpec),
+    "policy catalogue": ("harness_policies", PolicyCatalogueSpec),
+    "protocol": ("harness_protocols", ProtocolSpec),
+    "adapter": ("harness_adapters", AdapterSpec),
+    "store": ("harness_stores", StoreSpec),
+    "launcher": ("harness_launchers", LauncherSpec),
+    "tracker": ("harness_trackers", TrackerSpec),
+    "prepared data": ("harness_prepared_data", PreparedDataSpec),
 }
 """The hook of each kind of part, and the type that it returns."""
+_NAMES: Mapping[type[Spec], tuple[str, str]] = {
+    CommandSpec: (r"[a-z][\w-]*|(runs|data) [a-z][\w-]*", "a command, as in report or runs export"),
+    ProtocolSpec: (r"[\w.-]+", "a path below /v1/, as in responses"),
+}
+"""Forms of names that need not be identifiers, as pattern and description."""
 S = TypeVar("S", bound=Spec)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PluginState:
     """One plugin on this machine.
 
     Attributes:
-        name: The entry point's name.
-        distribution: The distribution that provides it, with its version.
-        problem: Why it cannot be used, or None.
+        point: The entry point.
+        problem: Why the plugin cannot be used, or None.
     """
 
-    name: str
-    distribution: str
-    version: str
+    point: EntryPoint
     problem: str | None = None
 
+    @property
+    def name(self) -> str:
+        """Return the entry point's name."""
+        return self.point.name
 
-def plugin_manager() -> pluggy.PluginManager:
+    @cached_property
+    def distribution(self) -> str:
+        """Return the name of the distribution that provides the plugin, or "?"."""
+        return self.point.dist.name if self.point.dist else "?"
+
+    @cached_property
+    def version(self) -> str:
+        """Return the version of the distribution, or "?"."""
+        return self.point.dist.version if self.point.dist else "?"
+
+
+class PluginManager(pluggy.PluginManager):
+    """A manager that looks for hooks among a module's functions only, which is faster."""
+
+    def parse_hookimpl_opts(self, plugin: object, name: str) -> pluggy.HookimplOpts | None:
+        """Return the options of a hook implementation, or None for anything else."""
+        if isinstance(plugin, ModuleType) and not isroutine(vars(plugin).get(name)):
+            return None
+        return super().parse_hookimpl_opts(plugin, name)
+
+
+def plugin_manager() -> PluginManager:
     """Return a manager with the hooks and no plugin."""
-    manager = pluggy.PluginManager("harness")
+    manager = PluginManager("harness")
     manager.add_hookspecs(HarnessHooks)
     return manager
 
@@ -80,23 +127,18 @@ class Registry:
         self._owners: dict[tuple[str, str], str] = {}
         self.states: list[PluginState] = []
         for point in sorted(found, key=lambda point: point.name):
-            distribution = point.dist.name if point.dist else "?"
-            self._add(
-                point.name, distribution, point.dist.version if point.dist else "?", point.load
-            )
+            self._add(point)
 
-    def _add(
-        self, name: str, distribution: str, dist_version: str, load: Callable[[], Any]
-    ) -> None:
+    def _add(self, point: EntryPoint) -> None:
+        problem = None
         try:
-            self._register(name, load())
-            problem = None
+            self._register(point.name, point.load())
         except (PluginError, pluggy.PluginValidationError) as error:
             problem = _one_line(error)
         except (Exception, SystemExit) as error:
             said = f"{type(error).__name__}: {_one_line(error)}"
-            problem = f"failed to import: {said}. Reinstall {distribution}"
-        self.states.append(PluginState(name, distribution, dist_version, problem))
+            problem = f"failed to import: {said}. Reinstall {PluginState(point).distribution}"
+        self.states.append(PluginState(point, problem))
 
     def _register(self, name: str, module: ModuleType) -> None:
         api = getattr(module, "HARNESS_API", None)
@@ -124,15 +166,12 @@ class Registry:
 
     def _check_hooks(self, module: ModuleType) -> None:
         known = [hook for hook, _ in KINDS.values()]
-        try:
-            self._manager.check_pending()
-        except pluggy.PluginValidationError as error:
-            callers = self._manager.get_hookcallers(module) or ()
-            unknown = next(caller.name for caller in callers if not caller.has_spec())
+        callers = self._manager.get_hookcallers(module) or ()
+        for unknown in [caller.name for caller in callers if not caller.has_spec()]:
             hint = "".join(f"; meant {close}?" for close in get_close_matches(unknown, known, 1))
             raise PluginError(
                 f"has no hook of that name: {unknown}{hint or '.'} Hooks: {', '.join(known)}"
-            ) from error
+            )
         for hook in known:
             if hasattr(module, hook) and self._manager.parse_hookimpl_opts(module, hook) is None:
                 raise PluginError(
@@ -141,13 +180,13 @@ class Registry:
 
     def _offers(self, module: ModuleType) -> list[tuple[str, Spec]]:
         offers: dict[tuple[str, str], Spec] = {}
-        for kind, (hook, of) in KINDS.items():
-            for implementation in getattr(self._manager.hook, hook).get_hookimpls():
-                for spec in (
-                    _returned(hook, implementation.function, of)
-                    if implementation.plugin is module
-                    else ()
-                ):
+        kinds = {hook: (kind, of) for kind, (hook, of) in KINDS.items()}
+        for caller in self._manager.get_hookcallers(module) or ():
+            hook = caller.name
+            kind, of = kinds[hook]
+            own = [one for one in caller.get_hookimpls() if one.plugin is module]
+            for implementation in own:
+                for spec in _returned(hook, implementation.function, of):
                     if (kind, spec.name) in offers:
                         raise PluginError(
                             f"offers {kind} {spec.name!r} twice in {hook}. Rename one of them"
@@ -164,6 +203,14 @@ class Registry:
     def specs(self, kind: str) -> list[Spec]:
         """Return all parts of a kind, by name."""
         return [spec for _, spec in sorted(self._kinds[kind].items())]
+
+    def origin(self, spec: Spec) -> str:
+        """Return the distribution of the plugin that offers a spec, or an empty text."""
+        for kind, (_, of) in KINDS.items():
+            owner = self._owners.get((kind, spec.name))
+            if type(spec) is of and owner is not None:
+                return next((one.distribution for one in self.states if one.name == owner), "")
+        return ""
 
     def owner(self, kind: str, name: str) -> str:
         """Name of the plugin that offers a part; for an agent in a file, its environment's name."""
@@ -245,10 +292,17 @@ def _returned(hook: str, function: Callable[..., object], of: type[Spec]) -> lis
 
 def _fault(spec: Spec) -> str | None:
     """Return the fault in a spec's fields, or None."""
-    if not isinstance(spec.name, str) or not (spec.name.isascii() and spec.name.isidentifier()):
-        return f"the name {spec.name!r} is not letters, digits and underscores, as in my_sql"
-    if not isinstance(spec.target, str) or not re.fullmatch(r"\w+(\.\w+)*:\w+", spec.target):
-        return f"the target of {spec.name!r} is {spec.target!r}, not package.module:Name"
+    pattern, form = _NAMES.get(
+        type(spec), (r"[A-Za-z_]\w*", "letters, digits and underscores, as in my_sql")
+    )
+    if not isinstance(spec.name, str) or not re.fullmatch(pattern, spec.name, re.ASCII):
+        return f"the name {spec.name!r} is not {form}"
+    catalogue = isinstance(spec, PolicyCatalogueSpec)
+    end, form = (
+        (r"[\w.-]+\.yaml", "package:file.yaml") if catalogue else (r"\w+", "package.module:Name")
+    )
+    if not isinstance(spec.target, str) or not re.fullmatch(rf"\w+(\.\w+)*:{end}", spec.target):
+        return f"the target of {spec.name!r} is {spec.target!r}, not {form}"
     if not isinstance(spec.summary, str) or "\n" in spec.summary:
         return f"the summary of {spec.name!r} is {spec.summary!r}, not one line of text"
     for field in ("roles", "frameworks", "splits", "devices", "parts"):
@@ -272,7 +326,9 @@ def _fault_of_its_kind(spec: Spec) -> str | None:
             f"the range of {spec.name!r} is {spec.low!r} to {spec.high!r}, "
             "not from a number to a greater one"
         )
-    if isinstance(spec, TrainerSpec) and (unknown := set(spec.devices) - set(DEVICES)):
+    if isinstance(spec, TrainerSpec | PolicyServerSpec) and (
+        unknown := set(spec.devices) - set(DEVICES)
+    ):
         return (
             f"devices of {spec.name!r} has {', '.join(map(repr, sorted(unknown)))}. "
             f"Use some of: {', '.join(DEVICES)}"

@@ -7,13 +7,12 @@ so that commands and trainers never import the agent's framework.
 from __future__ import annotations
 
 import ast
-import hashlib
 import importlib.util
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
-from importlib.metadata import entry_points, packages_distributions
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,8 +21,8 @@ from harness.contracts.hookspecs import AgentSpec
 from harness.errors import PluginError
 from harness.util.formatting import agent_label
 
-ADAPTERS = "harness.adapters"
-"""Entry point group of functions that make an agent's class of a file's object, or None."""
+Adapter = Callable[[object, AgentSpec], Callable[[], Any] | None]
+"""Make an agent's class of a file's object, or None."""
 _REFERENCE = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_]\w*)(?:@(?P<program>[A-Za-z_]\w*))?")
 _STATED = ("roles", "program", "strict", "frameworks")
 """Attributes of the class that its specification takes; each is a literal."""
@@ -78,12 +77,14 @@ def spec_of(reference: str) -> AgentSpec:
 def owner_of(spec: AgentSpec) -> str:
     """Return the name of the environment of a file: its stem and a hash of its place."""
     file, _, _ = _parts(spec.target)
-    place = hashlib.sha256(str(file).encode()).hexdigest()[:8]
-    return f"{file.stem}-{place}"
+    return f"{file.stem}-{_place(file)}"
 
 
-def load(spec: AgentSpec) -> Callable[[], Any]:
+def load(spec: AgentSpec, adapters: Iterable[Adapter]) -> Callable[[], Any]:
     """Import a specification's file, with its folder importable as for scripts; return the class.
+
+    Args:
+        adapters: Tried in this order on an object without `solve`.
 
     Raises:
         PluginError: The name is no class with `solve`, and no installed plugin adapts what it is.
@@ -92,7 +93,7 @@ def load(spec: AgentSpec) -> Callable[[], Any]:
     file, name, _ = _parts(spec.target)
     found = getattr(_module(file), name)
     if not hasattr(found, "solve"):
-        return _adapted(found, spec)
+        return _adapted(found, spec, adapters)
     if hasattr(found, "roles"):
         return found  # type: ignore[no-any-return]
     return type(name, (found,), {"roles": spec.roles})
@@ -221,10 +222,15 @@ def _distributions() -> Mapping[str, list[str]]:
     return packages_distributions()
 
 
+def _place(file: Path) -> str:
+    import hashlib  # takes milliseconds, and most processes have no agent in a file
+
+    return hashlib.sha256(str(file).encode()).hexdigest()[:8]
+
+
 @cache
 def _module(file: Path) -> ModuleType:
-    place = hashlib.sha256(str(file).encode()).hexdigest()[:8]
-    name = f"harness_file_{file.stem}_{place}"
+    name = f"harness_file_{file.stem}_{_place(file)}"
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -239,9 +245,9 @@ def _module(file: Path) -> ModuleType:
     return module
 
 
-def _adapted(found: object, spec: AgentSpec) -> Callable[[], Any]:
-    for point in sorted(entry_points(group=ADAPTERS), key=lambda point: point.name):
-        adapted: Callable[[], Any] | None = point.load()(found, spec)
+def _adapted(found: object, spec: AgentSpec, adapters: Iterable[Adapter]) -> Callable[[], Any]:
+    for adapter in adapters:
+        adapted = adapter(found, spec)
         if adapted is not None:
             return adapted
     raise PluginError(

@@ -7,20 +7,19 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
 
+from harness import plugins
 from harness.config import cache_dir
 from harness.errors import ConfigError, UserError, last_line, nearest
+from harness.plugins.discovery import Registry
 from harness.runs.folder import read_json
 from harness.util.parsing import parse_yaml
 
-GROUP = "harness.policies"
-"""Entry points of packages with their own `catalogue.yaml`; packages are found, not imported."""
 MANIFEST = "manifest.json"
 """Written last: a folder that has it is whole."""
 PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -159,32 +158,36 @@ OWN_QUESTIONS = "qwen2.5-coder-0.5b"
 """The policy to begin with where questions are one's own: small enough to be measured on a CPU."""
 
 
-@cache
 def known() -> dict[str, Named]:
     """Return the policies of this release and of plugins, those that are bundled first; read once.
 
     A plugin with an unreadable catalogue is left out with a message on standard error.
     """
-    found = _catalogue(__package__)
-    for name in sorted(point.value for point in entry_points(group=GROUP)):
+    return _known(plugins.registry())
+
+
+@cache
+def _known(registry: Registry) -> dict[str, Named]:
+    found = _catalogue(__package__, "catalogue.yaml")
+    for spec in registry.specs("policy catalogue"):
+        package, _, file = spec.target.partition(":")
         try:
-            found |= _catalogue(name) | found  # existing names take precedence
+            found |= _catalogue(package, file) | found  # existing names take precedence
         except (
             Exception
         ) as error:  # whatever a package does when it is looked for, and whatever its file holds
             sys.stderr.write(
-                f"no policy of {name!r} is known: {last_line(str(error), type(error).__name__)}\n"
+                f"no policy of {spec.name!r} of {registry.origin(spec)} is known: "
+                f"{last_line(str(error), type(error).__name__)}\n"
             )
     return dict(sorted(found.items(), key=lambda entry: entry[1].bundled is None))
 
 
-def _catalogue(package: str) -> dict[str, Named]:
+def _catalogue(package: str, file: str) -> dict[str, Named]:
     if (spec := find_spec(package)) is None or spec.origin is None:
         raise FileNotFoundError(f"there is no package {package!r}")
     home = Path(spec.origin).parent
-    listed = TypeAdapter(list[Named]).validate_python(
-        parse_yaml((home / "catalogue.yaml").read_bytes())
-    )
+    listed = TypeAdapter(list[Named]).validate_python(parse_yaml((home / file).read_bytes()))
     return {one.name: replace(one, bundled=one.bundled and home / one.bundled) for one in listed}
 
 

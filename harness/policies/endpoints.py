@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import UserError, nearest
-from harness.gateway.failures import shown_text
 from harness.records import CHECK_HEADER
+from harness.util.endpoints import shown_text
 
 if TYPE_CHECKING:
     import httpx

@@ -12,12 +12,12 @@ from urllib.parse import urlsplit
 from harness.config import Config, key_in, resolve_device
 from harness.config.sections import PolicyConfig, RoleConfig
 from harness.errors import ConfigError, UserError, nearest
-from harness.gateway.client import Endpoint, checked_url
 from harness.plugins import program_of, roles_of, trained_by
 from harness.policies import fetched, longest
 from harness.policies.export import checkpoint_dir, checkpoint_model
 from harness.policies.servers import server
 from harness.runs.folder import RunFolder
+from harness.util.endpoints import Endpoint, checked_url
 
 
 @dataclass(frozen=True, slots=True)

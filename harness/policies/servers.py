@@ -1,17 +1,15 @@
-"""What serves a policy on this machine; plugins bring it, by device."""
+"""What serves a policy on this machine; plugins provide it, by device."""
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Protocol
 
+from harness import plugins
+from harness.contracts.hookspecs import PolicyServerSpec
 from harness.errors import EnvironmentProblem, PluginError, how_to_install
-
-GROUP = "harness.servers"
-"""Entry points of classes that follow `Server`, named by device: `cpu`, `cuda` or `npu`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,24 +65,24 @@ class Server(Protocol):
 
 
 def server(device: str) -> Server:
-    """What serves a policy on a device.
+    """Return what serves a policy on a device.
 
     Raises:
-        EnvironmentProblem: No plugin here does.
+        EnvironmentProblem: No installed plugin does.
         PluginError: Several do, or the one does not import.
     """
-    found = sorted(entry_points(group=GROUP, name=device), key=lambda point: point.value)
+    specs = plugins.registry().specs("policy server")
+    found = [
+        spec for spec in specs if isinstance(spec, PolicyServerSpec) and device in spec.devices
+    ]
     if not found:
         raise EnvironmentProblem(
             f"no plugin here serves a policy on {device}. Install one: {how_to_install('cpu')}"
         )
     if len(found) > 1:
-        told = " and ".join(point.value for point in found)
-        raise PluginError(f"{told} both serve policies on {device}. Uninstall one of their plugins")
-    try:
-        made: Server = found[0].load()
-    except (ImportError, AttributeError) as error:
+        names = " and ".join(spec.target for spec in found)
         raise PluginError(
-            f"{found[0].value}, which serves policies on {device}, failed to import: {error}"
-        ) from error
+            f"{names} both serve policies on {device}. Uninstall one of their plugins"
+        )
+    made: Server = plugins.load(found[0])
     return made

@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
+from harness import plugins
 from harness.errors import EnvironmentProblem, PluginError, how_to_install
 
 if TYPE_CHECKING:
     from harness.rollout.store import StoreElsewhere
 
-GROUP = "harness.stores"
-"""Its entry point, `elsewhere`, names a class that implements `store.StoreElsewhere`."""
-
 
 def elsewhere() -> type[StoreElsewhere]:
-    """What runs use a store in a process of its own with.
+    """Return the client of a store in a process of its own.
 
     Raises:
-        EnvironmentProblem: No plugin here brings it.
-        PluginError: It does not import.
+        EnvironmentProblem: No installed plugin provides one.
+        PluginError: Several do, or the one does not import.
     """
-    for point in entry_points(group=GROUP, name="elsewhere"):
-        try:
-            found: type[StoreElsewhere] = point.load()
-        except (ImportError, AttributeError) as error:
-            raise PluginError(
-                f"{point.value}, which rollout.store needs, failed to import: {error}"
-            ) from error
-        return found
-    raise EnvironmentProblem(
-        "rollout.store needs the plugin harness-distributed. "
-        f"Install it: {how_to_install('plugins')}"
-    )
+    specs = plugins.registry().specs("store")
+    if not specs:
+        raise EnvironmentProblem(
+            "rollout.store needs the plugin harness-distributed. "
+            f"Install it: {how_to_install('plugins')}"
+        )
+    if len(specs) > 1:
+        names = " and ".join(spec.target for spec in specs)
+        raise PluginError(f"{names} are both stores of runs. Uninstall one of their plugins")
+    found: type[StoreElsewhere] = plugins.load(specs[0])
+    return found

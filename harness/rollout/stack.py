@@ -22,7 +22,6 @@ import agentlightning as agl
 import harness
 from harness.config import Config
 from harness.errors import ConfigError, RunFailed
-from harness.gateway.client import Endpoint
 from harness.gateway.server import GatewayServer
 from harness.gateway.settings import MAX_BODY_BYTES, body_bytes
 from harness.plugins import agent_spec, registry
@@ -35,6 +34,7 @@ from harness.rollout.runner import POLICY_RESOURCE, GatewayTracer
 from harness.rollout.store import RunStore, StoreElsewhere, StoreServer, quiet
 from harness.runs.folder import endings, undisturbed
 from harness.util import start_trace
+from harness.util.endpoints import Endpoint
 
 if TYPE_CHECKING:
     from agentlightning.store.base import LightningStore

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from harness.compare.runs import with_failed
 from harness.config import Config, resolve_device
 from harness.errors import RunFailed
-from harness.gateway.client import Endpoint
 from harness.plugins import make_task_set, reward_of, task_set_spec
 from harness.policies.roles import Answerer, answerers, answering
 from harness.records import Task
@@ -28,6 +27,7 @@ from harness.training.data import load_tasks
 from harness.training.launch import StartedRun, recorded
 from harness.training.record import agent_failures
 from harness.training.task_order import validation_order
+from harness.util.endpoints import Endpoint
 from harness.util.formatting import difficulty_order, is_graded
 
 if TYPE_CHECKING:

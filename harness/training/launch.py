@@ -13,7 +13,6 @@ from harness.config import Config, resolve_device
 from harness.config.sections import TrainConfig
 from harness.contracts.tasks import TaskSet
 from harness.errors import HarnessError, RunFailed
-from harness.gateway.client import Endpoint
 from harness.parity.shadow_check import CUT_SHORT_S, WAIT_S, ShadowCheck
 from harness.plugins import make_trainer, reward_of
 from harness.policies.roles import Answerer, answering
@@ -28,6 +27,7 @@ from harness.training.checks import ROWS_BYTES
 from harness.training.data import Data, load_data, same_run
 from harness.training.record import changed_data, closed, graded, run_record, training_result
 from harness.training.task_order import training_order, validation_order, write_dataset
+from harness.util.endpoints import Endpoint
 from harness.util.paid_calls import spent
 
 LEAST_BYTES = 2**20

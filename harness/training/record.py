@@ -16,7 +16,6 @@ from harness.config.sections import EvalConfig
 from harness.contracts.environments import Environment
 from harness.contracts.hookspecs import RewardSpec
 from harness.contracts.tasks import TaskSet
-from harness.gateway.client import is_endpoint_label
 from harness.plugins import (
     agent_spec,
     environment,
@@ -58,6 +57,7 @@ from harness.training.provenance import (
     model_hash,
 )
 from harness.training.task_order import order_hash
+from harness.util.endpoints import is_endpoint_label
 from harness.util.formatting import agent_label, is_graded, most_often
 from harness.util.parsing import digest
 

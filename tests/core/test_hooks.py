@@ -29,7 +29,7 @@ BLOCK = re.compile(r"^```(?:python|toml)\n# (\S+)\n(.*?)^```$", re.MULTILINE | r
 
 @pytest.mark.parametrize("hook", HOOKS)
 def test_every_hook_has_a_page(hook: str) -> None:
-    said = re.compile(rf"hook\s+`{hook}`")
+    said = re.compile(rf"[Hh]ook\s+`{hook}`")
     pages = [
         page.name
         for page in (REPO / "docs").glob("add-a*.md")
@@ -38,6 +38,15 @@ def test_every_hook_has_a_page(hook: str) -> None:
     assert len(pages) == 1, (
         f"{hook} is to be explained on one page docs/add-a*.md, not on {pages or 'none'}"
     )
+
+
+def test_the_table_of_hooks_has_all_with_their_examples() -> None:
+    page = (REPO / "docs" / "add-a-plugin.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(harness_\w+)` \| .+ \| `(\w+/\w+)` \|$", page, re.MULTILINE)
+    assert [hook for hook, _ in rows] == [*dict(rows)] and {*dict(rows)} == {*HOOKS}
+    for hook, package in rows:
+        sources = (REPO / package / "src").rglob("*.py")
+        assert any(f"def {hook}(" in file.read_text(encoding="utf-8") for file in sources), hook
 
 
 @pytest.mark.parametrize("hook", HOOKS)

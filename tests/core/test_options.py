@@ -12,8 +12,8 @@ from harness import cli
 from harness.config import load_config
 from harness.contracts.hookspecs import TaskSetSpec
 from harness.errors import ConfigError
-from harness.gateway.client import checked_url
 from harness.plugins import make, make_reward, make_task_set
+from harness.util.endpoints import checked_url
 
 if TYPE_CHECKING:
     from somewhere import OnlyForCheckers  # type: ignore[import-not-found]

@@ -13,12 +13,21 @@ import pytest
 
 from harness.config import load_config
 from harness.contracts.hookspecs import (
+    AdapterSpec,
     AgentSpec,
+    CommandSpec,
     EnvironmentSpec,
     HarnessHooks,
+    LauncherSpec,
+    PolicyCatalogueSpec,
+    PolicyServerSpec,
+    PreparedDataSpec,
     ProgramSpec,
+    ProtocolSpec,
     RewardSpec,
+    StoreSpec,
     TaskSetSpec,
+    TrackerSpec,
     TrainerSpec,
     hookimpl,
 )
@@ -127,6 +136,15 @@ def test_every_hook_has_a_kind_of_part_and_every_kind_of_part_is_found(
         "harness_tasks": TASKS,
         "harness_rewards": RewardSpec("r", "r:R", ""),
         "harness_trainers": TrainerSpec("n", "n:N", "", devices=("cpu",)),
+        "harness_commands": CommandSpec("runs own-export", "c:app", ""),
+        "harness_policy_servers": PolicyServerSpec("served", "s:serve", "", devices=("npu",)),
+        "harness_policies": PolicyCatalogueSpec("ours", "p.q:catalogue.yaml", ""),
+        "harness_protocols": ProtocolSpec("some-protocol.v2", "o:O", ""),
+        "harness_adapters": AdapterSpec("d", "d:adapt", ""),
+        "harness_stores": StoreSpec("kept", "k:K", ""),
+        "harness_launchers": LauncherSpec("l", "l:L", ""),
+        "harness_trackers": TrackerSpec("tracked", "t:export", ""),
+        "harness_prepared_data": PreparedDataSpec("t", "t:Data", ""),
     }
     members = {hook: _hook(lambda hook=hook: iter((specs[hook],))) for hook in hooks}
     found = _registry([_plugin(monkeypatch, "all", **members)])

@@ -7,9 +7,9 @@ import socket
 import pytest
 
 from harness.gateway.attempts import call_seed
-from harness.gateway.client import Endpoint
 from harness.mock_model.completion import prompt_token_ids, response_token_ids
 from harness.mock_model.server import Reply
+from harness.util.endpoints import Endpoint
 
 from .conftest import MESSAGES, SAMPLING, Attempt, error_code
 

@@ -12,7 +12,7 @@ import pytest
 from harness.cli.match import matching_roles, near_misses
 from harness.errors import ConfigError
 from harness.plugins import trained_by
-from harness_sql.self_correcting.prompts import ROLES
+from harness_sql.self_correcting.roles import ROLES
 
 
 def test_write_is_searched_and_so_trains_rewrites_too() -> None:

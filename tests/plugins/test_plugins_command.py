@@ -65,11 +65,12 @@ def test_broken_missing_and_outdated_plugins_are_listed_beside_working_ones(site
     assert rows["absent"]["state"] == "needs no-such-framework: pip install no-such-framework"
     assert "harness API 0" in rows["old"]["state"]
     assert not any(rows[name]["usable"] for name in ("broken", "absent", "old"))
-    assert "commands" in rows["sql"]["offers"] and {"protocol messages", "protocol responses"} <= {
-        *rows["gateway_protocols"]["offers"]
-    }
+    assert "command data" in rows["sql"]["offers"] and {
+        "protocol messages",
+        "protocol responses",
+    } <= {*rows["gateway_protocols"]["offers"]}
     assert (
-        "server of policies on cpu" in rows["policy_server"]["offers"]
+        "policy server policy_server" in rows["policy_server"]["offers"]
         and "tracker mlflow" in rows["trackers"]["offers"]
     )
 

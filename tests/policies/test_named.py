@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import subprocess
+import sys
 import threading
 import zipfile
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -24,7 +26,9 @@ import gguf  # noqa: E402
 from tokenizers.pre_tokenizers import ByteLevel  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM  # noqa: E402
 
+from harness.contracts.hookspecs import PolicyCatalogueSpec, hookimpl  # noqa: E402
 from harness.errors import find_uv  # noqa: E402
+from harness.plugins import Registry  # noqa: E402
 from harness.policies import catalogue, resolve  # noqa: E402
 from harness.policies.catalogue import Hub, Named, Package, known, named  # noqa: E402
 from harness.util.parsing import file_hash  # noqa: E402
@@ -449,6 +453,7 @@ def test_a_policy_that_a_recipe_made_is_told_by_its_manifest(cache: Path) -> Non
 def test_plugins_bring_policies_without_being_imported_and_take_no_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    own = known()
     package = tmp_path / "brings_policies"
     package.mkdir()
     (package / "__init__.py").write_text("raise RuntimeError('imported')")
@@ -460,16 +465,18 @@ def test_plugins_bring_policies_without_being_imported_and_take_no_name(
     (damaged / "catalogue.yaml").write_text("- {name: x, licence: MIT}\n")
     monkeypatch.syspath_prepend(tmp_path)
     names = ("brings_policies", "gone_since", "damaged_policies")
-    points = [EntryPoint(name, name, catalogue.GROUP) for name in names]
-    monkeypatch.setattr(
-        catalogue, "entry_points", lambda group: points if group == catalogue.GROUP else []
-    )
-    found = known.__wrapped__()
+    specs = [PolicyCatalogueSpec(name, f"{name}:catalogue.yaml", "") for name in names]
+    module = ModuleType("their_plugin")
+    vars(module).update({"HARNESS_API": 1, "harness_policies": hookimpl(lambda: specs)})
+    monkeypatch.setitem(sys.modules, "their_plugin", module)
+    registry = Registry([EntryPoint("theirs", "their_plugin", "harness")])
+    monkeypatch.setattr(catalogue.plugins, "registry", lambda: registry)
+    found = known()
     assert found["theirs"].folder == package / "here" / "model" and not found["theirs"].there
-    assert found["pocket-sql"] == known()["pocket-sql"] and "pocket-puzzles" not in found
+    assert found["pocket-sql"] == own["pocket-sql"] and "pocket-puzzles" not in found
     second, first = capsys.readouterr().err.splitlines()
-    assert first == "no policy of 'gone_since' is known: there is no package 'gone_since'"
-    assert second.startswith("no policy of 'damaged_policies' is known: ")
+    assert first == "no policy of 'gone_since' of ? is known: there is no package 'gone_since'"
+    assert second.startswith("no policy of 'damaged_policies' of ? is known: ")
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,13 @@ from judging import attempt, data_of, grades, grading, task
 
 from harness.config import load_config
 from harness.errors import ConfigError
-from harness.gateway.client import Endpoint
 from harness.mock_model.server import Reply
 from harness.plugins import make_reward, reward_identity, reward_spec
 from harness.records import Task, Verdict
 from harness.runs.folder import RunFolder
 from harness.testing.fixtures import StartServer
 from harness.training.evaluation import evaluate
+from harness.util.endpoints import Endpoint
 from harness.util.paid_calls import spent
 from harness_sql.rewards.hybrid import Hybrid
 from harness_sql.rewards.judge import CRITERIA

@@ -19,7 +19,6 @@ from judging import attempt, data_of, grades, grading, is_gold, judge, score, ta
 
 from harness.config import load_config
 from harness.errors import ConfigError, RunFailed, UserError
-from harness.gateway.client import Endpoint
 from harness.mock_model.server import Reply
 from harness.plugins import make_reward, reward_identity, reward_spec
 from harness.policies import resolve
@@ -30,6 +29,7 @@ from harness.testing.fixtures import StartServer
 from harness.training.data import same_parts, same_run
 from harness.training.evaluation import evaluate
 from harness.training.record import run_record
+from harness.util.endpoints import Endpoint
 from harness.util.paid_calls import spent
 from harness_sql.rewards import asking
 from harness_sql.rewards.asking import data_block, grades_of

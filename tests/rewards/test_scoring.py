@@ -21,7 +21,6 @@ import pytest
 from harness.config import Config, load_config
 from harness.contracts.hookspecs import RewardSpec, hookimpl
 from harness.errors import PluginError, RewardError, RunFailed
-from harness.gateway.client import Endpoint
 from harness.plugins import Registry, make_reward, reward_spec
 from harness.records import AGENT_OUTCOMES, Attempt, Outcome, Task, Verdict
 from harness.rollout.scoring import Scorer
@@ -29,6 +28,7 @@ from harness.runs.folder import RunFolder
 from harness.testing.fixtures import StartServer
 from harness.training.evaluation import evaluate
 from harness.training.record import run_record
+from harness.util.endpoints import Endpoint
 from harness_sql.sqlite.environment import DATABASE
 
 TASK = Task("t", "pocket", "val", "?", "SELECT 1", "db", data={DATABASE: "/db"})

@@ -29,9 +29,9 @@ from harness.testing.stage import staged
 from harness_dialogues.desk.scripted import script
 from harness_dialogues.desk.tasks import OrderDeskTasks
 from harness_dialogues.desk.world import RULES
-from harness_dialogues.prompts import USER
 from harness_dialogues.reference import ReferenceDialogue
 from harness_dialogues.reward import NOT_ENDED, EndState
+from harness_dialogues.roles import USER
 from harness_dialogues.scenarios import PRIVATE
 
 TASKS = OrderDeskTasks(train_size=40, val_size=40)

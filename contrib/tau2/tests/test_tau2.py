@@ -30,8 +30,8 @@ from harness.records import JSON
 from harness.rollout import tools
 from harness.rollout.tools import HostToolbox
 from harness.testing.calls import transition
-from harness_dialogues.prompts import USER
 from harness_dialogues.reward import NOT_ENDED
+from harness_dialogues.roles import USER
 from harness_tau2 import data, environment
 from harness_tau2.data import Manifest, Prepared, prepare
 from harness_tau2.environment import Tau2Environment

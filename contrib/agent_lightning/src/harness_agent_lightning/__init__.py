@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from harness.contracts.hookspecs import AgentSpec, RewardSpec, hookimpl
+from harness.contracts.hookspecs import AdapterSpec, AgentSpec, RewardSpec, hookimpl
 
 HARNESS_API = 1
 
@@ -21,6 +21,13 @@ def harness_rewards() -> list[RewardSpec]:
             ranged=True,
             graded=True,
         )
+    ]
+
+
+@hookimpl
+def harness_adapters() -> list[AdapterSpec]:
+    return [
+        AdapterSpec("agent_lightning", f"{__name__}:adapt", "agents that are a LitAgent"),
     ]
 
 

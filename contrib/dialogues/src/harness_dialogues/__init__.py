@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness import AgentSpec, EnvironmentSpec, ProgramSpec, RewardSpec, TaskSetSpec, hookimpl
-from harness_dialogues.prompts import ROLES
+from harness_dialogues.roles import ROLES
 
 HARNESS_API = 1
 

@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable
 
 from harness.contracts.toolbox import Toolbox
 from harness.records import Problem
-from harness_dialogues.prompts import OPENING, USER, Prompts
+from harness_dialogues.prompts import OPENING, Prompts
+from harness_dialogues.roles import USER
 
 
 async def converse(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from harness.contracts.programs import Played, Turn
 from harness.records import Attempt
-from harness_dialogues.prompts import PROMPTS, ROLES, USER
+from harness_dialogues.prompts import PROMPTS
+from harness_dialogues.roles import ROLES, USER
 
 
 class Dialogue(Played):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from typing import TYPE_CHECKING
 
-from harness.records import Problem
+if TYPE_CHECKING:
+    from harness.records import Problem
 
-USER, AGENT = ROLES = ("user", "agent")
 STOP = "###STOP###"
 """The user's text that ends the conversation."""
 OPENING = "opening"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from harness.contracts.toolbox import Toolbox
 from harness.records import JSON, Problem
 from harness_dialogues.conversation import converse
-from harness_dialogues.prompts import AGENT, ROLES
+from harness_dialogues.roles import AGENT, ROLES
 from harness_sql.tool_loop.reference import follow
 
 

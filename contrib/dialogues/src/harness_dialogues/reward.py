@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from harness import Attempt, Task, Verdict
-from harness_dialogues.prompts import USER
+from harness_dialogues.roles import USER
 
 NOT_ENDED = "not_ended_by_user"
 """Flag of a dialogue that ended by a bound or by an empty message of the agent."""

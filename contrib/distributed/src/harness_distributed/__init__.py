@@ -2,9 +2,33 @@
 
 from __future__ import annotations
 
+from harness.contracts.hookspecs import CommandSpec, StoreSpec, hookimpl
+
 HARNESS_API = 1
-COMMANDS: dict[str, tuple[str, str]] = {
-    "store": ("harness_distributed.store", "Keep the rollouts of runs in a separate process."),
-    "runner": ("harness_distributed.runner", "Run agents for runs of other processes or machines."),
-}
-"""Map commands to module and summary, as in `harness.cli`."""
+
+
+@hookimpl
+def harness_commands() -> list[CommandSpec]:
+    return [
+        CommandSpec(
+            "store",
+            "harness_distributed.store:app",
+            "Keep the rollouts of runs in a separate process.",
+        ),
+        CommandSpec(
+            "runner",
+            "harness_distributed.runner:app",
+            "Run agents for runs of other processes or machines.",
+        ),
+    ]
+
+
+@hookimpl
+def harness_stores() -> list[StoreSpec]:
+    return [
+        StoreSpec(
+            "http",
+            "harness_distributed.elsewhere:Elsewhere",
+            "a store in a process of its own, by HTTP",
+        ),
+    ]

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from harness.contracts.hookspecs import CommandSpec, hookimpl
+
 HARNESS_API = 1
-COMMANDS: dict[str, tuple[str, str]] = {
-    "power": (
-        "harness_power_analysis.command",
-        "Compute the seeds and questions that detect an effect.",
-    )
-}
-"""Map commands to module and summary, as in `harness.cli`."""
+
+
+@hookimpl
+def harness_commands() -> list[CommandSpec]:
+    return [
+        CommandSpec(
+            "power",
+            "harness_power_analysis.command:app",
+            "Compute the seeds and questions that detect an effect.",
+        ),
+    ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness import EnvironmentSpec, RewardSpec, TaskSetSpec, hookimpl
+from harness import EnvironmentSpec, PolicyCatalogueSpec, RewardSpec, TaskSetSpec, hookimpl
 
 HARNESS_API = 1
 
@@ -40,4 +40,13 @@ def harness_rewards() -> list[RewardSpec]:
             "the data set's own grade of the text between <answer> and </answer>",
             graded=True,
         )
+    ]
+
+
+@hookimpl
+def harness_policies() -> list[PolicyCatalogueSpec]:
+    return [
+        PolicyCatalogueSpec(
+            "reasoning_gym", "harness_reasoning_gym:catalogue.yaml", "two kinds of puzzles"
+        ),
     ]

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from harness import EnvironmentSpec, RewardSpec, TaskSetSpec, hookimpl
+from harness import (
+    CommandSpec,
+    EnvironmentSpec,
+    PreparedDataSpec,
+    RewardSpec,
+    TaskSetSpec,
+    hookimpl,
+)
 
 HARNESS_API = 1
 
@@ -41,4 +48,20 @@ def harness_rewards() -> list[RewardSpec]:
             "1 if the final database matches tau2-bench's gold actions and the user got all required facts, else 0",
             parts=("database", "communicated"),
         )
+    ]
+
+
+@hookimpl
+def harness_commands() -> list[CommandSpec]:
+    return [
+        CommandSpec(
+            "data tau2", "harness_tau2.cli:tau2", "Fetch and check tau2-bench's retail and airline."
+        ),
+    ]
+
+
+@hookimpl
+def harness_prepared_data() -> list[PreparedDataSpec]:
+    return [
+        PreparedDataSpec("tau2", "harness_tau2.data:Tau2Data", "retail and airline of tau2-bench"),
     ]

@@ -128,49 +128,51 @@ def read(folder: Path) -> dict[str, Prepared]:
     return {name: Prepared(**domain) for name, domain in domains.items()}
 
 
-def state() -> dict[str, str]:
-    """Return a row of `harness data list`."""
-    folder = default_folder()
-    try:
+class Tau2Data:
+    """The prepared data, as `harness data list` and `harness data verify` use it."""
+
+    def state(self) -> dict[str, str]:
+        """Return a row of `harness data list`."""
+        folder = default_folder()
+        try:
+            manifest = Manifest.read(folder)
+        except TaskSetError as error:
+            return {
+                "name": "tau2",
+                "folder": str(folder),
+                "state": "not prepared",
+                "detail": str(error),
+            }
+        if changed := manifest.changed(folder):
+            return {
+                "name": "tau2",
+                "folder": str(folder),
+                "state": "damaged",
+                "detail": f"{changed[0]} differs. {FETCH}",
+            }
+        detail = ", ".join(f"{name} {len(domain.tasks)}" for name, domain in read(folder).items())
+        return {"name": "tau2", "folder": str(folder), "state": "prepared", "detail": detail}
+
+    def verify(self, folder: Path | None = None) -> Verified:
+        """Return the result of `harness data verify` for a folder.
+
+        Raises:
+            TaskSetError: There is no manifest.
+        """
+        folder = folder or default_folder()
         manifest = Manifest.read(folder)
-    except TaskSetError as error:
+        problems = [
+            f"{name} is missing or has changed since it was fetched"
+            for name in manifest.changed(folder)
+        ]
+        files = len(manifest.files)
         return {
-            "name": "tau2",
             "folder": str(folder),
-            "state": "not prepared",
-            "detail": str(error),
+            "ok": not problems,
+            "files": files,
+            "manifest": True,
+            "problems": problems,
         }
-    if changed := manifest.changed(folder):
-        return {
-            "name": "tau2",
-            "folder": str(folder),
-            "state": "damaged",
-            "detail": f"{changed[0]} differs. {FETCH}",
-        }
-    detail = ", ".join(f"{name} {len(domain.tasks)}" for name, domain in read(folder).items())
-    return {"name": "tau2", "folder": str(folder), "state": "prepared", "detail": detail}
-
-
-def verify(folder: Path | None = None) -> Verified:
-    """Return the result of `harness data verify` for a folder.
-
-    Raises:
-        TaskSetError: There is no manifest.
-    """
-    folder = folder or default_folder()
-    manifest = Manifest.read(folder)
-    problems = [
-        f"{name} is missing or has changed since it was fetched"
-        for name in manifest.changed(folder)
-    ]
-    files = len(manifest.files)
-    return {
-        "folder": str(folder),
-        "ok": not problems,
-        "files": files,
-        "manifest": True,
-        "problems": problems,
-    }
 
 
 def fetch(into: Path) -> None:

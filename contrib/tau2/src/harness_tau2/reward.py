@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 
 from harness import Attempt, Task, Verdict
-from harness_dialogues.prompts import USER
 from harness_dialogues.reward import NOT_ENDED
+from harness_dialogues.roles import USER
 
 
 class Tau2Reward:

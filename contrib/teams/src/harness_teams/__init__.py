@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from harness import AgentSpec, EnvironmentSpec, ProgramSpec, RewardSpec, TaskSetSpec, hookimpl
+from harness import (
+    AgentSpec,
+    CommandSpec,
+    EnvironmentSpec,
+    ProgramSpec,
+    RewardSpec,
+    TaskSetSpec,
+    hookimpl,
+)
 from harness_teams.names import ROLES
 
 HARNESS_API = 1
@@ -67,4 +75,13 @@ def harness_rewards() -> list[RewardSpec]:
             "harness_teams.reward:Stated",
             "1 if an answer states all numbers and names of the gold and no others, else 0",
         )
+    ]
+
+
+@hookimpl
+def harness_commands() -> list[CommandSpec]:
+    return [
+        CommandSpec(
+            "contribution", "harness_teams.cli:app", "Measure what training each role is worth."
+        ),
     ]

@@ -14,10 +14,6 @@ from harness import UserError
 from harness.cli import complete
 from harness.cli.common import emit_json, progress_console, results
 
-COMMANDS: dict[str, tuple[str, str]] = {
-    "contribution": ("harness_teams.cli", "Measure what training each role is worth.")
-}
-"""Map commands to module and summary, as in `harness.cli`."""
 app = typer.Typer(add_completion=False)
 _SECTION = re.compile(r"roles\.\w+(\.\w+)?:? ")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
 from inspect import signature
 from pathlib import Path
 from typing import Annotated
@@ -11,10 +10,8 @@ import typer
 
 from harness.cli import complete
 from harness.cli.common import results
-from harness.errors import UserError, nearest
-
-GROUP = "harness.trackers"
-"""Entry points of trackers: functions that export a run to a place, and return where it is."""
+from harness.errors import PluginError, UserError, nearest
+from harness.plugins import load, registry
 
 
 def export(
@@ -44,7 +41,7 @@ def export(
     """
     from harness.api.loaded import one_run
 
-    known = {point.name: point for point in entry_points(group=GROUP)}
+    known = {spec.name: spec for spec in registry().specs("tracker")}
     if to not in known:
         raise UserError(
             f"--to {to}: there is no such tracker{nearest(to, known, '.')} "
@@ -54,11 +51,12 @@ def export(
         name: value for name, value in (("push", push), ("licence", licence)) if value is not None
     }
     try:
-        exporter = known[to].load()
+        exporter = load(known[to])
         if foreign := sorted(options.keys() - signature(exporter).parameters.keys()):
             raise UserError(f"--{foreign[0]}: --to {to} has no such option")
         loaded = one_run(run, runs_dir)
         place = exporter(loaded, where, **options)
-    except ImportError as error:
-        raise UserError(f"--to {to}: {error}. Install harness-trackers[{to}]") from error
+    except (ImportError, PluginError) as error:
+        package = registry().origin(known[to])
+        raise UserError(f"--to {to}: {error}. Install {package}[{to}]") from error
     results().print(f"{loaded.id} is in {to}: {place}")

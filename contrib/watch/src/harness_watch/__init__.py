@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from harness.contracts.hookspecs import CommandSpec, hookimpl
+
 HARNESS_API = 1
-COMMANDS: dict[str, tuple[str, str]] = {
-    "watch": ("harness_watch.command", "Show a run or a study live, in a browser or as text.")
-}
-"""Commands by name: module and summary, as in `harness.cli`."""
+
+
+@hookimpl
+def harness_commands() -> list[CommandSpec]:
+    return [
+        CommandSpec(
+            "watch",
+            "harness_watch.command:app",
+            "Show a run or a study live, in a browser or as text.",
+        ),
+    ]

@@ -17,7 +17,8 @@ from agent_framework import (
 from harness.contracts.toolbox import Toolbox
 from harness.records import Problem
 from harness_agent_framework_sql.client import chat_client, options
-from harness_sql.self_correcting.prompts import ROLES, Prompt, Prompts
+from harness_sql.self_correcting.prompts import Prompt, Prompts
+from harness_sql.self_correcting.roles import ROLES
 
 
 @dataclass(frozen=True)

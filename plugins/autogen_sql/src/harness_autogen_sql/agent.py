@@ -17,7 +17,8 @@ from pydantic import BaseModel
 from harness.contracts.toolbox import Toolbox
 from harness.records import Problem
 from harness_autogen_sql.running import chat_client, run_team
-from harness_sql.self_correcting.prompts import ROLES, Prompt, Prompts
+from harness_sql.self_correcting.prompts import Prompt, Prompts
+from harness_sql.self_correcting.roles import ROLES
 
 
 class Draft(BaseModel):

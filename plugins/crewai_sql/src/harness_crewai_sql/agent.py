@@ -13,7 +13,8 @@ from pydantic import BaseModel
 
 from harness.contracts.toolbox import Toolbox
 from harness.records import Problem
-from harness_sql.self_correcting.prompts import ROLES, Prompt
+from harness_sql.self_correcting.prompts import Prompt
+from harness_sql.self_correcting.roles import ROLES
 
 
 class AsyncLLM(OpenAICompletion):

@@ -6,7 +6,7 @@ from harness.contracts.toolbox import Toolbox
 from harness.records import Problem
 from harness_crewai_sql.tools import Conversation, follow
 from harness_dialogues.conversation import converse
-from harness_dialogues.prompts import AGENT, ROLES
+from harness_dialogues.roles import AGENT, ROLES
 
 
 class CrewAIDialogue:

@@ -12,7 +12,8 @@ from langsmith import tracing_context
 
 from harness.contracts.toolbox import LLM, Toolbox
 from harness.records import Problem
-from harness_sql.self_correcting.prompts import ROLES, Prompt
+from harness_sql.self_correcting.prompts import Prompt
+from harness_sql.self_correcting.roles import ROLES
 
 
 @dataclass(frozen=True)

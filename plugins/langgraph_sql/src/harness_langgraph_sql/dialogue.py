@@ -7,7 +7,7 @@ from langchain_core.messages import AnyMessage, HumanMessage, SystemMessage
 from harness.contracts.toolbox import Toolbox
 from harness.records import Problem
 from harness_dialogues.conversation import converse
-from harness_dialogues.prompts import AGENT, ROLES
+from harness_dialogues.roles import AGENT, ROLES
 from harness_langgraph_sql.tools import Caller, LangGraphTools
 
 

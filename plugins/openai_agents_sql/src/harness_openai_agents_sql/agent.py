@@ -10,7 +10,8 @@ from openai import AsyncOpenAI
 
 from harness.contracts.toolbox import Toolbox
 from harness.records import Problem
-from harness_sql.self_correcting.prompts import ROLES, Prompt, Prompts
+from harness_sql.self_correcting.prompts import Prompt, Prompts
+from harness_sql.self_correcting.roles import ROLES
 
 RUN = RunConfig(tracing_disabled=True, workflow_name="harness")
 

@@ -7,7 +7,7 @@ from agents import TResponseInputItem
 from harness.contracts.toolbox import Toolbox
 from harness.records import Problem
 from harness_dialogues.conversation import converse
-from harness_dialogues.prompts import AGENT, ROLES
+from harness_dialogues.roles import AGENT, ROLES
 from harness_openai_agents_sql.tools import Session, caller, follow
 
 

@@ -15,7 +15,8 @@ from pydantic_ai.providers.openai import OpenAIProvider
 
 from harness.contracts.toolbox import Toolbox
 from harness.records import Problem
-from harness_sql.self_correcting.prompts import ROLES, Prompt, Prompts
+from harness_sql.self_correcting.prompts import Prompt, Prompts
+from harness_sql.self_correcting.roles import ROLES
 
 # The framework derives a profile from the model's name, and cuts reasoning out of replies.
 # No reply contains these tags, so that the whole text reaches the program.

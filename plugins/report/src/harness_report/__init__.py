@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from harness.contracts.hookspecs import CommandSpec, hookimpl
+
 HARNESS_API = 1
-COMMANDS: dict[str, tuple[str, str]] = {
-    "report": ("harness_report.command", "Write a self-contained HTML report.")
-}
-"""Command by name: module and summary, as in `harness.cli`."""
+
+
+@hookimpl
+def harness_commands() -> list[CommandSpec]:
+    return [
+        CommandSpec("report", "harness_report.command:app", "Write a self-contained HTML report."),
+    ]

@@ -9,7 +9,8 @@ from smolagents import OpenAIServerModel
 
 from harness.contracts.toolbox import Toolbox
 from harness.records import Problem
-from harness_sql.self_correcting.prompts import ROLES, Prompt, Prompts
+from harness_sql.self_correcting.prompts import Prompt, Prompts
+from harness_sql.self_correcting.roles import ROLES
 
 
 def async_client(role: str, toolbox: Toolbox) -> AsyncOpenAI:

@@ -11,7 +11,8 @@ TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from harness_sql.rewards.execution_accuracy import ExecutionAccuracy
-    from harness_sql.self_correcting.prompts import ROLES, Prompt
+    from harness_sql.self_correcting.prompts import Prompt
+    from harness_sql.self_correcting.roles import ROLES
     from harness_sql.self_correcting.scenarios import QUESTION, stage
     from harness_sql.sqlite.databases import content_hash
     from harness_sql.sqlite.environment import DATABASE, database_of
@@ -41,7 +42,8 @@ _HOMES = {
     "harness_sql.sqlite.evaluator": "evaluate",
     "harness_sql.sqlite.sandbox": "execute",
     "harness_sql.sqlite.schema": "schema_text",
-    "harness_sql.self_correcting.prompts": "ROLES Prompt",
+    "harness_sql.self_correcting.prompts": "Prompt",
+    "harness_sql.self_correcting.roles": "ROLES",
     "harness_sql.self_correcting.scenarios": "QUESTION stage",
     "harness_sql.rewards.execution_accuracy": "ExecutionAccuracy",
     "harness_sql.testing": "SQLRewardContract",

@@ -1,4 +1,4 @@
-"""Register the SQL plugin: the environment `sql`, two programs, task sets and rewards."""
+"""Register the SQL plugin: environment, programs, task sets, rewards and commands."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from functools import partial
 
 from harness.contracts.hookspecs import (
     AgentSpec,
+    CommandSpec,
     EnvironmentSpec,
     ProgramSpec,
     RewardSpec,
     TaskSetSpec,
     hookimpl,
 )
-from harness_sql.self_correcting.prompts import ROLES
+from harness_sql.self_correcting.roles import ROLES
 
 HARNESS_API = 1
 _SPIDERS = (
@@ -212,4 +213,14 @@ def harness_rewards() -> list[RewardSpec]:
             "harness_sql.rewards.hybrid:Hybrid",
             "other rewards, weighted: execution and a judge by default",
         ),
+    ]
+
+
+@hookimpl
+def harness_commands() -> list[CommandSpec]:
+    return [
+        CommandSpec("run", "harness_sql.cli.ask:app", "Ask one question, every turn shown."),
+        CommandSpec("data", "harness_sql.cli.data:app", "Prepare and verify data sets."),
+        CommandSpec("reward", "harness_sql.cli.reward:app", "Audit the reward."),
+        CommandSpec("score", "harness_sql.cli.score:app", "Score one query against its gold."),
     ]

@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+from harness.contracts.hookspecs import CommandSpec, LauncherSpec, hookimpl
+
 HARNESS_API = 1
-COMMANDS: dict[str, tuple[str, str]] = {
-    "study": ("harness_study.command", "Run a matrix of trainings.")
-}
-"""Map commands to module and summary, as in `harness.cli`."""
+
+
+@hookimpl
+def harness_commands() -> list[CommandSpec]:
+    return [
+        CommandSpec("study", "harness_study.command:app", "Run a matrix of trainings."),
+    ]
+
+
+@hookimpl
+def harness_launchers() -> list[LauncherSpec]:
+    return [
+        LauncherSpec("local", "harness_study.launchers:Local", "processes on this machine"),
+    ]

@@ -7,26 +7,20 @@ import signal
 import subprocess
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Protocol
 
 import psutil
 
 from harness.compare.states import Entry
-from harness.contracts.hookspecs import Spec
-from harness.errors import ConfigError, PluginError, nearest
-from harness.plugins import make, make_task_set
+from harness.contracts.hookspecs import LauncherSpec
+from harness.errors import ConfigError
+from harness.plugins import make, make_task_set, registry
 from harness.policies.roles import answerers
 from harness.training.checks import check_device, check_machine
 from harness.training.data import first_policy, load_tasks
 from harness_study.plan import Job
 from harness_study.slots import Slot, make_slots
-
-GROUP = "harness.launchers"
-"""Entry points of classes that follow `Launcher`, by the value of `--launcher`; `local` is defined
-here.
-"""
 
 
 class Launched(Protocol):
@@ -182,14 +176,8 @@ def launcher(name: str, options: Mapping[str, object], section: str = "--launch"
         PluginError: No installed plugin provides it, or it does not import.
         ConfigError: An option is unknown, missing or does not fit.
     """
-    targets = {"local": f"{__name__}:Local"}
-    targets |= {point.name: point.value for point in entry_points(group=GROUP)}
-    if name not in targets:
-        hint = nearest(name, targets, ".")
-        raise PluginError(
-            f"no launcher called {name!r}{hint} Installed: {', '.join(sorted(targets))}"
-        )
-    built: Launcher = make(Spec(name, targets[name], ""), options, section)
+    spec = registry().spec("launcher", name, LauncherSpec)
+    built: Launcher = make(spec, options, section)
     return built
 
 

@@ -22,8 +22,9 @@ from harness.util.formatting import duration
 
 if TYPE_CHECKING:
     from harness.contracts.toolbox import Agent
-    from harness.gateway.client import Endpoint, GatewayControl
+    from harness.gateway.client import GatewayControl
     from harness.rollout.request import RolloutRequest
+    from harness.util.endpoints import Endpoint
 
 PROGRESS_S = 10.0
 """Seconds between two lines of progress."""

@@ -57,8 +57,6 @@ TaskOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-GROUP = "harness.data"
-"""Entry points of plugins' data commands: functions, each registered under its name."""
 _BUNDLED = ("pocket", "pocket_probe", "medical")
 _BUNDLED_NAMES = f"{', '.join(_BUNDLED[:-1])} and {_BUNDLED[-1]}"
 SEEDS = (3, 8)
@@ -288,7 +286,7 @@ def list_(as_json: JsonOption = False) -> None:
     """Show which data is there."""
     rows = [{"name": name, "folder": "", "state": "bundled", "detail": ""} for name in _BUNDLED]
     rows += [state(layout) for layout in layouts().values()]
-    rows += [module.state() for module in prepared().values()]
+    rows += [one.state() for one in prepared().values()]
     if as_json:
         emit_json(rows, indent=None)
         return
@@ -335,7 +333,7 @@ def verify(
         raise typer.Exit(1)
 
 
-add_commands(app, GROUP)
+add_commands(app, "data")
 
 
 def _print_report(report: Report, as_json: bool) -> None:

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from harness.errors import TaskSetError
+from harness.errors import PluginError, TaskSetError
+from harness.plugins import load, registry
 
 if TYPE_CHECKING:
     from harness_sql.tasks.prepared.layout import Layout
     from harness_sql.tasks.prepared.verify import Verified
 
-PREPARED = "harness.prepared"
-"""Entry points of plugins' prepared data: modules that follow `Prepared`."""
-
 
 class Prepared(Protocol):
-    """A plugin's prepared data."""
+    """The prepared data of a plugin's task set. Created without arguments."""
 
     def state(self) -> dict[str, str]:
         """Return its row of `harness data list`: name, folder, state and detail."""
@@ -27,6 +23,26 @@ class Prepared(Protocol):
     def verify(self, folder: Path | None = None) -> Verified:
         """Compare its files with its manifest."""
         ...
+
+
+class Broken:
+    """Prepared data of a plugin that cannot be imported."""
+
+    def __init__(self, name: str, problem: str) -> None:
+        self._name = name
+        self._problem = problem
+
+    def state(self) -> dict[str, str]:
+        """Return a row of `harness data list` with the problem."""
+        return {"name": self._name, "folder": "", "state": "broken", "detail": self._problem}
+
+    def verify(self, folder: Path | None = None) -> Verified:
+        """Refuse.
+
+        Raises:
+            PluginError: Always, with the problem.
+        """
+        raise PluginError(f"the prepared data {self._name!r} {self._problem}")
 
 
 def layouts() -> dict[str, Layout]:
@@ -38,11 +54,13 @@ def layouts() -> dict[str, Layout]:
 
 
 def prepared() -> dict[str, Prepared]:
-    """Return plugins' modules that prepare data, by task set."""
-    found = {}
-    for point in sorted(entry_points(group=PREPARED), key=lambda point: point.name):
-        with suppress(Exception):  # `harness plugins` says what is broken
-            found[point.name] = point.load()
+    """Return plugins' prepared data by task set."""
+    found: dict[str, Prepared] = {}
+    for spec in registry().specs("prepared data"):
+        try:
+            found[spec.name] = load(spec)()
+        except Exception as error:  # whatever a plugin does; other data can still be listed
+            found[spec.name] = Broken(spec.name, f"of {registry().origin(spec)} is broken: {error}")
     return found
 
 

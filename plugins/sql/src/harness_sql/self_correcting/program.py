@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from harness.contracts.programs import Played, Turn
 from harness.records import Attempt
-from harness_sql.self_correcting.prompts import PROMPTS, ROLES
+from harness_sql.self_correcting.prompts import PROMPTS
+from harness_sql.self_correcting.roles import ROLES
 
 
 class SelfCorrectingSQL(Played):

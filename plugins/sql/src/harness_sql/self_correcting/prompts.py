@@ -16,8 +16,6 @@ from harness.util.reasoning import without_reasoning
 if TYPE_CHECKING:
     from harness.records import Problem
 
-ROLES = ("write_query", "check_query", "rewrite_query")
-
 APPROVED = "THE QUERY IS CORRECT."
 REJECTED = "THE QUERY IS INCORRECT."
 

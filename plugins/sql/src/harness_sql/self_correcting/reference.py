@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from harness.contracts.toolbox import Toolbox
 from harness.records import Problem
-from harness_sql.self_correcting.prompts import ROLES, Prompt
+from harness_sql.self_correcting.prompts import Prompt
+from harness_sql.self_correcting.roles import ROLES
 
 
 class ReferenceSQL:

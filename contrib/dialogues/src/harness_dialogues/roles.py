@@ -1,0 +1,3 @@
+"""The roles of the program, importable without its prompts."""
+
+USER, AGENT = ROLES = ("user", "agent")
