@@ -7,10 +7,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from harness.compare import evidence, statistics
+from harness.compare.agent_parity import check_parity
 from harness.compare.agreement import agree
 from harness.compare.arms import arm_of
 from harness.compare.busy import busy
 from harness.compare.by_role import held_by_role
+from harness.compare.circumstances import circumstances, times_compare
 from harness.compare.estimates import (
     COLLAPSE,
     MIN_SEEDS,
@@ -18,13 +20,7 @@ from harness.compare.estimates import (
     crossed_mean,
     unseen_share,
 )
-from harness.compare.identity import (
-    check_data,
-    check_identity,
-    check_parity,
-    circumstances,
-    times_compare,
-)
+from harness.compare.identity import check_data, check_identity
 from harness.compare.keys import (
     SCHEMA_VERSION,
     Agreement,
