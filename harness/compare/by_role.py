@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, cast, get_type_hints
 
-from harness.compare.estimates import CONFIDENCE, t_quantile
+from harness.compare.distributions import t_quantile
+from harness.compare.estimates import CONFIDENCE
 from harness.compare.keys import ByRole, Figures, Interval, RoleFigure, RoleFigures
 from harness.compare.runs import finite
 
