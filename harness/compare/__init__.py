@@ -44,19 +44,16 @@ def compare(
     from harness.compare.references import reference_rows
     from harness.compare.selection import select
 
-    paths = [
-        Path(path)
-        for one in runs
-        for path in ([one] if isinstance(one, str | os.PathLike) else one)
-    ]
-    found = of_selection(
-        select(paths, Path(runs_dir)),
-        baseline,
-        [allow] if isinstance(allow, str) else allow,
-        margin,
-    )
-    rows = [] if references is False else reference_rows(None if references else found["task_set"])
-    return Compared(found, rows)
+    paths: list[Path] = []
+    for given in runs:
+        # A path is a text too, and a text must not be read letter by letter.
+        several = [given] if isinstance(given, str | os.PathLike) else given
+        paths += map(Path, several)
+    allowed = [allow] if isinstance(allow, str) else allow
+    comparison = of_selection(select(paths, Path(runs_dir)), baseline, allowed, margin)
+    if references is False:
+        return Compared(comparison, [])
+    return Compared(comparison, reference_rows(None if references else comparison["task_set"]))
 
 
 class _Called(ModuleType):

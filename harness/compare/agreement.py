@@ -7,7 +7,7 @@ which the gradient norm shows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -21,61 +21,85 @@ if TYPE_CHECKING:
 
 DRAW = ["phase", "step", "task_id", "session"]
 """Columns that identify a rollout of a run."""
+SameAnswers = dict[tuple[str, int], tuple[int, int]]
+"""Common draws and those with the same answer, by phase and step."""
 
 
 def agree(arms: Mapping[str, Sequence[Run]], baseline: str) -> dict[str, Agreement]:
     """Return shares of answers equal to the baseline's, by arm, pooled over common seeds."""
-    if any(
-        column not in run.episodes.columns
-        for runs in arms.values()
-        for run in runs
-        for column in (*DRAW, "answer")
-    ):
-        return {}
+    for runs in arms.values():
+        for run in runs:
+            if not {*DRAW, "answer"} <= set(run.episodes.columns):
+                return {}
     by_seed = {run.pairing: run for run in arms[baseline]}
     answers = {seed: _answers(run) for seed, run in by_seed.items()}
-    found: dict[str, Agreement] = {}
+    agreements: dict[str, Agreement] = {}
     for name, runs in arms.items():
+        # Other seeds have other sampling seeds, so equal answers would be equal by chance.
         paired = [run for run in runs if run.pairing in by_seed]
         if name == baseline or not paired:
             continue
         counts = [_same(_answers(run), answers[run.pairing]) for run in paired]
-        steps: list[AgreementStep] = [
-            {
-                "seed": run.seed,
-                "step": step,
-                "draws": draws,
-                "same": same / draws,
-                "gradient": _apart(run.gradients, by_seed[run.pairing].gradients, step),
-            }
-            for run, count in zip(paired, counts, strict=True)
-            for (phase, step), (draws, same) in sorted(count.items())
-            if phase == "train"
-        ]
-        last = [
-            max((step for phase, step in count if phase == "val"), default=0) for count in counts
-        ]
-        everything = [found for count in counts for found in count.items()]
-        parted = [entry["step"] for entry in steps if entry["same"] != 1 or entry["gradient"]]
-        found[name] = {
-            "draws": sum(draws for _, (draws, _) in everything),
-            "start": _share(one for draw, one in everything if draw == ("val", 0)),
-            "first": _share(one for draw, one in everything if draw == ("train", 1)),
-            "training": _share(one for (phase, _), one in everything if phase == "train"),
-            "end": _share(
-                count["val", step] for count, step in zip(counts, last, strict=True) if step
-            ),
-            "parted": min(parted, default=None),
-            "gradient": max(
-                (entry["gradient"] for entry in steps if entry["gradient"] is not None),
-                default=None,
-            ),
-            "identical": {entry["seed"] for entry in steps} == {run.seed for run in runs}
-            and not parted
-            and all(draws == same for _, (draws, same) in everything),
-            "steps": steps,
-        }
-    return found
+        steps: list[AgreementStep] = []
+        for run, count in zip(paired, counts, strict=True):
+            steps += _training_steps(run, by_seed[run.pairing], count)
+        agreements[name] = _agreement(runs, counts, steps)
+    return agreements
+
+
+def _agreement(
+    runs: Sequence[Run], counts: Sequence[SameAnswers], steps: list[AgreementStep]
+) -> Agreement:
+    """Return an arm's agreement with the baseline, from the counts of every common seed."""
+    # Numbers of draws are summed before they are divided: each draw counts once, whatever the
+    # seed that it belongs to.
+    total, start, first, training, end = [], [], [], [], []
+    for count in counts:
+        validated = [step for phase, step in count if phase == "val"]
+        last_step = max(validated, default=0)
+        for (phase, step), same_of in count.items():
+            total.append(same_of)
+            if phase == "train":
+                training.append(same_of)
+            if (phase, step) == ("train", 1):
+                first.append(same_of)
+            if (phase, step) == ("val", 0):
+                start.append(same_of)
+            if phase == "val" and step == last_step != 0:
+                end.append(same_of)
+    gradients = [entry["gradient"] for entry in steps if entry["gradient"] is not None]
+    # Equal answers do not suffice: gradients that differ show in a later step's answers.
+    parted = [entry["step"] for entry in steps if entry["same"] != 1 or entry["gradient"]]
+    every_seed = {entry["seed"] for entry in steps} == {run.seed for run in runs}
+    all_same = all(draws == same for draws, same in total)
+    return {
+        "draws": sum(draws for draws, _ in total),
+        "start": _share(start),
+        "first": _share(first),
+        "training": _share(training),
+        "end": _share(end),
+        "parted": min(parted, default=None),
+        "gradient": max(gradients, default=None),
+        "identical": every_seed and not parted and all_same,
+        "steps": steps,
+    }
+
+
+def _training_steps(run: Run, base: Run, count: SameAnswers) -> list[AgreementStep]:
+    """Return the agreement of two runs of one seed in every step of training."""
+    steps: list[AgreementStep] = []
+    for (phase, step), (draws, same) in sorted(count.items()):
+        if phase == "train":
+            steps.append(
+                {
+                    "seed": run.seed,
+                    "step": step,
+                    "draws": draws,
+                    "same": same / draws,
+                    "gradient": _apart(run.gradients, base.gradients, step),
+                }
+            )
+    return steps
 
 
 def answer_hashes(episodes: pl.DataFrame) -> pl.Series:
@@ -108,15 +132,16 @@ def _answers(run: Run) -> pl.DataFrame:
     return rows.unique(DRAW, keep="first").collect()
 
 
-def _same(mine: pl.DataFrame, theirs: pl.DataFrame) -> dict[tuple[str, int], tuple[int, int]]:
+def _same(mine: pl.DataFrame, theirs: pl.DataFrame) -> SameAnswers:
     """Count common draws, and those with the same answer, by phase and step."""
     import polars as pl
 
     both = mine.lazy().join(theirs.lazy(), on=DRAW).group_by("phase", "step")
-    counts = both.agg(
-        pl.len(), (pl.col("answer") == pl.col("answer_right")).sum().alias("same")
-    ).collect()
-    return {(phase, step): (draws, same) for phase, step, draws, same in counts.rows()}
+    equal = (pl.col("answer") == pl.col("answer_right")).sum().alias("same")
+    counts: SameAnswers = {}
+    for phase, step, draws, same in both.agg(pl.len(), equal).collect().rows():
+        counts[phase, step] = draws, same
+    return counts
 
 
 def _apart(mine: dict[int, float], theirs: dict[int, float], step: int) -> float | None:
@@ -124,10 +149,11 @@ def _apart(mine: dict[int, float], theirs: dict[int, float], step: int) -> float
     if step not in mine or step not in theirs:
         return None
     one, other = mine[step], theirs[step]
+    # Relative to the larger norm, since norms shrink while a policy learns.
     return abs(one - other) / max(abs(one), abs(other)) if one != other else 0.0
 
 
-def _share(counts: Iterable[tuple[int, int]]) -> float | None:
-    counts = list(counts)
+def _share(counts: Sequence[tuple[int, int]]) -> float | None:
     draws = sum(draws for draws, _ in counts)
-    return sum(same for _, same in counts) / draws if draws else None
+    same = sum(same for _, same in counts)
+    return same / draws if draws else None

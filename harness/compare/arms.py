@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from harness.compare import statistics
@@ -21,16 +21,16 @@ def arm_of(name: str, runs: Sequence[Run]) -> Arm:
 
     per_seed = [measure(run) for run in runs]
     final = scores(runs)
-    initial = (
-        scores([run for run in runs if 0 in run.val_curve()] or runs, 0)
-        if runs[0].trained
-        else final.clear()
-    )
+    initial = final.clear()
+    if runs[0].trained:
+        # A run without a validation before training has no first accuracy; the others still do.
+        validated_first = [run for run in runs if 0 in run.val_curve()]
+        initial = scores(validated_first or runs, 0)
     started, reached = accuracy(initial, span_of(runs)), accuracy(final, span_of(runs))
     assert reached is not None, f"{name} has scores"
+    # Cells are [seeds, clusters]. A cell without scored questions is unknown, not 0.
     sums, counts = statistics.cells(final)
     matrix = sums / np.where(counts > 0, counts, np.nan)
-    causes = dict.fromkeys(cause for figures in per_seed for cause in figures["failures"])
     return {
         "name": name,
         "agent": runs[0].record["agent"],
@@ -46,10 +46,7 @@ def arm_of(name: str, runs: Sequence[Run]) -> Arm:
         "reward_parts": _mean_parts([figures["reward_parts"] for figures in per_seed]),
         "unscored": sum(figures["unscored"] for figures in per_seed),
         "accuracy_bounds": worst_cases(runs),
-        "failures": {
-            cause: sum(figures["failures"].get(cause, 0) for figures in per_seed)
-            for cause in causes
-        },
+        "failures": _failures(per_seed),
         "trained_by_role": _roles(per_seed),
         "per_seed": per_seed,
     }
@@ -57,32 +54,46 @@ def arm_of(name: str, runs: Sequence[Run]) -> Arm:
 
 def _roles(per_seed: Sequence[Figures]) -> dict[str, Trained]:
     """Return trained transitions and tokens by role, as means over seeds."""
-    found: dict[str, Trained] = {}
-    for role in dict.fromkeys(role for figures in per_seed for role in figures["trained_by_role"]):
-        known = [
-            figures["trained_by_role"][role]
-            for figures in per_seed
-            if role in figures["trained_by_role"]
-        ]
-        transitions, tokens = (
-            sum(one["transitions"] for one in known),
-            sum(one["tokens"] for one in known),
-        )
-        found[role] = {"transitions": transitions / len(per_seed), "tokens": tokens / len(per_seed)}
-    return found
+    totals: dict[str, Trained] = {}
+    for figures in per_seed:
+        for role, trained in figures["trained_by_role"].items():
+            total = totals.setdefault(role, {"transitions": 0, "tokens": 0})
+            total["transitions"] += trained["transitions"]
+            total["tokens"] += trained["tokens"]
+    # Divided by all seeds: a seed in which the role was not trained counts as 0.
+    for total in totals.values():
+        total["transitions"] /= len(per_seed)
+        total["tokens"] /= len(per_seed)
+    return totals
+
+
+def _failures(per_seed: Sequence[Figures]) -> dict[str, int]:
+    """Return the number of failures by cause, over all seeds."""
+    counts: dict[str, int] = {}
+    for figures in per_seed:
+        for cause, count in figures["failures"].items():
+            counts[cause] = counts.get(cause, 0) + count
+    return counts
 
 
 def _means(per_seed: Sequence[Figures]) -> Means:
     rows = cast(Sequence[Mapping[str, float | None]], per_seed)
-    return cast(Means, {key: _mean(row[key] for row in rows) for key in Means.__annotations__})
+    means: dict[str, float | None] = {}
+    for key in Means.__annotations__:
+        means[key] = _mean([row[key] for row in rows])
+    return cast(Means, means)
 
 
-def _mean_parts(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def _mean_parts(per_seed: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return the mean of every part over the seeds that have it."""
-    known = {name: [one[name] for one in parts if name in one] for one in parts for name in one}
-    return {name: sum(values) / len(values) for name, values in known.items()}
+    # Unlike a role that was not trained, a part that is missing was not measured, so it is no 0.
+    values: dict[str, list[float]] = {}
+    for parts in per_seed:
+        for name, value in parts.items():
+            values.setdefault(name, []).append(value)
+    return {name: sum(known) / len(known) for name, known in values.items()}
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
+def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None

@@ -17,17 +17,21 @@ NAME_WIDTH = 28
 
 def answer(comparison: Comparison, price: Price | None = None) -> str:
     """Return the comparison's result in one sentence, which claims no more than its verdicts."""
-    parts = [_alone(comparison["arms"][0], comparison)] if not comparison["pairs"] else []
+    parts = []
+    if not comparison["pairs"]:
+        parts.append(_alone(comparison["arms"][0], comparison))
     same = [pair["arm"] for pair in comparison["pairs"] if pair["identical"]]
     if same:
         parts.append(
             f"{_listed(same)} gave the same answers as {comparison['baseline']} in every step"
         )
-    parts += [_found(pair, comparison) for pair in comparison["pairs"] if not pair["identical"]]
+    for pair in comparison["pairs"]:
+        if not pair["identical"]:
+            parts.append(_verdict(pair, comparison))
     if cheapest := _cheapest(comparison, price):
         parts.append(cheapest)
     text = "; ".join(parts)
-    # An arm's name keeps its letters.
+    # A sentence that begins with an arm keeps the letters of its name.
     return f"{text[0].upper()}{text[1:]}." if text.startswith(("no ", "nothing ")) else f"{text}."
 
 
@@ -43,7 +47,7 @@ def _alone(arm: Arm, comparison: Comparison) -> str:
     return f"{arm['name']} has {name} {points(reached['mean'])} % ({_interval(reached)})"
 
 
-def _found(pair: Pair, comparison: Comparison) -> str:
+def _verdict(pair: Pair, comparison: Comparison) -> str:
     """Return one pair's verdict in words."""
     arm, baseline, difference = pair["arm"], pair["baseline"], pair["difference"]
     interval = _interval(difference, signed=True)
@@ -70,11 +74,15 @@ def _interval(estimate: EstimateData, signed: bool = False) -> str:
 
 def _cheapest(comparison: Comparison, price: Price | None) -> str:
     """Return the arm with the cheapest right answers; empty without a choice or counts."""
-    costs = {arm["name"]: _right_answer(arm, price) for arm in comparison["arms"]}
-    known = {name: cost for name, cost in costs.items() if cost is not None}
+    known: dict[str, float] = {}
+    for arm in comparison["arms"]:
+        cost = _right_answer(arm, price)
+        if cost is not None:
+            known[arm["name"]] = cost
+    # The only arm with a cost is not the cheapest one, as long as those of others are unknown.
     if not known or (len(comparison["arms"]) > 1 and len(known) < 2):
         return ""
-    name = min(known, key=lambda one: known[one])
+    name = min(known, key=lambda arm_name: known[arm_name])
     amount = significant(known[name])
     if price is None:
         takes, amount = "takes", f"{amount} tokens per right answer"
@@ -82,7 +90,8 @@ def _cheapest(comparison: Comparison, price: Price | None) -> str:
         takes, amount = "costs", f"{amount} per right answer at the given prices"
     if len(known) == 1:
         return f"it {takes} {amount}"
-    if len({significant(cost) for cost in known.values()}) == 1:
+    # Costs that look alike in print do not differ by more than is known.
+    if len(set(map(significant, known.values()))) == 1:
         return f"each {takes} {amount}"
     return f"cheapest: {name}, {amount}"
 
@@ -139,9 +148,11 @@ def _differs(pair: Pair) -> list[str]:
 
 def picture(comparison: Comparison) -> str:
     """Return every arm's mean and interval on one scale, as lines of text; empty without any."""
-    found = {arm["name"]: arm["accuracy_final"] for arm in comparison["arms"]}
-    low = min(one["low"] for one in found.values())
-    high = max(one["high"] for one in found.values())
+    reached = {arm["name"]: arm["accuracy_final"] for arm in comparison["arms"]}
+    low = min(estimate["low"] for estimate in reached.values())
+    high = max(estimate["high"] for estimate in reached.values())
+    # The scale has room at both ends but never reaches past what a reward can be, unless an
+    # interval does.
     room = max((high - low) * 0.05, 0.005)
     bottom, top = comparison.get("span", (0.0, 1.0))
     low, high = max(low - room, min(low, bottom)), min(high + room, max(high, top))
@@ -149,14 +160,16 @@ def picture(comparison: Comparison) -> str:
     def column(value: float) -> int:
         return round((value - low) / (high - low) * (PICTURE_WIDTH - 1))
 
-    width = min(NAME_WIDTH, max(map(len, found)))
+    width = min(NAME_WIDTH, max(map(len, reached)))
     lines = []
-    for name, one in found.items():
+    for name, estimate in reached.items():
+        left_end, right_end = column(estimate["low"]), column(estimate["high"])
         cells = [" "] * PICTURE_WIDTH
-        for position in range(column(one["low"]), column(one["high"]) + 1):
+        for position in range(left_end, right_end + 1):
             cells[position] = "─"
-        cells[column(one["low"])], cells[column(one["high"])] = "├", "┤"
-        cells[column(one["mean"])] = "●"
+        cells[left_end], cells[right_end] = "├", "┤"
+        # The mean is drawn last: in a short interval it covers an end, not the other way round.
+        cells[column(estimate["mean"])] = "●"
         shown = name if len(name) <= width else f"{name[: width - 1]}…"
         lines.append(f"{shown:{width}}  {''.join(cells).rstrip()}")
     left, right = points(low), points(high)

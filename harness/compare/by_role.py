@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, cast, get_type_hints
 
-from harness.compare.estimates import CONFIDENCE, t_quantile
+from harness.compare.distributions import t_quantile
+from harness.compare.estimates import CONFIDENCE
 from harness.compare.keys import ByRole, Figures, Interval, RoleFigure, RoleFigures
 from harness.compare.runs import finite
 
@@ -42,26 +43,32 @@ def roles_table(run: Run, *keys: str) -> pl.DataFrame:
     def whole(name: str) -> pl.Expr:
         return pl.when(pl.col(name).null_count() == 0).then(pl.col(name).sum())
 
-    every, each = _rows(run), [*keys, "role"]
-    known = [name for name in (*COUNTS, "paid") if every[name].null_count() < len(every)]
-    rows = every.group_by(each).agg(
-        pl.mean("reward"), **{name: whole(name) for name in (*COUNTS, "paid")}
-    )
+    every, group_keys = _rows(run), [*keys, "role"]
+    summed = (*COUNTS, "paid")
+    known = [name for name in summed if every[name].null_count() < len(every)]
+    sums = {name: whole(name) for name in summed}
+    rows = every.group_by(group_keys).agg(pl.mean("reward"), **sums)
+    # A rollout may skip a role. Every role is paired with all rollouts, or the figures of a role
+    # that is seldom called would be means over only the rollouts that called it.
     roles = every.select("role").unique(maintain_order=True)
     grid = (
         run.episodes.group_by(keys, maintain_order=True)
         .agg(rollouts=pl.len())
         .join(roles, how="cross")
     )
-    rows = grid.join(rows, each, "left", maintain_order="left")  # an uncalled role made 0 calls
+    rows = grid.join(rows, group_keys, "left", maintain_order="left")
+    # A role without a call made 0 calls. A count that the run did not record stays unknown.
+    uncalled = pl.col("calls").is_null()
     rows = rows.with_columns(
-        pl.when(pl.col("calls").is_null()).then(0).otherwise(name).alias(name) for name in known
+        pl.when(uncalled).then(0).otherwise(name).alias(name) for name in known
     )
-    per_rollout = ("calls", "failed_calls", "prompt_tokens", "response_tokens")
+    rates = []
+    for name in ("calls", "failed_calls", "prompt_tokens", "response_tokens"):
+        rates.append((pl.col(name) / pl.col("rollouts")).alias(f"{name}_per_rollout"))
     return rows.select(
         pl.lit(run.id).alias("run"),
         pl.all(),
-        *((pl.col(name) / pl.col("rollouts")).alias(f"{name}_per_rollout") for name in per_rollout),
+        *rates,
         tokens_per_reply=pl.col("response_tokens") / pl.col("calls"),
         token_share=pl.col("response_tokens") / whole("response_tokens").over(keys),
         cut_share=pl.col("cut") / pl.col("calls"),
@@ -75,11 +82,14 @@ def role_figures(run: Run) -> dict[str, RoleFigures]:
     last = roles_table(run, "step", "phase").filter(
         phase="val", step=run.validation()["step"].max()
     )
-    credits, found = dict(trained.select("role", "credit").rows()), last if len(last) else trained
-    each = zip(found["role"], found.select(*ROLE_FIGURES).to_dicts(), strict=True)
-    return {
-        role: cast(RoleFigures, figures | {"credit": credits.get(role)}) for role, figures in each
-    }
+    # A validation pays no credit, so that comes from training even when the rest does not.
+    credits = dict(trained.select("role", "credit").rows())
+    table = last if len(last) else trained
+    by_role: dict[str, RoleFigures] = {}
+    rows = table.select(*ROLE_FIGURES).to_dicts()
+    for role, figures in zip(table["role"], rows, strict=True):
+        by_role[role] = cast(RoleFigures, figures | {"credit": credits.get(role)})
+    return by_role
 
 
 def held_by_role(arms: Mapping[str, Sequence[Figures]], baseline: str = "") -> ByRole:
@@ -89,33 +99,46 @@ def held_by_role(arms: Mapping[str, Sequence[Figures]], baseline: str = "") -> B
         arms: The figures of every run, by arm.
         baseline: Name of the baseline arm; empty for no differences.
     """
+    held: ByRole = {}
+    for arm, runs in arms.items():
+        # The baseline has no difference to itself.
+        base_runs = () if arm == baseline else arms.get(baseline, ())
+        held[arm] = {}
+        for role in _roles_of(runs):
+            figures: dict[str, RoleFigure] = {}
+            for name in ROLE_FIGURES:
+                figures[name] = _role_figure(runs, base_runs, role, name)
+            held[arm][role] = figures
+    return held
 
-    def figure(runs: Sequence[Figures], role: str, name: str) -> RoleFigure:
-        against = arms.get(baseline, ())
-        mine, theirs = (
-            _by_seed(runs, role, name),
-            _by_seed(() if runs is against else against, role, name),
-        )
-        differences = [mine[seed] - theirs[seed] for seed in mine if seed in theirs]
-        (mean, interval), (difference, between) = (
-            _over_seeds([*mine.values()]),
-            _over_seeds(differences),
-        )
-        return {
-            "mean": mean,
-            "interval": interval,
-            "difference": difference,
-            "difference_interval": between,
-        }
 
-    roles = {
-        arm: dict.fromkeys(role for run in runs for role in run["by_role"])
-        for arm, runs in arms.items()
-    }
-    names = list(ROLE_FIGURES)
+def _roles_of(runs: Sequence[Figures]) -> list[str]:
+    """Return the roles of all runs, in the order of their first appearance."""
+    roles: dict[str, None] = {}
+    for run in runs:
+        roles |= dict.fromkeys(run["by_role"])
+    return list(roles)
+
+
+def _role_figure(
+    runs: Sequence[Figures], base_runs: Sequence[Figures], role: str, name: str
+) -> RoleFigure:
+    """Return the mean of one figure over seeds, and its difference over the common seeds."""
+    by_seed = _by_seed(runs, role, name)
+    base_by_seed = _by_seed(base_runs, role, name)
+    # Runs of one seed share the order of the tasks, so their differences vary less than the
+    # difference of two means over all seeds would.
+    differences = []
+    for seed, value in by_seed.items():
+        if seed in base_by_seed:
+            differences.append(value - base_by_seed[seed])
+    mean, interval = _over_seeds(list(by_seed.values()))
+    difference, difference_interval = _over_seeds(differences)
     return {
-        a: {role: {n: figure(arms[a], role, n) for n in names} for role in of}
-        for a, of in roles.items()
+        "mean": mean,
+        "interval": interval,
+        "difference": difference,
+        "difference_interval": difference_interval,
     }
 
 
@@ -134,47 +157,65 @@ def _rows(run: Run) -> pl.DataFrame:
     }
     rows = run.episodes
     if "by_role" in rows.columns and not rows["by_role"].null_count():
-        each = pl.col("by_role").str.json_decode(pl.List(pl.Struct(schema)))
+        role_structs = pl.col("by_role").str.json_decode(pl.List(pl.Struct(schema)))
         try:
-            decoded = rows.select("step", "phase", each)
+            decoded = rows.select("step", "phase", role_structs)
         except pl.exceptions.ComputeError:  # a cell is no JSON: the calls themselves are counted
             pass
         else:
             roles = decoded.explode("by_role").drop_nulls("by_role").unnest("by_role")
             return finite(roles)
+    return _rows_of_calls(run, schema)
+
+
+def _rows_of_calls(run: Run, schema: Mapping[str, type[pl.DataType]]) -> pl.DataFrame:
+    """Return one row per call, with the columns of `schema`."""
+    import polars as pl
+
     nothing = pl.DataFrame(
         schema={"step": pl.Int64, "phase": pl.String, "role": pl.String, "trained": pl.Boolean}
     )
     calls = nothing if run.transitions is None else run.transitions
-    there = {
-        name: pl.col(name) if name in calls.columns else pl.lit(None)
-        for name in (*schema, "finish_reason")
-    }
-    there |= {"calls": pl.lit(1), "paid": pl.when("trained").then(there["paid"]).otherwise(0.0)}
-    there["cut"] = there["finish_reason"] == "length"
-    return calls.select(
-        "step", "phase", **{name: there[name].cast(kind) for name, kind in schema.items()}
-    )
+    # Tables of older versions lack some columns; null keeps "not recorded" apart from 0.
+    columns: dict[str, pl.Expr] = {}
+    for name in (*schema, "finish_reason"):
+        columns[name] = pl.col(name) if name in calls.columns else pl.lit(None)
+    columns["calls"] = pl.lit(1)
+    columns["paid"] = pl.when("trained").then(columns["paid"]).otherwise(0.0)
+    columns["cut"] = columns["finish_reason"] == "length"
+    typed = {name: columns[name].cast(kind) for name, kind in schema.items()}
+    return calls.select("step", "phase", **typed)
 
 
 def _by_seed(runs: Sequence[Figures], role: str, name: str) -> dict[tuple[int, int], float]:
     """Return one figure by seed, for runs that have it; the rate of an uncalled role is 0."""
-    found = {}
+    values: dict[tuple[int, int], float] = {}
     for run in runs:
-        others: list[Mapping[str, object]] = list(run["by_role"].values())
-        zero = (
-            0.0 if name.endswith(RATES) and any(one[name] is not None for one in others) else None
-        )
-        found[run["start"], run["seed"]] = cast(
-            "float | None", dict(run["by_role"].get(role, {name: zero}))[name]
-        )
-    return {seed: value for seed, value in found.items() if value is not None}
+        if role in run["by_role"]:
+            figures: Mapping[str, object] = run["by_role"][role]
+            value = cast("float | None", figures[name])
+        else:
+            value = _without_call(run, name)
+        if value is not None:
+            values[run["start"], run["seed"]] = value
+    return values
+
+
+def _without_call(run: Figures, name: str) -> float | None:
+    """Return a figure of a role that was never called: 0 for a rate that the run recorded."""
+    # Leaving such a run out would overstate the role: its mean would cover only runs that used it.
+    if not name.endswith(RATES):
+        return None
+    others: list[Mapping[str, object]] = list(run["by_role"].values())
+    recorded = any(figures[name] is not None for figures in others)
+    return 0.0 if recorded else None
 
 
 def _over_seeds(values: Sequence[float]) -> tuple[float | None, Interval | None]:
     """Return the mean, and Student's interval for two or more values."""
     if len(values) < 2:
         return (values[0] if values else None), None
+    # Seeds are few, so the normal quantile would make the interval too short.
     mean, errors = fmean(values), t_quantile(0.5 + CONFIDENCE / 2, len(values) - 1)
     half = errors * stdev(values) / math.sqrt(len(values))
     return mean, (mean - half, mean + half)

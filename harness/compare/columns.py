@@ -5,7 +5,7 @@ Columns without any measurement are left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import TypeVar
@@ -61,23 +61,27 @@ def behaviour(comparison: Comparison) -> Table:
         ),
         "parity": lambda arm: arm["parity"],
     }
-    chosen = any(one["key"] == "train.algorithm" for one in comparison["exceptions"])
-    differ = f"whose rewards differ{', or with train.algorithm=rejection one that is trained on' * chosen}"
-    return _from_cells(
-        "behaviour",
-        f"What the agents did{' (last validation; failures over the whole run)' * (comparison['kind'] == 'train')}",
-        cells,
-        comparison["arms"],
-        "Per rollout that ended well, means over seeds; unscored and failures: sums. "
-        + (TOOLS_NOTE if any(parsed_of(arm) for arm in comparison["arms"]) else "")
-        + "Rewritten, helped and hurt count "
-        "questions of one "
-        + (
-            f"validation. Groups with signal: training rollouts of one task {differ}; "
-            "others teach nothing."
-            if comparison["kind"] == "train"
-            else "evaluation."
-        ),
+    title = "What the agents did"
+    if comparison["kind"] == "train":
+        title += " (last validation; failures over the whole run)"
+    return _from_cells("behaviour", title, cells, comparison["arms"], _behaviour_note(comparison))
+
+
+def _behaviour_note(comparison: Comparison) -> str:
+    note = "Per rollout that ended well, means over seeds; unscored and failures: sums. "
+    if any(parsed_of(arm) for arm in comparison["arms"]):
+        note += TOOLS_NOTE
+    note += "Rewritten, helped and hurt count questions of one "
+    if comparison["kind"] != "train":
+        return note + "evaluation."
+    with_signal = "whose rewards differ"
+    # Rejection sampling also learns from a group with equal rewards. The note names that case only
+    # where the algorithm differs between the runs, or readers would look for it in every table.
+    if any(exempt["key"] == "train.algorithm" for exempt in comparison["exceptions"]):
+        with_signal += ", or with train.algorithm=rejection one that is trained on"
+    return (
+        f"{note}validation. Groups with signal: training rollouts of one task {with_signal}; "
+        "others teach nothing."
     )
 
 
@@ -89,52 +93,55 @@ def parsed_of(figures: ToolUse) -> str:
     return f"{number(parsed, 1)} / {number(parsed + unread_calls, 1)}"
 
 
-def role_tables(found: ByRole, baseline: str = "", note: str = ROLE_NOTE) -> list[Table]:
+def role_tables(by_role: ByRole, baseline: str = "", note: str = ROLE_NOTE) -> list[Table]:
     """Return tables of figures by role with differences, empty unless an arm has several roles."""
-    heads = ("arm", "role", *(head for head, _ in ROLE_FIGURES.values()))
-    several = any(len(roles) > 1 for roles in found.values())
-
-    def table(
-        key: str,
-        title: str,
-        left_out: str | None,
-        said: str,
-        cell: Callable[[RoleFigure, str], str],
-    ) -> Table:
-        names = {arm: arm if len(found) > 1 else "" for arm in found if arm != left_out}
-        shown = [(names[arm], role, of) for arm in names for role, of in found[arm].items()]
-        forms = [(name, form) for name, (_, form) in ROLE_FIGURES.items()]
-        rows = [
-            [arm, role, *(cell(of[name], form) for name, form in forms)]
-            for arm, role, of in shown
-            if several
-        ]
-        made = _from_cells(
-            key, title, {head: itemgetter(at) for at, head in enumerate(heads)}, rows, said
-        )
-        return replace(made, named=1 + ("arm" in made.heads))
-
-    against = "Paired by seed. Intervals are not corrected, and no verdict rests on them."
-    return [
-        table(
-            "by_role",
-            "By role",
-            None,
-            note.strip(),
-            lambda of, form: formed(of["mean"], of["interval"], form),
-        ),
-        table(
-            "by_role_differences",
-            f"By role, against {baseline}",
-            baseline,
-            against,
-            _difference_of_role,
-        ),
-    ][: 1 + bool(baseline)]
+    means = _role_table("by_role", "By role", _role_rows(by_role, by_role, _mean_of_role), note)
+    if not baseline:
+        return [means]
+    others = [arm for arm in by_role if arm != baseline]
+    differences = _role_table(
+        "by_role_differences",
+        f"By role, against {baseline}",
+        _role_rows(by_role, others, _difference_of_role),
+        "Paired by seed. Intervals are not corrected, and no verdict rests on them.",
+    )
+    return [means, differences]
 
 
-def _difference_of_role(one: RoleFigure, form: str) -> str:
-    return formed(one["difference"], one["difference_interval"], form, signed=True)
+def _role_rows(
+    by_role: ByRole, arms: Iterable[str], cell: Callable[[RoleFigure, str], str]
+) -> list[list[str]]:
+    """Return one row per role of these arms, each with arm and role in front."""
+    # With one role in every arm, the rows would only repeat the other tables.
+    if not any(len(roles) > 1 for roles in by_role.values()):
+        return []
+    rows = []
+    for arm in arms:
+        # A single arm needs no name: its column stays empty, and empty columns are left out.
+        shown_arm = arm if len(by_role) > 1 else ""
+        for role, figures in by_role[arm].items():
+            row = [shown_arm, role]
+            for name, (_, form) in ROLE_FIGURES.items():
+                row.append(cell(figures[name], form))
+            rows.append(row)
+    return rows
+
+
+def _role_table(key: str, title: str, rows: list[list[str]], note: str) -> Table:
+    heads = ["arm", "role"]
+    for head, _ in ROLE_FIGURES.values():
+        heads.append(head)
+    cells = {head: itemgetter(place) for place, head in enumerate(heads)}
+    table = _from_cells(key, title, cells, rows, note.strip())
+    return replace(table, named=2 if "arm" in table.heads else 1)
+
+
+def _mean_of_role(figure: RoleFigure, form: str) -> str:
+    return formed(figure["mean"], figure["interval"], form)
+
+
+def _difference_of_role(figure: RoleFigure, form: str) -> str:
+    return formed(figure["difference"], figure["difference_interval"], form, signed=True)
 
 
 def cost(comparison: Comparison) -> Table:
@@ -157,19 +164,15 @@ def cost(comparison: Comparison) -> Table:
             [run["gateway_ms_per_call"] for run in arm["per_seed"]]
         ),
     }
-    return _from_cells(
-        "cost",
-        "What it cost",
-        cells,
-        comparison["arms"],
-        ("Seconds a step without checkpoints and validation. " if trained else "")
-        + "Framework: a rollout's time outside calls of model and tools, waiting for the processor included."
-        + (
-            ""
-            if comparison["times_compare"]
-            else " Times of different arms do not compare: not all had alike machines."
-        ),
+    note = (
+        "Framework: a rollout's time outside calls of model and tools, "
+        "waiting for the processor included."
     )
+    if trained:
+        note = f"Seconds a step without checkpoints and validation. {note}"
+    if not comparison["times_compare"]:
+        note += " Times of different arms do not compare: not all had alike machines."
+    return _from_cells("cost", "What it cost", cells, comparison["arms"], note)
 
 
 def evidence(comparison: Comparison) -> Table:
@@ -191,11 +194,12 @@ def evidence(comparison: Comparison) -> Table:
         f"{100 * comparison['collapse']:g} points off. "
         "Verdicts of equivalence rest on it, none rests on the others."
     )
+    # A single seed gives no evidence on trainings, so `training` is empty for such a pair.
     shown = [pair for pair in comparison["pairs"] if pair["training"]]
     return _from_cells("evidence", "Further evidence", cells, shown, note)
 
 
-def references_of(found: Sequence[Reference]) -> Table:
+def references_of(references: Sequence[Reference]) -> Table:
     """Return the table of figures published by others."""
     cells: dict[str, Callable[[Reference], str]] = {
         "published by others": lambda row: row["label"],
@@ -212,7 +216,7 @@ def references_of(found: Sequence[Reference]) -> Table:
         "source": lambda row: row["source"],
     }
     return _from_cells(
-        "references", "Reference figures, published by others", cells, found, reference_note()
+        "references", "Reference figures, published by others", cells, references, reference_note()
     )
 
 
@@ -223,17 +227,14 @@ def _from_cells(
     rows: Sequence[Row],
     note: str = "",
 ) -> Table:
-    filled = [[cell(row) for cell in cells.values()] for row in rows]
-    empty = {
-        index
-        for index in range(len(cells))
-        if filled and all(row[index] in ("-", "") for row in filled)  # no measurement: no column
-    }
-    heads = [head for index, head in enumerate(cells) if index not in empty]
-    return Table(
-        key,
-        title,
-        heads,
-        [[c for i, c in enumerate(row) if i not in empty] for row in filled],
-        note,
-    )
+    heads: list[str] = []
+    columns: list[list[str]] = []
+    for head, cell in cells.items():
+        column = [cell(row) for row in rows]
+        # A column without any measurement would suggest that something was measured as nothing.
+        if column and set(column) <= {"-", ""}:
+            continue
+        heads.append(head)
+        columns.append(column)
+    filled = [list(row) for row in zip(*columns, strict=True)]
+    return Table(key, title, heads, filled, note)

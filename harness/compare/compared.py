@@ -34,8 +34,10 @@ class Compared:
         """Return the tables by name, with cells as text: `accuracy`, `learning`, ..."""
         import pandas as pd
 
-        found = tables(self.data, self.references)
-        return {table.key: pd.DataFrame(table.rows, columns=table.heads) for table in found}
+        frames = {}
+        for table in tables(self.data, self.references):
+            frames[table.key] = pd.DataFrame(table.rows, columns=table.heads)
+        return frames
 
     def render(self, form: str) -> str:
         """Return the text of `harness compare --format`: md, csv, json, latex or html.
@@ -51,11 +53,8 @@ class Compared:
     def _repr_html_(self) -> str:
         """Return HTML for a notebook, with all text escaped."""
         words = "".join(f"<li>{inline(sentence)}</li>" for sentence in sentences(self.data))
-        question = (
-            f"<p><strong>{inline(self.data['question'])}</strong></p>"
-            if self.data["question"]
-            else ""
-        )
-        return printable(
-            f"{question}{html_tables(tables(self.data, self.references))}<ul>{words}</ul>"
-        )
+        question = ""
+        if self.data["question"]:
+            question = f"<p><strong>{inline(self.data['question'])}</strong></p>"
+        shown = html_tables(tables(self.data, self.references))
+        return printable(f"{question}{shown}<ul>{words}</ul>")

@@ -7,10 +7,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from harness.compare import evidence, statistics
+from harness.compare.agent_parity import check_parity
 from harness.compare.agreement import agree
 from harness.compare.arms import arm_of
 from harness.compare.busy import busy
 from harness.compare.by_role import held_by_role
+from harness.compare.circumstances import circumstances, times_compare
 from harness.compare.estimates import (
     COLLAPSE,
     MIN_SEEDS,
@@ -18,18 +20,15 @@ from harness.compare.estimates import (
     crossed_mean,
     unseen_share,
 )
-from harness.compare.identity import (
-    check_data,
-    check_identity,
-    check_parity,
-    circumstances,
-    times_compare,
-)
+from harness.compare.identity import check_data, check_identity
 from harness.compare.keys import (
     SCHEMA_VERSION,
+    Agreement,
+    Arm,
     Comparison,
     Decision,
     Failed,
+    Identified,
     Pair,
 )
 from harness.compare.learning import learn
@@ -81,34 +80,16 @@ def compare(
     width = span[1] - span[0]
     if margin is not None and not 0 < margin < width:
         raise UserError(f"a margin lies between 0 and {width:g} (0.05 is 5 points), got {margin:g}")
+    # Refuse before anything is computed: a number over runs that differ in more than their arm
+    # would be read as an answer.
     check_data(usable)
-    exceptions = check_identity(
-        usable,
-        [name for name in allow if name not in ("parity", UNUSED_TOOLS)],
-        selection.varied,
-    )
+    identity_keys = [name for name in allow if name not in ("parity", UNUSED_TOOLS)]
+    exceptions = check_identity(usable, identity_keys, selection.varied)
     remarks += check_parity(usable, allow) + circumstances(usable) + busy(usable)
-    by_arm = {
-        arm: [run for run in usable if run.arm == arm]
-        for arm in dict.fromkeys(run.arm for run in usable)
-    }
-    for group in by_arm.values():
-        group.sort(key=lambda run: run.pairing)
+    by_arm = _by_arm(usable)
     base = _baseline(baseline or selection.study.get("baseline"), by_arm, selection)
     agreement = agree(by_arm, base)
-    others = {name: runs for name, runs in by_arm.items() if name != base}
-    pairs = [
-        _pair(
-            name,
-            runs,
-            base,
-            by_arm[base],
-            margin,
-            len(others),
-            name in agreement and agreement[name]["identical"],
-        )
-        for name, runs in others.items()
-    ]
+    pairs = _pairs(by_arm, base, margin, agreement)
     _decide(pairs)
     arms = [arm_of(name, runs) for name, runs in by_arm.items()]
     exceptions += heed_unused_tools(pairs, arms, allowed=UNUSED_TOOLS in allow)
@@ -118,7 +99,7 @@ def compare(
         remarks.append(
             f"Not every run was validated at step {checkpoint}, so nothing is compared there."
         )
-    found: Comparison = {
+    document: Comparison = {
         "schema_version": SCHEMA_VERSION,
         "name": selection.name,
         "question": selection.study.get("question", ""),
@@ -133,7 +114,7 @@ def compare(
         "checkpoint_rule": "last",
         "checkpoint": checkpoint,
         "times_compare": times_compare(usable),
-        "ceiling": all((arm["accuracy_final"]["mean"] - span[0]) / width > CEILING for arm in arms),
+        "ceiling": _saturated(arms, span),
         "one_seed": all(len(runs) == 1 for runs in by_arm.values()),
         "arms": arms,
         "pairs": pairs,
@@ -145,19 +126,46 @@ def compare(
         "remarks": remarks,
         "missing": selection.missing,
         "failed": [_failed(run, usable) for run in selection.runs if run not in usable],
-        "identity": {
-            run.id: {"identity": run.record["identity"], "parity": run.parity} for run in usable
-        },
+        "identity": _identified(usable),
     }
     if any(run.graded for run in usable):
-        found["graded"] = True
+        document["graded"] = True
     if span != (0.0, 1.0):
-        found["span"] = span
+        document["span"] = span
     if starts := starts_of(by_arm, base, width):
-        found["starts"] = starts
+        document["starts"] = starts
     if several := sampled(by_arm, base, span):
-        found["sampled"] = several
-    return found
+        document["sampled"] = several
+    return document
+
+
+def _by_arm(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """Return runs by arm, each arm's in the order of their pairing numbers."""
+    by_arm: dict[str, list[Run]] = {}
+    for run in runs:
+        by_arm.setdefault(run.arm, []).append(run)
+    # Tables and means over seeds must not depend on the order in which runs were found on disk.
+    for arm_runs in by_arm.values():
+        arm_runs.sort(key=lambda run: run.pairing)
+    return by_arm
+
+
+def _saturated(arms: Sequence[Arm], span: tuple[float, float]) -> bool:
+    """Return whether every arm ends so close to the highest reward that arms hardly differ."""
+    low, high = span
+    for arm in arms:
+        share = (arm["accuracy_final"]["mean"] - low) / (high - low)
+        if share <= CEILING:
+            return False
+    return True
+
+
+def _identified(runs: Sequence[Run]) -> dict[str, Identified]:
+    """Return the identity and the certificate of every run, by its id."""
+    by_run: dict[str, Identified] = {}
+    for run in runs:
+        by_run[run.id] = {"identity": run.record["identity"], "parity": run.parity}
+    return by_run
 
 
 def _usable(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
@@ -169,12 +177,14 @@ def _usable(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
     chosen: dict[tuple[str, int], Run] = {}
     remarks: list[str] = []
     number_starts(runs)
+    # Two runs of one arm and seed are not independent: both together would count one seed twice
+    # and make the intervals too short.
     for run in runs:
         if not run.finished or run.validation()["reward"].drop_nulls().is_empty():
             continue
-        older = chosen.get((run.arm, run.pairing))
-        if older is not None and older.id != run.id:
-            older, run = sorted((older, run), key=lambda one: one.id)
+        earlier = chosen.get((run.arm, run.pairing))
+        if earlier is not None and earlier.id != run.id:
+            older, run = sorted((earlier, run), key=lambda either: either.id)
             remarks.append(
                 f"{run.arm} seed {run.seed} ran twice; "
                 f"{older.id} is left out for the newer {run.id}."
@@ -183,28 +193,38 @@ def _usable(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
     if not chosen:
         states = ", ".join(f"{run.name}: {run.record['status']}" for run in runs[:4])
         raise UserError(f"no run has finished and been validated yet ({states})")
-    unscored = sum(run.validation()["reward"].null_count() for run in chosen.values())
+    usable = list(chosen.values())
+    return usable, remarks + _validation_remarks(usable)
+
+
+def _validation_remarks(runs: Sequence[Run]) -> list[str]:
+    """Return remarks on validations that are incomplete, or not those of the last step."""
+    remarks: list[str] = []
+    unscored = total = 0
+    resumed: list[str] = []
+    for run in runs:
+        rows = run.validation()
+        unscored += rows["reward"].null_count()
+        total += len(rows)
+        if len(run.record["launches"]) > 1:
+            resumed.append(run.name)
     if unscored:
-        total = sum(len(run.validation()) for run in chosen.values())
         remarks.append(
             f"{unscored} of {total} validation rollouts could not be scored; "
             "they count neither as right nor as wrong."
         )
-    for run in chosen.values():
-        seen, all_of_it = run.validation()["task_id"].n_unique(), run.validated_tasks()
-        if seen < all_of_it:
-            remarks.append(
-                f"{run.name}: its last validation holds {seen} of {all_of_it} questions."
-            )
+    for run in runs:
+        seen, whole = run.validation()["task_id"].n_unique(), run.validated_tasks()
+        if seen < whole:
+            remarks.append(f"{run.name}: its last validation holds {seen} of {whole} questions.")
         last, steps = cast(int, run.validation()["step"].max()), run.record["identity"]["steps"]
         if run.trained and last != steps:
             remarks.append(
                 f"{run.name}: its last validation is of step {last}, not of the last, {steps}."
             )
-    resumed = [run.name for run in chosen.values() if len(run.record["launches"]) > 1]
     if resumed:
         remarks.append(f"Resumed after an interruption: {', '.join(resumed)}.")
-    return list(chosen.values()), remarks
+    return remarks
 
 
 def _baseline(name: str | None, arms: Mapping[str, Sequence[Run]], selection: Selection) -> str:
@@ -212,14 +232,30 @@ def _baseline(name: str | None, arms: Mapping[str, Sequence[Run]], selection: Se
     if name is None:
         return next(iter(arms))
     names: dict[str, set[str]] = {arm: set() for arm in selection.arms}
-    found = named_arm(name, names | other_names(selection.runs))
-    if found not in arms:
+    arm = named_arm(name, names | other_names(selection.runs))
+    if arm not in arms:
         others = ", ".join(map(repr, arms))
         raise UserError(
-            f"the baseline, {found!r}, has no finished and validated run yet. "
+            f"the baseline, {arm!r}, has no finished and validated run yet. "
             f"Name another with --baseline: {others}"
         )
-    return found
+    return arm
+
+
+def _pairs(
+    by_arm: Mapping[str, Sequence[Run]],
+    base: str,
+    margin: float | None,
+    agreement: Mapping[str, Agreement],
+) -> list[Pair]:
+    """Return every arm against the baseline, not yet corrected for their number."""
+    pairs = []
+    for name, runs in by_arm.items():
+        if name == base:
+            continue
+        identical = name in agreement and agreement[name]["identical"]
+        pairs.append(_pair(name, runs, base, by_arm[base], margin, len(by_arm) - 1, identical))
+    return pairs
 
 
 def _pair(
@@ -239,16 +275,22 @@ def _pair(
     difference = crossed_mean(by_start, width)
     if difference is None:
         raise UserError(f"{name!r} and {base!r} have no scored validation question in common")
-    graded = any(run.graded for run in (*runs, *base_runs))
-    binary = not graded and {*mine["value"].unique(), *theirs["value"].unique()} <= {0.0, 1.0}
-    learned = any(not measure(run)["no_signal"] for run in (*runs, *base_runs))
+    both_runs = (*runs, *base_runs)
+    graded = any(run.graded for run in both_runs)
+    values = {*mine["value"].unique(), *theirs["value"].unique()}
+    # McNemar's test counts right and wrong answers, so it needs rewards that are nothing else.
+    binary = not graded and values <= {0.0, 1.0}
+    learned = any(not measure(run)["no_signal"] for run in both_runs)
+    # Equal answers of trainings that learned nothing are no evidence: the policy stayed the same.
     same = identical and learned and paired == "seed" and difference.se == difference.mean == 0
-    beyond = sum(abs(one) >= (margin or COLLAPSE * width) for one in difference.by_seed)
+    far = margin or COLLAPSE * width
+    collapsed = [value for value in difference.by_seed if abs(value) >= far]
+    # Identical answers leave nothing to estimate for these seeds. What other seeds may do is in
+    # `collapses`, not in the interval.
     shown = replace(difference, low=0.0, high=0.0) if same else difference
-    p, p_equivalence = (
-        difference.p_difference(),
-        None if margin is None else difference.p_equivalence(margin),
-    )
+    p = difference.p_difference()
+    p_equivalence = None if margin is None else difference.p_equivalence(margin)
+    common_seeds = set(rows["seed"].unique()) if paired == "seed" else None
     pair: Pair = {
         "arm": name,
         "baseline": base,
@@ -256,16 +298,14 @@ def _pair(
         "learned": learned,
         "identical": same,
         "difference": shown.data(),
-        "difference_bounds": evidence.bounds(
-            runs, base_runs, set(rows["seed"].unique()) if paired == "seed" else None
-        ),
+        "difference_bounds": evidence.bounds(runs, base_runs, common_seeds),
         "p": p,
         "p_equivalence": p_equivalence,
         "detectable": difference.detectable(POWER, ALPHA / family),
         "one_seed": difference.seeds == 1,
         "collapses": {
-            "seen": beyond,
-            "share": unseen_share(beyond, difference.seeds),
+            "seen": len(collapsed),
+            "share": unseen_share(len(collapsed), difference.seeds),
             "interval": difference.with_collapses(),
             "seeds_needed": _seeds_needed(difference, margin, family, same),
         },
@@ -301,18 +341,22 @@ def _seeds_needed(
 
 def _decide(pairs: Sequence[Pair]) -> None:
     """Correct the p values of all pairs as one family and set their verdicts."""
+    # With many arms some p value is small by chance. Each question (different? equivalent?) is its
+    # own family: a verdict rests on one of them, never on the smaller of both.
     for pair, corrected in zip(pairs, statistics.holm([pair["p"] for pair in pairs]), strict=True):
         pair["p_holm"] = corrected
-    stated = [
-        pair["p_equivalence"] for pair in pairs if pair["p_equivalence"] is not None
-    ]  # all or none
+    # The margin holds for the whole comparison, so all pairs have this p value or none has.
+    stated = [pair["p_equivalence"] for pair in pairs if pair["p_equivalence"] is not None]
     for pair, corrected in zip(pairs, statistics.holm(stated), strict=False):
         pair["p_equivalence_holm"] = corrected
     correct_sides(pairs)
     for pair in pairs:
-        seeds, found = pair["difference"]["seeds"], (pair["p_holm"], pair["p_equivalence_holm"])
         pair["verdict"] = verdict(
-            *found, seeds, identical=pair["identical"], learned=pair["learned"]
+            pair["p_holm"],
+            pair["p_equivalence_holm"],
+            pair["difference"]["seeds"],
+            identical=pair["identical"],
+            learned=pair["learned"],
         )
 
 
@@ -334,6 +378,8 @@ def verdict(
             other seeds may differ. With too few seeds or without a margin, they are `identical`.
         learned: Whether there was anything to learn. Trainings that learned nothing are not alike.
     """
+    # Equivalence comes first: with many seeds a tiny difference is significant, and still smaller
+    # than the margin that was stated as meaningless.
     enough = seeds >= MIN_SEEDS and p_equivalence is not None
     if learned and enough and (identical or (p_equivalence or 0.0) < ALPHA):
         return "equivalent"

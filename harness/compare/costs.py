@@ -94,6 +94,7 @@ def significant(value: float | None, digits: int = 2) -> str:
         return "-"
     if value == 0:
         return "0"
+    # Rounded before its length is known: 99.6 becomes 100, which needs no decimals.
     rounded = float(f"{value:.{digits}g}")
     whole = abs(rounded) >= 10 ** (digits - 1)
     return f"{rounded:,.0f}" if whole else f"{rounded:.{digits}g}"

@@ -8,11 +8,19 @@ are independent.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, cast
 
+from harness.compare.distributions import (
+    detectable_effect,
+    no_exception_p,
+    root,
+    t_above,
+    t_quantile,
+)
 from harness.compare.keys import EstimateData, Unit
 from harness.compare.variances import cluster_variance, codes, least_variance, share_df, ways_of
 
@@ -20,7 +28,8 @@ if TYPE_CHECKING:
     import polars as pl
 
 CONFIDENCE = 0.95
-ROUNDING = 1e-12  # differences of floats between -1 and 1 below this are rounding errors
+ROUNDING = 1e-12
+"""Differences of floats between -1 and 1 below this are rounding errors."""
 MIN_SEEDS = 8
 """Fewer trainings never show equivalence, however alike they are."""
 COLLAPSE = 0.25
@@ -69,10 +78,9 @@ class Estimate:
 
     def data(self) -> EstimateData:
         """Return the entry of a comparison document."""
-        return cast(
-            EstimateData,
-            {key: value for key, value in asdict(self).items() if key not in ("ways", "width")},
-        )
+        entry = asdict(self)
+        del entry["ways"], entry["width"]
+        return cast(EstimateData, entry)
 
     def doubt(self, error: float) -> float:
         """Return half the length of an interval with this error on each side.
@@ -84,33 +92,43 @@ class Estimate:
 
         Source: Howe 1974, J. Am. Stat. Assoc. 69, 789-794.
         """
-        squares = (
-            sum(part * t_quantile(1 - error, df) ** 2 for part, df in way) for way in self.ways
-        )
+        # Which of seeds and clusters has the joint effect is unknown. The way with the largest
+        # result counts, so that an error is never understated.
+        squares = []
+        for way in self.ways:
+            squares.append(sum(part * t_quantile(1 - error, df) ** 2 for part, df in way))
         return math.sqrt(max(squares))
+
+    def all_df(self) -> list[float]:
+        """Return the degrees of freedom of every part in all ways."""
+        known: list[float] = []
+        for way in self.ways:
+            known += [df for _, df in way]
+        return known
 
     def error(self, distance: float) -> float:
         """Return the one-sided error at which the mean lies this far off: `doubt` inverted."""
-        ends = [t_above(distance / self.se, df) for way in self.ways for _, df in way]
+        # A mixture of t tests lies between the strictest and the most lenient one of its parts.
+        ends = [t_above(distance / self.se, df) for df in self.all_df()]
         return root(lambda error: distance - self.doubt(error), min(ends), max(ends))
 
     def df_at(self, error: float) -> float:
         """Return the degrees of freedom of the t quantile in `doubt`."""
-        known = [df for way in self.ways for _, df in way]
+        known = self.all_df()
         quantile = self.doubt(error) / self.se
         return root(lambda df: quantile - t_quantile(1 - error, df), min(known), max(known))
 
     def p_difference(self) -> float:
         """Return the two-sided p value of "the mean is 0" (t test)."""
-        if self.se == 0:
-            if (
-                self.seeds > 1
-            ):  # identical seeds: the sign test, because a variance of 0 is no certainty
-                return 1.0 if self.mean == 0 else 2 * 0.5**self.seeds
-            return (
-                1.0 if self.mean == 0 else no_exception_p(abs(self.mean) / self.width, self.tasks)
-            )
-        return 2 * self.error(abs(self.mean))
+        if self.se:
+            return 2 * self.error(abs(self.mean))
+        if self.mean == 0:
+            return 1.0
+        # A variance of 0 is no certainty: few equal values may be chance. Equal seeds get the sign
+        # test; of one seed the questions are counted.
+        if self.seeds > 1:
+            return 2 * 0.5**self.seeds
+        return no_exception_p(abs(self.mean) / self.width, self.tasks)
 
     def p_equivalence(self, margin: float) -> float:
         """Return the p value of "the mean lies outside (-margin, margin)".
@@ -128,13 +146,18 @@ class Estimate:
             return no_exception_p(margin / self.width, self.tasks)
         apart = 0.0
         if self.se:
-            apart = max(self.error(margin + side * self.mean) for side in (1, -1))
+            apart = max(self.error(margin + self.mean), self.error(margin - self.mean))
         if self.seeds == 1:
             return apart
-        return max(
-            apart,
-            *(tail_p([side * one for one in self.by_seed], self.worst, margin) for side in (1, -1)),
-        )
+        above, below = self._both_sides()
+        return max(apart, tail_p(above, self.worst, margin), tail_p(below, self.worst, margin))
+
+    def _both_sides(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Return the means of seeds, and the same with the other sign.
+
+        An unobserved training may be worse or better, and `tail_p` looks at one side.
+        """
+        return self.by_seed, tuple(-value for value in self.by_seed)
 
     @property
     def worst(self) -> float:
@@ -143,10 +166,9 @@ class Estimate:
 
     def with_collapses(self) -> tuple[float, float]:
         """Return the 95 % interval of `low` and `high` if unseen trainings deviate by `worst`."""
-        ends = [
-            _tail_end(tuple(side * one for one in self.by_seed), self.worst) for side in (1, -1)
-        ]
-        return min(self.low, -ends[0]), max(self.high, ends[1])
+        above, below = self._both_sides()
+        low, high = -_tail_end(above, self.worst), _tail_end(below, self.worst)
+        return min(self.low, low), max(self.high, high)
 
     def detectable(self, power: float = 0.8, alpha: float = 0.05) -> float | None:
         """Return the smallest true difference that a repetition would detect, None if unknown."""
@@ -184,8 +206,8 @@ def crossed_mean(rows: pl.DataFrame, width: float = 1.0) -> Estimate | None:
     import numpy as np
 
     value = rows["value"].cast(float).to_numpy()
-    seed, cluster, task = (codes(rows[name]) for name in ("seed", "cluster", "task_id"))
-    seeds, clusters, tasks = (int(codes.max()) + 1 for codes in (seed, cluster, task))
+    seed, cluster, task = codes(rows["seed"]), codes(rows["cluster"]), codes(rows["task_id"])
+    seeds, clusters, tasks = int(seed.max()) + 1, int(cluster.max()) + 1, int(task.max()) + 1
     mean = float(value.mean())
     by_cluster, of_clusters = cluster_variance(value, cluster)
     cluster_df = share_df(of_clusters) if clusters > 1 else 0.0
@@ -195,6 +217,8 @@ def crossed_mean(rows: pl.DataFrame, width: float = 1.0) -> Estimate | None:
         by_seed, of_seeds = cluster_variance(value, seed)
         variance, ways = by_seed, (((by_seed, share_df(of_seeds)),),)
         if clusters > 1:
+            # Both sums contain what seed and cluster share, so it is subtracted once. By chance
+            # that may leave less than one side alone has, which cannot be.
             both, _ = cluster_variance(value, seed * clusters + cluster)
             variance = max(by_seed + by_cluster - both, by_seed, by_cluster)
             ways = ways_of(by_seed, by_cluster, both, share_df(of_seeds), cluster_df)
@@ -208,17 +232,29 @@ def crossed_mean(rows: pl.DataFrame, width: float = 1.0) -> Estimate | None:
     se = 0.0
     if np.ptp(value) > ROUNDING:
         if math.isnan(variance) or variance < ROUNDING**2:
-            fewest = min((count for count in (seeds, clusters) if count > 1), default=tasks) - 1.0
+            several = [count for count in (seeds, clusters) if count > 1]
+            fewest = min(several, default=tasks) - 1.0
             variance = least_variance(value, task)
             ways = (((variance, max(fewest, 1.0)),),)
         se = math.sqrt(variance)
-    means = tuple(map(float, (np.bincount(seed, value) / np.bincount(seed)).tolist()))
-    unseen = (mean, se, min(df for way in ways for _, df in way), mean, mean)
-    return _whole(
-        Estimate(
-            *unseen, seeds, clusters, cluster_df + 1, tasks, len(rows), unit, means, ways, width
-        )
+    means = np.bincount(seed, value) / np.bincount(seed)
+    estimate = Estimate(
+        mean=mean,
+        se=se,
+        df=0.0,
+        low=mean,
+        high=mean,
+        seeds=seeds,
+        clusters=clusters,
+        equal_clusters=cluster_df + 1,
+        tasks=tasks,
+        scores=len(rows),
+        unit=unit,
+        by_seed=tuple(map(float, means.tolist())),
+        ways=ways,
+        width=width,
     )
+    return _whole(estimate)
 
 
 def accuracy(rows: pl.DataFrame, span: tuple[float, float] = (0.0, 1.0)) -> Estimate | None:
@@ -235,25 +271,24 @@ def accuracy(rows: pl.DataFrame, span: tuple[float, float] = (0.0, 1.0)) -> Esti
     Args:
         span: The lowest and the highest possible score.
     """
-    (least, most), width = span, span[1] - span[0]
-    found = crossed_mean(rows, width)
-    if found is None or not rows["value"].is_between(least, most).all():
-        return found
-    mean, se, count, df = (
-        (found.mean - least) / width,
-        found.se / width,
-        float(found.tasks),
-        math.inf,
-    )
+    least, most = span
+    width = most - least
+    estimate = crossed_mean(rows, width)
+    if estimate is None or not rows["value"].is_between(least, most).all():
+        return estimate
+    mean, se = (estimate.mean - least) / width, estimate.se / width
+    count, df = float(estimate.tasks), math.inf
+    # Dependent questions tell less than their number. The number of independent ones with the same
+    # standard error brings that into Wilson's formula.
     if se > 0:
-        count, df = mean * (1 - mean) / se**2, found.df
+        count, df = mean * (1 - mean) / se**2, estimate.df
     squared = t_quantile(0.5 + CONFIDENCE / 2, df) ** 2
     middle = (mean + squared / (2 * count)) / (1 + squared / count)
     half = math.sqrt(squared * (mean * (1 - mean) / count + squared / (4 * count**2))) / (
         1 + squared / count
     )
     low, high = max(0.0, min(mean, middle - half)), min(1.0, max(mean, middle + half))
-    return replace(found, low=least + width * low, high=least + width * high)
+    return replace(estimate, low=least + width * low, high=least + width * high)
 
 
 def tail_p(values: Sequence[float], worst: float, margin: float) -> float:
@@ -269,19 +304,22 @@ def tail_p(values: Sequence[float], worst: float, margin: float) -> float:
     with the values as knots, so the probability follows from the recurrence of de Boor 1972, J.
     Approx. Theory 6, 50-62.
     """
-    terms = sorted(one + margin for one in (*values, -worst))
+    terms = sorted(value + margin for value in (*values, -worst))
     if terms[0] >= 0:
         return 0.0
-    chance = [
-        float(term <= 0) for term in terms
-    ]  # single values, then all groups of two neighbours, three, ...
-    for more in range(1, len(terms)):
-        chance = [
-            (high * upper - low * lower) / (high - low) if low <= 0 < high else lower
-            for low, high, lower, upper in zip(
-                terms, terms[more:], chance, chance[1:], strict=False
-            )
-        ]
+    # The chance of every single value, then of all groups of two neighbours, three, ...: each
+    # round joins two overlapping groups. Sums over subsets would grow exponentially with seeds.
+    chance = [float(term <= 0) for term in terms]
+    for size in range(1, len(terms)):
+        joined = []
+        for place, (lower, upper) in enumerate(pairwise(chance)):
+            low, high = terms[place], terms[place + size]
+            # A group with all its values on one side is certain, and both its parts agree on it.
+            if low <= 0 < high:
+                joined.append((high * upper - low * lower) / (high - low))
+            else:
+                joined.append(lower)
+        chance = joined
     return chance[0]
 
 
@@ -292,14 +330,6 @@ def _tail_end(values: tuple[float, ...], worst: float) -> float:
     if mean <= -worst + ROUNDING:
         return worst
     return root(lambda margin: error - tail_p(values, worst, margin), -mean, worst)
-
-
-def root(rising: Callable[[float], float], low: float, high: float) -> float:
-    """Return the root of a rising function between `low` and `high`, by bisection to 13 digits."""
-    for _ in range(45):
-        middle = (low + high) / 2
-        low, high = (low, middle) if rising(middle) > 0 else (middle, high)
-    return high
 
 
 def unseen_share(seen: int, trainings: int) -> float:
@@ -324,69 +354,27 @@ def seeds_for_equivalence(margin: float, family: int = 1, alpha: float = 0.05) -
     """
     if margin >= COLLAPSE:
         return MIN_SEEDS
-    return max(
-        MIN_SEEDS, math.ceil(math.log(alpha / max(family, 1)) / math.log(1 - margin / COLLAPSE))
-    )
+    # With all differences 0, `tail_p` is (1 - margin / worst) ** n. Holm's first step divides alpha
+    # by the number of arms.
+    strictest = alpha / max(family, 1)
+    needed = math.log(strictest) / math.log(1 - margin / COLLAPSE)
+    return max(MIN_SEEDS, math.ceil(needed))
 
 
-def t_quantile(share: float, df: float) -> float:
-    """Return the quantile of Student's t."""
-    from scipy.special import ndtri, stdtrit
-
-    return float(stdtrit(df, share) if math.isfinite(df) else ndtri(share))
-
-
-def t_above(value: float, df: float) -> float:
-    """Return the probability that Student's t is larger than `value`."""
-    from scipy.special import ndtr, stdtr
-
-    return float(stdtr(df, -value) if math.isfinite(df) else ndtr(-value))
-
-
-def no_exception_p(share: float, count: int) -> float:
-    """Return the probability that none of `count` questions is an exception.
-
-    Args:
-        share: Share of exceptions among all questions.
-    """
-    return float((1 - min(share, 1.0)) ** count)
-
-
-def detectable_effect(se: float, df: float, power: float = 0.8, alpha: float = 0.05) -> float:
-    """Return the true difference that a t test with this standard error detects with this power.
-
-    It is 0 if `alpha` is more than the power.
-
-    Source: Cohen 1988, Statistical Power Analysis, chapter 2, by the noncentral t distribution.
-    """
-    from scipy.special import nctdtr
-
-    beyond = t_quantile(1 - alpha / 2, df)
-
-    def lacking(errors: float) -> float:
-        lower = float(nctdtr(df, errors, -beyond))
-        return 1 - float(nctdtr(df, errors, beyond)) + (0.0 if math.isnan(lower) else lower) - power
-
-    enough = beyond  # above is nan if the tail is too small for scipy: treat it as 0
-    while lacking(enough) < 0:
-        enough *= 2
-    return root(lacking, 0.0, enough) * se
-
-
-def _whole(found: Estimate) -> Estimate:
+def _whole(estimate: Estimate) -> Estimate:
     """Return an estimate completed by its degrees of freedom and interval."""
-    if found.se:
-        found = replace(found, df=found.df_at((1 - CONFIDENCE) / 2))
-    low, high = _interval(found)
-    return replace(found, low=low, high=high)
+    df = estimate.df_at((1 - CONFIDENCE) / 2) if estimate.se else min(estimate.all_df())
+    low, high = _interval(estimate)
+    return replace(estimate, df=df, low=low, high=high)
 
 
-def _interval(found: Estimate) -> tuple[float, float]:
+def _interval(estimate: Estimate) -> tuple[float, float]:
     """Return the t interval; if all values are equal, bounds for unobserved values."""
-    if found.se:
-        half = found.doubt((1 - CONFIDENCE) / 2)
-        return found.mean - half, found.mean + half
-    if found.seeds > 1:
-        return found.with_collapses()
-    none_seen = found.width * (1 - (1 - CONFIDENCE) ** (1 / found.tasks))
-    return found.mean - none_seen, found.mean + none_seen
+    if estimate.se:
+        half = estimate.doubt((1 - CONFIDENCE) / 2)
+        return estimate.mean - half, estimate.mean + half
+    # An interval without length would claim that no other seed or question can differ.
+    if estimate.seeds > 1:
+        return estimate.with_collapses()
+    none_seen = estimate.width * (1 - (1 - CONFIDENCE) ** (1 / estimate.tasks))
+    return estimate.mean - none_seen, estimate.mean + none_seen

@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 
 def mcnemar(rows: pl.DataFrame) -> list[McNemarData]:
     """Return McNemar's test of the two checkpoints of each seed."""
-    found: list[McNemarData] = []
+    tests: list[McNemarData] = []
+    # Seed by seed: pooled, the same question of several seeds would count as several questions.
     for group in rows.partition_by("seed"):
         test = statistics.mcnemar_exact(
             group["value_first"].to_list(), group["value_second"].to_list()
         )
-        found.append(
+        tests.append(
             {
                 "seed": group["seed"][0] % STARTS_APART,
                 "only_first": test.only_first,
@@ -31,22 +32,29 @@ def mcnemar(rows: pl.DataFrame) -> list[McNemarData]:
                 "p": test.p,
             }
         )
-    return found
+    return tests
 
 
 def training(runs: Sequence[Run], base_runs: Sequence[Run], rows: pl.DataFrame) -> Training:
     """Return evidence on the trainings of the seeds that both arms have."""
     common = set(rows["seed"].unique())
-    firsts, seconds = (
-        [cast(float, run.scores()["value"].mean()) for run in arm if run.pairing in common]
-        for arm in (runs, base_runs)
-    )
+    firsts = _mean_scores(runs, common)
+    seconds = _mean_scores(base_runs, common)
     return {
         "hierarchical_bootstrap": statistics.hierarchical_bootstrap(rows),
         "probability_of_improvement": statistics.probability_of_improvement(firsts, seconds),
         "interquartile_mean_difference": statistics.interquartile_mean(firsts)
         - statistics.interquartile_mean(seconds),
     }
+
+
+def _mean_scores(runs: Sequence[Run], seeds: set[int]) -> list[float]:
+    """Return the mean score of every run with one of these seeds."""
+    means = []
+    for run in runs:
+        if run.pairing in seeds:
+            means.append(cast(float, run.scores()["value"].mean()))
+    return means
 
 
 def bounds(
@@ -57,15 +65,18 @@ def bounds(
     Returns:
         None if all rollouts were scored.
     """
-    chosen = [
-        [run for run in group if seeds is None or run.pairing in seeds]
-        for group in (runs, base_runs)
-    ]
-    cases = [worst_cases(group) for group in chosen]
-    if cases == [None, None]:
+    if seeds is not None:
+        runs = [run for run in runs if run.pairing in seeds]
+        base_runs = [run for run in base_runs if run.pairing in seeds]
+    own, base = worst_cases(runs), worst_cases(base_runs)
+    if own is None and base is None:
         return None
-    (low, high), (base_low, base_high) = (
-        case or (cast(float, scores(group)["value"].mean()),) * 2
-        for case, group in zip(cases, chosen, strict=True)
-    )
+    low, high = own or _certain(runs)
+    base_low, base_high = base or _certain(base_runs)
     return low - base_high, high - base_low
+
+
+def _certain(runs: Sequence[Run]) -> tuple[float, float]:
+    """Return the mean score of fully scored runs as both ends of a range."""
+    mean = cast(float, scores(runs)["value"].mean())
+    return mean, mean

@@ -7,13 +7,21 @@ import html
 import io
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from harness.compare import brief
 from harness.compare.columns import Table
 from harness.compare.format_names import Format
-from harness.compare.keys import Comparison, EstimateData
+from harness.compare.keys import (
+    Arm,
+    Comparison,
+    EstimateData,
+    Interval,
+    Learned,
+    Measure,
+    Pair,
+)
 from harness.compare.layout import tables
 from harness.compare.references import Reference
 from harness.compare.sentences import sentences
@@ -54,20 +62,19 @@ def render(comparison: Comparison, form: Format, references: Sequence[Reference]
     if form == "json":
         data = {**comparison, "references": list(references)}
         return json.dumps(data, indent=2, ensure_ascii=False, default=str) + "\n"
-    found, words = tables(comparison, references), sentences(comparison)
+    shown, words = tables(comparison, references), sentences(comparison)
     if form in ("md", "table"):
-        head = f"# {comparison['name']}\n\n" + (
-            f"{comparison['question']}\n\n" if comparison["question"] else ""
-        )
-        return (
-            head + markdown_tables(found) + "\n" + "".join(f"- {sentence}\n" for sentence in words)
-        )
+        head = f"# {comparison['name']}\n\n"
+        if comparison["question"]:
+            head += f"{comparison['question']}\n\n"
+        items = "".join(f"- {sentence}\n" for sentence in words)
+        return f"{head}{markdown_tables(shown)}\n{items}"
     if form == "csv":
         return _csv(comparison)
     if form == "latex":
-        return _latex(_label(comparison), found, words)
+        return _latex(_label(comparison), shown, words)
     if form == "html":
-        return _html(comparison["name"], comparison["question"], found, words)
+        return _html(comparison["name"], comparison["question"], shown, words)
     raise ValueError(f"{form} is not a format for files")
 
 
@@ -105,9 +112,9 @@ def show_table(console: Console, table: Table) -> None:
             title=title or None, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD
         )
         for index in columns:
-            justify: Literal["left", "right"] = (
-                "right" if index and _numeric(table, index) else "left"
-            )
+            # The first column names the row, also where the names are numbers.
+            numeric = index > 0 and _numeric(table, index)
+            justify: Literal["left", "right"] = "right" if numeric else "left"
             shown.add_column(table.heads[index], justify=justify, overflow="fold")
         for row in table.rows:
             shown.add_row(*(_styled(row[index]) for index in columns))
@@ -124,19 +131,22 @@ def _fitting(table: Table, width: int) -> list[list[int]]:
     """
     from rich.cells import cell_len
 
-    sizes = [
-        min(max(map(cell_len, (head, *(row[index] for row in table.rows)))), width // 2) + 3
-        for index, head in enumerate(table.heads)
-    ]
+    # Every column takes 3 characters more for its border and padding, and the table 1 more.
+    sizes = []
+    for index, head in enumerate(table.heads):
+        cells = [head, *(row[index] for row in table.rows)]
+        widest = max(map(cell_len, cells))
+        sizes.append(min(widest, width // 2) + 3)
     names = list(range(table.named))
     room = width - sum(sizes[: table.named]) - 1
     groups, left = [[*names]], room
-    for index, size in enumerate(sizes[table.named :], table.named):
-        if size > left and len(groups[-1]) > table.named:
+    for index in range(table.named, len(sizes)):
+        # A column that is wider than the terminal still gets a group: it is folded, not left out.
+        if sizes[index] > left and len(groups[-1]) > table.named:
             groups.append([*names])
             left = room
         groups[-1].append(index)
-        left -= size
+        left -= sizes[index]
     return groups
 
 
@@ -159,63 +169,80 @@ def _numeric(table: Table, index: int) -> bool:
     return bool(cells) and all(_NUMBER.fullmatch(cell) for cell in cells)
 
 
-def markdown_tables(found: list[Table], heading: str = "##") -> str:
+def markdown_tables(shown: list[Table], heading: str = "##") -> str:
     """Return the tables in Markdown, each with its title as a heading unless `heading` is empty."""
     parts = []
-    for table in found:
+    for table in shown:
         lines = [f"{heading} {table.title}", ""] if heading else []
-        lines.append("| " + " | ".join(_pipe(head) for head in table.heads) + " |")
-        lines.append(
-            "|"
-            + "|".join(" ---: " if _numeric(table, i) else " --- " for i in range(len(table.heads)))
-            + "|"
-        )
-        lines += ["| " + " | ".join(_pipe(cell) for cell in row) + " |" for row in table.rows]
-        parts.append("\n".join([*lines, *(["", table.note] if table.note else [])]) + "\n")
+        rules = []
+        for index in range(len(table.heads)):
+            rules.append(" ---: " if _numeric(table, index) else " --- ")
+        lines += [_markdown_row(table.heads), f"|{'|'.join(rules)}|"]
+        lines += map(_markdown_row, table.rows)
+        if table.note:
+            lines += ["", table.note]
+        parts.append("\n".join(lines) + "\n")
     return "\n".join(parts)
 
 
-def _pipe(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
+def _markdown_row(cells: Sequence[str]) -> str:
+    # A bar or a line break in a cell would end it.
+    escaped = [cell.replace("|", "\\|").replace("\n", " ") for cell in cells]
+    return f"| {' | '.join(escaped)} |"
 
 
 def _csv(comparison: Comparison) -> str:
     """Return one row per arm with unrounded numbers."""
     by_arm = {pair["arm"]: pair for pair in comparison["pairs"]}
-    rows: list[dict[str, object]] = []
+    rows = []
+    # Arms have different failures and parts of a step, so the heads are those of all rows.
+    heads: dict[str, None] = {}
     for arm in comparison["arms"]:
-        pair = by_arm.get(arm["name"])
-        row: dict[str, object] = {
-            "arm": arm["name"],
-            "agent": arm["agent"],
-            "agent_match": arm["agent_match"],
-        }
-        row["seeds"] = " ".join(map(str, arm["seeds"]))
-        row |= _estimate("accuracy_initial", arm["accuracy_initial"])
-        row |= _estimate("accuracy_final", arm["accuracy_final"])
-        for measure, one in comparison["learning"]["arms"].get(arm["name"], {}).items():
-            row |= _estimate(measure, one["estimate"]) | _estimate(
-                f"{measure}_difference", one["difference"]
-            )
-        row |= _estimate("difference", pair and pair["difference"])
-        tests = ("p", "p_holm", "p_equivalence_holm", "detectable", "verdict", "identical")
-        row |= {key: dict(pair or {}).get(key) for key in tests}
-        row |= {"unseen_share": pair and pair["collapses"]["share"]}
-        for key, bounds in (
-            ("accuracy", arm["accuracy_bounds"]),
-            ("difference", pair and pair["difference_bounds"]),
-        ):
-            row |= dict(zip((f"{key}_worst", f"{key}_best"), bounds or (None, None), strict=True))
-        row |= {key: value for key, value in arm.items() if isinstance(value, int | float)}
-        row |= {f"{part}_share": share for part, share in arm["shares"].items()}
-        row |= {f"failures_{cause}": count for cause, count in arm["failures"].items()}
-        rows.append({key: value for key, value in row.items() if not isinstance(value, dict)})
-    heads = list(dict.fromkeys(key for row in rows for key in row))
+        learned = comparison["learning"]["arms"].get(arm["name"], {})
+        row = _csv_row(arm, by_arm.get(arm["name"]), learned)
+        rows.append(row)
+        heads |= dict.fromkeys(row)
     out = io.StringIO()
-    writer = csv.DictWriter(out, heads, lineterminator="\n")
+    writer = csv.DictWriter(out, list(heads), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return out.getvalue()
+
+
+def _csv_row(arm: Arm, pair: Pair | None, learned: Mapping[Measure, Learned]) -> dict[str, object]:
+    """Return the cells of an arm, by head."""
+    row: dict[str, object] = {
+        "arm": arm["name"],
+        "agent": arm["agent"],
+        "agent_match": arm["agent_match"],
+        "seeds": " ".join(map(str, arm["seeds"])),
+    }
+    row |= _estimate("accuracy_initial", arm["accuracy_initial"])
+    row |= _estimate("accuracy_final", arm["accuracy_final"])
+    for measure, figures in learned.items():
+        row |= _estimate(measure, figures["estimate"])
+        row |= _estimate(f"{measure}_difference", figures["difference"])
+    row |= _estimate("difference", pair and pair["difference"])
+    # The baseline has no tests, but keeps their cells: all rows begin with the same columns.
+    tested = dict(pair or {})
+    for key in ("p", "p_holm", "p_equivalence_holm", "detectable", "verdict", "identical"):
+        row[key] = tested.get(key)
+    row["unseen_share"] = pair and pair["collapses"]["share"]
+    row |= _bounds("accuracy", arm["accuracy_bounds"])
+    row |= _bounds("difference", pair and pair["difference_bounds"])
+    for key, value in arm.items():
+        if isinstance(value, int | float):
+            row[key] = value
+    for part, share in arm["shares"].items():
+        row[f"{part}_share"] = share
+    for cause, count in arm["failures"].items():
+        row[f"failures_{cause}"] = count
+    return row
+
+
+def _bounds(name: str, bounds: Interval | None) -> dict[str, float | None]:
+    worst, best = bounds or (None, None)
+    return {f"{name}_worst": worst, f"{name}_best": best}
 
 
 def _estimate(name: str, estimate: EstimateData | None) -> dict[str, float | None]:
@@ -230,31 +257,40 @@ def _label(comparison: Comparison) -> str:
         parts.append(digest({"runs": sorted(runs)})[:6])
     if comparison["pairs"]:
         parts.append(comparison["baseline"])
-    return "-".join(re.sub(r"[^A-Za-z0-9]+", "-", part).strip("-").lower() for part in parts)
+    # LaTeX allows no spaces, underscores or signs in a label.
+    plain = [re.sub(r"[^A-Za-z0-9]+", "-", part).strip("-").lower() for part in parts]
+    return "-".join(plain)
 
 
-def _latex(label: str, found: list[Table], words: list[str]) -> str:
+def _latex(label: str, shown: list[Table], words: list[str]) -> str:
     lines = ["% needs \\usepackage{booktabs}"]
-    for table in found:
-        columns = "".join(
-            "r" if _numeric(table, index) else "l" for index in range(len(table.heads))
-        )
+    for table in shown:
+        columns = ""
+        for index in range(len(table.heads)):
+            columns += "r" if _numeric(table, index) else "l"
         lines += [
             "\\begin{table}",
             "\\centering",
             "\\small",
             f"\\caption{{{table.title.translate(_LATEX)}}}",
-        ]
-        lines += [
             f"\\label{{tab:{label}-{table.key.replace('_', '-')}}}",
             f"\\begin{{tabular}}{{{columns}}}",
             "\\toprule",
+            _latex_row(table.heads),
+            "\\midrule",
+            *map(_latex_row, table.rows),
+            "\\bottomrule",
+            "\\end{tabular}",
+            "\\end{table}",
+            "",
         ]
-        lines.append(" & ".join(head.translate(_LATEX) for head in table.heads) + r" \\")
-        lines.append("\\midrule")
-        lines += [" & ".join(cell.translate(_LATEX) for cell in row) + r" \\" for row in table.rows]
-        lines += ["\\bottomrule", "\\end{tabular}", "\\end{table}", ""]
-    return "\n".join([*lines, *(f"% {sentence}" for sentence in words)]) + "\n"
+    lines += [f"% {sentence}" for sentence in words]
+    return "\n".join(lines) + "\n"
+
+
+def _latex_row(cells: Sequence[str]) -> str:
+    escaped = [cell.translate(_LATEX) for cell in cells]
+    return " & ".join(escaped) + r" \\"
 
 
 def inline(text: str) -> str:
@@ -262,22 +298,19 @@ def inline(text: str) -> str:
     return re.sub("`([^`]+)`", r"<code>\1</code>", html.escape(text))
 
 
-def html_tables(found: list[Table]) -> str:
+def html_tables(shown: list[Table]) -> str:
     """Return the tables as HTML elements, each in a box that scrolls sideways."""
     parts = []
-    for table in found:
-        heads = "".join(
-            f'<th scope="col"{_classes(table, index, head)}>{html.escape(head)}</th>'
-            for index, head in enumerate(table.heads)
-        )
-        body = "".join(
-            "<tr>"
-            + "".join(
-                f"<td{_classes(table, index)}>{inline(cell)}</td>" for index, cell in enumerate(row)
-            )
-            + "</tr>"
-            for row in table.rows
-        )
+    for table in shown:
+        heads = body = ""
+        for index, head in enumerate(table.heads):
+            classes = _classes(table, index, head)
+            heads += f'<th scope="col"{classes}>{html.escape(head)}</th>'
+        for row in table.rows:
+            body += "<tr>"
+            for index, cell in enumerate(row):
+                body += f"<td{_classes(table, index)}>{inline(cell)}</td>"
+            body += "</tr>"
         note = f'<p class="note">{inline(table.note)}</p>' if table.note else ""
         parts.append(
             f'<section class="table" id="table-{table.key}"><h3>{html.escape(table.title)}</h3>'
@@ -302,7 +335,7 @@ _LONG_HEAD = 22
 """Characters of a head that needs more than three lines in a narrow column."""
 
 
-def _html(name: str, question: str, found: list[Table], words: list[str]) -> str:
+def _html(name: str, question: str, shown: list[Table], words: list[str]) -> str:
     style = (
         ":root{color-scheme:light dark}"
         "body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem}"
@@ -314,5 +347,5 @@ def _html(name: str, question: str, found: list[Table], words: list[str]) -> str
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{html.escape(name)}</title><style>{style}</style></head><body><h1>{html.escape(name)}</h1>"
-        f"<p>{html.escape(question)}</p>{html_tables(found)}<ul>{remarks}</ul></body></html>\n"
+        f"<p>{html.escape(question)}</p>{html_tables(shown)}<ul>{remarks}</ul></body></html>\n"
     )

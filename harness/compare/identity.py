@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby, product
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, get_args
 
 from harness.compare.keys import Exempt
 from harness.compare.kinds import other_kinds
-from harness.compare.shadow_results import check_shadow, is_idiomatic
 from harness.errors import NotComparable
 from harness.runs.record_types import keys
-from harness.runs.schema import Certificate, Group
-from harness.util.formatting import with_cores
+from harness.runs.schema import Group
 from harness.util.parsing import flatten
 
 if TYPE_CHECKING:
@@ -30,6 +28,8 @@ _PHASES = {
 """Keys with a hash of questions: their phase, and what differs if not the number of questions."""
 _ARM = ("agent", "agent_match")
 """Keys that may differ between arms without permission, but not between runs of one arm."""
+Values = list[tuple[Any, list[str]]]
+"""Different values with the names of the runs that have them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +38,12 @@ class Difference:
 
     Attributes:
         values: Every value with the names of the runs that have it.
-        said: Every value as text.
+        texts: Every value as text.
     """
 
     key: str
-    values: list[tuple[Any, list[str]]]
-    said: list[str]
+    values: Values
+    texts: list[str]
 
     @property
     def top(self) -> str:
@@ -56,24 +56,27 @@ class Difference:
         return keys()[self.top].group if self.top in keys() else "run"
 
     def __str__(self) -> str:
-        found = (
-            f"{said} in {_some(names)}"
-            for said, (_, names) in zip(self.said, self.values, strict=True)
-        )
-        alike = self.key in _PHASES and len({said.partition(" (")[0] for said in self.said}) < len(
-            self.said
-        )
-        return f"{self.key} differs: {', '.join(found)}{_PHASES[self.key][1] if alike else ''}"
+        places = []
+        for text, (_, names) in zip(self.texts, self.values, strict=True):
+            places.append(f"{text} in {_some(names)}")
+        message = f"{self.key} differs: {', '.join(places)}"
+        if self.key not in _PHASES:
+            return message
+        # Texts of equal numbers of questions look alike but for the hash, so the message says that
+        # the questions are others.
+        counts = {text.partition(" (")[0] for text in self.texts}
+        return message + _PHASES[self.key][1] if len(counts) < len(self.texts) else message
 
 
 def identity_keys(config_key: str) -> list[str]:
     """Return the identity keys that change when this configuration key varies."""
-    return [
-        config_key if name == prefix else name
-        for name, key in keys().items()
-        for prefix in key.config
-        if _covers(prefix, config_key)
-    ]
+    names = []
+    for name, key in keys().items():
+        for prefix in key.config:
+            if _covers(prefix, config_key):
+                # A key with the name of a section has an entry for each of its settings.
+                names.append(config_key if name == prefix else name)
+    return names
 
 
 def differences(runs: Sequence[Run], more: Sequence[str] = ()) -> list[Difference]:
@@ -83,26 +86,39 @@ def differences(runs: Sequence[Run], more: Sequence[str] = ()) -> list[Differenc
         more: Further configuration keys that must be equal.
     """
     flat = [(run, _comparable(run, more)) for run in runs]
-    found = []
-    for key in sorted({key for _, one in flat for key in one}):
-        top = keys().get(key.partition(".")[0])
-        groups: dict[int | None, list[tuple[object, list[str]]]] = {}
-        for run, one in flat:
-            values, mine = (
-                groups.setdefault(run.seed if top and top.by_seed else None, []),
-                one.get(key, _MISSING),
-            )
-            if (names := next((names for value, names in values if value == mine), None)) is None:
-                values.append((mine, names := []))
-            names.append(run.name)
-        if clash := next((values for values in groups.values() if len(values) > 1), None):
-            first = {run.name: run for run, _ in reversed(flat)}
-            found.append(
-                Difference(
-                    key, clash, [_words(first[names[0]], key, value) for value, names in clash]
-                )
-            )
-    return found
+    every_key: set[str] = set()
+    for _, settings in flat:
+        every_key.update(settings)
+    # The first run of a name, if several have it.
+    by_name = {run.name: run for run, _ in reversed(flat)}
+    forbidden = []
+    for key in sorted(every_key):
+        for values in _values_by_seed(key, flat):
+            if len(values) > 1:
+                texts = [_words(by_name[names[0]], key, value) for value, names in values]
+                forbidden.append(Difference(key, values, texts))
+                break
+    return forbidden
+
+
+def _values_by_seed(key: str, flat: Iterable[tuple[Run, Mapping[str, Any]]]) -> Iterable[Values]:
+    """Return the values of a key in groups of runs that must have the same one."""
+    top = keys().get(key.partition(".")[0])
+    groups: dict[int | None, Values] = {}
+    for run, settings in flat:
+        # The order of the tasks follows the seed, so such keys must agree only within a seed.
+        group = groups.setdefault(run.seed if top and top.by_seed else None, [])
+        _add_value(group, settings.get(key, _MISSING), run.name)
+    return groups.values()
+
+
+def _add_value(values: Values, new: object, name: str) -> None:
+    # A list instead of a dictionary: values may be lists, which cannot be keys.
+    for value, names in values:
+        if value == new:
+            names.append(name)
+            return
+    values.append((new, [name]))
 
 
 def check_identity(
@@ -121,62 +137,98 @@ def check_identity(
         NotComparable: Keys differ without permission; the message has all of them.
     """
     allowed = list(allow)
-    known = {key for run in runs for key in _comparable(run, _ARM)}
-    for key in allowed:
-        if not any(_covers(key, one) for one in known):
-            raise NotComparable(
-                f"--allow {key}: no such key. "
-                f"Known: {', '.join(sorted({one.split('.')[0] for one in known}))}"
-            )
-    by_study = [key for one in varied for key in identity_keys(one)]
-    arms = [
-        [run for run in runs if run.trained and run.arm == arm]
-        for arm in dict.fromkeys(run.arm for run in runs)
-    ]
-    # Values that depend on the training, such as the policy of a role, follow the seed.
-    mixed = {
-        one.key: one for arm in arms for one in differences(arm, _ARM) if len(one.values) < len(arm)
-    }
+    _check_allowed(allowed, runs)
+    by_study: list[str] = []
+    for config_key in varied:
+        by_study += identity_keys(config_key)
+    # A key that a study varies between its arms must still be the same within an arm.
+    mixed = _within_arms(runs)
+    forbidden = {difference.key: difference for difference in differences(runs)} | mixed
     exceptions: list[Exempt] = []
     refused: list[Difference] = []
-    for one in ({one.key: one for one in differences(runs)} | mixed).values():
-        by_hand = any(_covers(key, one.key) for key in allowed)
-        if by_hand or (one.key not in mixed and any(_covers(key, one.key) for key in by_study)):
-            values = {run.id: _comparable(run, _ARM).get(one.key) for run in runs}
+    for key, difference in forbidden.items():
+        by_hand = _covered(key, allowed)
+        if by_hand or (key not in mixed and _covered(key, by_study)):
             exempt: Exempt = {
-                "key": one.key,
+                "key": key,
                 "why": "allowed" if by_hand else "varied",
-                "values": values,
+                "values": {run.id: _comparable(run, _ARM).get(key) for run in runs},
             }
-            exceptions.append(exempt | {"said": one.said} if one.key in _PHASES else exempt)
+            if key in _PHASES:
+                exempt["said"] = difference.texts
+            exceptions.append(exempt)
         else:
-            refused.append(one)
+            refused.append(difference)
     if refused:
         raise NotComparable(_refusal(refused))
     return exceptions
 
 
+def _check_allowed(allowed: Iterable[str], runs: Iterable[Run]) -> None:
+    """Refuse permissions for unknown keys: with a mistyped one, nothing would be permitted."""
+    known: set[str] = set()
+    for run in runs:
+        known.update(_comparable(run, _ARM))
+    for permission in allowed:
+        if not any(_covers(permission, key) for key in known):
+            tops = sorted({key.split(".")[0] for key in known})
+            raise NotComparable(f"--allow {permission}: no such key. Known: {', '.join(tops)}")
+
+
+def _within_arms(runs: Iterable[Run]) -> dict[str, Difference]:
+    """Return differences between trainings of one arm, by key."""
+    arms: dict[str, list[Run]] = {}
+    for run in runs:
+        if run.trained:
+            arms.setdefault(run.arm, []).append(run)
+    mixed: dict[str, Difference] = {}
+    for arm_runs in arms.values():
+        for difference in differences(arm_runs, _ARM):
+            # With a value of its own in every run, a key follows the seed, as the policy of a role
+            # does that another training made. A value that several share was set by hand.
+            if len(difference.values) < len(arm_runs):
+                mixed[difference.key] = difference
+    return mixed
+
+
 def _refusal(refused: Sequence[Difference]) -> str:
     """Return all differences as text: one in a line, several grouped by subject."""
-    for one in refused:
-        if one.key == "kind":
-            return other_kinds({str(value): names for value, names in one.values})
-    refused = sorted(refused, key=lambda one: GROUPS.index(one.group))
-    by_top = {one.top: [other.key for other in refused if other.top == one.top] for one in refused}
-    advice = " ".join(
-        f"--allow {found[0] if len(found) == 1 else top}" for top, found in by_top.items()
-    )
-    advice = f"If that is what you mean to compare, say {advice}"
-    if any(
-        one.key == "task_set.name" for one in refused
-    ):  # nothing else can be equal for another task set
-        refused = [one for one in refused if one.top != "task_set" or one.key == "task_set.name"]
+    for difference in refused:
+        # A training and an evaluation differ in nearly every key; the list would hide the reason.
+        if difference.key == "kind":
+            return other_kinds({str(value): names for value, names in difference.values})
+    refused = sorted(refused, key=lambda difference: GROUPS.index(difference.group))
+    advice = f"If that is what you mean to compare, say {_permissions(refused)}"
+    if any(difference.key == "task_set.name" for difference in refused):
+        refused = _without_rest_of_task_set(refused)
     if len(refused) == 1:
         return f"{refused[0]}. {advice}"
     lines = [f"the runs differ in {len(refused)} keys that must be the same"]
-    for group, found in groupby(refused, key=lambda one: one.group):
-        lines += [f"{group}:", *(f"  {one}" for one in found)]
+    for group, members in groupby(refused, key=lambda difference: difference.group):
+        lines.append(f"{group}:")
+        for difference in members:
+            lines.append(f"  {difference}")
     return "\n".join([*lines, advice])
+
+
+def _permissions(refused: Iterable[Difference]) -> str:
+    """Return the options that permit differences: one for all keys below the same key."""
+    by_top: dict[str, list[str]] = {}
+    for difference in refused:
+        by_top.setdefault(difference.top, []).append(difference.key)
+    options = []
+    for top, members in by_top.items():
+        options.append(f"--allow {members[0] if len(members) == 1 else top}")
+    return " ".join(options)
+
+
+def _without_rest_of_task_set(refused: Iterable[Difference]) -> list[Difference]:
+    """Return differences without details of the task set: with another one, they all differ."""
+    shown = []
+    for difference in refused:
+        if difference.top != "task_set" or difference.key == "task_set.name":
+            shown.append(difference)
+    return shown
 
 
 def check_data(runs: Iterable[Run]) -> None:
@@ -195,161 +247,23 @@ def check_data(runs: Iterable[Run]) -> None:
             )
 
 
-def check_parity(runs: Sequence[Run], allow: Iterable[str] = ()) -> list[str]:
-    """Check that the agents of several plugins are certified to be the same agent.
-
-    Returns:
-        Remarks for the output: uncertified agents, and agents that differ on purpose.
-
-    Raises:
-        NotComparable: Strict agents of several plugins lack a certificate, or have them for
-            different scenarios or prompts, or one agent's source changed between runs.
-    """
-    remarks: list[str] = []
-    permitted = "parity" in set(allow)
-    for name, sources in _sources(runs).items():
-        if len(sources) > 1 and not all(sources.values()):
-            found = ", ".join(sorted(sources))
-            if not permitted:
-                raise NotComparable(
-                    f"parity differs: the source of {name} changed between runs ({found}), "
-                    "and not every one of them has a certificate that it is the same agent. "
-                    "Leave out the runs of one, or say --allow parity"
-                )
-            remarks.append(f"The source of {name} changed between runs (allowed): {found}.")
-    agents: dict[str, Certificate | None] = {}
-    for run in runs:
-        agents[run.record["agent"]] = agents.get(run.record["agent"]) or run.parity
-    if len(agents) > 1:
-        missing = [
-            name for name, found in agents.items() if found is None and not _excused(name, runs)
-        ]
-        if missing and not permitted:
-            raise NotComparable(
-                f"parity differs: {missing[0]} ran without a parity certificate, so it is unknown "
-                f"whether it is the same agent. Prove it with `harness parity {missing[0]}`, "
-                "which counts for runs of the agent as it is installed now, or say --allow parity"
-            )
-        if missing:
-            remarks.append(f"Not certified to be the same agent (allowed): {', '.join(missing)}.")
-        programs = {run.record["agent"]: run.record["identity"].get("program") for run in runs}
-        for part, program in product(
-            ("prompts", "scenarios", "reference"), dict.fromkeys(programs.values())
-        ):
-            values = {
-                name: found["fingerprint"].get(part)
-                for name, found in agents.items()
-                if found is not None and found["strict"] and programs[name] == program
-            }
-            if len(set(values.values())) > 1 and not permitted:
-                one, first = next(iter(values.items()))
-                two, second = next(
-                    (name, value) for name, value in values.items() if value != first
-                )
-                raise NotComparable(
-                    f"parity.{part} differs: {first} for {one}, {second} for {two}. "
-                    "Certify both again with `harness parity`, or say --allow parity"
-                )
-        remarks += check_shadow(
-            [run for run in runs if not is_idiomatic(run.record["agent"])], permitted
-        )
-    idiomatic = [
-        name
-        for name, found in agents.items()
-        if (found is not None and not found["strict"]) or is_idiomatic(name)
-    ]
-    if idiomatic:
-        remarks.append(
-            f"Idiomatic, that is not the same agent on purpose: {', '.join(sorted(idiomatic))}. "
-            "Differences are of framework and scaffolding together."
-        )
-    return remarks
-
-
-def _sources(runs: Iterable[Run]) -> dict[str, dict[str, bool]]:
-    """Return each agent's recorded source hashes, and whether each has a strict certificate."""
-    found: dict[str, dict[str, bool]] = {}
-    for run in runs:
-        certificate, source = run.parity, run.record.get("agent_source")
-        if not source and certificate is not None:
-            source = certificate["fingerprint"].get("agent_source")
-        if source:
-            of = found.setdefault(run.record["agent"], {})
-            of[source] = of.get(source, False) or bool(certificate and certificate["strict"])
-    return found
-
-
-def circumstances(runs: Sequence[Run]) -> list[str]:
-    """Return remarks on conditions that may matter: code, library versions, machines."""
-    remarks: list[str] = []
-    codes = [run.record["commit"] for run in runs]
-    commits = {code["hash"] if code else "unknown" for code in codes}
-    if commits == {"unknown"}:
-        installed = ", ".join(sorted({run.record["harness_version"] for run in runs}))
-        remarks.append(f"The commit of the code is not known: harness {installed}, installed.")
-    if len(commits) > 1:
-        remarks.append(
-            f"Runs were made by {len(commits)} commits: "
-            f"{', '.join(sorted(one[:10] for one in commits))}."
-        )
-    if any(code["dirty"] for code in codes if code):
-        remarks.append("Some runs were made with uncommitted changes in the source tree.")
-    versions: dict[str, set[str]] = {}
-    for run in runs:
-        for name in {name for other in runs for name in other.record["versions"]}:
-            versions.setdefault(name, set()).add(str(run.record["versions"].get(name)))
-        # Only the frameworks of its agent: other agents need no such certificate.
-        for name, installed in run.record["frameworks"].items():
-            versions.setdefault(name, set()).add(installed)
-    for name, found in sorted(versions.items()):
-        if len(found) > 1:
-            remarks.append(f"Versions of {name} differ: {', '.join(sorted(found))}.")
-    machines, shared = _machines(runs)
-    if len(machines) > 1:
-        remarks.append(f"Machines differ, so times are not comparable: {'; '.join(machines)}.")
-    if len(shared) > 1:
-        ways = "; ".join(_sharing_text(*one) for one in shared)
-        remarks.append(f"Machines were shared unequally, so times are not comparable: {ways}.")
-    elif shared and shared[0][0] > 1:
-        remarks.append(
-            f"Machines were shared alike, {_sharing_text(*shared[0])}: "
-            "times compare with each other, not with those of a run alone."
-        )
-    return remarks
-
-
-def times_compare(runs: Sequence[Run]) -> bool:
-    """Return whether all runs used machines of one kind, or equal shares of one."""
-    return all(len(found) == 1 for found in _machines(runs))
-
-
-def _machines(runs: Sequence[Run]) -> tuple[list[str], list[tuple[int, int]]]:
-    """Return kinds of machines, and ways in which they were shared."""
-    launches = [launch for run in runs for launch in run.record["launches"]]
-    # Runs at once: 0 outside a study. Cores: 0 if an older record lacks them.
-    ways = {(launch.get("runs_at_once", 0), launch.get("cores") or 0) for launch in launches}
-    return sorted({_machine(run) for run in runs}), sorted(ways)
-
-
-def _sharing_text(at_once: int, cores: int) -> str:
-    text = f"{at_once} run{'s' * (at_once > 1)} at a time" if at_once else "outside a study"
-    return f"{text}{with_cores(cores)}"
-
-
 def _comparable(run: Run, more: Iterable[str] = ()) -> dict[str, Any]:
     flat = {"kind": run.record["kind"], "samples": 1, **flatten(run.record["identity"])}
     flat |= {key: run.record["config"].get(key) for key in more}
-    if (
-        run.record["kind"] == "train"
-    ):  # rounding differs; the policy of an evaluation may be served on any machine
+    # Rounding differs between devices and adds up over the steps of a training. The policy of an
+    # evaluation may be served on any machine.
+    if run.record["kind"] == "train":
         flat["device"] = run.record["device"]
-    return {
-        key: value for key, value in flat.items() if value != {}
-    }  # an option that is unset although other runs set some
+    # An empty mapping is a section whose options only other runs set, so it is no value.
+    return {key: value for key, value in flat.items() if value != {}}
 
 
 def _covers(permission: str, key: str) -> bool:
     return key == permission or key.startswith(f"{permission}.")
+
+
+def _covered(key: str, permissions: Iterable[str]) -> bool:
+    return any(_covers(permission, key) for permission in permissions)
 
 
 def _words(run: Run, key: str, value: Any) -> str:
@@ -372,26 +286,3 @@ def _short(value: object) -> str:
 
 def _some(names: Sequence[str]) -> str:
     return f"{names[0]} and {len(names) - 1} more" if len(names) > 2 else " and ".join(names)
-
-
-def _machine(run: Run) -> str:
-    data = run.record["hardware"]
-    gpus = f", {len(data['gpus'])} x {data['gpus'][0]}" if data.get("gpus") else ""
-    return f"{data['processor']}, {data['cores']} cores{gpus}"
-
-
-def _excused(name: str, runs: Sequence[Run]) -> bool:
-    """Return whether an agent needs no certificate, or is the reference if it is not installed."""
-    from harness.plugins import is_reference, registry
-
-    if any(spec.name == name for spec in registry().specs("agent")) or is_idiomatic(name):
-        return is_reference(name) or is_idiomatic(name)
-    sources = {run.record.get("agent_source") or "" for run in runs if run.record["agent"] == name}
-    held = {
-        one.parity["fingerprint"].get("reference")
-        for one in runs
-        if one.parity and one.parity["strict"]
-    }
-    return bool(held) and (
-        sources <= held or (sources == {""} and name.startswith("reference_"))
-    )  # "": older records

@@ -33,16 +33,24 @@ def learn(
             leaves it out. Evaluations have no measure.
         span: Lowest and highest reward.
     """
-    runs = [run for group in arms.values() for run in group]
+    runs: list[Run] = []
+    for group in arms.values():
+        runs += group
     if any(not run.trained for run in runs):
         return {"measures": [], "arms": {}}
+    # A measure that only some runs have would compare other seeds than the verdicts do.
     taken: dict[Measure, dict[str, pl.DataFrame]] = {}
     if checkpoint is not None and all(checkpoint in run.val_curve() for run in runs):
         taken["checkpoint"] = {name: scores(group, checkpoint) for name, group in arms.items()}
     curves = {name: areas(group) for name, group in arms.items()}
-    if all(run.pairing in curves[name]["seed"] for name, group in arms.items() for run in group):
+    if all(_covers(curves[name], group) for name, group in arms.items()):
         taken["area"] = curves
     return {"measures": list(taken), "arms": held_against(taken, baseline, span)}
+
+
+def _covers(table: pl.DataFrame, runs: Sequence[Run]) -> bool:
+    """Return whether a table has rows of every run."""
+    return {run.pairing for run in runs} <= set(table["seed"].unique())
 
 
 Key = TypeVar("Key", bound=str)
@@ -57,23 +65,21 @@ def held_against(
         taken: Rows with `value` of every arm, by measure.
         span: Lowest and highest value.
     """
-    found: dict[str, dict[Key, Learned]] = {
-        name: {} for tables in taken.values() for name in tables
-    }
+    by_arm: dict[str, dict[Key, Learned]] = {}
     tested: list[Learned] = []
     for key, tables in taken.items():
         for name, table in tables.items():
             estimate = accuracy(table, span)
             entry: Learned = {"estimate": estimate.data() if estimate else None, "difference": None}
-            found[name][key] = entry
+            by_arm.setdefault(name, {})[key] = entry
             if name == baseline:
                 continue
             rows, _ = paired_differences(table, tables[baseline])
             if difference := crossed_mean(rows, span[1] - span[0]):
                 entry["difference"], entry["p"] = difference.data(), difference.p_difference()
                 tested.append(entry)
-    for entry, corrected in zip(
-        tested, statistics.holm([entry["p"] for entry in tested]), strict=True
-    ):
-        entry["p_holm"] = corrected
-    return found
+    # All measures of all arms are one family: the more of them, the likelier a small p by chance.
+    corrected = statistics.holm([entry["p"] for entry in tested])
+    for entry, p_holm in zip(tested, corrected, strict=True):
+        entry["p_holm"] = p_holm
+    return by_arm

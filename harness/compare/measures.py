@@ -89,11 +89,16 @@ def signal(run: Run) -> tuple[float | None, Signal]:
     shared = run.record["config"].get("train", {}).get("credit", "shared") == "shared"
     if not (run.trained and shared and wanted <= set(run.episodes.columns)):
         return None, {"signal_by_step": {}, "no_signal": ""}
+    # A group of rollouts with equal rewards has no advantage over its mean, so it gives no gradient
+    # and its step teaches nothing. Only that explains why a training stood still.
     least = least_to_train(run.record["identity"]["train"])
     counted = mixed_groups(run.training.select("step", "task_id", "used_reward").rows(), least)
     share = share_mixed(counted.values())
     paid = run.training.select("used_reward", "reward_reason").rows() if share == 0 else []
-    by_step = {step: mixed / groups for step, (groups, mixed) in counted.items() if groups}
+    by_step = {}
+    for step, (groups, mixed) in counted.items():
+        if groups:
+            by_step[step] = mixed / groups
     return share, {
         "signal_by_step": by_step,
         "no_signal": why_flat(paid, run.span, least) if paid else "",
@@ -105,10 +110,10 @@ def behaviour(rows: pl.DataFrame) -> Behaviour:
     rows = rows.filter(outcome="ok")
     if not len(rows):
         return cast(Behaviour, dict.fromkeys(Behaviour.__annotations__))
+    # A rewrite counts as help or harm only where both answers were scored.
     pairs = rows.filter(rows["rewrites"] > 0).drop_nulls(["reward", "first_reward"])
-    per_rollout = (
-        rows.select("transitions", "prompt_tokens", "response_tokens").mean().row(0, named=True)
-    )
+    counts = rows.select("transitions", "prompt_tokens", "response_tokens")
+    per_rollout = counts.mean().row(0, named=True)
     return {
         "transitions_per_rollout": per_rollout["transitions"],
         "prompt_tokens_per_rollout": per_rollout["prompt_tokens"],
@@ -141,16 +146,18 @@ def never_used_tools(run: Run) -> bool:
     rows = run.episodes
     if not counts_tools(rows):
         return False
-    validations = rows.filter(rows["phase"] == "val").partition_by("step")
-    counted = [
-        (
-            cast(int, (rows["calls_with_tools"] > 0).sum()),
-            cast(int, (rows["parsed_calls"] > 0).sum()),
-        )
-        for rows in validations
-    ]
-    offered = [(offered_in, parsed_in) for offered_in, parsed_in in counted if offered_in]
-    return bool(offered) and all(tools_unused(*rollouts) for rollouts in offered)
+    # One validation with calls suffices: the parser can read them, and that the policy stopped
+    # calling is a result of its training.
+    ever_offered = False
+    for validation in rows.filter(rows["phase"] == "val").partition_by("step"):
+        offered_in = cast(int, (validation["calls_with_tools"] > 0).sum())
+        parsed_in = cast(int, (validation["parsed_calls"] > 0).sum())
+        if not offered_in:
+            continue
+        ever_offered = True
+        if not tools_unused(offered_in, parsed_in):
+            return False
+    return ever_offered
 
 
 def reward_parts(rows: pl.DataFrame) -> dict[str, float]:
@@ -160,7 +167,7 @@ def reward_parts(rows: pl.DataFrame) -> dict[str, float]:
         for name, value in parse_cell(text, {}).items():
             if (part := finite_or_null(value)) is not None:
                 values.setdefault(name, []).append(part)
-    return {name: sum(found) / len(found) for name, found in values.items()}
+    return {name: sum(known) / len(known) for name, known in values.items()}
 
 
 def failures(rows: pl.DataFrame) -> dict[str, int]:
@@ -168,14 +175,16 @@ def failures(rows: pl.DataFrame) -> dict[str, int]:
     if not len(rows):
         return {}
     ended, reasons = rows["outcome"], rows["reward_reason"]
-    found = dict(sorted(ended.filter(ended != "ok").value_counts().rows()))
+    counts = dict(sorted(ended.filter(ended != "ok").value_counts().rows()))
+    # Both of these ended well: an unscored rollout is no failure of the agent, and an answer that
+    # does not run is scored as wrong.
     unscored = ((ended == "ok") & rows["reward"].is_null()).sum()
     broken = reasons.cast(str).str.starts_with(REFUSED).sum()
-    return (
-        found
-        | ({"unscored": unscored} if unscored else {})
-        | ({"answer_fails": broken} if broken else {})
-    )
+    if unscored:
+        counts["unscored"] = unscored
+    if broken:
+        counts["answer_fails"] = broken
+    return counts
 
 
 def cost(run: Run) -> Cost:
@@ -183,16 +192,17 @@ def cost(run: Run) -> Cost:
     rows = run.steps.drop_nulls("step_s") if "step_s" in run.steps.columns else run.steps.clear()
     if not len(rows):
         return {"step_s": None, "shares": {}}
-    net = rows["step_s"] - (
-        rows["checkpoint_s"].fill_null(0) if "checkpoint_s" in rows.columns else 0
-    )
+    # How often a checkpoint is written is a setting, so its time is no property of the arm.
+    net = rows["step_s"]
+    if "checkpoint_s" in rows.columns:
+        net = net - rows["checkpoint_s"].fill_null(0)
     total = cast(float, net.sum())
-    parts = {
-        part: cast(float, rows[of].sum()) if of in rows.columns else 0.0
-        for part, of in PARTS.items()
-    }
-    shares = {part: seconds / total for part, seconds in parts.items()}
+    shares = {}
+    for part, column in PARTS.items():
+        seconds = cast(float, rows[column].sum()) if column in rows.columns else 0.0
+        shares[part] = seconds / total
     shares["other"] = max(0.0, 1.0 - sum(shares.values()))
+    # The median, so that one slow step, such as the first of a launch, does not count.
     return {"step_s": cast(float, net.median()), "shares": shares}
 
 
@@ -224,10 +234,14 @@ def overhead_ms(run: Run) -> float | None:
     The time of an attempt that is neither a call (as the gateway saw it) nor that of a tool,
     divided by its calls; the median over successful attempts. Needs transitions.
     """
-    if (rest := framework_s(run)) is None:
+    outside_s = framework_s(run)
+    if outside_s is None:
         return None
-    rows = run.episodes.select("outcome", "transitions", rest=rest).filter(outcome="ok")
-    return _median_ms((rows["rest"] / rows["transitions"]).filter(rows["transitions"] > 0))
+    rows = run.episodes.select("outcome", "transitions", outside_s=outside_s).filter(outcome="ok")
+    # Divided per rollout before the median is taken: a sum over all rollouts would be ruled by the
+    # few that waited long for the processor.
+    per_call = rows["outside_s"] / rows["transitions"]
+    return _median_ms(per_call.filter(rows["transitions"] > 0))
 
 
 def framework_s(run: Run) -> pl.Series | None:
@@ -241,10 +255,9 @@ def framework_s(run: Run) -> pl.Series | None:
     end = pl.col("started_s") + pl.col("latency_s")
     timed = run.transitions.filter(end.is_not_null())
     calls = dict(timed.group_by("attempt_id").agg(pl.struct(pl.col("started_s"), end=end)).rows())
-    asked = run.episodes.select("attempt_id", "tool_calls").rows()
-    busy = [
-        _busy_s(calls[attempt], tools) if attempt in calls else None for attempt, tools in asked
-    ]
+    busy: list[float | None] = []
+    for attempt, tools in run.episodes.select("attempt_id", "tool_calls").rows():
+        busy.append(_busy_s(calls[attempt], tools) if attempt in calls else None)
     return run.episodes["elapsed_s"] - pl.Series(busy, dtype=pl.Float64)
 
 
@@ -259,10 +272,10 @@ def optimizer_steps(run: Run) -> list[tuple[int, int, int]]:
 
     config, train = run.record["config"], run.record["config"]["train"]
     tasks = train["mini_batch_size"] or train["batch_size"]
-    fixed = (
-        math.ceil(train["batch_size"] / tasks) if train.get("batching") == "by_rollout" else None
-    )
-    found: list[tuple[int, int, int]] = []
+    fixed = None
+    if train.get("batching") == "by_rollout":
+        fixed = math.ceil(train["batch_size"] / tasks)
+    counts: list[tuple[int, int, int]] = []
     steps = tokens = 0
     counted = (
         run.training.lazy()
@@ -274,32 +287,34 @@ def optimizer_steps(run: Run) -> list[tuple[int, int, int]]:
         by_rows = math.ceil(calls / (tasks * config["rollout"]["group_size"]))
         steps += by_rows if fixed is None else min(fixed, calls)
         tokens += trained
-        found.append((step, steps, tokens))
-    return found or [(0, 0, 0)]
+        counts.append((step, steps, tokens))
+    return counts or [(0, 0, 0)]
 
 
 def parity_label(run: Run) -> str:
     """Return `reference`, `strict HASH`, `idiomatic` or `none`."""
     from harness.plugins import is_reference
 
-    found = run.parity
+    certificate = run.parity
     if is_reference(run.record["agent"]):
         return "reference"
-    if not found:
+    if not certificate:
         return "none"
-    return f"strict {found['hash'][:8]}" if found["strict"] else "idiomatic"
+    return f"strict {certificate['hash'][:8]}" if certificate["strict"] else "idiomatic"
 
 
 def _by(rows: pl.DataFrame, column: str) -> dict[str, Accuracy]:
-    groups: dict[str, list[tuple[str, float]]] = {}
-    for name, *one in rows.select(column, "task_id", "reward").drop_nulls().sort(column).rows():
-        groups.setdefault(name, []).append((one[0], one[1]))
-    means = {
-        name: sum(reward for _, reward in found) / len(found) for name, found in groups.items()
-    }
-    return {
-        name: {"accuracy": means[name], "tasks": len(dict(found))} for name, found in groups.items()
-    }
+    rewards: dict[str, list[float]] = {}
+    tasks: dict[str, set[str]] = {}
+    scored = rows.select(column, "task_id", "reward").drop_nulls().sort(column)
+    for name, task, reward in scored.rows():
+        rewards.setdefault(name, []).append(reward)
+        tasks.setdefault(name, set()).add(task)
+    groups: dict[str, Accuracy] = {}
+    for name, known in rewards.items():
+        # A task may have several samples, so tasks are counted, not rewards.
+        groups[name] = {"accuracy": sum(known) / len(known), "tasks": len(tasks[name])}
+    return groups
 
 
 def _busy_s(calls: list[dict[str, float]], tools: str | None) -> float:
@@ -307,22 +322,30 @@ def _busy_s(calls: list[dict[str, float]], tools: str | None) -> float:
 
     A tool that calls a model is a member of a team.
     """
-    own = [
-        (one["started_s"], one["started_s"] + one["elapsed_s"])
-        for one in parse_cell(tools, [])
-        if isinstance(one, dict) and one.get("started_s") and one.get("elapsed_s") is not None
-    ]
-    own = [
-        (start, end)
-        for start, end in own
-        if not any(start < one["started_s"] < end for one in calls)
-    ]
+    spans: list[tuple[float, float]] = []
+    for tool in parse_cell(tools, []):
+        if not isinstance(tool, dict):
+            continue
+        start, elapsed_s = tool.get("started_s"), tool.get("elapsed_s")
+        if not start or elapsed_s is None:
+            continue
+        # The model's calls inside a tool are counted below, and the time between them is the
+        # member's own framework, not a tool's.
+        end = start + elapsed_s
+        if not any(start < call["started_s"] < end for call in calls):
+            spans.append((start, end))
+    for call in calls:
+        start, end = call.values()
+        spans.append((start, end))
+    # Calls may overlap, so their lengths must not be summed: only what lies after the latest end
+    # so far is new.
     busy = until = 0.0
-    for start, end in sorted([*own, *(tuple(one.values()) for one in calls)]):
-        busy, until = busy + max(0.0, end - max(start, until)), max(until, end)
+    for start, end in sorted(spans):
+        busy += max(0.0, end - max(start, until))
+        until = max(until, end)
     return busy
 
 
 def _median_ms(seconds: pl.Series) -> float | None:
-    found = cast("float | None", seconds.cast(float).median())
-    return None if found is None else found * 1000
+    median = cast("float | None", seconds.cast(float).median())
+    return None if median is None else median * 1000

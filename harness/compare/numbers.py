@@ -12,7 +12,10 @@ from harness.compare.keys import EstimateData, Interval
 
 def points(value: float | None, signed: bool = False) -> str:
     """Return a share as percent or a difference as points, with one decimal; a dash for None."""
-    return "-" if value is None else f"{100 * value:{'+' * signed}.1f}"
+    if value is None:
+        return "-"
+    form = "+.1f" if signed else ".1f"
+    return format(100 * value, form)
 
 
 def interval(ends: Interval | None, signed: bool = True) -> str:
@@ -34,10 +37,14 @@ def formed(value: float | None, ends: Interval | None, form: str, signed: bool =
     """Return `with_interval` for any unit and format, without % and without an empty interval."""
     if value is None:
         return "-"
-    mean, *limits = (
-        f"{one:{'+' * signed}z{form}}".removesuffix("%") for one in (value, *(ends or ()))
-    )
-    return f"{mean} [{', '.join(limits)}]" if {*limits} - {mean} else mean
+    # `z` removes the sign of a rounded zero: "-0.0" would suggest a difference below zero.
+    sign_and_form = f"+z{form}" if signed else f"z{form}"
+    mean = format(value, sign_and_form).removesuffix("%")
+    limits = [format(end, sign_and_form).removesuffix("%") for end in ends or ()]
+    # An interval that rounds to its mean says nothing.
+    if set(limits) <= {mean}:
+        return mean
+    return f"{mean} [{', '.join(limits)}]"
 
 
 def number(value: float | None, digits: int = 1) -> str:
@@ -54,6 +61,8 @@ def known_digits(values: Sequence[float | None]) -> str:
     known = [value for value in values if value is not None]
     if not known:
         return "-"
+    # Places count as powers of ten. Digits below the standard error would look like knowledge and
+    # change with every new seed.
     mean = fmean(known)
     last = _first_place(mean) - 2
     if len(known) > 1:
@@ -70,4 +79,6 @@ def _first_place(value: float) -> int:
 
 def p_value(value: float | None) -> str:
     """Return `0.031`, `<0.001`, or a dash for None."""
-    return "-" if value is None else "<0.001" if value < 0.001 else f"{value:.3f}"
+    if value is None:
+        return "-"
+    return "<0.001" if value < 0.001 else f"{value:.3f}"

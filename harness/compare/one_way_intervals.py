@@ -32,6 +32,7 @@ def sides_of(rows: pl.DataFrame, width: float = 1.0) -> Sides | None:
 
     if rows["seed"].n_unique() < 2 or rows["cluster"].n_unique() < 2:
         return None
+    # With all questions in one cluster, or all scores in one seed, the other side counts as fixed.
     by_seed = crossed_mean(rows.with_columns(cluster=pl.lit("all")), width)
     by_cluster = crossed_mean(rows.with_columns(seed=pl.lit(0)), width)
     assert by_seed is not None and by_cluster is not None, "there are rows"
@@ -41,24 +42,29 @@ def sides_of(rows: pl.DataFrame, width: float = 1.0) -> Sides | None:
 def correct_sides(pairs: Sequence[Pair]) -> None:
     """Correct the p values of every side over all pairs, as those of the verdict are."""
     known = [pair["sides"] for pair in pairs if "sides" in pair]
-    for name in ("seeds", "clusters"):
-        sides: list[Side] = [one["seeds" if name == "seeds" else "clusters"] for one in known]
-        for side, corrected in zip(sides, holm([side["p"] for side in sides]), strict=True):
-            side["p_holm"] = corrected
+    # Two families: a side is compared with the verdict, never chosen because its p is smaller.
+    _correct([sides["seeds"] for sides in known])
+    _correct([sides["clusters"] for sides in known])
+
+
+def _correct(sides: Sequence[Side]) -> None:
+    corrected = holm([side["p"] for side in sides])
+    for side, p_holm in zip(sides, corrected, strict=True):
+        side["p_holm"] = p_holm
 
 
 def disagreeing(pairs: Sequence[Pair], alpha: float) -> list[Pair]:
     """Return pairs with arms that differ by the test of one side but not of the other."""
-    found = []
+    disagree = []
     for pair in pairs:
         if "sides" not in pair:
             continue
         sides = pair["sides"]
         if (sides["seeds"]["p_holm"] < alpha) != (sides["clusters"]["p_holm"] < alpha):
-            found.append(pair)
-    return found
+            disagree.append(pair)
+    return disagree
 
 
-def _side(found: Estimate) -> Side:
-    p = found.p_difference()
-    return {"low": found.low, "high": found.high, "p": p, "p_holm": p}
+def _side(estimate: Estimate) -> Side:
+    p = estimate.p_difference()
+    return {"low": estimate.low, "high": estimate.high, "p": p, "p_holm": p}

@@ -24,13 +24,18 @@ def heed_unused_tools(pairs: Sequence[Pair], arms: Sequence[Arm], *, allowed: bo
     exempt: dict[str, str] = {}
     for pair in pairs:
         arm, base = by_name[pair["arm"]], by_name[pair["baseline"]]
-        unused = [one for one in (arm, base) if all(run["tools_unused"] for run in one["per_seed"])]
+        # If one seed called its tools, the server can parse the calls of this agent.
+        unused: dict[str, str] = {}
+        for either in (arm, base):
+            if all(run["tools_unused"] for run in either["per_seed"]):
+                unused[either["name"]] = parsed_of(either)
+        # Arms of one agent share the fault, so their difference is not that of two parsers.
         if arm["agent"] == base["agent"] or not unused:
             continue
-        reasons = [f"{one['name']}: {parsed_of(one)}" for one in unused]
         if allowed:
-            exempt |= {one["name"]: parsed_of(one) for one in unused}
+            exempt |= unused
             continue
+        reasons = [f"{name}: {counts}" for name, counts in unused.items()]
         pair["verdict"] = "refused"
         pair["refused"] = (
             "tools were offered and never used, calls parsed / looked like calls of "

@@ -5,16 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from harness.compare.estimates import (
-    COLLAPSE,
-    MIN_SEEDS,
-    Estimate,
-    detectable_effect,
-    root,
-    t_quantile,
-)
+from harness.compare.distributions import detectable_effect, root, t_quantile
+from harness.compare.estimates import COLLAPSE, MIN_SEEDS, Estimate
 from harness.compare.variances import share_df, square_weights, ways_of
 
 if TYPE_CHECKING:
@@ -68,6 +62,8 @@ class Variances:
         import numpy as np
         from scipy.special import ndtr
 
+        # Large clusters add more to the variance than small ones: `spread` is one over the number
+        # of equal clusters with the same variance.
         share = np.array(sizes, float) / sum(sizes)
         spread = float((share**2).sum())
         both = self.cell * spread / seeds + self.score / (seeds * sum(sizes))
@@ -76,6 +72,8 @@ class Variances:
             return detectable_effect(math.sqrt(by_seed), seeds - 1.0, power, alpha)
         by_cluster = self.cluster * spread + self.question / sum(sizes) + both
         error = math.sqrt(by_seed + by_cluster - both)
+        # The test does not know these components. It estimates them from every experiment,
+        # so its quantile varies between experiments, and no closed form has that.
         draws = int(np.clip(DRAWN // (seeds * len(sizes)), 50, 2000))
         normal, size = np.random.default_rng(0).normal, np.array(sizes, float)
         means = normal(0, math.sqrt(self.seed), (draws, seeds, 1)) + normal(
@@ -87,10 +85,7 @@ class Variances:
         by_clusters = (parts.sum(1) ** 2 * square_weights(share)).sum(1)
         by_both = (parts**2 * square_weights(share, seeds)).sum((1, 2))
         ways = ways_of(by_seeds, by_clusters, by_both, seeds - 1.0, share_df(share))
-        squares = [
-            sum(part * t_quantile(1 - alpha / 2, df) ** 2 for part, df in way) for way in ways
-        ]
-        needed = np.sqrt(np.maximum(*squares)) / error
+        needed = np.sqrt(_largest_square(ways, 1 - alpha / 2)) / error
 
         def lacking(effect: float) -> float:
             return float((ndtr(effect - needed) + ndtr(-needed - effect)).mean()) - power
@@ -168,9 +163,9 @@ class Spread:
         if math.isfinite(self.cluster_df):
             by_cluster = by_cluster * generator.chisquare(self.cluster_df, draws) / self.cluster_df
         ways = ways_of(by_seed, by_cluster, both, seeds - 1.0, self.cluster_df)
-        squares = [sum(part * t_quantile(1 - alpha, df) ** 2 for part, df in way) for way in ways]
-        close = margin - np.abs(means) > np.sqrt(np.maximum(*squares))
+        close = margin - np.abs(means) > np.sqrt(_largest_square(ways, 1 - alpha))
 
+        # Only draws that the t tests accept go on to the slower tests against unseen collapses.
         shown = values[close]
         worst = np.maximum(COLLAPSE, np.abs(shown).max(1, initial=0.0))
         for side in (1, -1):
@@ -191,6 +186,7 @@ class Spread:
         Returns:
             None if `MOST_SEEDS` are not enough.
         """
+        # Doubling, then halving: the power rises with the seeds, and every try costs a simulation.
         strictest = alpha / max(family, 1)
         low, high = MIN_SEEDS - 1, MIN_SEEDS
         while self.equivalence_power(high, margin, strictest) < power:
@@ -204,6 +200,16 @@ class Spread:
             else:
                 low = middle
         return high
+
+
+def _largest_square(ways: Any, share: float) -> np.ndarray:
+    """Return the square of `Estimate.doubt` of every draw, by the way with the largest result."""
+    import numpy as np
+
+    squares = []
+    for way in ways:
+        squares.append(sum(part * t_quantile(share, df) ** 2 for part, df in way))
+    return np.asarray(np.maximum(*squares))
 
 
 def _tail_ps(values: np.ndarray, worst: np.ndarray, margin: float) -> np.ndarray:

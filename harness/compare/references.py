@@ -38,11 +38,11 @@ def reference_rows(task_set: str | None = None) -> list[Reference]:
     """Return published rows with their full source, optionally of one task set only."""
     data = json.loads(Path(__file__).with_name("references.json").read_text(encoding="utf-8"))
     rows: list[Reference] = data["rows"]
-    return [
-        {**row, "source": data["sources"][row["source"]]}
-        for row in rows
-        if task_set is None or row["task_set"] == task_set
-    ]
+    chosen: list[Reference] = []
+    for row in rows:
+        if task_set is None or row["task_set"] == task_set:
+            chosen.append({**row, "source": data["sources"][row["source"]]})
+    return chosen
 
 
 def reference_note() -> str:

@@ -151,22 +151,17 @@ class Run:
         if self.transitions is None:
             return {}
         tokens = pl.col("response_tokens").cast(int).sum()
-        groups = (
-            self.transitions.lazy()
-            .filter("trained")
-            .group_by("role")
-            .agg(pl.len(), tokens)
-            .sort("role")
-        )
-        return {
-            role: {"transitions": calls, "tokens": tokens}
-            for role, calls, tokens in groups.collect().rows()
-        }
+        trained = self.transitions.lazy().filter("trained").group_by("role")
+        by_role: dict[str, Trained] = {}
+        for role, calls, count in trained.agg(pl.len(), tokens).sort("role").collect().rows():
+            by_role[role] = {"transitions": calls, "tokens": count}
+        return by_role
 
     def validation(self, step: int | None = None) -> pl.DataFrame:
         """Return validation episodes of one step, by default of the last validation."""
-        found = self._validated
-        return found.get(max(found, default=0) if step is None else step, self.episodes.clear())
+        by_step = self._validated
+        wanted = max(by_step, default=0) if step is None else step
+        return by_step.get(wanted, self.episodes.clear())
 
     def scores(self, step: int | None = None) -> pl.DataFrame:
         """Return the rows of `scored` of one step, by default of the last validation."""
@@ -180,24 +175,19 @@ class Run:
         """
         import polars as pl
 
+        # The samples of a task are one value: they share the question, so counting each would make
+        # the standard error too small.
         keys = ["step", "cluster", "task_id", "difficulty"]
-        rows = (
-            self.episodes.lazy()
-            .filter(phase="val")
-            .drop_nulls("reward")
-            .group_by(keys)
-            .agg(value=pl.mean("reward"))
-        )
-        return (
-            rows.sort(keys).select(pl.lit(self.pairing, pl.Int64).alias("seed"), pl.all()).collect()
-        )
+        scored = self.episodes.lazy().filter(phase="val").drop_nulls("reward")
+        rows = scored.group_by(keys).agg(value=pl.mean("reward")).sort(keys)
+        seed = pl.lit(self.pairing, pl.Int64).alias("seed")
+        return rows.select(seed, pl.all()).collect()
 
     @cached_property
     def _validated(self) -> dict[int, pl.DataFrame]:
         """Validation episodes by step."""
-        return {
-            rows["step"][0]: rows for rows in self.episodes.filter(phase="val").partition_by("step")
-        }
+        validations = self.episodes.filter(phase="val").partition_by("step")
+        return {rows["step"][0]: rows for rows in validations}
 
     @cached_property
     def training(self) -> pl.DataFrame:
@@ -211,9 +201,9 @@ class Run:
     @cached_property
     def graded(self) -> bool:
         """Whether its mean reward is no accuracy, by its record or, if older, by its values."""
-        return self.record.get("graded", False) or is_graded(
-            self.episodes["reward"].unique().drop_nulls()
-        )
+        if self.record.get("graded", False):
+            return True
+        return is_graded(self.episodes["reward"].unique().drop_nulls())
 
     @property
     def span(self) -> tuple[float, float]:
@@ -236,7 +226,10 @@ class Run:
         known = result.get("steps", 0) if result else 0
         if self.finished and result:
             curve = {int(step): value for step, value in result.get("val_curve", {}).items()}
-            curve |= {} if (measured := result.get("accuracy")) is None else {0: measured}
+            # An evaluation has a single accuracy and no curve.
+            accuracy = result.get("accuracy")
+            if accuracy is not None:
+                curve[0] = accuracy
             return Progress(
                 record["status"],
                 step=known,
@@ -244,11 +237,11 @@ class Run:
                 val_curve=curve,
                 graded=result.get("graded", record.get("graded", False)),
             )
-        found = Follower.of(self.folder, record).look()
-        found.step = max(found.step, known)
+        progress = Follower.of(self.folder, record).look()
+        progress.step = max(progress.step, known)
         if record["status"] != "running":
-            found.remaining_s = None
-        return found
+            progress.remaining_s = None
+        return progress
 
     @property
     def samples(self) -> int:
@@ -261,12 +254,15 @@ class Run:
 
     @cached_property
     def _curve(self) -> dict[int, float]:
+        # Of an interrupted validation, the quick questions are there first. Their mean is no point
+        # of the curve.
         least = 0 if self.finished else self.record["tasks"]["val"] * self.samples
-        whole = {step: rows for step, rows in sorted(self._validated.items()) if len(rows) >= least}
-        scored = {step: rows["reward"].drop_nulls() for step, rows in whole.items()}
-        return {
-            step: cast(float, rewards.mean()) for step, rewards in scored.items() if len(rewards)
-        }
+        curve: dict[int, float] = {}
+        for step, rows in sorted(self._validated.items()):
+            rewards = rows["reward"].drop_nulls()
+            if len(rows) >= least and len(rewards):
+                curve[step] = cast(float, rewards.mean())
+        return curve
 
     def _table(self, kind: Kind, drop: Sequence[str] = ()) -> pl.DataFrame:
         """Return a table with current column names, with null for unknown numbers."""
@@ -278,15 +274,12 @@ class Run:
             "where the run's logs/ still has the rows, they are read instead"
         )
         try:
-            rows_count = self.record["status"] == "running" and any(
-                self.folder.logs.glob(f"{kind}-*.jsonl")
-            )
-            if (
-                path.is_file() and not rows_count
-            ):  # a resumed run's tables are of its earlier launches
-                file = os.fsencode(
-                    path
-                ).decode()  # polars requires names in UTF-8, whatever the locale's encoding
+            # A resumed run's tables are of its earlier launches, so its logs come first.
+            running = self.record["status"] == "running"
+            has_logs = running and any(self.folder.logs.glob(f"{kind}-*.jsonl"))
+            if path.is_file() and not has_logs:
+                # polars requires names in UTF-8, whatever the locale's encoding
+                file = os.fsencode(path).decode()
                 wanted = [name for name in pl.read_parquet_schema(file) if name not in drop]
                 table = pl.read_parquet(file, columns=wanted)
             else:
@@ -313,19 +306,21 @@ def read_run(path: Path) -> Run:
 
 def readable(paths: Iterable[Path]) -> list[Run]:
     """Return the runs in folders. Unreadable records are left out, with a remark on stderr."""
-    found = []
+    runs = []
     for path in paths:
         try:
-            found.append(read_run(path))
+            runs.append(read_run(path))
         except UserError as error:
             sys.stderr.write(printable(f"harness: left out: {error}\n"))
-    return found
+    return runs
 
 
 def find_all(root: Path) -> list[Run]:
     """Return all readable runs below a folder, including studies, oldest first."""
-    paths = [path for pattern in ("*/run.json", "*/*/run.json") for path in root.glob(pattern)]
-    return readable(path.parent for path in sorted(paths, key=lambda path: path.parent.name))
+    records = [*root.glob("*/run.json"), *root.glob("*/*/run.json")]
+    folders = [record.parent for record in records]
+    # Names of runs begin with the time of their start.
+    return readable(sorted(folders, key=lambda folder: folder.name))
 
 
 def why_left_out(run: Run, usable: Sequence[Run]) -> str:
@@ -337,7 +332,7 @@ def why_left_out(run: Run, usable: Sequence[Run]) -> str:
     reason = str(run.record.get("reason") or "not finished")
     if run.finished:
         rewards = run.validation()["reward"]
-        newer = [one for one in usable if (one.arm, one.seed) == (run.arm, run.seed)]
+        newer = [other for other in usable if (other.arm, other.seed) == (run.arm, run.seed)]
         if rewards.is_empty():
             reason = "no validation is in its folder"
         elif rewards.drop_nulls().is_empty():

@@ -31,11 +31,18 @@ def worst_cases(runs: Sequence[Run]) -> tuple[float, float] | None:
     Returns:
         None if everything was scored.
     """
-    rewards = [value for run in runs for value in run.validation()["reward"].to_list()]
-    known, unscored = [value for value in rewards if value is not None], rewards.count(None)
+    rewards: list[float | None] = []
+    for run in runs:
+        rewards += run.validation()["reward"].to_list()
+    unscored = rewards.count(None)
     if not unscored:
         return None
-    least, most = ((sum(known) + unscored * end) / len(rewards) for end in span_of(runs))
+    # Why a rollout is unscored may depend on its answer, so leaving it out may favour an arm. Any
+    # true mean lies between these two.
+    known = sum(value for value in rewards if value is not None)
+    lowest, highest = span_of(runs)
+    least = (known + unscored * lowest) / len(rewards)
+    most = (known + unscored * highest) / len(rewards)
     return least, most
 
 
@@ -51,9 +58,10 @@ def paired_differences(first: pl.DataFrame, second: pl.DataFrame) -> tuple[pl.Da
     paired: PairedBy = "seed"
     if not set(first["seed"].unique()) & set(second["seed"].unique()):
         keys, paired = ["cluster", "task_id"], "task"
-        first, second = (
-            table.group_by(keys).agg(pl.mean("value")).sort(keys) for table in (first, second)
-        )
+        first = first.group_by(keys).agg(pl.mean("value")).sort(keys)
+        second = second.group_by(keys).agg(pl.mean("value")).sort(keys)
+    # An inner join: a question that only one arm has scored has no difference, and its score alone
+    # would shift that arm's mean by how hard the question is.
     both = first.select(*keys, value_first="value").join(
         second.select(*keys, value_second="value"), on=keys, maintain_order="left"
     )
@@ -82,16 +90,16 @@ def areas(runs: Sequence[Run]) -> pl.DataFrame:
                 schema={"seed": int, "cluster": str, "task_id": str, "value": float}
             )
         keys = ["cluster", "task_id"]
-        parts = [
-            (pl.col(str(one)) + pl.col(str(other))) * (other - one) / 2
-            for one, other in itertools.pairwise(steps)
-        ]
-        each = [
-            pl.col("value").filter(pl.col("step") == step).mean().alias(str(step)) for step in steps
-        ]
-        table = run.scored.lazy().group_by(keys).agg(each).drop_nulls().sort(keys)
+        at_step = []
+        for step in steps:
+            value = pl.col("value").filter(pl.col("step") == step).mean()
+            at_step.append(value.alias(str(step)))
+        # Steps need not be equally far apart, so every trapezoid has its own width.
+        parts = []
+        for left, right in itertools.pairwise(steps):
+            parts.append((pl.col(str(left)) + pl.col(str(right))) * (right - left) / 2)
+        table = run.scored.lazy().group_by(keys).agg(at_step).drop_nulls().sort(keys)
         area = pl.sum_horizontal(parts) / (steps[-1] - steps[0])
-        frames.append(
-            table.select(pl.lit(run.pairing, pl.Int64).alias("seed"), *keys, value=area).collect()
-        )
+        seed = pl.lit(run.pairing, pl.Int64).alias("seed")
+        frames.append(table.select(seed, *keys, value=area).collect())
     return pl.concat(frames)

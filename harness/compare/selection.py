@@ -65,16 +65,19 @@ def select(paths: Iterable[Path], runs_dir: Path = Path("runs")) -> Selection:
     """
     chosen = Selection([])
     empty = []
-    for path, found in _located(list(paths), runs_dir):
-        if (found / STUDY_FILE).is_file():
-            _add_study(chosen, found)
-        elif (found / "run.json").is_file():
-            chosen.runs.append(replace(read_run(found), name=str(path)))
+    for path, folder in _located(list(paths), runs_dir):
+        if (folder / STUDY_FILE).is_file():
+            _add_study(chosen, folder)
+        elif (folder / "run.json").is_file():
+            chosen.runs.append(replace(read_run(folder), name=str(path)))
         else:
-            below = sorted(found.glob("*/run.json"))
-            empty += [] if below else [path]
-            chosen.runs += readable(one.parent for one in below)
-            chosen.name = chosen.name or found.name
+            below = [record.parent for record in sorted(folder.glob("*/run.json"))]
+            if not below:
+                empty.append(path)
+            chosen.runs += readable(below)
+            chosen.name = chosen.name or folder.name
+    # A run may be given by itself and with its folder. Counted twice, it would look like a seed
+    # that ran twice.
     unique = {run.folder.path: run for run in chosen.runs}
     chosen.runs = list(unique.values())
     if not chosen.runs and not empty:
@@ -87,9 +90,9 @@ def select(paths: Iterable[Path], runs_dir: Path = Path("runs")) -> Selection:
         )
     if not all(run.arm for run in chosen.runs):
         name_arms(chosen.runs)
-    chosen.name = chosen.name or (
-        chosen.runs[0].id if len(chosen.runs) == 1 else f"{len(chosen.runs)} runs"
-    )
+    if not chosen.name:
+        single = len(chosen.runs) == 1
+        chosen.name = chosen.runs[0].id if single else f"{len(chosen.runs)} runs"
     return chosen
 
 
@@ -99,21 +102,22 @@ def _located(paths: Sequence[Path], runs_dir: Path) -> list[tuple[Path, Path]]:
     Raises:
         UserError: Some mean none; the message names them all.
     """
-    found: list[tuple[Path, Path]] = []
+    folders: list[tuple[Path, Path]] = []
     missing: dict[Path, UserError] = {}
     for path in paths:
         try:
-            found.append((path, located(path, runs_dir)))
+            folders.append((path, located(path, runs_dir)))
         except UserError as error:
             missing[path] = error
     if len(missing) > 1:
         names = " and ".join(map(str, missing))
         raise UserError(
-            f"{names} are neither runs, studies nor folders of runs. `harness runs list` shows those found"
+            f"{names} are neither runs, studies nor folders of runs. "
+            "`harness runs list` shows those found"
         )
     for only in missing.values():
         raise only
-    return found
+    return folders
 
 
 def name_arms(runs: Sequence[Run]) -> None:
@@ -123,26 +127,36 @@ def name_arms(runs: Sequence[Run]) -> None:
     """
     configs = [flatten(run.record["config"]) for run in runs]
     devices = [str(run.record.get("device")) for run in runs]
-
-    def goes_with_device(key: str) -> bool:
-        values = {
-            (device, str(config.get(key))) for device, config in zip(devices, configs, strict=True)
-        }
-        return key.startswith(_OF_THE_DEVICE) and len(values) == len(set(devices))
-
-    own = ("agent", "seed", "device")
-    keys = [key for key in differing(configs) if key not in own and not goes_with_device(key)]
-    kinds = {run.record["kind"] for run in runs}
+    # The seed is no part of a name: runs of an arm are those that differ in nothing else.
+    keys = []
+    for key in differing(configs):
+        if key not in ("agent", "seed", "device") and not _goes_with_device(key, configs, devices):
+            keys.append(key)
+    several_devices = len(set(devices)) > 1
+    several_kinds = len({run.record["kind"] for run in runs}) > 1
     for run, config, device in zip(runs, configs, devices, strict=True):
-        rest = [f"on {device}"] if len(set(devices)) > 1 else []
-        rest += [f"{key.rpartition('.')[2]}={config.get(key)}" for key in keys]
-        run.arm = run.arm or " ".join(
-            [
-                agent_label(str(config["agent"])),
-                *rest,
-                *([run.record["kind"]] if len(kinds) > 1 else []),
-            ]
-        )
+        if run.arm:
+            continue
+        parts = [agent_label(str(config["agent"]))]
+        if several_devices:
+            parts.append(f"on {device}")
+        for key in keys:
+            parts.append(f"{key.rpartition('.')[2]}={config.get(key)}")
+        if several_kinds:
+            parts.append(run.record["kind"])
+        run.arm = " ".join(parts)
+
+
+def _goes_with_device(
+    key: str, configs: Sequence[Mapping[str, object]], devices: Sequence[str]
+) -> bool:
+    """Return whether a setting has one value per device, as that of the device's preset."""
+    if not key.startswith(_OF_THE_DEVICE):
+        return False
+    values = set()
+    for device, config in zip(devices, configs, strict=True):
+        values.add((device, str(config.get(key))))
+    return len(values) == len(set(devices))
 
 
 def named_arm(name: str, arms: Mapping[str, Collection[str]]) -> str:
@@ -164,16 +178,18 @@ def named_arm(name: str, arms: Mapping[str, Collection[str]]) -> str:
         raise NoSuchArm(
             f"{name!r} is in {len(matching)} arms. Name one of them as the baseline: {all_of_them}"
         )
-    known = dict.fromkeys([*arms, *(other for others in arms.values() for other in others)])
+    known = dict.fromkeys(arms)
+    for others in arms.values():
+        known |= dict.fromkeys(others)
     raise NoSuchArm(f"no arm called {name!r}{nearest(name, known, '.')} Arms: {all_of_them}")
 
 
 def other_names(runs: Iterable[Run]) -> dict[str, set[str]]:
     """Return the other names of each arm."""
-    found: dict[str, set[str]] = {}
+    names: dict[str, set[str]] = {}
     for run in runs:
-        found.setdefault(run.arm, set()).update((run.record["agent"], run.id, run.name))
-    return found
+        names.setdefault(run.arm, set()).update((run.record["agent"], run.id, run.name))
+    return names
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +235,7 @@ def best_run(folder: Path) -> BestRun:
             f"no training of study {state['name']!r} in {folder} has finished with a validation. "
             f"Its runs: harness runs list {folder}"
         )
-    best = max(finished, key=lambda one: one.validation)
+    best = max(finished, key=lambda run: run.validation)
     return replace(best, of=len(finished))
 
 
@@ -234,9 +250,8 @@ def located(path: Path, runs_dir: Path) -> Path:
             raise UserError(
                 f"{path} is no study that can be read: {error}. Correct it there"
             ) from error
-        folder: Path = runs_dir / str(
-            described.get("name", path.stem) if isinstance(described, dict) else path.stem
-        )
+        name = described.get("name", path.stem) if isinstance(described, dict) else path.stem
+        folder: Path = runs_dir / str(name)
         if not (folder / STUDY_FILE).is_file():
             raise UserError(
                 f"study {path} has no runs under {folder} yet. Start it: harness study {path}"
@@ -246,23 +261,24 @@ def located(path: Path, runs_dir: Path) -> Path:
         return runs_dir / path
     if len(path.name) >= PART_OF_AN_ID:
         # The name may be a pattern that the shell found no file for.
-        found = runs_dir.glob(f"*{escape(path.name)}*")
-        close = [run for run in found if (run / "run.json").is_file()]
+        matching = runs_dir.glob(f"*{escape(path.name)}*")
+        close = [run for run in matching if (run / "run.json").is_file()]
         if len(close) == 1:
             return close[0]
-    hint = nearest(str(path), _beside(path, runs_dir), ".")
+    hint = nearest(str(path), _corrections(path, runs_dir), ".")
     raise UserError(
-        f"{path} is neither a run, a study nor a folder of runs{hint} `harness runs list` shows those found"
+        f"{path} is neither a run, a study nor a folder of runs{hint} "
+        "`harness runs list` shows those found"
     )
 
 
-def _beside(path: Path, runs_dir: Path) -> list[str]:
+def _corrections(path: Path, runs_dir: Path) -> list[str]:
     """Return corrections of a mistyped path: studies or folders in its folder, and runs by id."""
     if path.suffix in (".yaml", ".yml"):
-        return [str(one) for one in sorted(path.parent.glob(f"*{path.suffix}"))]
-    folders = [one for one in sorted(path.parent.glob("*")) if one.is_dir()]
-    runs = [one for one in sorted(runs_dir.glob("*")) if one.is_dir()]
-    return [*map(str, folders), *(one.name for one in runs)]
+        return list(map(str, sorted(path.parent.glob(f"*{path.suffix}"))))
+    folders = [str(folder) for folder in sorted(path.parent.glob("*")) if folder.is_dir()]
+    runs = [run.name for run in sorted(runs_dir.glob("*")) if run.is_dir()]
+    return folders + runs
 
 
 def _add_study(chosen: Selection, folder: Path) -> None:
@@ -271,18 +287,17 @@ def _add_study(chosen: Selection, folder: Path) -> None:
     chosen.jobs += data["jobs"]
     chosen.varied += [key for key in data.get("varied", []) if key not in chosen.varied]
     for job in data["jobs"]:
+        # A study that evaluates elsewhere compares the evaluations. A training is only their means,
+        # and its own validation would count the policy twice.
         if data.get("evaluate") and job.get("kind") != "eval":
-            continue  # this measures the policy elsewhere; its training is only a means
-        chosen.arms.append(job["arm"])
-        path = folder / job["run"] if job["run"] else None
-        if path is None or not (path / "run.json").is_file():
-            lost = (
-                f"its folder {path} is not here"
-                if job.get("state") == "finished"
-                else job.get("state", "not run")
-            )
-            chosen.missing.append(f"{job['arm']} seed {job['seed']}: {lost}")
             continue
-        chosen.runs.append(
-            replace(read_run(path), arm=job["arm"], name=f"{job['arm']} seed {job['seed']}")
-        )
+        chosen.arms.append(job["arm"])
+        name = f"{job['arm']} seed {job['seed']}"
+        path = folder / job["run"] if job["run"] else None
+        if path is not None and (path / "run.json").is_file():
+            chosen.runs.append(replace(read_run(path), arm=job["arm"], name=name))
+            continue
+        # A missing run is reported: results over the others alone may look better than the study.
+        state = job.get("state", "not run")
+        lost = f"its folder {path} is not here" if state == "finished" else state
+        chosen.missing.append(f"{name}: {lost}")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from harness.compare.keys import Comparison
+from harness.compare.keys import Comparison, Pair
 from harness.compare.numbers import points
 from harness.compare.verdicts import conclusions, counted, few_clusters
 from harness.util.formatting import measured
@@ -12,32 +12,32 @@ from harness.util.formatting import measured
 
 def sentences(comparison: Comparison) -> list[str]:
     """Return the notes on how to read the tables, and on limits of their evidence."""
-    margin = comparison["margin"]
-    closing = [
-        *comparison["remarks"],
-        *(f"Not in the comparison: {text}." for text in comparison["missing"]),
-    ]
-    if not comparison["pairs"]:
-        alone = [
-            f"Only one arm, so nothing is compared. {_checkpoint(comparison)}Intervals: 95 %. "
-            "What two runs differ in: `harness runs diff A B`."
-        ]
-        if comparison["one_seed"] and comparison["kind"] == "train":
-            alone.append("One seed: another training may reach something else.")
-        return [*_no_signal(comparison), *alone, *_ceiling(comparison), *closing]
-    found = [
+    notes = _notes_on_pairs(comparison) if comparison["pairs"] else _notes_on_one_arm(comparison)
+    notes += comparison["remarks"]
+    notes += [f"Not in the comparison: {text}." for text in comparison["missing"]]
+    return notes
+
+
+def _notes_on_one_arm(comparison: Comparison) -> list[str]:
+    notes = _no_signal(comparison)
+    notes.append(
+        f"Only one arm, so nothing is compared. {_checkpoint(comparison)}Intervals: 95 %. "
+        "What two runs differ in: `harness runs diff A B`."
+    )
+    if comparison["one_seed"] and comparison["kind"] == "train":
+        notes.append("One seed: another training may reach something else.")
+    return notes + _ceiling(comparison)
+
+
+def _notes_on_pairs(comparison: Comparison) -> list[str]:
+    # The verdicts come first, then what they mean, then what limits them: readers may stop early.
+    notes = [
         f"Baseline: {comparison['baseline']}. {_checkpoint(comparison)}Intervals: 95 %. "
         f"p values are corrected over all comparisons (Holm); "
         f"different means p < {comparison['alpha']:g}.",
         *conclusions(comparison),
         *_no_signal(comparison),
-        f"Equivalent means: in {comparison['min_seeds']} {_counted(comparison)} or more "
-        "the difference is shown to lie "
-        f"within ±{100 * margin:g} points, the margin stated beforehand "
-        f"(p < {comparison['alpha']:g}), even if a training "
-        f"that no seed has shown collapses by {100 * comparison['collapse']:g} points."
-        if margin is not None
-        else "No margin was stated, so nothing can be called equivalent.",
+        _meaning_of_equivalent(comparison),
         *_in_common(comparison),
         *_collapses(comparison),
         *_few_clusters(comparison),
@@ -45,20 +45,33 @@ def sentences(comparison: Comparison) -> list[str]:
     ]
     if comparison.get("graded"):
         low, high = comparison.get("span", (0.0, 1.0))
-        found.append(
+        notes.append(
             f"Rewards are graded, from {low:g} to {high:g}; a point is a hundredth of mean reward."
         )
-    found += _ceiling(comparison)
+    notes += _ceiling(comparison)
     if comparison["one_seed"]:
-        found.append(
+        notes.append(
             "One seed an arm: this compares these checkpoints. "
             "It says nothing about what another training would reach."
         )
     elif any(pair["one_seed"] for pair in comparison["pairs"]):
-        found.append(
+        notes.append(
             "Where one seed is common, or none, the comparison is of these checkpoints alone."
         )
-    return [*found, *closing]
+    return notes
+
+
+def _meaning_of_equivalent(comparison: Comparison) -> str:
+    margin = comparison["margin"]
+    if margin is None:
+        return "No margin was stated, so nothing can be called equivalent."
+    return (
+        f"Equivalent means: in {comparison['min_seeds']} {_counted(comparison)} or more "
+        "the difference is shown to lie "
+        f"within ±{100 * margin:g} points, the margin stated beforehand "
+        f"(p < {comparison['alpha']:g}), even if a training "
+        f"that no seed has shown collapses by {100 * comparison['collapse']:g} points."
+    )
 
 
 def _checkpoint(comparison: Comparison) -> str:
@@ -67,83 +80,88 @@ def _checkpoint(comparison: Comparison) -> str:
 
 def _no_signal(comparison: Comparison) -> list[str]:
     """Return a note on trainings without a signal, and the reason."""
-    found = []
+    notes = []
     for arm in comparison["arms"]:
-        flat = {run["seed"]: run["no_signal"] for run in arm["per_seed"] if run["no_signal"]}
-        if flat:
-            which = (
-                ""
-                if len(flat) == len(arm["seeds"])
-                else f", seed{'s' * (len(flat) > 1)} {', '.join(map(str, flat))}"
-            )
-            found.append(
-                f"Nothing could be learned in {arm['name']}{which}: "
-                "no task's rollouts gave a gradient. "
-                f"{_reasons(flat)}"
-            )
-    return found
+        reasons = {run["seed"]: run["no_signal"] for run in arm["per_seed"] if run["no_signal"]}
+        if not reasons:
+            continue
+        which = ""
+        if len(reasons) < len(arm["seeds"]):
+            which = f", {_seeds(list(reasons), 'seed')}"
+        notes.append(
+            f"Nothing could be learned in {arm['name']}{which}: "
+            "no task's rollouts gave a gradient. "
+            f"{_reasons(reasons)}"
+        )
+    return notes
 
 
-def _reasons(flat: Mapping[int, str]) -> str:
+def _seeds(seeds: Sequence[int], word: str) -> str:
+    """Return `seed 1` or `seeds 1, 2`."""
+    plural = "s" if len(seeds) > 1 else ""
+    return f"{word}{plural} {', '.join(map(str, seeds))}"
+
+
+def _reasons(by_seed: Mapping[int, str]) -> str:
     """Return why trainings had nothing to learn from, by seed where not all had the same reason."""
     seeds: dict[str, list[int]] = {}
-    for seed, reason in flat.items():
+    for seed, reason in by_seed.items():
         seeds.setdefault(reason, []).append(seed)
     if len(seeds) == 1:
         return next(iter(seeds))
     sentences_by_reason = []
-    for reason, of in seeds.items():
-        plural = "s" if len(of) > 1 else ""
-        sentences_by_reason.append(f"Seed{plural} {', '.join(map(str, of))}: {reason}")
+    for reason, seeds_of_reason in seeds.items():
+        sentences_by_reason.append(f"{_seeds(seeds_of_reason, 'Seed')}: {reason}")
     return " ".join(sentences_by_reason)
 
 
 def _in_common(comparison: Comparison) -> list[str]:
     """Return a note on the number of common seeds, if one arm has more."""
     seeds = {arm["name"]: len(arm["seeds"]) for arm in comparison["arms"]}
-    of = {
-        pair["arm"]: pair["difference"]["seeds"]
-        for pair in comparison["pairs"]
-        if pair["paired_by"] == "seed" and "starts" not in pair
-    }
-    fewer = [
-        f"{arm} {n}" for arm, n in of.items() if n < max(seeds[arm], seeds[comparison["baseline"]])
-    ]
-    return (
-        [f"Differences are those of the seeds that both arms have: {', '.join(fewer)}."]
-        if fewer
-        else []
-    )
+    fewer = []
+    for pair in comparison["pairs"]:
+        # With several starts, `seeds` counts starts, which have a note of their own.
+        if pair["paired_by"] != "seed" or "starts" in pair:
+            continue
+        common = pair["difference"]["seeds"]
+        if common < max(seeds[pair["arm"]], seeds[comparison["baseline"]]):
+            fewer.append(f"{pair['arm']} {common}")
+    if not fewer:
+        return []
+    return [f"Differences are those of the seeds that both arms have: {', '.join(fewer)}."]
 
 
 def _collapses(comparison: Comparison) -> list[str]:
     """Return a note on possible trainings worse than the observed ones."""
-    found = []
-    trained = [pair for pair in comparison["pairs"] if pair["learned"] and not pair["one_seed"]]
-    if same := [pair for pair in trained if pair["identical"]]:
-        names, share = (
-            ", ".join(pair["arm"] for pair in same),
-            max(pair["collapses"]["share"] for pair in same),
-        )
-        found.append(
+    identical: list[Pair] = []
+    others: list[Pair] = []
+    for pair in comparison["pairs"]:
+        # One seed shows no share of trainings at all.
+        if pair["learned"] and not pair["one_seed"]:
+            (identical if pair["identical"] else others).append(pair)
+    notes = []
+    if identical:
+        names = ", ".join(pair["arm"] for pair in identical)
+        share = max(pair["collapses"]["share"] for pair in identical)
+        notes.append(
             f"Up to {points(share)} % of trainings with other seeds "
             "may still part from the baseline's, though these "
             f"are identical (95 %): {names}."
         )
-    if rest := [pair for pair in trained if not pair["identical"]]:
+    if others:
         far = comparison["margin"] or comparison["collapse"]
-        shares = "; ".join(
-            f"{pair['arm']} {points(pair['collapses']['share'])} % ({pair['collapses']['seen']} of "
-            f"{pair['difference']['seeds']} {counted(pair)} seen)"
-            for pair in rest
-        )
-        found.append(
+        shares = []
+        for pair in others:
+            collapses = pair["collapses"]
+            seen = f"{collapses['seen']} of {pair['difference']['seeds']} {counted(pair)} seen"
+            shares.append(f"{pair['arm']} {points(collapses['share'])} % ({seen})")
+        notes.append(
             f"Trainings that may lie {100 * far:g} points or more off the baseline's, "
             "the largest share that the seeds "
-            f"do not exclude (95 %, each): {shares}. "
+            f"do not exclude (95 %, each): {'; '.join(shares)}. "
             "Intervals of differences reckon with such as were seen only."
         )
-    return found
+    return notes
 
 
 def _few_clusters(comparison: Comparison) -> list[str]:
@@ -151,7 +169,7 @@ def _few_clusters(comparison: Comparison) -> list[str]:
     few = [pair["difference"] for pair in comparison["pairs"] if few_clusters(pair)]
     if not few:
         return []
-    fewest = min(few, key=lambda found: found["equal_clusters"])
+    fewest = min(few, key=lambda difference: difference["equal_clusters"])
     return [
         f"The questions lie in {fewest['clusters']} clusters, "
         f"which tell as much as {fewest['equal_clusters']:.1f} of "

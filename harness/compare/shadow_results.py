@@ -28,30 +28,35 @@ def check_shadow(runs: Sequence[Run], permitted: bool = False) -> list[str]:
             checked.
     """
     runs = [run for run in runs if not is_idiomatic(run.record["agent"])]
-    older = [run.name for run in runs if "shadow" not in run.record]
-    checked = [run for run in runs if "shadow" in run.record]
-    failed = {run.name: why for run in checked if (why := shadow_fault(run.record))}
-    if failed and not permitted:
-        name, why = next(iter(failed.items()))
-        raise NotComparable(
-            f"parity differs: the shadow check of {name} failed: {why}. "
-            "It is unknown whether it is the same agent as the others. "
-            "Leave the run out, correct the agent and run it again, or say --allow parity"
-        )
-    remarks = [
-        f"The shadow check of {name} failed (allowed): {why}." for name, why in failed.items()
-    ]
-    passed = [run.record["shadow"] for run in checked if run.name not in failed]
-    rollouts = sum(shadow["checked"] for shadow in passed if shadow is not None)
+    remarks: list[str] = []
+    rollouts = passed = older = 0
+    for run in runs:
+        if "shadow" not in run.record:
+            older += 1
+            continue
+        fault = shadow_fault(run.record)
+        if fault and not permitted:
+            raise NotComparable(
+                f"parity differs: the shadow check of {run.name} failed: {fault}. "
+                "It is unknown whether it is the same agent as the others. "
+                "Leave the run out, correct the agent and run it again, or say --allow parity"
+            )
+        if fault:
+            remarks.append(f"The shadow check of {run.name} failed (allowed): {fault}.")
+            continue
+        passed += 1
+        # A run that is still going has no result yet, and is no fault either.
+        shadow = run.record["shadow"]
+        rollouts += shadow["checked"] if shadow is not None else 0
     if rollouts:
         remarks.append(
-            f"Shadow check: {rollouts} rollouts of {len(passed)} runs, "
+            f"Shadow check: {rollouts} rollouts of {passed} runs, "
             "replayed with the reference agent, are "
             "byte-identical."
         )
     if older:
         remarks.append(
-            f"Shadow check: not checked in {len(older)} of {len(runs)} runs of strict agents, "
+            f"Shadow check: not checked in {older} of {len(runs)} runs of strict agents, "
             "which are older."
         )
     return remarks

@@ -28,11 +28,13 @@ def number_starts(runs: Sequence[Run]) -> None:
 
     Arms that begin with a policy each differ in it on purpose: then it is no factor within an arm.
     """
-    trained = [run for run in runs if run.trained]
-    models = dict.fromkeys(_model(run) for run in trained)
-    arms = {run.arm: {_model(one) for one in trained if one.arm == run.arm} for run in trained}
-    several = any(len(found) > 1 for found in arms.values())
-    numbers = {model: place for place, model in enumerate(models)}
+    numbers: dict[str, int] = {}
+    models_by_arm: dict[str, set[str]] = {}
+    for run in runs:
+        if run.trained:
+            numbers.setdefault(_model(run), len(numbers))
+            models_by_arm.setdefault(run.arm, set()).add(_model(run))
+    several = any(len(models) > 1 for models in models_by_arm.values())
     for run in runs:
         run.start = numbers[_model(run)] if several and run.trained else 0
 
@@ -41,6 +43,8 @@ def over_starts(rows: pl.DataFrame) -> pl.DataFrame:
     """Return paired differences by start instead of seed, if they have several starts."""
     import polars as pl
 
+    # Seeds of one start depend on each other. Counting each as independent would give intervals
+    # that hold for this start only, and too many false alarms for other ones.
     started = rows.with_columns(seed=pl.col("seed") // STARTS_APART)
     return started if started["seed"].n_unique() > 1 else rows
 
@@ -56,18 +60,22 @@ def starts_of(arms: Mapping[str, Sequence[Run]], baseline: str, width: float) ->
     Returns:
         Nothing of evaluations, or of one start that no recipe is known to have made.
     """
-    runs = [run for group in arms.values() for run in group]
-    if any(not run.trained for run in runs):
-        return []
-    several = len({run.start for run in runs}) > 1
-    models = {_model(run) for run in runs}
+    by_number: dict[int, list[Run]] = {}
+    models: set[str] = set()
+    for group in arms.values():
+        for run in group:
+            if not run.trained:
+                return []
+            by_number.setdefault(run.start, []).append(run)
+            models.add(_model(run))
+    several = len(by_number) > 1
+    # Every arm has a policy of its own: that is what is compared, not a start that seeds share.
     if not several and len(models) > 1:
         return []
-    by_number: dict[int, list[Run]] = {}
-    for run in sorted(runs, key=lambda run: run.start):
-        by_number.setdefault(run.start, []).append(run)
-    found = [_start(number, its, arms, baseline, width) for number, its in by_number.items()]
-    return found if several or found[0]["made_by"] else []
+    starts = []
+    for number, runs_of_start in sorted(by_number.items()):
+        starts.append(_start(number, runs_of_start, arms, baseline, width))
+    return starts if several or starts[0]["made_by"] else []
 
 
 def _start(
@@ -78,12 +86,13 @@ def _start(
     width: float,
 ) -> Start:
     """One start, and each arm's difference over its seeds alone."""
-    of_start = {name: [run for run in group if run.start == number] for name, group in arms.items()}
+    base_runs = [run for run in arms[baseline] if run.start == number]
     differences: dict[str, EstimateData] = {}
-    for name, group in of_start.items():
-        if name == baseline or not group or not of_start[baseline]:
+    for name, arm_runs in arms.items():
+        group = [run for run in arm_runs if run.start == number]
+        if name == baseline or not group or not base_runs:
             continue
-        rows, _ = paired_differences(scores(group), scores(of_start[baseline]))
+        rows, _ = paired_differences(scores(group), scores(base_runs))
         if difference := crossed_mean(rows, width):
             differences[name] = difference.data()
     name = Path(str(runs[0].record["config"]["policy"]["path"])).name

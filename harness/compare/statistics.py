@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import comb
 from typing import TYPE_CHECKING
 
@@ -39,10 +40,17 @@ def mcnemar_exact(first: Sequence[float], second: Sequence[float]) -> McNemar:
     Args:
         first, second: 1 for right and 0 for wrong, question by question, [questions].
     """
-    ahead = sum(a >= 1 > b for a, b in zip(first, second, strict=True))
-    behind = sum(b >= 1 > a for a, b in zip(first, second, strict=True))
-    as_few = sum(comb(ahead + behind, k) for k in range(min(ahead, behind) + 1))
-    return McNemar(ahead, behind, min(1.0, 2 * as_few / 2 ** (ahead + behind)))
+    # Questions that both answered alike say nothing about which one is better, so only the others
+    # count: under "no difference" each is like the toss of a coin.
+    ahead = behind = 0
+    for one, other in zip(first, second, strict=True):
+        ahead += one >= 1 > other
+        behind += other >= 1 > one
+    tossed = ahead + behind
+    as_few = 0
+    for heads in range(min(ahead, behind) + 1):
+        as_few += comb(tossed, heads)
+    return McNemar(ahead, behind, min(1.0, 2 * as_few / 2**tossed))
 
 
 def cluster_bootstrap(
@@ -67,6 +75,7 @@ def cluster_bootstrap(
     sums, counts = np.bincount(cluster, value), np.bincount(cluster)
     if len(sums) < 2:
         return None
+    # Equal means of all clusters leave nothing to resample, and rounding would show a width.
     if np.ptp(sums / counts) == 0:
         return float(sums[0] / counts[0]), float(sums[0] / counts[0])
     drawn = np.random.default_rng(seed).integers(len(sums), size=(resamples, len(sums)))
@@ -94,6 +103,8 @@ def hierarchical_bootstrap(
     generator = np.random.default_rng(seed)
     seeds = _draws(generator, sums.shape[0], resamples)
     clusters = _draws(generator, sums.shape[1], resamples)
+    # b: resample, s: seed, d: cluster. Numbers of draws instead of drawn copies keep the arrays
+    # small. A resample may consist of empty cells only; it has no mean and is left out.
     total = np.einsum("bs,sd,bd->b", seeds, sums, clusters)
     count = np.einsum("bs,sd,bd->b", seeds, counts, clusters)
     return _percentiles(total[count > 0] / count[count > 0])
@@ -128,7 +139,9 @@ def probability_of_improvement(first: Sequence[float], second: Sequence[float]) 
 
     Source: Agarwal et al. 2021; the Mann-Whitney U statistic over the number of pairs.
     """
-    wins = sum((one > other) + (one == other) / 2 for one in first for other in second)
+    wins = 0.0
+    for one, other in product(first, second):
+        wins += (one > other) + (one == other) / 2
     return wins / (len(first) * len(second))
 
 
@@ -137,9 +150,14 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
     Source: Holm 1979, Scand. J. Stat. 6, 65-70.
     """
-    corrected, least = [0.0] * len(p_values), 0.0
-    for place, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        corrected[index] = least = max(least, min(1.0, (len(p_values) - place) * p_values[index]))
+    count = len(p_values)
+    corrected, least = [0.0] * count, 0.0
+    ascending = sorted(range(count), key=p_values.__getitem__)
+    for place, index in enumerate(ascending):
+        # A larger p value must not become the smaller one by its smaller factor: stepping down
+        # ends at the first hypothesis that is not rejected.
+        least = max(least, min(1.0, (count - place) * p_values[index]))
+        corrected[index] = least
     return corrected
 
 
@@ -154,8 +172,10 @@ def interquartile_mean_interval(matrix: np.ndarray, seed: int = 0) -> tuple[floa
 
     if matrix.shape[0] < 2:
         return None
+    # Every cluster draws its own seeds: resampling whole seeds would give too few different means.
     index = np.random.default_rng(seed).integers(matrix.shape[0], size=(1000, *matrix.shape))
-    return _percentiles(_middle(np.take_along_axis(matrix[None], index, axis=1).reshape(1000, -1)))
+    drawn = np.take_along_axis(matrix[None], index, axis=1)
+    return _percentiles(_middle(drawn.reshape(1000, -1)))
 
 
 def _middle(scores: np.ndarray) -> np.ndarray:

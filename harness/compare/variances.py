@@ -18,6 +18,8 @@ def ways_of(by_seed: Any, by_cluster: Any, both: Any, seed_df: float, cluster_df
     """
     import numpy as np
 
+    # The joint effect is in both sums. It is taken out of one of them, either way, because nothing
+    # tells whose degrees of freedom it has.
     return (
         ((by_seed, seed_df), (np.maximum(by_cluster - both, 0.0), cluster_df)),
         ((np.maximum(by_seed - both, 0.0), seed_df), (by_cluster, cluster_df)),
@@ -83,6 +85,8 @@ def share_df(share: np.ndarray) -> float:
     """
     import numpy as np
 
+    # Clusters of equal size give equal terms, so each size is computed once and counted: with one
+    # cluster per question the matrix would have millions of cells.
     whole, weight = (share**2).sum(), share**2 * square_weights(share)
     size, first, times = np.unique(share, return_index=True, return_counts=True)
     between = np.outer(weight[first], weight[first]) * (whole - size[:, None] - size) ** 2

@@ -25,14 +25,15 @@ def verdict_text(pair: Pair) -> str:
     if pair["verdict"] == "refused":
         return f"refused ({pair['refused']})"
     seeds = pair["difference"]["seeds"]
-    of = f"{seeds} of {seeds} seeds"
+    all_seeds = f"{seeds} of {seeds} seeds"
     if pair["verdict"] == "identical":
         more = f"{MIN_SEEDS} are needed" if seeds < MIN_SEEDS else "a margin is needed"
-        return f"identical in {of}; {more} to generalise"
+        return f"identical in {all_seeds}; {more} to generalise"
     if pair["identical"]:
-        return f"{text} (identical in {of})"
-    if pair["verdict"] == "cannot tell":
-        text += f" ({'; '.join(found)})" if (found := _lacking(pair)) else ""
+        return f"{text} (identical in {all_seeds})"
+    lacking = _lacking(pair) if pair["verdict"] == "cannot tell" else []
+    if lacking:
+        text += f" ({'; '.join(lacking)})"
     return text + _alone(pair)
 
 
@@ -40,19 +41,19 @@ def _lacking(pair: Pair) -> list[str]:
     """Return why the verdict is open, and what it needs."""
     if not pair["learned"]:
         return ["nothing could be learned"]
-    found, needed = pair["difference"], pair["collapses"]["seeds_needed"]
-    lacking = (
-        [f"detectable: {points(pair['detectable'])} points"]
-        if pair["detectable"] is not None
-        else []
-    )
-    if needed is not None and found["seeds"] < needed:
+    difference, needed = pair["difference"], pair["collapses"]["seeds_needed"]
+    lacking = []
+    if pair["detectable"] is not None:
+        lacking.append(f"detectable: {points(pair['detectable'])} points")
+    # Without a margin there is nothing to be equivalent within, whatever the number of seeds.
+    if needed is not None and difference["seeds"] < needed:
         lacking.append(f"needs {needed} {counted(pair)} for 80 % power to show equivalence")
-    elif needed is None and pair["p_equivalence"] is not None and found["seeds"] > 1:
+    elif needed is None and pair["p_equivalence"] is not None and difference["seeds"] > 1:
         lacking.append(f"{MOST_SEEDS} {counted(pair)} do not give 80 % power to show equivalence")
     if few_clusters(pair):
         lacking.append(
-            f"{found['clusters']} clusters tell as much as {found['equal_clusters']:.1f} equal ones"
+            f"{difference['clusters']} clusters tell as much as "
+            f"{difference['equal_clusters']:.1f} equal ones"
         )
     return lacking
 
@@ -72,15 +73,15 @@ def few_clusters(pair: Pair) -> bool:
 def conclusions(comparison: Comparison) -> list[str]:
     """Return a sentence for each verdict that occurs, then for the secondary measures."""
     names = {"baseline": comparison["baseline"], "margin": points(comparison["margin"])}
-    found = []
+    claims = []
     for decision, claim in CLAIMS.items():
         chosen = [pair for pair in comparison["pairs"] if pair["verdict"] == decision]
         if chosen:
-            found.append(f"{claim.format(**names)}: {'; '.join(map(_told, chosen))}.")
-    return [*found, *_on_the_way(comparison)]
+            claims.append(f"{claim.format(**names)}: {'; '.join(map(_arm_text, chosen))}.")
+    return claims + _on_the_way(comparison)
 
 
-def _told(pair: Pair) -> str:
+def _arm_text(pair: Pair) -> str:
     """Return an arm with its difference, if there is one."""
     if pair["verdict"] == "refused":
         return f"{pair['arm']} ({pair['refused']})"
@@ -92,42 +93,37 @@ def _told(pair: Pair) -> str:
 
 def _alone(pair: Pair) -> str:
     """Return why trainings of several seeds were not compared pairwise."""
-    return (
-        ""
-        if not pair["one_seed"]
-        else ", one seed"
-        if pair["paired_by"] == "seed"
-        else ", no seed in common"
-    )
+    if not pair["one_seed"]:
+        return ""
+    return ", one seed" if pair["paired_by"] == "seed" else ", no seed in common"
 
 
 def _on_the_way(comparison: Comparison) -> list[str]:
     """Return sentences on secondary measures with and without a shown difference."""
-    same = {
-        pair["arm"]
-        for pair in comparison["pairs"]
-        if pair["identical"] or pair["verdict"] == "refused"
-    }
-    found = []
+    # Neither identical nor refused arms have a difference that means anything on the way.
+    left_out: set[str] = set()
+    for pair in comparison["pairs"]:
+        if pair["identical"] or pair["verdict"] == "refused":
+            left_out.add(pair["arm"])
+    claims = []
     for measure in comparison["learning"]["measures"]:
         shown: dict[Decision, list[str]] = {"different": [], "cannot tell": []}
         for arm, measures in comparison["learning"]["arms"].items():
-            one = measures[measure]
-            if one["difference"] is None or arm in same:
+            learned = measures[measure]
+            if learned["difference"] is None or arm in left_out:
                 continue
-            decision: Decision = (
-                "different" if one.get("p_holm", 1.0) < comparison["alpha"] else "cannot tell"
-            )
-            shown[decision].append(
-                f"{arm} ({with_interval(one['difference'], signed=True)} points)"
+            different = learned.get("p_holm", 1.0) < comparison["alpha"]
+            difference = with_interval(learned["difference"], signed=True)
+            shown["different" if different else "cannot tell"].append(
+                f"{arm} ({difference} points)"
             )
         for decision, arms in shown.items():
             if arms:
                 claim = CLAIMS[decision].format(baseline=comparison["baseline"], margin="")
-                found.append(
+                claims.append(
                     f"Secondary, {measure_text(measure, comparison)}. {claim}: {'; '.join(arms)}."
                 )
-    return found
+    return claims
 
 
 def measure_text(measure: Measure, comparison: Comparison) -> str:

@@ -7,7 +7,7 @@ rollouts.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from harness.compare.estimates import crossed_mean
 from harness.compare.measures import optimizer_steps
@@ -24,6 +24,17 @@ VIEWS: dict[ViewKey, str] = {
     "equal_optimizer_steps": "At the optimizer steps of the arm with the fewest",
     "equal_trained_tokens": "At the trained tokens of the arm with the fewest",
 }
+"""Titles, in the order of the counts of `optimizer_steps`: step, optimizer steps, tokens."""
+
+
+class Reached(NamedTuple):
+    """The last validation of a run within a budget."""
+
+    step: int
+    value: float | None
+    """Its accuracy; None without a validation within the budget."""
+    used: int
+    """How much of the budget was used until then."""
 
 
 def views(arms: Mapping[str, Sequence[Run]], baseline: str, width: float = 1.0) -> list[View]:
@@ -35,57 +46,82 @@ def views(arms: Mapping[str, Sequence[Run]], baseline: str, width: float = 1.0) 
         baseline: The arm that differences refer to.
         width: Largest difference of two rewards.
     """
-    runs = [run for group in arms.values() for run in group]
-    if any(not run.trained or not len(run.training) for run in runs):
-        return []
-    counted = {run.id: optimizer_steps(run) for run in runs}
-    found: list[View] = []
-    for key, title in VIEWS.items():
-        index = {"stock": 0, "equal_optimizer_steps": 1, "equal_trained_tokens": 2}[key]
-        budget = None if key == "stock" else min(entries[-1][index] for entries in counted.values())
-        rows: dict[str, ViewArm] = {}
-        at = {
-            name: [_within(run, counted[run.id], index, budget) for run in group]
-            for name, group in arms.items()
-        }
-        reached = {name: _scores(group, at[name]) for name, group in arms.items()}
-        for name, seen in at.items():
-            values = [value for _, value, _ in seen if value is not None]
-            mine, theirs = reached[name], reached[baseline]
-            difference = None
-            if name != baseline and mine is not None and theirs is not None:
-                difference = crossed_mean(paired_differences(mine, theirs)[0], width)
-            rows[name] = {
-                "accuracy": sum(values) / len(values) if values else None,
-                "difference": difference.data() if difference else None,
-                "steps": [step for step, _, _ in seen],
-                "used": None
-                if budget is None
-                else sum(used for *_, used in seen) / len(seen) / max(budget, 1),
+    counted: dict[str, list[tuple[int, int, int]]] = {}
+    for group in arms.values():
+        for run in group:
+            if not run.trained or not len(run.training):
+                return []
+            counted[run.id] = optimizer_steps(run)
+    made: list[View] = []
+    for place, (key, title) in enumerate(VIEWS.items()):
+        # The run that used least sets the budget. A larger one would compare that run's end with
+        # others in the middle of their training and call the rest missing.
+        budget = None if key == "stock" else min(counts[-1][place] for counts in counted.values())
+        reached: dict[str, list[Reached]] = {}
+        for name, group in arms.items():
+            reached[name] = [_within(run, counted[run.id], place, budget) for run in group]
+        made.append(
+            {
+                "key": key,
+                "title": title,
+                "budget": budget,
+                "arms": _view_arms(arms, reached, baseline, budget, width),
             }
-        found.append({"key": key, "title": title, "budget": budget, "arms": rows})
-    return found
+        )
+    return made
 
 
-def _scores(
-    group: Sequence[Run], seen: Sequence[tuple[int, float | None, int]]
-) -> pl.DataFrame | None:
+def _view_arms(
+    arms: Mapping[str, Sequence[Run]],
+    reached: Mapping[str, Sequence[Reached]],
+    baseline: str,
+    budget: int | None,
+    width: float,
+) -> dict[str, ViewArm]:
+    """Return every arm's row of a view, with its difference to the baseline."""
+    scores = {name: _scores(group, reached[name]) for name, group in arms.items()}
+    rows: dict[str, ViewArm] = {}
+    for name, points in reached.items():
+        mine, theirs = scores[name], scores[baseline]
+        difference = None
+        if name != baseline and mine is not None and theirs is not None:
+            difference = crossed_mean(paired_differences(mine, theirs)[0], width)
+        values = [point.value for point in points if point.value is not None]
+        used = None
+        if budget is not None:
+            used = sum(point.used for point in points) / len(points) / max(budget, 1)
+        rows[name] = {
+            "accuracy": sum(values) / len(values) if values else None,
+            "difference": difference.data() if difference else None,
+            "steps": [point.step for point in points],
+            "used": used,
+        }
+    return rows
+
+
+def _scores(group: Sequence[Run], points: Sequence[Reached]) -> pl.DataFrame | None:
     """Return an arm's scores at these steps; None if a run was not validated there."""
     import polars as pl
 
-    if any(value is None for _, value, _ in seen):
+    # Without one of its seeds, an arm's mean would be that of the other seeds, unnoticed.
+    if any(point.value is None for point in points):
         return None
-    return pl.concat([run.scores(step) for run, (step, *_) in zip(group, seen, strict=True)])
+    return pl.concat([run.scores(point.step) for run, point in zip(group, points, strict=True)])
 
 
 def _within(
-    run: Run, counted: Sequence[tuple[int, int, int]], index: int, budget: int | None
-) -> tuple[int, float | None, int]:
-    """Return the last validated step within the budget, its accuracy, and its count."""
-    spent = {entry[0]: entry[index] for entry in counted} | {0: 0}
+    run: Run, counted: Sequence[tuple[int, int, int]], place: int, budget: int | None
+) -> Reached:
+    """Return the last validation within the budget.
+
+    Args:
+        counted: Step, optimizer steps up to it, trained tokens up to it.
+        place: Which of them the budget limits.
+    """
+    spent = {counts[0]: counts[place] for counts in counted} | {0: 0}
     curve = run.val_curve()
     fitting = [step for step in curve if budget is None or spent.get(step, 0) <= budget]
     if not fitting:
-        return 0, None, 0
+        return Reached(0, None, 0)
     step = max(fitting)
-    return step, curve[step], spent.get(step, 0)
+    return Reached(step, curve[step], spent.get(step, 0))
