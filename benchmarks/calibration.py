@@ -19,7 +19,8 @@ from itertools import combinations
 from pathlib import Path
 
 from harness.compare.comparison import ALPHA
-from harness.compare.estimates import crossed_mean, root
+from harness.compare.distributions import root
+from harness.compare.estimates import crossed_mean
 from harness.compare.power import Variances
 from harness.compare.runs import Run
 from harness.compare.scores import paired_differences, scores

@@ -12,7 +12,7 @@ from harness.api.console import PlainConsole
 from harness.config import load_config
 from harness.runs.progress import Progress
 from harness_study import display as study_display
-from harness_study.display import StudyDisplay
+from harness_study.display import StudyDisplay, few_cores
 from harness_study.execute import Standing
 from harness_study.plan import Job
 
@@ -123,3 +123,20 @@ def test_without_a_terminal_a_study_says_what_begins_ends_and_stands(
         first.state, first.wall_s, first.line = "finished", 61.0, "accuracy 30.0 % -> 60.0 %"
         assert said() == ["[1/3] arm0-seed0: finished, accuracy 30.0 % -> 60.0 %, 1 min 01 s"]
         assert said() == []
+
+
+@pytest.mark.parametrize(
+    ("runs", "cores", "gpus", "remark"),
+    [
+        (5, 3, [("0",)] * 5, "--jobs 3"),
+        (3, 5, [("0",)] * 3, ""),
+        (2, 2, [("0",), ("1",)], ""),
+        (2, 1, None, ""),
+    ],
+)
+def test_trainings_that_share_a_gpu_with_few_cores_each_are_remarked_on(
+    runs: int, cores: int, gpus: list[tuple[str, ...]] | None, remark: str
+) -> None:
+    plan: Any = {"runs_at_once": runs, "cores_per_run": cores, "gpus": gpus}
+    shown = few_cores(plan)
+    assert (remark in shown) if remark else shown == ""

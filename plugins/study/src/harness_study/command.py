@@ -13,7 +13,7 @@ from harness.cli.common import as_called, emit_json, interruptible, progress_con
 from harness.errors import RunFailed, UserError
 from harness.util.formatting import duration
 from harness.util.parsing import at, nested
-from harness_study.display import Plan, PlannedJob, StudyDisplay, sharing
+from harness_study.display import Plan, PlannedJob, StudyDisplay, few_cores, sharing
 
 if TYPE_CHECKING:
     from harness.compare.costs import Price
@@ -308,6 +308,8 @@ def _show_plan(plan: Plan, price: Price | None = None) -> None:
     if plan["without_estimate"]:
         text += f"; for {plan['without_estimate']} no run was measured yet, so no estimate"
     out.print(text + ".")
+    if remark := few_cores(plan):
+        out.print(remark)
     if "cost" in plan:
         out.print(cost_text(plan["cost"], price))
     if (least := plan.get("seeds_for_equivalence")) is not None:

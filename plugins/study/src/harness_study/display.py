@@ -238,3 +238,24 @@ def sharing(plan: Plan) -> str:
     if plan["gpus"]:
         text += f" on GPU {', '.join('+'.join(gpus) for gpus in dict.fromkeys(plan['gpus']))}"
     return text
+
+
+CORES_TO_SHARE_A_GPU = 5
+"""Cores per training below which trainings that share a GPU slow each other down: with three cores
+each a step takes about twice as long as with five (docs/studies.md)."""
+
+
+def few_cores(plan: Plan) -> str:
+    """Return a remark if trainings share a GPU with few cores each; empty otherwise."""
+    gpus = plan["gpus"] or []
+    shared = len(set(gpus)) < len(gpus)
+    cores = plan["cores_per_run"]
+    # Without known cores (0) there is nothing to compare.
+    if not shared or not 0 < cores < CORES_TO_SHARE_A_GPU:
+        return ""
+    total = cores * plan["runs_at_once"]
+    advised = max(1, total // CORES_TO_SHARE_A_GPU)
+    return (
+        f"Trainings that share a GPU need about {CORES_TO_SHARE_A_GPU} cores each and have "
+        f"{cores}; fewer at once may finish sooner: --jobs {advised}."
+    )
