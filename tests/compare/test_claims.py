@@ -69,7 +69,7 @@ def check(file: Path) -> subprocess.CompletedProcess[str]:
 def test_a_claim_that_says_more_than_its_verdict_is_found(tmp_path: Path) -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     block = re.search(
-        r"<!-- claim: results/studies/spider-roles/spider_roles .*?<!-- /claim -->", readme, re.S
+        r"<!-- claim: results/studies/qwen-roles/qwen_roles .*?<!-- /claim -->", readme, re.S
     )
     assert block is not None
     page = tmp_path / "page.md"
@@ -77,7 +77,7 @@ def test_a_claim_that_says_more_than_its_verdict_is_found(tmp_path: Path) -> Non
     assert check(page).returncode == 0
     page.write_text(block[0].replace("may or may not differ from", "as good as"))
     refused = check(page)
-    assert refused.returncode == 1 and "spider_roles" in refused.stdout
+    assert refused.returncode == 1 and "qwen_roles" in refused.stdout
 
 
 PROBE = "results/studies/pocket-probe/probe_roles"
