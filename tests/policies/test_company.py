@@ -16,7 +16,10 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from company import SHAPE, decoder_of, first_difference, first_other_gradient, tiny  # noqa: E402
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+from torch.utils._python_dispatch import (  # noqa: E402
+    TorchDispatchMode,
+    _get_current_dispatch_mode_stack,
+)
 from transformers import LlamaConfig, Qwen2Config  # noqa: E402
 
 from harness_policy_server.decoder import Decoder  # noqa: E402
@@ -119,31 +122,16 @@ class Hostile(TorchDispatchMode):
         return found
 
 
-NO_AVX512 = "AVX512" not in torch.backends.cpu.get_cpu_capability()
-
-
-@pytest.mark.parametrize(
-    ("places", "rows"),
-    [
-        pytest.param(
-            False,
-            32,
-            marks=pytest.mark.xfail(
-                NO_AVX512,
-                strict=False,
-                reason="seen on an AMD EPYC without AVX-512, in most tries but not in all: the "
-                "answer to a prompt of 1,000 tokens changes by simulated rounding. The cause is "
-                "not known; real rounding changes nothing there (the tests below)",
-            ),
-        ),
-        (True, 1),
-    ],
-)
+@pytest.mark.parametrize(("places", "rows"), [(False, 32), (True, 1)])
 def test_company_changes_no_bit_of_an_answer_whatever_sums_depend_on(
     places: bool, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def among_enemies(act: Callable[..., Any]) -> Callable[..., Any]:
         def acts(*given: Any) -> Any:  # in the decoder's thread, and in the other lanes
+            # The decoder's thread is in the mode already when it computes a pass itself. Twice in
+            # it, it would add other noise than the other lanes add to the same numbers.
+            if any(isinstance(mode, Hostile) for mode in _get_current_dispatch_mode_stack()):
+                return act(*given)
             with Hostile(places=places):
                 return act(*given)
 
