@@ -160,11 +160,8 @@ class StudyRun:
             if step.left is not None:
                 slot = nearest(step.left.cores, self._free)
                 self._free = [free for free in self._free if free is not slot]
-                standing.state, standing.line, standing.began = (
-                    "running",
-                    step.why,
-                    time.monotonic(),
-                )
+                standing.state, standing.line = "running", step.why
+                standing.began = time.monotonic()
                 log = self._folder.log(step.job)
                 self._active.append(_Active(step, standing, slot, step.left, log, 0, step.folder))
                 self._folder.set(step.job, "running", step.folder, step.left)
@@ -188,15 +185,14 @@ class StudyRun:
                 return
             if self._active and time.monotonic() - self._started < START_GAP_S:
                 return
+            # Its policy is not trained yet. Later jobs may start: they need not wait for it.
             if job.parent in busy:
-                continue  # its policy is not trained yet
+                continue
             waiting.remove((step, standing))
             parent = self._parent(job)
             if job.kind == "eval" and parent is None:
-                standing.state, standing.line = (
-                    "failed",
-                    "the training that it evaluates did not finish",
-                )
+                standing.state = "failed"
+                standing.line = "the training that it evaluates did not finish"
                 self._folder.set(job, "failed")
             else:
                 self._start(step, standing, parent)
@@ -223,7 +219,10 @@ class StudyRun:
 
     def _held(self, job: Job, slot: Slot, environment: Mapping[str, str]) -> dict[str, str]:
         """Return environment variables for a slot's preloaded modules, if several runs use it."""
-        trainings = sum(step.job.kind == "train" and step.action != "skip" for step in self._steps)
+        trainings = 0
+        for step in self._steps:
+            trainings += step.job.kind == "train" and step.action != "skip"
+        # Preloading pays for the second run of a slot. Without one it would only take memory.
         if job.kind != "train" or trainings <= len(self._slots) or not slot.cores:
             return {}
         standby = self._standbys.pop(slot.index, None)
@@ -265,7 +264,8 @@ class StudyRun:
         record: Mapping[str, Any] = RunFolder(run).read() if run is not None else {}
         status, line = record.get("status", "failed"), last_line_of(active.log, active.since)
         done = status == "finished" and not code
-        if not done and status == "running":  # it was killed
+        # A record that still says "running" after its process has ended: it was killed.
+        if not done and status == "running":
             status = "interrupted"
         standing.state = "finished" if done else "failed"
         reason = why or record.get("reason") or line or f"ended with status {code} without output"
@@ -379,9 +379,8 @@ def _follow(active: _Active) -> None:
         if active.follower is None and active.run is not None:
             folder = RunFolder(active.run)
             record = folder.read()
-            if (
-                len(record["launches"]) > active.launches
-            ):  # the run has discarded the rows that it repeats
+            # Only once this launch is recorded has a resumed run discarded the rows that it repeats.
+            if len(record["launches"]) > active.launches:
                 active.follower = Follower.of(folder, record)
         if active.follower is not None:
             active.standing.progress = active.follower.look()
