@@ -1,4 +1,4 @@
-"""Runs by arm, and what charts say of all of them together."""
+"""Runs by arm, and the terms that charts use for all of them together."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def all_runs(arms: Arms) -> list[Run]:
 
 
 def last_of(arms: Arms) -> str:
-    """Return the name of what the last rollouts of these runs are."""
+    """Return the name of the last rollouts of these runs."""
     trained = any(run.trained for run in all_runs(arms))
     return "last validation" if trained else "evaluation"
 

@@ -144,38 +144,44 @@ def signal(figures: Mapping[str, list[Figures]]) -> Figure:
     )
     if several_in(figures):
         caption += " Mean over seeds, the band reaches from the least to the most."
-    shares = {arm: [run["signal_by_step"] for run in runs] for arm, runs in figures.items()}
+    shares: dict[str, list[dict[int, float]]] = {}
+    for arm, runs in figures.items():
+        shares[arm] = [run["signal_by_step"] for run in runs]
     return by_step("signal", "Groups with signal", caption, "share of groups", shares)
 
 
 def logged(arms: Arms) -> list[Figure]:
     """Plot what a trainer logs of the policy and the cost of rollouts, if it is logged."""
-
-    def of(measure: str) -> Curves:
-        return {arm: [run.logged(measure) for run in runs] for arm, runs in arms.items()}
-
     length = (
         "Tokens that the policy wrote in a training rollout, over all its calls; mean of the step."
     )
-    speeds = {arm: [_tokens_per_s(run) for run in runs] for arm, runs in arms.items()}
+    speeds = {arm: list(map(_tokens_per_s, runs)) for arm, runs in arms.items()}
     speed = (
         "Tokens that the policy wrote in a step's training rollouts, "
         "by the seconds that these took."
     )
-    lengths = of("rollout/response_tokens_per_rollout")
+    lengths = _logged(arms, "rollout/response_tokens_per_rollout")
     return [
         by_step(
             "entropy",
             "Entropy",
             "Of the policy, mean over trained tokens.",
             "nats a token",
-            of("entropy"),
+            _logged(arms, "entropy"),
             ".3f",
         ),
-        _clipped(of("clipped"), of("cut")),
+        _clipped(_logged(arms, "clipped"), _logged(arms, "cut")),
         by_step("lengths", "Response length", length, "tokens a rollout", lengths, ".1f"),
         by_step("speed", "Tokens per second", speed, "tokens/s", speeds, ",.0f"),
     ]
+
+
+def _logged(arms: Arms, measure: str) -> Curves:
+    """Return a measure of every run, by arm."""
+    curves: dict[str, list[dict[int, float]]] = {}
+    for arm, runs in arms.items():
+        curves[arm] = [run.logged(measure) for run in runs]
+    return curves
 
 
 def _clipped(clipped: Curves, cut: Curves) -> Figure:
@@ -190,8 +196,12 @@ def _clipped(clipped: Curves, cut: Curves) -> Figure:
         figure["data"].append(trace | {"showlegend": False, "line": dotted})
     if not figure["data"]:
         return figure
-    highest = max(max(trace["y"]) for trace in figure["data"])
-    if any(trace["line"].get("dash") == "dot" for trace in figure["data"]):
+    highest, dotted_lines = 0.0, False
+    for trace in figure["data"]:
+        highest = max(highest, *trace["y"])
+        dotted_lines = dotted_lines or trace["line"].get("dash") == "dot"
+    # The legend has one entry an arm, which does not explain the style.
+    if dotted_lines:
         figure["data"].append(_legend_entry("dotted: replies cut", "dot"))
     figure["layout"]["yaxis"]["tickformat"] = ".2~%"
     # If no token is clipped, the axis ends at 1 %: a whole axis would show nothing.

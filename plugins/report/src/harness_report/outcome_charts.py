@@ -1,4 +1,4 @@
-"""Charts of what agents did: rewrites, turns, roles, groups of questions, tokens and failures."""
+"""Charts of the behaviour of agents: rewrites, turns, roles, groups of questions, tokens and failures."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def by_role(arms: Arms, key: str, title: str, y: str, form: str) -> Figure:
                 # drawn as a line between its neighbours.
                 role_curves.append(dict.fromkeys(table["step"], 0.0) | values)
             curves[role if len(arms) == 1 else f"{arm}, {role}"] = role_curves
-    # More curves than colours and dashes could not be told apart.
+    # More curves than colours and dashes could not be distinguished.
     if len(curves) > len(COLOURS) * len(DASHES):
         curves = {}
     caption = "Of training rollouts."

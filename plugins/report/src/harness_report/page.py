@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -164,7 +165,7 @@ def contents(
     published: Sequence[Reference] = (),
 ) -> Contents:
     """Return the content of a page, by the names of its template."""
-    figures = {arm: [measure(run) for run in runs] for arm, runs in arms.items()}
+    figures = {arm: list(map(measure, runs)) for arm, runs in arms.items()}
     shown = tables(comparison, published) if comparison else role_tables(held_by_role(figures))
     rows = matrix(selection)
     sections: dict[str, Any] = {}
@@ -176,7 +177,7 @@ def contents(
         "question": selection.study.get("question", ""),
         "headline": _headline(comparison, arms),
         "matrix": rows,
-        "columns": [name for name in COLUMNS if any(row[name] for row in rows)],
+        "columns": [name for name in COLUMNS if any(map(itemgetter(name), rows))],
         "remarks": remarks,
         "charts": charts(arms, comparison, figures),
         "open_charts": OPEN_CHARTS,
