@@ -74,6 +74,7 @@ def _code(run: Run) -> str:
 def _identity(runs: Sequence[Run]) -> Table:
     """Return what must be identical: the value, or the number of different values."""
     identities = [flatten(run.record["identity"]) for run in runs]
+    # Keys that follow the seed differ without being forbidden, and are marked as such.
     forbidden = {difference.key for difference in differences(runs)}
     keys: dict[str, None] = {}
     for identity in identities:

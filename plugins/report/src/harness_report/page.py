@@ -192,7 +192,7 @@ def page(content: Contents) -> str:
     """Return the complete, self-contained page."""
     from plotly.offline import get_plotlyjs
 
-    # Browsers refuse a page with a number that is no JSON, so it fails here instead.
+    # A browser cannot parse NaN in JSON and would show an empty page, so it fails here instead.
     data = json.dumps(
         {"charts": content["charts"], "browser": content["browser"]},
         ensure_ascii=False,

@@ -202,6 +202,7 @@ def _plan(name: str, steps: list[Step], runs_dir: Path, slots: list[Slot]) -> Pl
         if step.action != "skip" and timing is not None and count is not None:
             row |= {"estimate_s": timing.of(count), "estimate_from": timing.source}
         rows.append(row)
+    # Jobs without an estimate are counted apart: a total without them would look complete.
     missing = [row for row in rows if row["action"] != "skip"]
     known_s = [row["estimate_s"] for row in missing if row["estimate_s"] is not None]
     return {
@@ -247,6 +248,7 @@ def _out_of_reach(jobs: list[Job], margin: float | None) -> int | None:
         seeds.setdefault(job.arm, set()).add(job.seed)
     if margin is None or len(seeds) < 2:
         return None
+    # With the widest range of rewards the margin is the smallest share, and needs the most seeds.
     rewards = [reward_of(job.config) for job in jobs]
     width = max(reward.high - reward.low for reward in rewards)
     least = seeds_for_equivalence(margin / width, family=len(seeds) - 1)
@@ -257,6 +259,7 @@ def _uncertified(jobs: list[Job]) -> list[str]:
     """Return strict agents without a valid certificate, if agents are to be compared."""
     from harness.parity.report import uncertified
 
+    # A study of one agent compares nothing that a certificate would prove to be the same.
     names = dict.fromkeys(job.config.agent for job in jobs)
     return uncertified(names) if len(names) > 1 else []
 
@@ -304,10 +307,9 @@ def _show_plan(plan: Plan, price: Price | None = None) -> None:
     )
     text = f"{plan['to_run']} of {len(plan['jobs'])} to run, {sharing(plan)}"
     if plan["estimate_s"] is not None:
-        source = next(row["estimate_from"] for row in plan["jobs"] if row["estimate_from"])
-        text += (
-            f", about {duration(plan['estimate_s'])} by the steps measured in {source} and alike"
-        )
+        sources = [row["estimate_from"] for row in plan["jobs"] if row["estimate_from"]]
+        estimate = duration(plan["estimate_s"])
+        text += f", about {estimate} by the steps measured in {sources[0]} and alike"
     if plan["without_estimate"]:
         text += f"; for {plan['without_estimate']} no run was measured yet, so no estimate"
     out.print(text + ".")

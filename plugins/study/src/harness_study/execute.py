@@ -177,6 +177,7 @@ class StudyRun:
 
     def _fill(self, waiting: list[tuple[Step, Standing]]) -> None:
         """Start jobs in order while there is room."""
+        # Jobs that will still end: an evaluation waits for its training among them.
         busy = {active.step.job.key for active in self._active}
         busy |= {step.job.key for step, _ in waiting}
         for step, standing in list(waiting):
@@ -201,6 +202,7 @@ class StudyRun:
         job, log = step.job, self._folder.log(step.job)
         log.parent.mkdir(exist_ok=True)
         slot = self._free.pop(0)
+        # The log of a job has the output of earlier tries too, which must not pass for this one's.
         since = log.stat().st_size if log.exists() else 0
         with _bound_to(slot.cores):
             environment = self._environment(job, slot)
@@ -225,6 +227,7 @@ class StudyRun:
         # Preloading pays for the second run of a slot. Without one it would only take memory.
         if job.kind != "train" or trainings <= len(self._slots) or not slot.cores:
             return {}
+        # A standby that has ended, or that read code which has changed since, is of no use.
         standby = self._standbys.pop(slot.index, None)
         if standby is not None and not standby.fresh():
             standby.close()
