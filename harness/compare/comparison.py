@@ -341,8 +341,8 @@ def _seeds_needed(
 
 def _decide(pairs: Sequence[Pair]) -> None:
     """Correct the p values of all pairs as one family and set their verdicts."""
-    # With many arms some p value is small by chance. Each question (different? equivalent?) is its
-    # own family: a verdict rests on one of them, never on the smaller of both.
+    # With many arms some p value is small by chance. "Different" and "equivalent" are families of
+    # their own, because a verdict claims only one of them.
     for pair, corrected in zip(pairs, statistics.holm([pair["p"] for pair in pairs]), strict=True):
         pair["p_holm"] = corrected
     # The margin holds for the whole comparison, so all pairs have this p value or none has.

@@ -254,7 +254,7 @@ def _comparable(run: Run, more: Iterable[str] = ()) -> dict[str, Any]:
     # evaluation may be served on any machine.
     if run.record["kind"] == "train":
         flat["device"] = run.record["device"]
-    # An empty mapping is a section whose options only other runs set, so it is no value.
+    # An empty mapping is a section with options that only other runs set, so it is no value.
     return {key: value for key, value in flat.items() if value != {}}
 
 

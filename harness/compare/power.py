@@ -73,7 +73,7 @@ class Variances:
         by_cluster = self.cluster * spread + self.question / sum(sizes) + both
         error = math.sqrt(by_seed + by_cluster - both)
         # The test does not know these components. It estimates them from every experiment,
-        # so its quantile varies between experiments, and no closed form has that.
+        # so its quantile varies between experiments. There is no closed form for that.
         draws = int(np.clip(DRAWN // (seeds * len(sizes)), 50, 2000))
         normal, size = np.random.default_rng(0).normal, np.array(sizes, float)
         means = normal(0, math.sqrt(self.seed), (draws, seeds, 1)) + normal(

@@ -36,6 +36,7 @@ def accuracy_table(comparison: Comparison) -> Table:
         if comparison["pairs"]:
             row |= _difference_cells(by_arm.get(arm["name"]))
         rows.append(row)
+    # Columns with nothing but dashes would ask readers to look for a reason.
     absent = set() if trained else {"initial %"}
     if not any(arm["agent_failed"] for arm in comparison["arms"]):
         absent.add(FAILED_BY_AGENT)
@@ -227,6 +228,7 @@ def _view_heads(view: View) -> list[str]:
 
 def _seeds(arm: Arm) -> str:
     seeds = arm["seeds"]
+    # Starts are what verdicts count, so a number of seeds alone would promise too much.
     starts = {run["start"] for run in arm["per_seed"]}
     if len(starts) > 1:
         different = ", ".join(map(str, sorted({*seeds})))

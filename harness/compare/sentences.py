@@ -202,6 +202,8 @@ def _ceiling(comparison: Comparison) -> list[str]:
     """Return a note if the task set is too easy to distinguish the arms."""
     if not comparison["ceiling"]:
         return []
+    # Arms that all end near the highest reward can only differ by what is left of the scale, so
+    # "no difference" says little there.
     graded, highest = comparison.get("graded", False), comparison.get("span", (0.0, 1.0))[1]
     room = highest - min(arm["accuracy_final"]["mean"] for arm in comparison["arms"])
     text = (

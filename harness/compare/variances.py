@@ -19,7 +19,7 @@ def ways_of(by_seed: Any, by_cluster: Any, both: Any, seed_df: float, cluster_df
     import numpy as np
 
     # The joint effect is in both sums. It is taken out of one of them, either way, because nothing
-    # tells whose degrees of freedom it has.
+    # shows which degrees of freedom it has.
     return (
         ((by_seed, seed_df), (np.maximum(by_cluster - both, 0.0), cluster_df)),
         ((np.maximum(by_seed - both, 0.0), seed_df), (by_cluster, cluster_df)),

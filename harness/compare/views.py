@@ -54,8 +54,8 @@ def views(arms: Mapping[str, Sequence[Run]], baseline: str, width: float = 1.0) 
             counted[run.id] = optimizer_steps(run)
     made: list[View] = []
     for place, (key, title) in enumerate(VIEWS.items()):
-        # The run that used least sets the budget. A larger one would compare that run's end with
-        # others in the middle of their training and call the rest missing.
+        # The run that used least sets the budget: with a larger one, it would be compared with
+        # runs that were trained on more.
         budget = None if key == "stock" else min(counts[-1][place] for counts in counted.values())
         reached: dict[str, list[Reached]] = {}
         for name, group in arms.items():

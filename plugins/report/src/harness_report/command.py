@@ -9,7 +9,7 @@ import typer
 
 from harness.cli import complete
 from harness.cli.common import one_thread, results
-from harness.compare.selection import select
+from harness.compare.selection import Selection, select
 from harness.compare.states import STUDY_FILE
 from harness.errors import UserError
 from harness_report.page import EPISODES, write_report
@@ -49,18 +49,7 @@ def report(
     one_thread()
     chosen = select(runs, runs_dir)
     if out is None:
-        folders = {
-            run.folder.path if len(chosen.runs) == 1 else run.folder.path.parent
-            for run in chosen.runs
-        }
-        if len(folders) > 1 or (
-            len(runs) > 1 and not any((folder / STUDY_FILE).is_file() for folder in folders)
-        ):
-            raise UserError(
-                f"{len(chosen.runs)} runs have no folder of their own for one report. "
-                "Name its file, for example --out report.html"
-            )
-        out = folders.pop() / "report.html"
+        out = _folder_of(chosen, len(runs)) / "report.html"
     written = write_report(
         chosen,
         out,
@@ -71,3 +60,26 @@ def report(
         references=references,
     )
     results().out(str(written))
+
+
+def _folder_of(selection: Selection, named: int) -> Path:
+    """Return the folder of a run, a study or a folder of runs.
+
+    Args:
+        named: Number of paths on the command line.
+
+    Raises:
+        UserError: Several runs that have no folder of their own.
+    """
+    if len(selection.runs) == 1:
+        folders = {selection.runs[0].folder.path}
+    else:
+        folders = {run.folder.path.parent for run in selection.runs}
+    # Some runs of a folder are not the folder: their report would pass for one of all its runs.
+    of_study = any((folder / STUDY_FILE).is_file() for folder in folders)
+    if len(folders) > 1 or (named > 1 and not of_study):
+        raise UserError(
+            f"{len(selection.runs)} runs have no folder of their own for one report. "
+            "Name its file, for example --out report.html"
+        )
+    return folders.pop()

@@ -39,38 +39,36 @@ def sample(arms: Mapping[str, Sequence[Run]], cap: int) -> Shown:
         number),
         `total` (number of episodes of all runs), and `shown`.
     """
-    runs = [(arm, run) for arm, group in arms.items() for run in group if len(run.episodes)]
-    total = sum(len(run.episodes) for _, run in runs)
+    runs: list[tuple[str, Run]] = []
+    for arm, group in arms.items():
+        runs += [(arm, run) for run in group if len(run.episodes)]
     texts: dict[str, int] = {}
     rows: list[Shown] = []
-    if runs:
-        each = max(1, cap // len(runs))
-        for arm, run in runs:
-            golds = golds_of(run)
-            for table in shown(run, each):
-                calls = _calls(run, table)
-                for row in cast("list[Episode]", table.rows(named=True)):
-                    steps = _steps(
-                        _tool_calls(row["tool_calls"]),
-                        calls.get(row.get("attempt_id", ""), []),
-                        texts,
-                    )
-                    rows.append(
-                        {
-                            **_episode(arm, run, row),
-                            "gold": _cut(golds.get(row["question"])),
-                            "steps": steps,
-                        }
-                    )
-    rows.sort(
-        key=lambda row: (row["phase"] == "train", _rank(row["task"]), row["seed"])
-    )  # one question side by side
+    for arm, run in runs:
+        # The same number of every run, or runs with many episodes would leave no room for others.
+        rows += _sampled(arm, run, max(1, cap // len(runs)), texts)
+    # One question is followed by the same question of other runs, so that answers can be compared.
+    rows.sort(key=lambda row: (row["phase"] == "train", _rank(row["task"]), row["seed"]))
     return {
         "episodes": rows[:cap],
         "texts": list(texts),
-        "total": total,
+        "total": sum(len(run.episodes) for _, run in runs),
         "shown": min(len(rows), cap),
     }
+
+
+def _sampled(arm: str, run: Run, count: int, texts: dict[str, int]) -> list[Shown]:
+    """Return `count` episodes of a run with their calls; new texts are added to `texts`."""
+    golds = golds_of(run)
+    rows = []
+    for table in shown(run, count):
+        calls = _calls(run, table)
+        for row in cast("list[Episode]", table.rows(named=True)):
+            own_calls = calls.get(row.get("attempt_id", ""), [])
+            steps = _steps(_tool_calls(row["tool_calls"]), own_calls, texts)
+            gold = _cut(golds.get(row["question"]))
+            rows.append({**_episode(arm, run, row), "gold": gold, "steps": steps})
+    return rows
 
 
 def newest(arms: Mapping[str, Sequence[Run]], cap: int) -> Shown:
@@ -82,30 +80,27 @@ def newest(arms: Mapping[str, Sequence[Run]], cap: int) -> Shown:
     """
     import polars as pl
 
-    found: list[tuple[float, Shown]] = []
-    for arm, run in ((arm, run) for arm, group in arms.items() for run in group):
-        rows = run.episodes.with_row_index("id")
-        timed = {"attempt_id", "started_s", "elapsed_s"} <= set(
-            rows.columns
-        )  # not of published copies
-        ended = pl.col("started_s") + pl.col("elapsed_s") if timed else pl.col("id").cast(float)
-        # An episode with unknown times comes last.
-        rows = rows.with_columns(ended=ended.fill_null(0.0))
-        for row in rows.top_k(cap, by="ended").rows(named=True):
-            name = str(row["attempt_id"] if timed else row["id"])
-            found.append(
-                (
-                    row["ended"],
-                    {**_episode(arm, run, cast("Episode", row)), "id": name, "steps": None},
-                )
-            )
-    found.sort(key=lambda one: -one[0])
-    total = sum(len(run.episodes) for group in arms.values() for run in group)
+    by_end: list[tuple[float, Shown]] = []
+    total = 0
+    for arm, group in arms.items():
+        for run in group:
+            total += len(run.episodes)
+            rows = run.episodes.with_row_index("id")
+            # Published copies have no times, so their order has to do.
+            timed = {"attempt_id", "started_s", "elapsed_s"} <= set(rows.columns)
+            ended = pl.col("started_s") + pl.col("elapsed_s") if timed else pl.col("id").cast(float)
+            # An episode with unknown times comes last.
+            rows = rows.with_columns(ended=ended.fill_null(0.0))
+            for row in rows.top_k(cap, by="ended").rows(named=True):
+                name = str(row["attempt_id"] if timed else row["id"])
+                episode = _episode(arm, run, cast("Episode", row))
+                by_end.append((row["ended"], {**episode, "id": name, "steps": None}))
+    by_end.sort(key=lambda entry: -entry[0])
     return {
-        "episodes": [row for _, row in found[:cap]],
+        "episodes": [episode for _, episode in by_end[:cap]],
         "texts": [],
         "total": total,
-        "shown": min(len(found), cap),
+        "shown": min(len(by_end), cap),
     }
 
 
@@ -120,20 +115,19 @@ def opened(run: Run, name: str, calls: Sequence[Call] | None = None) -> Shown:
         LookupError: The run has no such episode.
     """
     rows = run.episodes
-    rows = (
-        rows.filter(attempt_id=name)
-        if "attempt_id" in rows.columns
-        else rows[int(name) : int(name) + 1]
-    )
+    if "attempt_id" in rows.columns:
+        rows = rows.filter(attempt_id=name)
+    else:
+        rows = rows[int(name) : int(name) + 1]
     if not len(rows):
         raise LookupError(name)
     row, texts = rows.row(0, named=True), dict[str, int]()
-    found = _calls(run, rows).get(name, []) if calls is None else calls
-    known = (
-        {} if run.record["status"] == "running" else golds_of(run)
-    )  # none within reach of agents
-    steps = _steps(_tool_calls(row["tool_calls"]), found, texts)
-    return {"steps": steps, "texts": list(texts), "gold": _cut(known.get(row["question"]))}
+    if calls is None:
+        calls = _calls(run, rows).get(name, [])
+    # The page of a running training is served on this machine, where its agents could read it.
+    golds = {} if run.record["status"] == "running" else golds_of(run)
+    steps = _steps(_tool_calls(row["tool_calls"]), calls, texts)
+    return {"steps": steps, "texts": list(texts), "gold": _cut(golds.get(row["question"]))}
 
 
 def shown(run: Run, count: int) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -166,29 +160,30 @@ def golds_of(run: Run) -> Mapping[str, str]:
 @cache
 def _golds(described: str) -> dict[str, str]:
     task = json.loads(described)
-    found: dict[str, set[str]] = {}
+    by_question: dict[str, set[str]] = {}
     try:
         task_set = make(task_set_spec(task["name"]), task["options"], "task.options")
         for split in {task["train_split"], task["val_split"]} - {""}:
-            for one in task_set.load(split):
-                found.setdefault(one.question, set()).add(one.gold)
-    except (
-        Exception
-    ) as error:  # of another machine, or of a plugin that is gone: the report does without
+            for loaded in task_set.load(split):
+                by_question.setdefault(loaded.question, set()).add(loaded.gold)
+    # The task set may be on another machine, or its plugin gone: the report does without golds.
+    except Exception as error:
         log.info("no golds of %s: %s", task["name"], error)
-    return {question: gold for question, (gold, *others) in found.items() if not others}
+    # Episodes hold the question but not the task's id, so a question with several golds has none
+    # that is certain.
+    return {question: min(golds) for question, golds in by_question.items() if len(golds) == 1}
 
 
 def _calls(run: Run, table: pl.DataFrame) -> dict[str, list[Call]]:
+    # Published copies keep no prompts.
     if run.transitions is None or "messages" not in run.transitions.columns or not len(table):
-        return {}  # published copies keep no prompts
-    found: dict[str, list[Call]] = {}
-    wanted = run.transitions.filter(
-        run.transitions["attempt_id"].is_in(table["attempt_id"].to_list())
-    )
+        return {}
+    attempts = table["attempt_id"].to_list()
+    wanted = run.transitions.filter(run.transitions["attempt_id"].is_in(attempts))
+    by_attempt: dict[str, list[Call]] = {}
     for row in cast("list[Call]", wanted.sort("index", maintain_order=True).rows(named=True)):
-        found.setdefault(row["attempt_id"], []).append(row)
-    return found
+        by_attempt.setdefault(row["attempt_id"], []).append(row)
+    return by_attempt
 
 
 def _tool_calls(text: object) -> list[Shown]:
@@ -218,18 +213,23 @@ def _episode(arm: str, run: Run, row: Episode) -> Shown:
         "parts": parse_cell(row.get("reward_parts"), {}),
         "by_role": parse_cell(row.get("reward_by_role"), {}),
         "verdict": _verdict(reward, *run.record["identity"].get("reward_range", (0.0, 1.0))),
-        "rewrite": ""
-        if reward is None or first is None or reward == first
-        else "helped"
-        if reward > first
-        else "hurt",
+        "rewrite": _effect(reward, first),
     }
+
+
+def _effect(reward: float | None, first: float | None) -> str:
+    """Return what the rewrites of an answer did to its reward."""
+    if reward is None or first is None or reward == first:
+        return ""
+    return "helped" if reward > first else "hurt"
 
 
 def _verdict(reward: float | None, low: float, high: float) -> str:
     if reward is None:
         return "unscored"
-    return "right" if reward >= high else "wrong" if reward <= low else "partly"
+    if reward >= high:
+        return "right"
+    return "wrong" if reward <= low else "partly"
 
 
 def _steps(tools: list[Shown], calls: Sequence[Call], texts: dict[str, int]) -> list[Shown]:
@@ -241,14 +241,10 @@ def _steps(tools: list[Shown], calls: Sequence[Call], texts: dict[str, int]) -> 
         while left and (left[0].get("started_s", math.inf) or 0.0) < called_s:
             steps.append(_tool(left.pop(0)))
         steps.append(_call(call, texts))
-        if (
-            left
-            and "started_s" not in left[0]
-            and arguments_text(left[0]["arguments"]) in call["response_text"]
-        ):
-            steps.append(
-                _tool(left.pop(0))
-            )  # of an older run: it follows the reply that has its argument
+        # Older runs have no times of tool calls: one follows the reply that has its argument.
+        untimed = left and "started_s" not in left[0]
+        if untimed and arguments_text(left[0]["arguments"]) in call["response_text"]:
+            steps.append(_tool(left.pop(0)))
     return steps + [_tool(call) for call in left]
 
 
@@ -264,11 +260,13 @@ def _tool(call: Mapping[str, Any]) -> Shown:
 
 
 def _call(call: Call, texts: dict[str, int]) -> Shown:
-    messages = [
-        [message.get("role", ""), texts.setdefault(_cut(_said(message)), len(texts))]
-        for message in parse_cell(call["messages"], [])
-        if isinstance(message, dict)
-    ]
+    # Calls of one rollout repeat most of their prompt, so a text is kept once, and calls have its
+    # number.
+    messages = []
+    for message in parse_cell(call["messages"], []):
+        if isinstance(message, dict):
+            number = texts.setdefault(_cut(_message_text(message)), len(texts))
+            messages.append([message.get("role", ""), number])
     return {
         "role": call["role"],
         "trained": bool(call["trained"]),
@@ -279,12 +277,14 @@ def _call(call: Call, texts: dict[str, int]) -> Shown:
     }
 
 
-def _said(message: Mapping[str, object]) -> str:
+def _message_text(message: Mapping[str, object]) -> str:
     """Return a message's text and its tool calls."""
-    parts = [message[name] for name in ("content", "tool_calls") if message.get(name)]
-    return "\n".join(
-        part if isinstance(part, str) else json.dumps(part, ensure_ascii=False) for part in parts
-    )
+    parts = []
+    for name in ("content", "tool_calls"):
+        part = message.get(name)
+        if part:
+            parts.append(part if isinstance(part, str) else json.dumps(part, ensure_ascii=False))
+    return "\n".join(parts)
 
 
 def _text(value: Any) -> str:
@@ -293,8 +293,5 @@ def _text(value: Any) -> str:
 
 def _cut(value: object) -> str:
     text = _text(value)
-    return (
-        text
-        if len(text) <= TEXT_LIMIT
-        else f"{text[:TEXT_LIMIT]} ... ({len(text) - TEXT_LIMIT} more characters)"
-    )
+    more = len(text) - TEXT_LIMIT
+    return f"{text[:TEXT_LIMIT]} ... ({more} more characters)" if more > 0 else text

@@ -21,11 +21,14 @@ Curves = Mapping[str, Sequence[Mapping[int, float]]]
 
 def scaled(figure: Figure, span: tuple[float, float], graded: bool) -> Figure:
     """Set axes of accuracy or reward to the full range, in percent unless graded."""
-    (low, high), room = span, 0.04 * (span[1] - span[0])
+    low, high = span
+    # Room on both sides of a vertical scale would suggest rewards below the lowest one.
+    room = 0.04 * (high - low)
     for axis, letter in (("xaxis", "x"), ("yaxis", "y")):
         if figure["layout"][axis]["title"]["text"] not in ("accuracy", "mean reward", "reward"):
             continue
-        figure["layout"][axis]["range"] = [low - room * (letter == "x"), high + room]
+        start = low - room if letter == "x" else low
+        figure["layout"][axis]["range"] = [start, high + room]
         figure["layout"][axis]["tickformat"] = ".2f" if graded else ".0%"
         for trace in figure["data"]:
             if graded and "hovertemplate" in trace:
@@ -44,15 +47,15 @@ def by_step(
         form: Format of a value, in d3's syntax.
     """
     data: list[Figure] = []
-    for index, (arm, found) in enumerate(curves.items()):
-        if steps := sorted(set().union(*found)):
-            data += banded(
-                arm,
-                index,
-                steps,
-                [[one[step] for one in found if step in one] for step in steps],
-                form=form,
-            )
+    for index, (arm, runs) in enumerate(curves.items()):
+        by_step: dict[int, list[float]] = {}
+        for curve in runs:
+            for step, value in curve.items():
+                by_step.setdefault(step, []).append(value)
+        if by_step:
+            # Runs may have been validated at different steps: each step has the runs that it has.
+            steps = sorted(by_step)
+            data += banded(arm, index, steps, [by_step[step] for step in steps], form=form)
     return figure_of(key, title, caption, data, "step", y, percent=form.endswith("%"))
 
 
@@ -66,14 +69,16 @@ def banded(
     form: str = ".1%",
 ) -> list[Figure]:
     """Return means over several runs at each place as a line, and their range as a band."""
-    means = [sum(found) / len(found) for found in values]
+    means = [sum(several) / len(several) for several in values]
     mode = "lines+markers" if band or len(x) == 1 else "lines"
     line = trace_of(arm, mode, x, means, f"%{{y:{form}}} at step %{{x}}") | {"legendgroup": arm}
     line |= {"line": {"color": colour_of(index), "width": 2.5, "dash": dash_of(index)}}
     line |= {"marker": {"size": 6 if len(x) > 1 else 10}}
-    if not band or max(len(found) for found in values) < 2:
+    if not band or max(map(len, values)) < 2:
         return [line]
-    ends = [*(max(found) for found in values), *(min(found) for found in reversed(values))]
+    # One closed outline: along the largest values and back along the smallest. Two lines with a
+    # fill between them would join over steps that one of them lacks.
+    ends = [*map(max, values), *map(min, reversed(values))]
     outline: Figure = {
         "type": "scatter",
         "mode": "lines",
@@ -123,13 +128,15 @@ def figure_of(
         "barmode": "group",
     }
     if x == "step":
-        steps = [step for trace in data for step in trace["x"]] or [0]
-        first, last = min(steps), max(steps)
+        steps: list[float] = []
+        for trace in data:
+            steps += trace["x"]
+        first, last = min(steps, default=0), max(steps, default=0)
         room = max(0.3, 0.03 * (last - first))
-        layout["xaxis"] |= {
-            "range": [first - room, last + room],
-            **({"dtick": 1} if last - first <= 10 else {}),
-        }
+        layout["xaxis"]["range"] = [first - room, last + room]
+        # plotly would put ticks between the steps of a short training.
+        if last - first <= 10:
+            layout["xaxis"]["dtick"] = 1
     if percent:
         layout["yaxis"] |= {"tickformat": ".0%", "rangemode": "tozero"}
     if categories:

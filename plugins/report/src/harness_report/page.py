@@ -8,13 +8,13 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.compare.by_role import held_by_role
 from harness.compare.columns import Table, role_tables
 from harness.compare.formats import html_tables, inline
-from harness.compare.identity import differences
 from harness.compare.layout import tables
 from harness.compare.measures import measure
 from harness.compare.numbers import with_interval
@@ -22,16 +22,16 @@ from harness.compare.references import reference_rows
 from harness.compare.sentences import sentences
 from harness.compare.verdicts import verdict_text
 from harness.errors import NoSuchArm, NotComparable, UserError
-from harness.runs.monitor import cells, standing, steps_of
+from harness.runs.monitor import cells, standing
 from harness.runs.replies import remarks_on
-from harness.util.formatting import duration, mean
-from harness.util.parsing import flatten
+from harness.util.formatting import mean
 from harness_report.charts import charts
+from harness_report.manifest import manifest
 
 if TYPE_CHECKING:
     from jinja2 import Template
 
-    from harness.compare.keys import Comparison
+    from harness.compare.keys import Arm, Comparison, Pair
     from harness.compare.references import Reference
     from harness.compare.runs import Run
     from harness.compare.selection import Selection
@@ -45,6 +45,24 @@ COLUMNS = ("arm", "seed", "state", "step", "reward", "accuracy", "mean reward", 
 """Columns of the table of runs."""
 OPEN_CHARTS = 4
 """Number of charts that a page shows at once; a fold has the others."""
+SECTIONS = {
+    "accuracy": "main",
+    "sampled": "main",
+    "learning": "main",
+    "agreement": "main",
+    "reward_parts": "main",
+    "behaviour": "main",
+    "by_role": "main",
+    "by_role_differences": "main",
+    "cost": "main",
+    "evidence": "more",
+    "checkpoints": "more",
+    "views": "more",
+    "exceptions": "more",
+    "failed": "more",
+    "references": "references",
+}
+"""Section of a page for every table that it shows."""
 _INTERVAL = re.compile(r"\[[-+.\d]+, [-+.\d]+\]")
 Contents = dict[str, Any]
 """Content of a page, by the names of its template."""
@@ -88,30 +106,25 @@ def render(
     from harness_report.episodes import sample
 
     comparison, compared_remarks = compared(selection, baseline, allow, margin)
-    remarks = [
-        *compared_remarks,
-        *(
-            f"{run.name}: {remark}."
-            for run in selection.runs
-            for remark in remarks_on(run.record["result"])
-        ),
-    ]
-    names = {arm["name"] for arm in comparison["arms"]} if comparison else None
-    shown = [run for run in selection.runs if names is None or (run.finished and run.arm in names)]
+    remarks = list(compared_remarks)
+    for run in selection.runs:
+        remarks += [f"{run.name}: {remark}." for remark in remarks_on(run.record["result"])]
+    # Charts show the runs that the tables are of. Without a comparison there are no such tables,
+    # and whatever has begun is shown.
+    shown = selection.runs
+    if comparison is not None:
+        names = {arm["name"] for arm in comparison["arms"]}
+        shown = [run for run in selection.runs if run.finished and run.arm in names]
     arms = by_arm(shown, comparison)
-    task_sets = {str(run.record["identity"]["task_set"].get("name")) for run in selection.runs}
-    published = (
-        [] if references is False else reference_rows(None if references else min(task_sets))
-    )
-    found = contents(selection, comparison, remarks, arms, sample(arms, episodes), published)
-    return page(
-        {
-            **found,
-            "matrix": found["matrix"]
-            if selection.missing or len(shown) < len(selection.runs)
-            else [],
-        }
-    )
+    published: list[Reference] = []
+    if references is not False:
+        task_sets = {str(run.record["identity"]["task_set"].get("name")) for run in selection.runs}
+        published = reference_rows(None if references else min(task_sets))
+    content = contents(selection, comparison, remarks, arms, sample(arms, episodes), published)
+    # With all runs in the comparison, the matrix would only repeat its table.
+    if not selection.missing and len(shown) == len(selection.runs):
+        content["matrix"] = []
+    return page(content)
 
 
 def compared(
@@ -152,59 +165,57 @@ def contents(
     published: Sequence[Reference] = (),
 ) -> Contents:
     """Return the content of a page, by the names of its template."""
-    figures = {arm: [measure(run) for run in runs] for arm, runs in arms.items()}
-    found = tables(comparison, published) if comparison else role_tables(held_by_role(figures))
-    manifest = (
-        [_runs(selection.runs), _identity(selection.runs), _parity(selection.runs)]
-        if selection.runs
-        else []
-    )
+    figures = {arm: list(map(measure, runs)) for arm, runs in arms.items()}
+    shown = tables(comparison, published) if comparison else role_tables(held_by_role(figures))
+    rows = matrix(selection)
+    sections: dict[str, Any] = {}
+    for name, chosen in _sections(shown, manifest(selection.runs)).items():
+        sections[name] = _safe(html_tables(list(map(_with_whole_intervals, chosen))))
     return {
         "title": selection.name,
         "about": _about(selection.runs) if selection.runs else {},
         "question": selection.study.get("question", ""),
         "headline": _headline(comparison, arms),
-        "matrix": (rows := matrix(selection)),
-        "columns": [name for name in COLUMNS if any(row[name] for row in rows)],
+        "matrix": rows,
+        "columns": [name for name in COLUMNS if any(map(itemgetter(name), rows))],
         "remarks": remarks,
         "charts": charts(arms, comparison, figures),
         "open_charts": OPEN_CHARTS,
-        "tables": {
-            name: _safe(html_tables([*map(_with_whole_intervals, chosen)]))
-            for name, chosen in _sections(found, manifest).items()
-        },
+        "tables": sections,
         "browser": browser,
         "trained": any(run.trained for run in selection.runs),
         "live": None,
     }
 
 
-def page(found: Contents) -> str:
+def page(content: Contents) -> str:
     """Return the complete, self-contained page."""
     from plotly.offline import get_plotlyjs
 
-    data = {name: found[name] for name in ("charts", "browser")}
+    # A browser cannot parse NaN in JSON and would show an empty page, so it fails here instead.
+    data = json.dumps(
+        {"charts": content["charts"], "browser": content["browser"]},
+        ensure_ascii=False,
+        separators=(",", ":"),
+        default=str,
+        allow_nan=False,
+    )
     return _template().render(
-        found,
-        data=_safe(
-            packed(
-                json.dumps(
-                    data, ensure_ascii=False, separators=(",", ":"), default=str, allow_nan=False
-                )
-            )
-        ),
+        content,
+        data=_safe(packed(data)),
         style=_safe((HERE / "page.css").read_text(encoding="utf-8")),
         script=_safe((HERE / "page.js").read_text(encoding="utf-8")),
         plotly=_safe(packed(get_plotlyjs())),
     )
 
 
-def blocks(found: Contents) -> dict[str, str]:
+def blocks(content: Contents) -> dict[str, str]:
     """Return the parts of a page that change during a run, by name."""
     template = _template()
-    return {
-        name: "".join(block(template.new_context(found))) for name, block in template.blocks.items()
-    }
+    parts = {}
+    for name, block in template.blocks.items():
+        parts[name] = "".join(block(template.new_context(content)))
+    return parts
 
 
 @cache
@@ -221,53 +232,53 @@ def _template() -> Template:
 def matrix(selection: Selection) -> list[dict[str, str]]:
     """Return one row per run, planned ones included: cells by column, and its `folder`."""
     runs = {run.folder.id: run for run in selection.runs}
-    seen = {str(job["run"]) for job in selection.jobs}
-    planned = [
-        (job["arm"], job["seed"], job.get("state", "planned"), job["run"]) for job in selection.jobs
-    ]
-    planned += [
-        (run.arm, run.seed, run.record["status"], name)
-        for name, run in runs.items()
-        if name not in seen
-    ]
     rows = []
-    for arm, seed, state, name in planned if selection.jobs or len(planned) > 1 else ():
-        row = dict.fromkeys(COLUMNS, "") | {
-            "folder": name or "",
-            "arm": arm,
-            "seed": str(seed),
-            "state": state,
-        }
-        rows.append({**row, **stands(runs[name])} if name in runs else row)
+    planned: set[str | None] = set()
+    for job in selection.jobs:
+        planned.add(job["run"])
+        state = job.get("state", "planned")
+        rows.append(_matrix_row(job["arm"], job["seed"], state, job["run"]))
+    # Runs in the study's folder that no job claims, such as those of an earlier configuration.
+    for name, run in runs.items():
+        if name not in planned:
+            rows.append(_matrix_row(run.arm, run.seed, run.record["status"], name))
+    # A single run needs no table of runs.
+    if not selection.jobs and len(rows) < 2:
+        return []
+    for row in rows:
+        if row["folder"] in runs:
+            row |= stands(runs[row["folder"]])
     return rows
+
+
+def _matrix_row(arm: str, seed: int, state: str, folder: str | None) -> dict[str, str]:
+    row = dict.fromkeys(COLUMNS, "")
+    return row | {"folder": folder or "", "arm": arm, "seed": str(seed), "state": state}
 
 
 def stands(run: Run) -> dict[str, str]:
     """Return a run's state and cells of `harness.runs.monitor.cells`."""
-    found, rewards = cells(run.progress), run.logged("rollout/reward")
-    if rewards and not found["reward"]:  # of a finished run
-        found["reward"] = f"{rewards[max(rewards)]:.3f}"
-    return {"state": run.record["status"], **found}
+    shown, rewards = cells(run.progress), run.logged("rollout/reward")
+    # The progress of a finished run is read from its record, which has no reward of a step.
+    if rewards and not shown["reward"]:
+        shown["reward"] = f"{rewards[max(rewards)]:.3f}"
+    return {"state": run.record["status"], **shown}
 
 
-def _sections(found: Sequence[Table], manifest: Sequence[Table]) -> dict[str, list[Table]]:
-    groups = {
-        "main": "accuracy sampled learning agreement reward_parts behaviour "
-        "by_role by_role_differences cost",
-        "more": "evidence checkpoints views exceptions failed",
-    }
-    made = {
-        name: [table for table in found if table.key in keys.split()]
-        for name, keys in groups.items()
-    }
-    made["references"] = [table for table in found if table.key == "references"]
-    made["manifest"] = [table for table in manifest if table.rows]
-    return made
+def _sections(shown: Sequence[Table], manifest_tables: Sequence[Table]) -> dict[str, list[Table]]:
+    sections: dict[str, list[Table]] = {"main": [], "more": [], "references": []}
+    for table in shown:
+        if table.key in SECTIONS:
+            sections[SECTIONS[table.key]].append(table)
+    sections["manifest"] = [table for table in manifest_tables if table.rows]
+    return sections
 
 
 def _with_whole_intervals(table: Table) -> Table:
     """Return the table with intervals that do not break between lines, for narrow screens."""
-    rows = [[_INTERVAL.sub(_unbroken, cell) for cell in row] for row in table.rows]
+    rows = []
+    for row in table.rows:
+        rows.append([_INTERVAL.sub(_unbroken, cell) for cell in row])
     return replace(table, rows=rows)
 
 
@@ -278,39 +289,39 @@ def _unbroken(interval: re.Match[str]) -> str:
 def _headline(comparison: Comparison | None, arms: Mapping[str, list[Run]]) -> list[dict[str, Any]]:
     """Return the key figures at the top of a page."""
     if comparison is None:
-        alone = len(arms) == 1
-        return [
-            card
-            for arm, runs in arms.items()
-            for card in (_cards(runs[0]) if alone else [_card(arm, runs[0])])
-        ]
+        firsts = {arm: runs[0] for arm, runs in arms.items()}
+        # A run alone has room for all of its figures.
+        if len(firsts) == 1:
+            return _cards(*firsts.values())
+        return [_card(arm, run) for arm, run in firsts.items()]
     by_arm = {pair["arm"]: pair for pair in comparison["pairs"]}
+    graded = comparison.get("graded", False)
     cards = []
     for arm in comparison["arms"]:
-        pair = by_arm.get(arm["name"])
-        start = arm["accuracy_initial"]
-        graded = comparison.get("graded", False)
-        more = [f"from {mean(start['mean'], graded)}"] if start else []
-        if pair is not None:
-            more += (
-                [] if pair["identical"] else [f"{with_interval(pair['difference'], True)} points"]
-            )
-            more.append(verdict_text(pair))
-        elif by_arm:
-            more.append("baseline")
-        if comparison["kind"] == "eval" and pair is None:
-            low, high = arm["accuracy_final"]["low"], arm["accuracy_final"]["high"]
-            more.append(f"95 % interval {mean(low, graded)} to {mean(high, graded)}")
-        elif len(arm["seeds"]) == 1 and pair is None:
-            more.append("one seed")
-        cards.append(
-            {
-                "label": arm["name"],
-                "value": mean(arm["accuracy_final"]["mean"], graded),
-                "more": more,
-            }
-        )
+        more = _headline_details(arm, by_arm.get(arm["name"]), comparison)
+        value = mean(arm["accuracy_final"]["mean"], graded)
+        cards.append({"label": arm["name"], "value": value, "more": more})
     return cards
+
+
+def _headline_details(arm: Arm, pair: Pair | None, comparison: Comparison) -> list[str]:
+    """Return the lines below an arm's result: where it began, and how far it can be trusted."""
+    graded = comparison.get("graded", False)
+    start, final = arm["accuracy_initial"], arm["accuracy_final"]
+    details = [f"from {mean(start['mean'], graded)}"] if start else []
+    if pair is not None:
+        if not pair["identical"]:
+            details.append(f"{with_interval(pair['difference'], True)} points")
+        return [*details, verdict_text(pair)]
+    if comparison["pairs"]:
+        details.append("baseline")
+    # An evaluation has no seeds of training that its interval would leave out.
+    if comparison["kind"] == "eval":
+        low, high = mean(final["low"], graded), mean(final["high"], graded)
+        details.append(f"95 % interval {low} to {high}")
+    elif len(arm["seeds"]) == 1:
+        details.append("one seed")
+    return details
 
 
 def _card(arm: str, run: Run) -> dict[str, Any]:
@@ -328,135 +339,28 @@ def _cards(run: Run) -> list[dict[str, Any]]:
     )
     first = _card(run.arm, run)
     first["more"] += filter(None, (doing, now.warning, now.remark))
-    figures = [
-        (name, *cell.partition(" so far"))
-        for name, cell in stands(run).items()
-        if cell not in ("", "-") and name != "state"
-    ]
-    lines = [f"{name.replace('_', ' ')} {count}" for name, count in failed.items()]
-    rows = {"label": "failures", "value": str(sum(failed.values())), "more": lines}
-    return [
-        first,
-        *({"label": a, "value": b, "more": [f"so far{d}"] if c else []} for a, b, c, d in figures),
-        rows,
-    ]
-
-
-def _runs(runs: Sequence[Run]) -> Table:
-    heads = [
-        "run",
-        "arm",
-        "seed",
-        "status",
-        "steps",
-        "launches",
-        "time",
-        "commit",
-        "machine",
-        "framework versions",
-    ]
-    rows = []
-    for run in runs:
-        record = run.record
-        commit, result = record["commit"], record["result"]
-        code = (
-            f"{commit['hash'][:10]}{' (changed)' if commit['dirty'] else ''}"
-            if commit
-            else "no checkout"
-        )
-        machine = f"{record['hardware']['processor']}, {record['hardware']['cores']} cores"
-        versions = ", ".join(f"{name} {version}" for name, version in record["frameworks"].items())
-        left_s = run.progress.remaining_s
-        time = (
-            duration(result["wall_s"])
-            if result
-            else "-"
-            if left_s is None
-            else f"left {duration(left_s)}"
-        )
-        cells = [run.id, run.arm, str(run.seed), record["status"], steps_of(run.progress)]
-        rows.append(
-            [*cells, str(len(record["launches"]) or 1), time, code, machine, versions or "none"]
-        )
-    return Table("runs", "Runs", heads, rows)
-
-
-def _identity(runs: Sequence[Run]) -> Table:
-    """Return what must be identical: the value, or the number of different values."""
-    flat = [flatten(run.record["identity"]) for run in runs]
-    different = {one.key for one in differences(runs)}
-    rows = []
-    for key in dict.fromkeys(key for one in flat for key in one):
-        values = list(dict.fromkeys(str(one.get(key, "absent")) for one in flat))
-        same = (
-            f"{len(values)} values"
-            if key in different
-            else "same in all"
-            if len(values) == 1
-            else "by seed"
-        )
-        rows.append([key, same, "; ".join(values[:4]) + (" ..." if len(values) > 4 else "")])
-    return Table("identity", "What must be identical", ["key", "", "value"], rows)
-
-
-def _parity(runs: Sequence[Run]) -> Table:
-    from harness.plugins import is_reference
-
-    rows = []
-    for plugin in dict.fromkeys(run.record["agent"] for run in runs):
-        shadow = _shadow([run for run in runs if run.record["agent"] == plugin])
-        found = next(
-            (run.parity for run in runs if run.record["agent"] == plugin and run.parity), None
-        )
-        if found is None:
-            rows.append(
-                [
-                    plugin,
-                    "the reference" if is_reference(plugin) else "no certificate",
-                    "",
-                    "",
-                    "",
-                    shadow,
-                ]
-            )
+    cards = [first]
+    for name, cell in stands(run).items():
+        if cell in ("", "-") or name == "state":
             continue
-        kind = "same agent, certified" if found["strict"] else "idiomatic: measured, not the same"
-        rows.append(
-            [
-                plugin,
-                kind,
-                found["hash"],
-                str(found["scenarios"]),
-                ", ".join(found["accepted"]) or "none",
-                shadow,
-            ]
-        )
-    heads = ["agent", "parity", "certificate", "scenarios", "accepted differences", "shadow check"]
-    return Table("parity", "Parity certificates", heads, rows)
-
-
-def _shadow(runs: Sequence[Run]) -> str:
-    """Return a summary of the shadow checks of one agent's runs."""
-    found = [shadow for run in runs if (shadow := run.record.get("shadow")) is not None]
-    if not found:
-        return "not checked"
-    checked = sum(shadow["checked"] for shadow in found)
-    identical = sum(shadow["identical"] for shadow in found)
-    unchecked = sum(shadow["unchecked"] for shadow in found)
-    left = f", {unchecked} not checked" if unchecked else ""
-    return f"{identical} of {checked} rollouts identical{left}"
+        value, so_far, count = cell.partition(" so far")
+        cards.append({"label": name, "value": value, "more": [f"so far{count}"] if so_far else []})
+    lines = [f"{name.replace('_', ' ')} {count}" for name, count in failed.items()]
+    cards.append({"label": "failures", "value": str(sum(failed.values())), "more": lines})
+    return cards
 
 
 def _about(runs: Sequence[Run]) -> dict[str, str]:
     """Return a description of the runs, in command-line terms."""
-    found: dict[str, dict[str, None]] = {"task": {}, "policy": {}, "agents": {}, "reward": {}}
+    # Dictionaries instead of sets keep the order of the runs.
+    about: dict[str, dict[str, None]] = {"task": {}, "policy": {}, "agents": {}, "reward": {}}
     for run in runs:
         identity, config = run.record["identity"], run.record["config"]
-        found["task"][str(identity["task_set"].get("name"))] = None
-        found["policy"][str(config.get("policy", {}).get("path") or identity["model"])] = None
-        found["agents"][run.record["agent"]] = None
-        found["reward"][_reward(identity)] = None
-    return {name: ", ".join(values) for name, values in found.items()}
+        about["task"][str(identity["task_set"].get("name"))] = None
+        about["policy"][str(config.get("policy", {}).get("path") or identity["model"])] = None
+        about["agents"][run.record["agent"]] = None
+        about["reward"][_reward(identity)] = None
+    return {name: ", ".join(values) for name, values in about.items()}
 
 
 def _reward(identity: Mapping[str, Any]) -> str:
@@ -472,8 +376,10 @@ def packed(text: str) -> str:
 
     data = zlib.compress(text.encode())
     words = np.frombuffer(data + bytes(-len(data) % 4), ">u4")[:, None]
-    found = np.frombuffer(DIGITS, "S1")[words // 85 ** np.arange(4, -1, -1) % 85].tobytes()
-    return str(found[: len(data) + -(-len(data) // 4)], "ascii")
+    digits = np.frombuffer(DIGITS, "S1")[words // 85 ** np.arange(4, -1, -1) % 85].tobytes()
+    # Four bytes are five digits. The last word was filled up, so its digits are cut as b85 does.
+    rounded_up = -(-len(data) // 4)
+    return str(digits[: len(data) + rounded_up], "ascii")
 
 
 def _safe(text: str) -> Any:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,6 +17,8 @@ from harness.util.parsing import at, nested
 from harness_study.display import Plan, PlannedJob, StudyDisplay, few_cores, sharing
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from harness.compare.costs import Price
     from harness_study.execute import Standing, StudyRun
     from harness_study.plan import Job
@@ -113,7 +116,7 @@ def study(
             standings = _execute(StudyRun(folder, steps, display.show, slots, any_code))
     failed = [run for run in standings if run.state == "failed"]
     if json_:
-        emit_json([{"job": run.job.key, "state": run.state, "line": run.line} for run in standings])
+        emit_json(_results(standings))
     else:
         _show_end(described.name, folder.path, standings)
     if failed:
@@ -124,14 +127,22 @@ def study(
         )
 
 
+def _results(standings: list[Standing]) -> list[dict[str, str]]:
+    """Return the content of `--json` at the end."""
+    ends = []
+    for run in standings:
+        ends.append({"job": run.job.key, "state": run.state, "line": run.line})
+    return ends
+
+
 def _execute(run: StudyRun) -> list[Standing]:
     """Carry out a launch. After an interruption, show what is finished and how to resume."""
     try:
         return run.execute()
     except KeyboardInterrupt:
-        done = sum(standing.state in ("finished", "skipped") for standing in run.standings)
+        done = [ended for ended in run.standings if ended.state in ("finished", "skipped")]
         raise KeyboardInterrupt(
-            f"{done} of {len(run.standings)} runs are done, and what the others have is kept"
+            f"{len(done)} of {len(run.standings)} runs are done, and what the others have is kept"
             f"{run.left()}. Go on: {as_called()}"
         ) from None
 
@@ -144,18 +155,22 @@ def _refuse_shared_measuring(jobs: list[Job], slots: list[Slot]) -> None:
     """
     from harness.config import resolve_device
 
-    gpus = [gpu for slot in slots for gpu in slot.gpus or ()]
-    most = max((gpus.count(gpu) for gpu in gpus), default=0)
+    users = Counter[str]()
+    for slot in slots:
+        users.update(slot.gpus or ())
+    most = max(users.values(), default=0)
+    if most < 2:
+        return
     option = "actor_rollout_ref.rollout.engine_kwargs.vllm.kv_cache_memory_bytes"
-    if most > 1 and any(
-        resolve_device(job.config.device) == "cuda" and at(nested(job.config.verl), option) is None
-        for job in jobs
-    ):
-        raise UserError(
-            f"--jobs {len(slots)}: {most} runs would share a GPU, and vLLM gives up where the "
-            "memory that it measures changes meanwhile. "
-            f"Say how many bytes of cache each takes, for example --set verl.{option}=8000000000"
-        )
+    for job in jobs:
+        on_gpu = resolve_device(job.config.device) == "cuda"
+        if on_gpu and at(nested(job.config.verl), option) is None:
+            raise UserError(
+                f"--jobs {len(slots)}: {most} runs would share a GPU, and vLLM gives up where the "
+                "memory that it measures changes meanwhile. "
+                "Say how many bytes of cache each takes, "
+                f"for example --set verl.{option}=8000000000"
+            )
 
 
 def _plan(name: str, steps: list[Step], runs_dir: Path, slots: list[Slot]) -> Plan:
@@ -164,36 +179,30 @@ def _plan(name: str, steps: list[Step], runs_dir: Path, slots: list[Slot]) -> Pl
     from harness_study.timing import makespan_s, measured, steps_of, timing_for
 
     known = measured(find_all(runs_dir)) if runs_dir.is_dir() else []
+    # Runs of an arm have equally many steps, and counting them may read a whole task set.
     counted: dict[str, int | None] = {}
     rows: list[PlannedJob] = []
     for step in steps:
-        timing = timing_for(step.job.config, known)
-        if step.job.arm not in counted:
-            counted[step.job.arm] = steps_of(step.job.config)
-        count = counted[step.job.arm]
-        estimate = None
-        if (
-            step.job.kind == "train"
-            and step.action != "skip"
-            and timing is not None
-            and count is not None
-        ):
-            estimate = timing.of(count)
-        rows.append(
-            {
-                "key": step.job.key,
-                "arm": step.job.arm,
-                "seed": step.job.seed,
-                "kind": step.job.kind,
-                "action": step.action,
-                "why": step.why,
-                "steps": count if step.job.kind == "train" else None,
-                "estimate_s": estimate,
-                "estimate_from": timing.source
-                if estimate is not None and timing is not None
-                else None,
-            }
-        )
+        job = step.job
+        if job.arm not in counted:
+            counted[job.arm] = steps_of(job.config)
+        count = counted[job.arm] if job.kind == "train" else None
+        row: PlannedJob = {
+            "key": job.key,
+            "arm": job.arm,
+            "seed": job.seed,
+            "kind": job.kind,
+            "action": step.action,
+            "why": step.why,
+            "steps": count,
+            "estimate_s": None,
+            "estimate_from": None,
+        }
+        timing = timing_for(job.config, known)
+        if step.action != "skip" and timing is not None and count is not None:
+            row |= {"estimate_s": timing.of(count), "estimate_from": timing.source}
+        rows.append(row)
+    # Jobs without an estimate are counted apart: a total without them would look complete.
     missing = [row for row in rows if row["action"] != "skip"]
     known_s = [row["estimate_s"] for row in missing if row["estimate_s"] is not None]
     return {
@@ -239,6 +248,7 @@ def _out_of_reach(jobs: list[Job], margin: float | None) -> int | None:
         seeds.setdefault(job.arm, set()).add(job.seed)
     if margin is None or len(seeds) < 2:
         return None
+    # With the widest range of rewards the margin is the smallest share, and needs the most seeds.
     rewards = [reward_of(job.config) for job in jobs]
     width = max(reward.high - reward.low for reward in rewards)
     least = seeds_for_equivalence(margin / width, family=len(seeds) - 1)
@@ -249,6 +259,7 @@ def _uncertified(jobs: list[Job]) -> list[str]:
     """Return strict agents without a valid certificate, if agents are to be compared."""
     from harness.parity.report import uncertified
 
+    # A study of one agent compares nothing that a certificate would prove to be the same.
     names = dict.fromkeys(job.config.agent for job in jobs)
     return uncertified(names) if len(names) > 1 else []
 
@@ -278,7 +289,8 @@ def _show_plan(plan: Plan, price: Price | None = None) -> None:
         )
     for index, row in enumerate(plan["jobs"], 1):
         action = row["action"] if row["kind"] == "train" or row["action"] == "skip" else "evaluate"
-        cells = (
+        shown.add_row(
+            str(index),
             row["arm"],
             str(row["seed"]),
             action,
@@ -286,25 +298,18 @@ def _show_plan(plan: Plan, price: Price | None = None) -> None:
             str(row["steps"] or "-"),
             duration(row["estimate_s"]),
         )
-        shown.add_row(str(index), *cells)
     out.print(shown)
-    different = plan["differences"]
-    if different:
-        arms = list(dict.fromkeys(arm for values in different.values() for arm in values))
-        shown = table("key", *arms, title="Differences between arms")
-        for key, values in different.items():
-            shown.add_row(key, *(str(values.get(arm)) for arm in arms))
-        out.print(shown)
+    if plan["differences"]:
+        out.print(_differences_table(plan["differences"]))
     out.print(
         "Everything else is the same in all runs; "
         "runs of one seed also share data order and sampling seeds."
     )
     text = f"{plan['to_run']} of {len(plan['jobs'])} to run, {sharing(plan)}"
     if plan["estimate_s"] is not None:
-        source = next(row["estimate_from"] for row in plan["jobs"] if row["estimate_from"])
-        text += (
-            f", about {duration(plan['estimate_s'])} by the steps measured in {source} and alike"
-        )
+        sources = [row["estimate_from"] for row in plan["jobs"] if row["estimate_from"]]
+        estimate = duration(plan["estimate_s"])
+        text += f", about {estimate} by the steps measured in {sources[0]} and alike"
     if plan["without_estimate"]:
         text += f"; for {plan['without_estimate']} no run was measured yet, so no estimate"
     out.print(text + ".")
@@ -328,6 +333,17 @@ def _show_plan(plan: Plan, price: Price | None = None) -> None:
             f"No parity certificate: {names}. "
             "Created before the first run (not with --without-parity)."
         )
+
+
+def _differences_table(differences: dict[str, dict[str, Any]]) -> Table:
+    """Return one row for every key that differs, with the value of every arm."""
+    arms: dict[str, None] = {}
+    for values in differences.values():
+        arms |= dict.fromkeys(values)
+    shown = table("key", *arms, title="Differences between arms")
+    for key, values in differences.items():
+        shown.add_row(key, *[str(values.get(arm)) for arm in arms])
+    return shown
 
 
 def _show_end(name: str, path: Path, standings: list[Standing]) -> None:

@@ -126,10 +126,10 @@ class StudyDisplay:
             self._console.print(self._title(standings))
 
     def _title(self, standings: list[Standing]) -> str:
-        done = sum(run.state in ("finished", "skipped", "failed") for run in standings)
+        done = [run for run in standings if run.state in ("finished", "skipped", "failed")]
         left_s = self._left_s(standings)
         left = "" if left_s is None else f", left about {duration(left_s)}"
-        return f"Study {self._name}: {done} of {len(standings)} done{left}"
+        return f"Study {self._name}: {len(done)} of {len(standings)} done{left}"
 
     @staticmethod
     def _standing(run: Standing) -> str:
@@ -150,12 +150,10 @@ class StudyDisplay:
         for run in standings:
             if run.state not in ("waiting", "running"):
                 continue
-            if (
-                run.state == "running"
-                and run.progress is not None
-                and run.progress.remaining_s is not None
-            ):
-                remaining.append(run.progress.remaining_s)
+            # A run's own speed is the best estimate, then the plan's, then the mean of finished runs.
+            progress = run.progress
+            if run.state == "running" and progress is not None and progress.remaining_s is not None:
+                remaining.append(progress.remaining_s)
                 continue
             estimate = self._plan[run.job.key]["estimate_s"]
             if estimate is None:
@@ -180,10 +178,9 @@ def _cells(run: Standing) -> dict[str, str]:
     shown = {"arm": run.job.arm, "seed": str(run.job.seed), "state": run.state}
     shown["time"] = "" if spent_s is None else duration(spent_s)
     if progress is not None:
-        shown |= {
-            name: cell.replace(f" of {progress.expected})", ")")
-            for name, cell in cells(progress).items()
-        }
+        for name, cell in cells(progress).items():
+            shown[name] = cell.replace(f" of {progress.expected})", ")")
+        # What a run that was ended would still have needed is no time that anyone waits for.
         shown["left"] = shown["left"] if run.state == "running" else ""
     return shown | {"": run.line}
 
@@ -193,7 +190,9 @@ def fitted(rows: Sequence[Mapping[str, str]], title: str, width: int) -> Table:
     from rich.cells import cell_len
     from rich.text import Text
 
-    filled = {head for row in rows for head, cell in row.items() if cell}
+    filled: set[str] = set()
+    for row in rows:
+        filled.update(head for head, cell in row.items() if cell)
     heads = [head for head in COLUMNS if head == "" or head in filled]
 
     def widest(head: str) -> int:
@@ -205,6 +204,8 @@ def fitted(rows: Sequence[Mapping[str, str]], title: str, width: int) -> Table:
         borders = 3 * len(heads) + 1
         return width - taken - borders
 
+    # The names of arms are what a reader looks for, so other columns go first. A run's output is
+    # shown only where there is room for words.
     heads.remove("")
     arm = widest("arm")
     for head, least in LEFT_OUT.items():
@@ -215,8 +216,11 @@ def fitted(rows: Sequence[Mapping[str, str]], title: str, width: int) -> Table:
         heads.append("")
     shown = table(*heads, title=title, no_wrap=True)
     for row in rows:
-        cells = {**row, "arm": _shortened(row["arm"], arm), "": row.get("", "")[:line]}
-        shown.add_row(*(Text(printable(cells.get(head, "")), _style(head, row)) for head in heads))
+        fitting = {**row, "arm": _shortened(row["arm"], arm), "": row.get("", "")[:line]}
+        texts = []
+        for head in heads:
+            texts.append(Text(printable(fitting.get(head, "")), _style(head, row)))
+        shown.add_row(*texts)
     return shown
 
 
@@ -236,7 +240,9 @@ def sharing(plan: Plan) -> str:
     """Return `4 at a time with 16 cores each`."""
     text = f"{plan['runs_at_once']} at a time{with_cores(plan['cores_per_run'])}"
     if plan["gpus"]:
-        text += f" on GPU {', '.join('+'.join(gpus) for gpus in dict.fromkeys(plan['gpus']))}"
+        # Runs may share GPUs: each set is named once.
+        sets = map("+".join, dict.fromkeys(plan["gpus"]))
+        text += f" on GPU {', '.join(sets)}"
     return text
 
 

@@ -160,11 +160,8 @@ class StudyRun:
             if step.left is not None:
                 slot = nearest(step.left.cores, self._free)
                 self._free = [free for free in self._free if free is not slot]
-                standing.state, standing.line, standing.began = (
-                    "running",
-                    step.why,
-                    time.monotonic(),
-                )
+                standing.state, standing.line = "running", step.why
+                standing.began = time.monotonic()
                 log = self._folder.log(step.job)
                 self._active.append(_Active(step, standing, slot, step.left, log, 0, step.folder))
                 self._folder.set(step.job, "running", step.folder, step.left)
@@ -180,6 +177,7 @@ class StudyRun:
 
     def _fill(self, waiting: list[tuple[Step, Standing]]) -> None:
         """Start jobs in order while there is room."""
+        # Jobs that will still end: an evaluation waits for its training among them.
         busy = {active.step.job.key for active in self._active}
         busy |= {step.job.key for step, _ in waiting}
         for step, standing in list(waiting):
@@ -188,15 +186,14 @@ class StudyRun:
                 return
             if self._active and time.monotonic() - self._started < START_GAP_S:
                 return
+            # Its policy is not trained yet. Later jobs may start: they need not wait for it.
             if job.parent in busy:
-                continue  # its policy is not trained yet
+                continue
             waiting.remove((step, standing))
             parent = self._parent(job)
             if job.kind == "eval" and parent is None:
-                standing.state, standing.line = (
-                    "failed",
-                    "the training that it evaluates did not finish",
-                )
+                standing.state = "failed"
+                standing.line = "the training that it evaluates did not finish"
                 self._folder.set(job, "failed")
             else:
                 self._start(step, standing, parent)
@@ -205,6 +202,7 @@ class StudyRun:
         job, log = step.job, self._folder.log(step.job)
         log.parent.mkdir(exist_ok=True)
         slot = self._free.pop(0)
+        # The log of a job has the output of earlier tries too, which must not pass for this one's.
         since = log.stat().st_size if log.exists() else 0
         with _bound_to(slot.cores):
             environment = self._environment(job, slot)
@@ -223,9 +221,13 @@ class StudyRun:
 
     def _held(self, job: Job, slot: Slot, environment: Mapping[str, str]) -> dict[str, str]:
         """Return environment variables for a slot's preloaded modules, if several runs use it."""
-        trainings = sum(step.job.kind == "train" and step.action != "skip" for step in self._steps)
+        trainings = 0
+        for step in self._steps:
+            trainings += step.job.kind == "train" and step.action != "skip"
+        # Preloading pays for the second run of a slot. Without one it would only take memory.
         if job.kind != "train" or trainings <= len(self._slots) or not slot.cores:
             return {}
+        # A standby that has ended, or that read code which has changed since, is of no use.
         standby = self._standbys.pop(slot.index, None)
         if standby is not None and not standby.fresh():
             standby.close()
@@ -265,7 +267,8 @@ class StudyRun:
         record: Mapping[str, Any] = RunFolder(run).read() if run is not None else {}
         status, line = record.get("status", "failed"), last_line_of(active.log, active.since)
         done = status == "finished" and not code
-        if not done and status == "running":  # it was killed
+        # A record that still says "running" after its process has ended: it was killed.
+        if not done and status == "running":
             status = "interrupted"
         standing.state = "finished" if done else "failed"
         reason = why or record.get("reason") or line or f"ended with status {code} without output"
@@ -379,9 +382,8 @@ def _follow(active: _Active) -> None:
         if active.follower is None and active.run is not None:
             folder = RunFolder(active.run)
             record = folder.read()
-            if (
-                len(record["launches"]) > active.launches
-            ):  # the run has discarded the rows that it repeats
+            # Only once this launch is recorded has a resumed run discarded the rows that it repeats.
+            if len(record["launches"]) > active.launches:
                 active.follower = Follower.of(folder, record)
         if active.follower is not None:
             active.standing.progress = active.follower.look()

@@ -124,8 +124,13 @@ class Local(Launcher):
     def check(self, job: Job) -> None:
         """Refuse what this machine cannot carry out, such as a run with a missing policy."""
         task, task_set = job.config.task, make_task_set(job.config)
-        for split in (task.val_split, *[task.train_split] * (job.kind == "train")):
-            if (read := repr((task, job.config.reward, split))) not in self._read:
+        splits = [task.val_split]
+        if job.kind == "train":
+            splits.append(task.train_split)
+        # Most jobs of a study have the same tasks, and reading them takes seconds.
+        for split in splits:
+            read = repr((task, job.config.reward, split))
+            if read not in self._read:
                 load_tasks(job.config, task_set, split)
                 self._read.add(read)
         if job.kind == "train":
@@ -156,7 +161,8 @@ class Local(Launcher):
 
     def find(self, entry: Entry, log: Path) -> LocalProcess | None:
         """Find a process by its id and start time."""
-        pid, started = entry.get("pid") or 0, entry.get("pid_started") or 0.0  # no process
+        # Ids of processes are used again, so the start time must agree too. No process has id 0.
+        pid, started = entry.get("pid") or 0, entry.get("pid_started") or 0.0
         with suppress(psutil.Error):
             process = psutil.Process(pid)
             left = LocalProcess(process)

@@ -113,6 +113,7 @@ def read_study(path: Path) -> Study:
         study = Study.model_validate({"name": file.stem, **data})
     except ValidationError as error:
         first = error.errors()[0]
+        # pydantic names the branch of a union, such as `list[any]`, between the keys.
         key = ".".join(part for part in map(str, first["loc"]) if "[" not in part)
         hint = f", got {shown(first['input'])}"
         if first["type"] == "extra_forbidden":
@@ -132,9 +133,8 @@ def study_path(path: Path) -> Path:
     named = shipped / f"{str(path).removesuffix('.yaml')}.yaml"
     if not path.is_absolute() and named.is_file():
         return named
-    known = sorted(
-        str(file.relative_to(shipped)).removesuffix(".yaml") for file in shipped.rglob("*.yaml")
-    )
+    names = [str(file.relative_to(shipped)) for file in shipped.rglob("*.yaml")]
+    known = sorted(name.removesuffix(".yaml") for name in names)
     like = nearest(str(path), known, ".")
     raise ConfigError(
         f"no study {str(path)!r}{like} Give a YAML file, or one of: {', '.join(known)}"
@@ -155,79 +155,114 @@ def jobs_of(study: Study, overrides: Sequence[str] = (), only: Sequence[str] = (
     Raises:
         ConfigError: A configuration is invalid, or the baseline matches no arm or several arms.
     """
-    axes = dict(study.matrix)
-    seeds = list(axes.pop("seed", [study.set.get("seed", 0)]))
-    choices: list[list[Choice]] = []
-    if study.arms:
-        choices.append([("arm", label, dict(settings)) for label, settings in study.arms.items()])
-    for axis, values in axes.items():
-        if isinstance(values, dict):
-            labelled = list(values.items())
-        else:
-            labelled = [(_label(axis, value), value) for value in values]
-        choices.append([(axis, str(label), {axis: value}) for label, value in labelled])
-    every = list(itertools.product(*choices))
-    after = [item for item in only if item.startswith("evaluate=")]
-    before = [item for item in only if item not in after]
-    arms = [combination for combination in every if _chosen(combination, before)]
-    evaluate = [agent for agent in study.evaluate if _chosen([("evaluate", agent, {})], after)]
-    if not arms or (after and not evaluate):
+    every = list(itertools.product(*_axes(study)))
+    of_evaluations = [item for item in only if item.startswith("evaluate=")]
+    of_arms = [item for item in only if item not in of_evaluations]
+    arms = [combination for combination in every if _chosen(combination, of_arms)]
+    evaluate: list[str] = []
+    for agent in study.evaluate:
+        if _chosen([("evaluate", agent, {})], of_evaluations):
+            evaluate.append(agent)
+    if not arms or (of_evaluations and not evaluate):
         raise ConfigError(f"no arm of study {study.name!r} matches --only {' '.join(only)}")
     jobs: list[Job] = []
-    for place, seed in enumerate(seeds):
+    for place, seed in enumerate(_seeds(study)):
         shift = place % len(arms)
         for combination in arms[shift:] + arms[:shift]:
             label, settings = _arm(study, combination, seed)
             job = Job(_key(label, seed), label, _resolve(study, settings, overrides))
             jobs.append(job)
-            jobs += [_evaluation(job, agent, study.evaluate_split) for agent in evaluate]
+            # Right after its training, so that an interrupted study has whole results of some
+            # arms instead of trainings alone.
+            for agent in evaluate:
+                jobs.append(_evaluation(job, agent, study.evaluate_split))
     if len({job.key for job in jobs}) < len(jobs):
         raise ConfigError(
             f"study {study.name!r} has the same run twice; give its values different labels"
         )
+    # With all arms, not with the chosen ones: `--only` must not make a valid baseline unknown.
     _check_baseline(study, every)
-    for spec in {reward_of(job.config): None for job in jobs}:
-        if study.margin is not None and study.margin >= (width := spec.high - spec.low):
+    _check_margin(study, jobs)
+    return jobs
+
+
+def _seeds(study: Study) -> list[Any]:
+    """Return the seeds of the matrix, or the one of all runs."""
+    return list(study.matrix.get("seed", [study.set.get("seed", 0)]))
+
+
+def _axes(study: Study) -> list[list[Choice]]:
+    """Return the choices of every axis but the seed, named arms first."""
+    axes: list[list[Choice]] = []
+    if study.arms:
+        axes.append([("arm", label, dict(settings)) for label, settings in study.arms.items()])
+    for axis, values in study.matrix.items():
+        if axis == "seed":
+            continue
+        choices: list[Choice] = []
+        if isinstance(values, dict):
+            for label, value in values.items():
+                choices.append((axis, str(label), {axis: value}))
+        else:
+            for value in values:
+                choices.append((axis, _label(axis, value), {axis: value}))
+        axes.append(choices)
+    return axes
+
+
+def _check_margin(study: Study, jobs: Iterable[Job]) -> None:
+    """Refuse a margin that contains every possible difference: everything would be equivalent."""
+    # Arms may have rewards with different ranges. An unknown reward is refused here as well,
+    # margin or not.
+    for reward in dict.fromkeys(reward_of(job.config) for job in jobs):
+        width = reward.high - reward.low
+        if study.margin is not None and study.margin >= width:
             raise ConfigError(
                 f"margin: {study.margin:g} is not less than {width:g}, "
-                f"the most that {spec.name} can differ by (0.05 "
+                f"the most that {reward.name} can differ by (0.05 "
                 "of 0 to 1 is 5 points)"
             )
-    return jobs
 
 
 def varied_keys(study: Study) -> list[str]:
     """Return configuration keys that differ between arms on purpose."""
-    keys = [*study.matrix, *(key for settings in study.arms.values() for key in settings)]
+    keys = dict.fromkeys(study.matrix)
+    for settings in study.arms.values():
+        keys |= dict.fromkeys(settings)
+    # Evaluations use the policies that the trainings made, one of every arm and seed.
     if study.evaluate:
-        keys.append("policy")
+        keys["policy"] = None
+    # A preset is a name; what varies are the keys that it sets.
     if "preset" in keys:
         configs = [flatten(job.config.dump()) for job in jobs_of(study)]
-        keys += [key for key in differing(configs) if key in configs[0]]
-    return [
-        key for key in dict.fromkeys(keys) if key not in ("seed", "agent", "agent_match", "preset")
-    ]
+        keys |= dict.fromkeys(key for key in differing(configs) if key in configs[0])
+    # These make an arm or a seed, and comparisons know them without permission.
+    for key in ("seed", "agent", "agent_match", "preset"):
+        keys.pop(key, None)
+    return list(keys)
 
 
 def differences(jobs: Iterable[Job]) -> dict[str, dict[str, Any]]:
     """Return the configuration keys that differ between arms, with the value of every arm."""
     configs = {job.arm: flatten(job.config.dump()) for job in jobs if job.kind == "train"}
-    keys = (key for key in differing(configs.values()) if key != "seed")
     values = {}
-    for key in keys:
-        values[key] = {arm: config.get(key) for arm, config in configs.items()}
+    for key in differing(configs.values()):
+        if key != "seed":
+            values[key] = {arm: config.get(key) for arm, config in configs.items()}
     return values
 
 
 def _resolve(study: Study, settings: Mapping[str, Any], overrides: Sequence[str]) -> Config:
     preset = settings.get("preset", study.preset)
-    direct = {key: settings[key] for key in _DIRECT if key in settings}
-    items = [
-        f"{key}={json.dumps(value)}"
-        for key, value in settings.items()
-        if key not in (*_DIRECT, "preset")
-    ]
+    direct: dict[str, Any] = {}
+    items = []
+    for key, value in settings.items():
+        if key in _DIRECT:
+            direct[key] = value
+        elif key != "preset":
+            items.append(f"{key}={json.dumps(value)}")
     config = load_config(preset, None, items, **direct)
+    # A second pass: options of the command line win, also over the agent of an arm.
     if overrides:
         base = [f"{key}={json.dumps(value)}" for key, value in config.dump().items()]
         config = load_config(None, None, [*base, *overrides])
@@ -250,10 +285,12 @@ def _check_baseline(study: Study, every: Sequence[Sequence[Choice]]) -> None:
     if study.baseline is None:
         return
     arms: dict[str, list[str]] = {}
-    for label, settings in (_arm(study, combination, 0) for combination in every):
+    for combination in every:
+        label, settings = _arm(study, combination, 0)
         if study.evaluate:
             arms |= {_evaluated(label, agent): [agent] for agent in study.evaluate}
         else:
+            # An arm that is named needs no agent, and resolving its configuration takes time.
             arms[label] = [] if label == study.baseline else [_resolve(study, settings, ()).agent]
     try:
         named_arm(study.baseline, arms)
@@ -293,18 +330,22 @@ def _chosen(combination: Sequence[tuple[str, str, dict[str, Any]]], only: Sequen
         axis, separator, label = item.partition("=")
         if not separator:
             raise ConfigError(f"--only takes axis=label, got {item!r}. Example: --only agent=NAME")
-        chosen = {name: (choice, str(values.get(name))) for name, choice, values in combination}
-        if axis not in chosen:
-            raise ConfigError(
-                f"--only {item}: the study has no axis {axis!r}. Axes: {', '.join(chosen)}"
-            )
         # A label or the value itself may be given.
-        fits[axis] = fits.get(axis, False) or label in chosen[axis]
+        accepted = {name: (choice, str(values.get(name))) for name, choice, values in combination}
+        if axis not in accepted:
+            raise ConfigError(
+                f"--only {item}: the study has no axis {axis!r}. Axes: {', '.join(accepted)}"
+            )
+        # Labels of one axis are alternatives, different axes are conditions.
+        fits[axis] = fits.get(axis, False) or label in accepted[axis]
     return all(fits.values())
 
 
 def _key(label: str, seed: int) -> str:
-    name = "".join(letter if letter.isalnum() or letter in "_.=-" else "-" for letter in label)
-    if name != label:  # "write|check" and "write check" must not share a file
+    name = ""
+    for letter in label:
+        name += letter if letter.isalnum() or letter in "_.=-" else "-"
+    # "write|check" and "write check" must not share a file.
+    if name != label:
         name += "-" + hashlib.sha256(label.encode()).hexdigest()[:4]
     return f"{name}-seed{seed}"

@@ -50,6 +50,8 @@ def make_slots(jobs: int, gpus_per_run: int = 1) -> list[Slot]:
             f"and {usable_cores()} can be used here. "
             f"Give 1 to {usable_cores()}"
         )
+    # Cores are sorted by socket and physical core, so neighbours share caches. A container's quota
+    # may allow fewer than it shows; then slots lie apart, each with its share of them.
     gpus = visible_gpus()
     width = len(cores) // jobs
     slots = []
@@ -89,9 +91,12 @@ def visible_gpus() -> list[str]:
         )
     except (OSError, subprocess.SubprocessError):
         return []
-    return [
-        str(index) for index, line in enumerate(done.stdout.splitlines()) if line.startswith("GPU")
-    ]
+    gpus = []
+    # The list also has lines for parts of a GPU (MIG), which cannot be named by a number.
+    for index, line in enumerate(done.stdout.splitlines()):
+        if line.startswith("GPU"):
+            gpus.append(str(index))
+    return gpus
 
 
 def nearest(cores: Collection[int], slots: Sequence[Slot]) -> Slot | None:

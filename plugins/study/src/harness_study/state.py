@@ -97,19 +97,25 @@ class StudyFolder:
             UserError: The record of a job's run cannot be read; the run is not repeated without
                 consent.
         """
-        paths = [path.parent for path in sorted(self.path.glob("*/run.json"))]
         own = {self.entries[job.key]["run"] for job in jobs}
-        runs: list[Run] = []
-        for path in paths:
+        known: set[str] = set()
+        at_work: set[str] = set()
+        runs: list[tuple[Run, str]] = []
+        for record in sorted(self.path.glob("*/run.json")):
+            path = record.parent
+            known.add(path.name)
             # The record of a job's run must be readable, that of any other run need not be.
-            runs += [read_run(path)] if path.name in own else readable([path])
-        known = frozenset(path.name for path in paths)
-        at_work = {run.folder.path.name for run in runs if run.record["status"] == "running"}
-        hashed = [(run, config_hash(run.record["config"])) for run in runs]
+            for run in [read_run(path)] if path.name in own else readable([path]):
+                runs.append((run, config_hash(run.record["config"])))
+                if run.record["status"] == "running":
+                    at_work.add(path.name)
         steps: dict[str, Step] = {}
         for job in jobs:
-            step = self._next(job, hashed, any_code, steps)
-            steps[job.key] = replace(step, earlier=known - at_work if step.left else known)
+            step = self._next(job, runs, any_code, steps)
+            # A job of an earlier launch may not have recorded its folder yet, which is then among
+            # the running ones.
+            earlier = known - at_work if step.left else known
+            steps[job.key] = replace(step, earlier=frozenset(earlier))
         return list(steps.values())
 
     def set(
@@ -120,8 +126,9 @@ class StudyFolder:
         entry["state"] = state
         if run is not None:
             entry["run"] = run.name
+        # Its folder was removed while the job was under way.
         elif entry["run"] and not (self.path / entry["run"]).is_dir():
-            entry["run"] = None  # its folder was removed while the job was under way
+            entry["run"] = None
         entry["pid"], entry["pid_started"] = launched.process if launched else (None, None)
         entry["launcher"] = launched.by if launched else None
         self.write()
@@ -161,37 +168,43 @@ class StudyFolder:
         own: list[Run] = []
         if job.kind == "train":
             own = [run for run, run_hash in runs if run.trained and run_hash == job_hash]
+        # A result of other code is no result of this study: arms would differ in the code as well.
         usable = [run for run in own if any_code or same_code(run.record)]
         finished = [run for run in usable if run.finished]
         if finished:
             return Step(job, "skip", finished[-1].folder.path, "finished")
         if left := self._left(job, entry):
-            return Step(
-                job, "wait", self._folder(entry), f"still running as {left.description}", left
-            )
+            why = f"still running as {left.description}"
+            return Step(job, "wait", self._folder(entry), why, left)
         if job.kind == "eval":
-            trained = self._trained(job, before)
-            for run, run_hash in runs:
-                if run.finished and _made_by(run, job, entry, run_hash == job_hash):
-                    own.append(run)
-            for run in reversed(own):
-                parent = run.record.get("parent")
-                evaluated = parent["run"] if parent else trained
-                same_policy = trained is not None and evaluated == trained
-                if same_policy and (any_code or same_code(run.record)):
-                    return Step(job, "skip", run.folder.path, "finished")
-            why = "its earlier run has another training or code" if own else "not yet run"
-            return Step(job, "run", None, why)
+            return self._next_evaluation(job, runs, any_code, before)
         if usable:
-            return Step(
-                job,
-                "resume",
-                usable[-1].folder.path,
-                f"{usable[-1].record['status']} before its end",
-            )
+            newest = usable[-1]
+            why = f"{newest.record['status']} before its end"
+            return Step(job, "resume", newest.folder.path, why)
         if own:
             return Step(job, "run", None, "its earlier run has other code (--any-code keeps it)")
         return Step(job, "run", None, self._set_otherwise(job, runs))
+
+    def _next_evaluation(
+        self, job: Job, runs: Sequence[tuple[Run, str]], any_code: bool, before: Mapping[str, Step]
+    ) -> Step:
+        """Return the next step of an evaluation, which depends on that of its training."""
+        entry, trained = self.entries[job.key], self._trained(job, before)
+        own: list[Run] = []
+        for run, run_hash in runs:
+            if run.finished and _made_by(run, job, entry, run_hash == job.config_hash):
+                own.append(run)
+        # Only an evaluation of exactly the policy that the training has now: a repeated training
+        # has another one.
+        for run in reversed(own):
+            parent = run.record.get("parent")
+            evaluated = parent["run"] if parent else trained
+            same_policy = trained is not None and evaluated == trained
+            if same_policy and (any_code or same_code(run.record)):
+                return Step(job, "skip", run.folder.path, "finished")
+        why = "its earlier run has another training or code" if own else "not yet run"
+        return Step(job, "run", None, why)
 
     def _set_otherwise(self, job: Job, runs: Sequence[tuple[Run, str]]) -> str:
         """Return why none of the runs is the job's.
@@ -204,6 +217,7 @@ class StudyFolder:
             if not run.trained or not run.finished or run.record["seed"] != job.seed:
                 continue
             other = flatten(run.record["config"])
+            # A setting that the older run did not know cannot be the one that was changed by hand.
             keys = [key for key in differing([own, other]) if key in other]
             if keys and varied.isdisjoint(keys):
                 settings = [f"{key}={other[key]}" for key in keys[:3]]
@@ -223,7 +237,8 @@ class StudyFolder:
         launched = self.launcher.find(entry, log)
         if launched or not by:
             return launched
-        if by not in self._others:  # one for all jobs, which reads its queue once
+        # One launcher for all jobs reads its queue once.
+        if by not in self._others:
             self._others[by] = launcher(by, {})
         return self._others[by].find(entry, log)
 
@@ -241,6 +256,7 @@ def same_code(record: RunRecord) -> bool:
     Unknown code counts as the same: the commit of an installed wheel, and an older run's
     uncommitted changes.
     """
+    # The source of an agent counts apart from the commit, since agents come from any package.
     recorded, current, source = record["commit"], commit(), record.get("agent_source")
     if source and _source_of(record["config"]["agent"]) not in (source, None):
         return False

@@ -42,12 +42,10 @@ def measured(runs: Sequence[Run]) -> list[tuple[Mapping[str, Any], Timing]]:
             continue
         steps, step_s, wall_s = result.get("steps"), result.get("step_s_median"), result["wall_s"]
         if steps and step_s:
-            timings.append(
-                (
-                    run.record["config"],
-                    Timing(max(0.0, wall_s - steps * step_s), step_s, run.id, run.folder.path),
-                )
-            )
+            # What the steps do not explain is the start: loading libraries and the policy.
+            start_s = max(0.0, wall_s - steps * step_s)
+            timing = Timing(start_s, step_s, run.id, run.folder.path)
+            timings.append((run.record["config"], timing))
     return timings
 
 
@@ -56,18 +54,24 @@ def timing_for(config: Config, known: Sequence[tuple[Mapping[str, Any], Timing]]
     wanted = config.dump()
 
     def similarity(other: Mapping[str, Any]) -> int:
-        if (
-            # Other settings of a policy, such as a later version's, hardly change a step's time.
-            other["policy"].get("path") != wanted["policy"]["path"]
-            or other["train"]["batch_size"] != wanted["train"]["batch_size"]
-        ):
+        # Other settings of a policy, such as a later version's, hardly change a step's time.
+        same_policy = other["policy"].get("path") == wanted["policy"]["path"]
+        same_batch = other["train"]["batch_size"] == wanted["train"]["batch_size"]
+        if not same_policy or not same_batch:
             return 0
         return 1 + len([key for key in _ALIKE if other.get(key) == wanted[key]])
 
-    best = max((similarity(other) for other, _ in known), default=0)
-    if best == 0:
+    best = 0
+    most_similar: list[Timing] = []
+    for other, timing in known:
+        similar = similarity(other)
+        if similar > best:
+            best, most_similar = similar, []
+        if similar == best > 0:
+            most_similar.append(timing)
+    if not most_similar:
         return None
-    most_similar = [timing for other, timing in known if similarity(other) == best]
+    # The median, since a run on a busy machine may have taken several times as long.
     return Timing(
         statistics.median(timing.start_s for timing in most_similar),
         statistics.median(timing.step_s for timing in most_similar),
@@ -78,6 +82,7 @@ def timing_for(config: Config, known: Sequence[tuple[Mapping[str, Any], Timing]]
 
 def makespan_s(durations_s: Sequence[float], at_once: int) -> float:
     """Return the total time of jobs that start in order on `at_once` places."""
+    # Each job starts on the place that is free first, as a launch of the study does it.
     ends = [0.0] * at_once
     for duration_s in durations_s:
         heapq.heapreplace(ends, ends[0] + duration_s)
