@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, cast
 from harness.compare.distributions import (
     detectable_effect,
     no_exception_p,
-    root,
     t_above,
     t_quantile,
 )
+from harness.compare.distributions import root as root
 from harness.compare.keys import EstimateData, Unit
 from harness.compare.variances import cluster_variance, codes, least_variance, share_df, ways_of
 
