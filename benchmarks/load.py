@@ -3,8 +3,8 @@
     python benchmarks/load.py [--rollouts 100000] [--flight 1000] [--runners 4] [--stores 1] \\
         [--think 0]
 
-Every part is a process of its own, as in docs/distributed.md: `harness store`, gateway, `--runners` times
-`harness runner --store`, this process, which enqueues and scores, and a scripted model. Agent:
+Every part is a process of its own, as in docs/distributed.md: `harness store`, gateway, `--runners`
+times `harness runner --store`, this process, which enqueues and scores, and a scripted model. Agent:
 `reference_sql`, `--turns` queries a rollout and a check between two. Prints every `--every`
 rollouts: rollouts/s, processor time a rollout and cores of each side, p50 and p99 of the gateway's
 own time, memory (PSS) and descriptors. At the end: whether both are flat within 5 % from the first

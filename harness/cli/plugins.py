@@ -32,7 +32,7 @@ app = typer.Typer(add_completion=False, invoke_without_command=True)
 
 @app.callback()
 def plugins(context: typer.Context, json_: complete.Json = False) -> None:
-    """List plugins with their parts, versions and state; a broken one is listed with its problem."""
+    """List plugins with their parts, versions and state, broken ones with their problem."""
     if context.invoked_subcommand is not None:
         return
 

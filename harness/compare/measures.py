@@ -90,7 +90,7 @@ def signal(run: Run) -> tuple[float | None, Signal]:
     if not (run.trained and shared and wanted <= set(run.episodes.columns)):
         return None, {"signal_by_step": {}, "no_signal": ""}
     # A group of rollouts with equal rewards has no advantage over its mean, so it gives no gradient
-    # and its step teaches nothing. Only that explains why a training stood still.
+    # and its step teaches nothing. Only that explains why a training did not change.
     least = least_to_train(run.record["identity"]["train"])
     counted = mixed_groups(run.training.select("step", "task_id", "used_reward").rows(), least)
     share = share_mixed(counted.values())

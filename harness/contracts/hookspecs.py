@@ -132,8 +132,8 @@ class TrainerSpec(Spec):
 class CommandSpec(Spec):
     """A command of `harness`.
 
-    `name` is what follows `harness`: one word, whose `target` is a Typer application, or two for a
-    subcommand of `runs` or `data`, whose `target` is a function. `summary` is shown in the list of
+    `name` is what follows `harness`. With one word, `target` is a Typer application. With two words,
+    for a subcommand of `runs` or `data`, it is a function. `summary` is shown in the list of
     commands. harness's own commands take precedence.
     """
 

@@ -136,8 +136,8 @@ class Registry:
         except (PluginError, pluggy.PluginValidationError) as error:
             problem = _one_line(error)
         except (Exception, SystemExit) as error:
-            said = f"{type(error).__name__}: {_one_line(error)}"
-            problem = f"failed to import: {said}. Reinstall {PluginState(point).distribution}"
+            reason = f"{type(error).__name__}: {_one_line(error)}"
+            problem = f"failed to import: {reason}. Reinstall {PluginState(point).distribution}"
         self.states.append(PluginState(point, problem))
 
     def _register(self, name: str, module: ModuleType) -> None:

@@ -29,11 +29,11 @@ BLOCK = re.compile(r"^```(?:python|toml)\n# (\S+)\n(.*?)^```$", re.MULTILINE | r
 
 @pytest.mark.parametrize("hook", HOOKS)
 def test_every_hook_has_a_page(hook: str) -> None:
-    said = re.compile(rf"[Hh]ook\s+`{hook}`")
+    mention = re.compile(rf"[Hh]ook\s+`{hook}`")
     pages = [
         page.name
         for page in (REPO / "docs").glob("add-a*.md")
-        if said.search(page.read_text(encoding="utf-8"))
+        if mention.search(page.read_text(encoding="utf-8"))
     ]
     assert len(pages) == 1, (
         f"{hook} is to be explained on one page docs/add-a*.md, not on {pages or 'none'}"

@@ -350,7 +350,7 @@ def test_an_interrupted_training_ends_within_seconds_and_says_so(
     arguments = ("--plugin", "reference_sql", "--steps", "3", "--runs-dir", runs, *SMALL)
     process = start(*arguments, log=log, variables=None if alone else shared)
     wait_for(lambda: any("raylet" in command for command in of_this_test(runs)), process, log)
-    # The driver has a child with the same command line, whose id is the smaller one after ids wrap.
+    # The driver has a child with the same command line. Its id is smaller after ids wrap.
     driver = next(one.pid for one in processes_of(runs) if "harness_verl.driver" in one.cmdline())
     group = os.getpgid(driver)
     wait_for(lambda: any("Agent" in name for name in names_of_group(group)), process, log)

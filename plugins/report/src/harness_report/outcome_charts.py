@@ -1,4 +1,4 @@
-"""Charts of the behaviour of agents: rewrites, turns, roles, groups of questions, tokens and failures."""
+"""Charts of what agents do: rewrites, turns, roles, groups of questions, tokens and failures."""
 
 from __future__ import annotations
 

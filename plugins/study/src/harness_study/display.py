@@ -150,7 +150,7 @@ class StudyDisplay:
         for run in standings:
             if run.state not in ("waiting", "running"):
                 continue
-            # A run's own speed is the best estimate, then the plan's, then the mean of finished runs.
+            # The run's own speed is the best estimate, then the plan's, then finished runs' mean.
             progress = run.progress
             if run.state == "running" and progress is not None and progress.remaining_s is not None:
                 remaining.append(progress.remaining_s)
@@ -247,8 +247,8 @@ def sharing(plan: Plan) -> str:
 
 
 CORES_TO_SHARE_A_GPU = 5
-"""Cores per training below which trainings that share a GPU slow each other down: with three cores
-each a step takes about twice as long as with five (docs/studies.md)."""
+"""Cores per training below which `few_cores` remarks on trainings that share a GPU: with three each,
+five trainings overloaded 16 cores (docs/studies.md). No bound was measured."""
 
 
 def few_cores(plan: Plan) -> str:
@@ -262,6 +262,6 @@ def few_cores(plan: Plan) -> str:
     total = cores * plan["runs_at_once"]
     advised = max(1, total // CORES_TO_SHARE_A_GPU)
     return (
-        f"Trainings that share a GPU need about {CORES_TO_SHARE_A_GPU} cores each and have "
-        f"{cores}; fewer at once may finish sooner: --jobs {advised}."
+        f"Trainings that share a GPU have {cores} core{'s' * (cores > 1)} each, which may limit them. "
+        f"With {CORES_TO_SHARE_A_GPU} cores each: --jobs {advised}."
     )

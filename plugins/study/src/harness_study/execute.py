@@ -382,7 +382,7 @@ def _follow(active: _Active) -> None:
         if active.follower is None and active.run is not None:
             folder = RunFolder(active.run)
             record = folder.read()
-            # Only once this launch is recorded has a resumed run discarded the rows that it repeats.
+            # A resumed run discards the rows that it repeats before it records this launch.
             if len(record["launches"]) > active.launches:
                 active.follower = Follower.of(folder, record)
         if active.follower is not None:
