@@ -62,7 +62,7 @@ def _machine_remarks(runs: Sequence[Run]) -> list[str]:
     if len(machines) > 1:
         remarks.append(f"Machines differ, so times are not comparable: {'; '.join(machines)}.")
     if len(shared) > 1:
-        ways = "; ".join(_sharing_text(at_once, cores) for at_once, cores in shared)
+        ways = "; ".join(_sharing_text(*way) for way in shared)
         remarks.append(f"Machines were shared unequally, so times are not comparable: {ways}.")
     elif shared and shared[0][0] > 1:
         # Runs side by side slow each other down, but all of them alike.
@@ -73,23 +73,25 @@ def _machine_remarks(runs: Sequence[Run]) -> list[str]:
     return remarks
 
 
-def _machines(runs: Sequence[Run]) -> tuple[list[str], list[tuple[int, int]]]:
+def _machines(runs: Sequence[Run]) -> tuple[list[str], list[tuple[int, int, str]]]:
     """Return kinds of machines, and ways in which they were shared."""
     kinds: set[str] = set()
-    ways: set[tuple[int, int]] = set()
+    ways: set[tuple[int, int, str]] = set()
     for run in runs:
         kinds.add(_machine(run))
         for launch in run.record["launches"]:
             # Runs at once: 0 outside a study. Cores: 0 if an older record lacks them.
-            ways.add((launch.get("runs_at_once", 0), launch.get("cores") or 0))
+            at_once, cores = launch.get("runs_at_once", 0), launch.get("cores") or 0
+            ways.add((at_once, cores, launch.get("gpu_service", "")))
     return sorted(kinds), sorted(ways)
 
 
-def _sharing_text(at_once: int, cores: int) -> str:
+def _sharing_text(at_once: int, cores: int, gpu_service: str) -> str:
+    service = f" through {gpu_service.upper()}" if gpu_service else ""
     if not at_once:
-        return f"outside a study{with_cores(cores)}"
+        return f"outside a study{with_cores(cores)}{service}"
     runs = "run" if at_once == 1 else "runs"
-    return f"{at_once} {runs} at a time{with_cores(cores)}"
+    return f"{at_once} {runs} at a time{with_cores(cores)}{service}"
 
 
 def _machine(run: Run) -> str:

@@ -108,6 +108,8 @@ class RewardSpec(Spec):
         parts: Names of the parts that its verdicts may have; empty: any name.
         graded: Whether it gives values other than 0 and 1, so that its mean is no accuracy. Also
             true if `reward.range` sets another range.
+        answer_form: The form of the answers that it can score, as a sentence for the policy. A
+            program that leaves the form open shows it; empty if any text can be scored.
     """
 
     low: float = 0.0
@@ -115,6 +117,7 @@ class RewardSpec(Spec):
     ranged: bool = False
     parts: tuple[str, ...] = ()
     graded: bool = False
+    answer_form: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,6 +103,18 @@ class Program(Protocol):
         """Return its prompts for a task with these tools, possibly none; by default `prompts`."""
         return self.prompts
 
+    def inputs(self, context: Mapping[str, str], answer_form: str) -> Mapping[str, str]:
+        """Return the inputs of its prompts for one task.
+
+        By default `context`. A program with prompts that leave the form of the answer open adds it.
+
+        Args:
+            context: The inputs that the task set provides.
+            answer_form: The form of the answers that the run's reward can score, as a sentence;
+                empty for any text.
+        """
+        return context
+
     def most_calls(self, max_turns: int) -> int:
         """Return an upper bound of the model calls in an attempt of so many turns."""
         return 2 * max_turns

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from harness.config import Config
-from harness.plugins import environment, environment_of, program_of
+from harness.plugins import environment, environment_of, program, program_of, reward_spec
 from harness.records import Problem, Task
 
 Phase = Literal["train", "val"]
@@ -58,9 +58,11 @@ class RolloutRequest:
         """
         where = environment_of(config.task.name)
         limits = config.sandbox.model_dump()
+        name = program_of(config.agent)
+        inputs = program(name).inputs(context, reward_spec(config.reward.name).answer_form)
         return cls(
-            problem=Problem(task.id, task.question, dict(context)),
-            program=program_of(config.agent),
+            problem=Problem(task.id, task.question, dict(inputs)),
+            program=name,
             environment=where,
             payload=environment(where).payload(task, limits),
             phase=phase,

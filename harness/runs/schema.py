@@ -47,6 +47,12 @@ class Launch(TypedDict):
             "missing where the system has none",
         ]
     ]
+    gpu_service: NotRequired[
+        Annotated[
+            str,
+            "`mps` if programs shared GPUs through NVIDIA's Multi-Process Service; missing: by time slices",
+        ]
+    ]
     ended: NotRequired[Annotated[str, "UTC, ISO 8601; missing where it was killed outright"]]
     status: NotRequired[Annotated[str, "how it ended: `finished`, `failed`, `interrupted`"]]
     reason: NotRequired[Annotated[str, "why it ended early, in a line"]]

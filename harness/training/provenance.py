@@ -81,6 +81,15 @@ def load() -> float | None:
         return None
 
 
+def gpu_service() -> str:
+    """Return `mps` if NVIDIA's Multi-Process Service serves GPU programs here, else nothing.
+
+    Programs find it by its named pipe, in the folder that `CUDA_MPS_PIPE_DIRECTORY` names.
+    """
+    folder = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or "/tmp/nvidia-mps")
+    return "mps" if (folder / "control").exists() else ""
+
+
 def commit() -> Commit | None:
     """Return the commit of the source tree or the wheel, and whether it had uncommitted changes."""
     try:

@@ -51,6 +51,7 @@ from harness.runs.training_signal import least_to_train, mixed_groups, share_mix
 from harness.training.provenance import (
     available_cores,
     commit,
+    gpu_service,
     hardware,
     library_versions,
     load,
@@ -95,6 +96,8 @@ def run_record(
     # At the start only: later the run itself is the load.
     if (at_start := load()) is not None:
         launch["load"] = at_start
+    if device == "cuda" and (service := gpu_service()):
+        launch["gpu_service"] = service
     owner = registry().owner("agent", config.agent)
     plugin = next((state for state in registry().states if state.name == owner), None)
     record: RunRecord = {

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from io import StringIO
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +14,7 @@ from harness.api.console import PlainConsole
 from harness.config import load_config
 from harness.runs.progress import Progress
 from harness_study import display as study_display
-from harness_study.display import StudyDisplay, few_cores
+from harness_study.display import StudyDisplay, few_cores, time_slices
 from harness_study.execute import Standing
 from harness_study.plan import Job
 
@@ -140,3 +142,26 @@ def test_trainings_that_share_a_gpu_with_few_cores_each_are_remarked_on(
     plan: Any = {"runs_at_once": runs, "cores_per_run": cores, "gpus": gpus}
     shown = few_cores(plan)
     assert (remark in shown) if remark else shown == ""
+
+
+@pytest.mark.parametrize(
+    ("gpus", "service", "remarked"),
+    [
+        ([("0",), ("0",)], False, True),
+        ([("0",), ("0",)], True, False),
+        ([("0",), ("1",)], False, False),
+        (None, False, False),
+    ],
+)
+def test_trainings_that_share_a_gpu_by_time_slices_are_remarked_on(
+    gpus: list[tuple[str, ...]] | None,
+    service: bool,
+    remarked: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+    if service:
+        os.mkfifo(tmp_path / "control")  # as the service makes it
+    plan: Any = {"runs_at_once": 2, "cores_per_run": 8, "gpus": gpus}
+    assert ("nvidia-cuda-mps-control -d" in time_slices(plan)) == remarked

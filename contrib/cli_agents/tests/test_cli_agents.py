@@ -15,6 +15,7 @@ from harness.plugins import agent_spec, load, program
 from harness.rollout.processes import RUN_MARK
 from harness.testing.contract import AgentContract
 from harness.testing.stage import staged
+from harness_cli_agents.process import reason_in
 
 AGENTS = f"{Path(__file__).parent}/agents/commands.py"
 
@@ -76,6 +77,20 @@ def test_a_command_without_an_answer_is_the_agents_error(name, detail, gateway, 
     attempt = played(name, gateway, tmp_path)
     assert attempt.outcome == "agent_error"
     assert detail in attempt.detail
+
+
+@pytest.mark.parametrize(
+    ("output", "reason"),
+    [
+        ("codex\nERROR: Incomplete response\ntokens used\n3,435\n", "ERROR: Incomplete response"),
+        ("Traceback:\n  File\nValueError: no schema\n", "ValueError: no schema"),
+        ("loading\nout of paper\n12\n", "out of paper"),
+        ("12\n", "12"),
+        ("\n", ""),
+    ],
+)
+def test_the_reason_of_a_failure_is_the_last_error_and_no_statistics(output, reason):
+    assert reason_in(output) == reason
 
 
 def test_a_command_that_calls_no_model_is_no_attempt(gateway, tmp_path):

@@ -67,7 +67,7 @@ class CommandAgent:
                 )
                 finished = await self._run(values, Path(place), relay)
             if finished.status:
-                why = finished.last.replace(llm.api_key, "KEY")
+                why = finished.reason.replace(llm.api_key, "KEY")
                 raise CommandFailed(
                     f"{self.line.command[0]} ended with status {finished.status}: {why}"
                 )

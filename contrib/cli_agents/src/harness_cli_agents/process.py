@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,12 +13,13 @@ from pathlib import Path
 
 import psutil
 
-from harness.errors import RolloutError, last_line
+from harness.errors import RolloutError
 
 MAX_BYTES = 4 << 20
 """Most bytes that a command may write to its output, and to its answer file."""
 LOOK_S = 1.0
 """Seconds between two looks at the size of the output."""
+_ERROR = re.compile(r"error\b", re.IGNORECASE)
 
 
 class CommandFailed(RolloutError):
@@ -31,12 +33,12 @@ class Finished:
     Attributes:
         status: Exit status, negative for a signal.
         output: All of stdout.
-        last: Last line of stderr, or of stdout where stderr is empty.
+        reason: The line of its output that most likely states why it ended, see `reason_in`.
     """
 
     status: int
     output: str
-    last: str
+    reason: str
 
 
 async def run(
@@ -85,7 +87,20 @@ async def run(
     text, error_text = limited(output), limited(errors)
     status = process.returncode
     assert status is not None
-    return Finished(status, text, last_line(error_text, last_line(text)))
+    return Finished(status, text, reason_in(error_text) or reason_in(text) or "no output")
+
+
+def reason_in(output: str) -> str:
+    """Return the line that most likely states why a command ended; empty if there is no text.
+
+    The last line that names an error goes first, because some commands end with statistics such as
+    the number of used tokens. Otherwise it is the last line that is not a number.
+    """
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    errors = [line for line in lines if _ERROR.search(line)]
+    texts = [line for line in lines if any(character.isalpha() for character in line)]
+    candidates = errors or texts or lines
+    return candidates[-1] if candidates else ""
 
 
 def limited(file: Path) -> str:

@@ -55,6 +55,8 @@ _SPIDERS = (
     ),
 )
 """Spider and its variants: name, class, summary and splits."""
+ONE_QUERY = "One SQLite query that returns the answer, and nothing else."
+"""The answers that rewards can score that execute the answer."""
 _graded = partial(RewardSpec, graded=True)
 _task_set = partial(TaskSetSpec, environment="sql")
 _SPIDER = (("cpu", "cpu-spider"), ("cuda", "qwen-1.5b"), ("npu", "qwen-1.5b"))
@@ -165,17 +167,20 @@ def harness_rewards() -> list[RewardSpec]:
             "execution_accuracy",
             "harness_sql.rewards.execution_accuracy:ExecutionAccuracy",
             "1 where the query returns what the gold returns, else 0",
+            answer_form=ONE_QUERY,
         ),
         RewardSpec(
             "bird_accuracy",
             "harness_sql.rewards.bird:BirdAccuracy",
             "BIRD's execution accuracy: "
             "1 where the query returns the same set of rows as the gold, else 0",
+            answer_form=ONE_QUERY,
         ),
         _graded(
             "bird_soft_f1",
             "harness_sql.rewards.bird:BirdSoftF1",
             "BIRD's Soft-F1: how much of the gold's rows, in their order, the query returns",
+            answer_form=ONE_QUERY,
         ),
         RewardSpec(
             "bird_r_ves",
@@ -184,6 +189,7 @@ def harness_rewards() -> list[RewardSpec]:
             "which no second run gives again",
             high=math.sqrt(1.25),
             parts=("right",),
+            answer_form=ONE_QUERY,
         ),
         RewardSpec(
             "executes",
@@ -195,6 +201,7 @@ def harness_rewards() -> list[RewardSpec]:
             "harness_sql.rewards.soft_f1:SoftF1",
             "execution accuracy, with something for tables, columns and cells that are right",
             parts=("parses", "runs", "tables", "columns", "cells", "exact"),
+            answer_form=ONE_QUERY,
         ),
         _graded(
             "facts",

@@ -14,7 +14,14 @@ from harness.cli.common import as_called, emit_json, interruptible, progress_con
 from harness.errors import RunFailed, UserError
 from harness.util.formatting import duration
 from harness.util.parsing import at, nested
-from harness_study.display import Plan, PlannedJob, StudyDisplay, few_cores, sharing
+from harness_study.display import (
+    Plan,
+    PlannedJob,
+    StudyDisplay,
+    few_cores,
+    sharing,
+    time_slices,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -313,7 +320,7 @@ def _show_plan(plan: Plan, price: Price | None = None) -> None:
     if plan["without_estimate"]:
         text += f"; for {plan['without_estimate']} no run was measured yet, so no estimate"
     out.print(text + ".")
-    if remark := few_cores(plan):
+    for remark in filter(None, (few_cores(plan), time_slices(plan))):
         out.print(remark)
     if "cost" in plan:
         out.print(cost_text(plan["cost"], price))

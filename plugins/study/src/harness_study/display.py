@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NotRequired, Self, TypedDict
 
 from harness.cli.common import table
 from harness.runs.monitor import cells, standing
+from harness.training.provenance import gpu_service
 from harness.util.formatting import duration, printable, with_cores
 
 if TYPE_CHECKING:
@@ -251,13 +252,27 @@ CORES_TO_SHARE_A_GPU = 5
 five trainings overloaded 16 cores (docs/studies.md). No bound was measured."""
 
 
+def share_gpus(plan: Plan) -> bool:
+    """Return whether several runs use one GPU at the same time."""
+    gpus = plan["gpus"] or []
+    return len(set(gpus)) < len(gpus)
+
+
+def time_slices(plan: Plan) -> str:
+    """Return a remark if trainings share a GPU without NVIDIA's Multi-Process Service."""
+    if not share_gpus(plan) or gpu_service():
+        return ""
+    return (
+        "Trainings take turns on the GPU that they share. NVIDIA's Multi-Process Service runs them "
+        "together, with half the time per update: nvidia-cuda-mps-control -d, before the study."
+    )
+
+
 def few_cores(plan: Plan) -> str:
     """Return a remark if trainings share a GPU with few cores each; empty otherwise."""
-    gpus = plan["gpus"] or []
-    shared = len(set(gpus)) < len(gpus)
     cores = plan["cores_per_run"]
     # Without known cores (0) there is nothing to compare.
-    if not shared or not 0 < cores < CORES_TO_SHARE_A_GPU:
+    if not share_gpus(plan) or not 0 < cores < CORES_TO_SHARE_A_GPU:
         return ""
     total = cores * plan["runs_at_once"]
     advised = max(1, total // CORES_TO_SHARE_A_GPU)

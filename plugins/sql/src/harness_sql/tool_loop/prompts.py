@@ -16,8 +16,10 @@ You answer a question. Think it through, then give the answer."""
 _PART = "{name}:\n{text}\n\n"
 _QUESTION = "{asked}: {question}"
 
+FORM = "form of the answer"
+"""The input that holds the form of the answers that the reward can score."""
 
-READING = "2: no text of reasoning"
+READING = "3: no text of reasoning, no fence around a query"
 """Version of the way in which answers are read. It is part of the program's hash of prompts."""
 
 
