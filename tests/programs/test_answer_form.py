@@ -10,7 +10,7 @@ from harness_sql.tool_loop.prompts import PROMPTS
 
 TASK = Task("1", "pocket", "val", "How many singers?", "SELECT 1", data={"database": "x.sqlite"})
 SCHEMA = {"schema": "CREATE TABLE singer (name TEXT)"}
-FORM = "One SQLite query that returns the answer, and nothing else."
+FORM = "Answer with one SQLite query that returns what is asked, and nothing else."
 
 
 def problem(agent, reward):

@@ -55,7 +55,7 @@ _SPIDERS = (
     ),
 )
 """Spider and its variants: name, class, summary and splits."""
-ONE_QUERY = "One SQLite query that returns the answer, and nothing else."
+ONE_QUERY = "Answer with one SQLite query that returns what is asked, and nothing else."
 """The answers that rewards can score that execute the answer."""
 _graded = partial(RewardSpec, graded=True)
 _task_set = partial(TaskSetSpec, environment="sql")
