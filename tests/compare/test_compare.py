@@ -812,6 +812,21 @@ def test_what_is_not_known_of_the_code_and_unequal_sharing_are_told(write_run: W
     )
 
 
+def test_runs_that_share_a_gpu_in_different_ways_have_times_that_do_not_compare(
+    write_run: Write,
+) -> None:
+    sliced, together = write_run(), write_run("langgraph_sql")
+    for run, service in ((sliced, {}), (together, {"gpu_service": "mps"})):
+        record = run.read()
+        record["launches"][0] |= {"runs_at_once": 5, "cores": 3, **service}
+        run.write(record)
+    remarks = " ".join(compare(select([sliced.path, together.path]))["remarks"])
+    assert (
+        "shared unequally, so times are not comparable: 5 runs at a time with 3 cores each; "
+        "5 runs at a time with 3 cores each through MPS" in remarks
+    )
+
+
 def test_mistakes_are_one_line(three_arms: Path, tmp_path: Path) -> None:
     for call in (
         lambda: compare(select([three_arms]), "nobody"),
