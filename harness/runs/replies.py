@@ -13,12 +13,19 @@ from harness.runs.schema import Replies
 
 def replies_of(rows: Sequence[Episode]) -> Replies | None:
     """Return the summary of these rollouts' replies; None if there is nothing to remark."""
-    replies = sum(row.get("transitions") or 0 for row in rows)
-    empty = sum(row.get("empty_replies") or 0 for row in rows)
-    limits = sum(row.get("rate_limits") or 0 for row in rows)
-    elsewhere = Counter(field for row in rows if (field := row.get("text_elsewhere")))
-    models = Counter(name for row in rows for name in _names(row.get("served_models")))
+    replies = empty = limits = 0
+    elsewhere: Counter[str] = Counter()
+    models: Counter[str] = Counter()
+    # Rows of older versions lack some of these columns.
+    for row in rows:
+        replies += row.get("transitions") or 0
+        empty += row.get("empty_replies") or 0
+        limits += row.get("rate_limits") or 0
+        if field := row.get("text_elsewhere"):
+            elsewhere[field] += 1
+        models.update(_names(row.get("served_models")))
     failures = _survived(rows)
+    # One model, however often it answered, is what every run should have.
     if not (empty or limits or failures or len(models) > 1):
         return None
     return {
