@@ -87,14 +87,14 @@ async def search(agent: Agent, name: str, program: str, count: int, seed: int) -
     everything = scenarios(program, count, seed)
     for start in range(0, count, CHUNK):
         chunk = everything[start : start + CHUNK]
-        found = await _compared(agent, reference, program, chunk)
-        if not found.passed:
-            first = next(one for one in chunk if one.name == found.failed[0])
+        result = await _compared(agent, reference, program, chunk)
+        if not result.passed:
+            first = next(scenario for scenario in chunk if scenario.name == result.failed[0])
             small = await shrink(agent, reference, program, first)
             again = await _compared(agent, reference, program, [small])
             # An agent with state may behave otherwise the second time.
-            shown = again.mismatches or found.mismatches
-            replies = tuple(_shown(reply) for reply in small.replies)
+            shown = again.mismatches or result.mismatches
+            replies = tuple(map(_shown, small.replies))
             return Generated(
                 name, start + len(chunk), seed, str(shown[0]), first.name, replies, small.max_turns
             )
@@ -107,11 +107,12 @@ async def shrink(agent: Agent, reference: Agent, program: str, scenario: Scenari
         candidates = _smaller(scenario)
         if not candidates:
             break
-        found = await _compared(agent, reference, program, candidates)
-        smaller = next((one for one in candidates if one.name in found.failed), None)
-        if smaller is None:
+        result = await _compared(agent, reference, program, candidates)
+        failing = [candidate for candidate in candidates if candidate.name in result.failed]
+        if not failing:
             break
-        scenario = smaller
+        # The first of them is the greatest step: candidates without a reply come before others.
+        scenario = failing[0]
     return scenario
 
 
@@ -131,17 +132,17 @@ def _smaller(scenario: Scenario) -> list[Scenario]:
         if reply.tool_calls and len(reply.tool_calls) > 1:
             fewer = replace(reply, tool_calls=reply.tool_calls[:1])
             made.append(replace(scenario, replies=(*replies[:at], fewer, *replies[at + 1 :])))
-    return [replace(one, name=f"smaller_{number}") for number, one in enumerate(made)]
+    # Results are by name, so every candidate needs one of its own.
+    return [replace(smaller, name=f"smaller_{number}") for number, smaller in enumerate(made)]
 
 
 def _shown(reply: Reply) -> str:
     if reply.status != 200:
         return f"HTTP {reply.status}"
-    calls = "".join(
-        f" calls {call['function']['name']}({call['function']['arguments']})"
-        for call in reply.tool_calls or ()
-    )
-    return f"{reply.text!r}{calls}"
+    shown = repr(reply.text)
+    for call in reply.tool_calls or ():
+        shown += f" calls {call['function']['name']}({call['function']['arguments']})"
+    return shown
 
 
 async def _compared(
