@@ -146,6 +146,7 @@ def _check_memory(*words: str) -> None:
         EnvironmentProblem: The limit on memory is too small for a command that imports them.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    # A longer list of words may begin with a light command.
     heavy = not any(words[: len(light)] == light for light in LIGHT)
     if heavy and limit != resource.RLIM_INFINITY and limit < ADDRESSES:
         raise EnvironmentProblem(

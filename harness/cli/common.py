@@ -122,12 +122,10 @@ def complain(text: str) -> None:
 
 def emit_json(data: object, indent: int | None = 2) -> None:
     """One JSON document on stdout."""
-    ascii_only = (
-        not (sys.stdout.encoding or "").lower().startswith("utf")
-    )  # what a locale lacks has an escape in JSON
+    # What a locale lacks has an escape in JSON.
+    ascii_only = not (sys.stdout.encoding or "").lower().startswith("utf")
     text = json.dumps(data, indent=indent, ensure_ascii=ascii_only, default=str)
-    if not text.isascii() and any(
-        "\ud800" <= letter <= "\udfff" for letter in text
-    ):  # no encoding has half a pair
+    # No encoding has half a surrogate pair, which a model's reply may contain.
+    if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
         text = json.dumps(data, indent=indent, default=str)
     sys.stdout.write(printable_json(text) + "\n")

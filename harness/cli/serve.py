@@ -87,15 +87,14 @@ def serve(
     config = load_config(preset, file, [f"device={device}"])
     key = os.environ.get(api_key_env) or secrets.token_urlsafe(24)
     with serving(here, config, step, port=port, max_length=max_length, key=key) as (url, name):
-        told = {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": key, "MODEL": name}
+        variables = {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": key, "MODEL": name}
         if json_:
-            emit_json(told, indent=None)
+            emit_json(variables, indent=None)
         else:
             results().print(f"{policy} answers at {url} until Ctrl-C:")
-            results().print(
-                "  " + " ".join(f"{variable}={value}" for variable, value in told.items()),
-                soft_wrap=True,
-            )
+            # One line without breaks, to be put before a command in a shell.
+            assigned = [f"{variable}={value}" for variable, value in variables.items()]
+            results().print("  " + " ".join(assigned), soft_wrap=True)
         try:
             _watch(url, key)
         except KeyboardInterrupt:
@@ -171,8 +170,8 @@ def patient(
     from harness.policies import fetched
     from harness.policies.export import checkpoint_model
 
-    stated = any(one.partition("=")[0].strip() == DEADLINE for one in overrides or ())
-    if here is None or stated or resolve_device(config.device) != "cpu":
+    stated = [override.partition("=")[0].strip() for override in overrides or ()]
+    if here is None or DEADLINE in stated or resolve_device(config.device) != "cpu":
         return config
     if isinstance(here, RunFolder):
         folder = checkpoint_model(here, None)
@@ -209,11 +208,12 @@ def roles_answered(config: Config) -> Iterator[Mapping[str, Endpoint]]:
     """Yield what answers `config.roles`: endpoints, and policies served here within the block."""
     from harness.policies.roles import answerers, answering
 
-    found = answerers(config)
-    if found:
+    answers = answerers(config)
+    if answers:
         interruptible()
-        progress_console().print(answered_by({role: one.name for role, one in found.items()}))
-    with answering(found, config, _log().with_suffix("")) as roles:
+        names = {role: answerer.name for role, answerer in answers.items()}
+        progress_console().print(answered_by(names))
+    with answering(answers, config, _log().with_suffix("")) as roles:
         yield roles
 
 

@@ -49,16 +49,11 @@ def tasks(
         return
     specs = registry().specs("task set")
     if json_:
-        emit_json(
-            [
-                {
-                    "name": s.name,
-                    "summary": s.summary,
-                    "plugin": registry().owner("task set", s.name),
-                }
-                for s in specs
-            ]
-        )
+        rows = []
+        for spec in specs:
+            plugin = registry().owner("task set", spec.name)
+            rows.append({"name": spec.name, "summary": spec.summary, "plugin": plugin})
+        emit_json(rows)
         return
     for spec in specs:
         results().print(f"{spec.name:16} {spec.summary}")
