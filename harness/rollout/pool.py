@@ -109,9 +109,8 @@ class WorkerPool:
         heartbeat.unlink(missing_ok=True)  # of a launch that was killed
         log = (self._log_dir / f"runner-{number}.log").open("ab")
         environment = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
-        environment.pop(
-            "HARNESS_STORE_KEY", None
-        )  # frameworks read this environment, so it holds only what the worker needs
+        # Frameworks read this environment, so it holds only what the worker needs.
+        environment.pop("HARNESS_STORE_KEY", None)
         process = subprocess.Popen(
             [self._python, "-m", "harness.rollout.worker"],
             stdin=subprocess.PIPE,
@@ -238,12 +237,12 @@ async def _settle_lost(
 
 async def _under_way(store: LightningStore, worker_id: str) -> list[tuple[Any, Any]]:
     """Rollouts of a worker with their attempts."""
-    found = []
+    rollouts = []
     for rollout in await store.query_rollouts(status_in=["preparing", "running"]):
         attempt = await store.get_latest_attempt(rollout.rollout_id)
         if attempt is not None and attempt.worker_id == worker_id:
-            found.append((rollout, attempt))
-    return found
+            rollouts.append((rollout, attempt))
+    return rollouts
 
 
 async def give_back(store: LightningStore, worker_id: str, reason: str) -> None:

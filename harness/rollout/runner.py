@@ -115,10 +115,10 @@ class PluginAgent(agl.LitAgent[Input]):
         if attempt.outcome in INFRASTRUCTURE_OUTCOMES:
             earlier = await store.query_attempts(rollout.rollout_id)
             # Those that were lost with their worker do not count: it was not their fault.
-            if sum(one.status == "failed" for one in earlier) < request.retries:
-                raise RolloutError(
-                    f"{attempt.outcome}: {attempt.detail}"
-                )  # the store queues it again
+            failed = [before for before in earlier if before.status == "failed"]
+            if len(failed) < request.retries:
+                # The store queues it again.
+                raise RolloutError(f"{attempt.outcome}: {attempt.detail}")
 
 
 class ConcurrentRunner(agl.LitAgentRunner[Input]):

@@ -93,6 +93,7 @@ def to_spans(attempt: Attempt) -> list[Span]:
                 failure.detail or "failed",
             )
         )
+    # Each transition has a span of its own; the whole could be too large for one.
     whole = {key: value for key, value in asdict(attempt).items() if key != "transitions"}
     attributes = {
         "harness.outcome": attempt.outcome,

@@ -191,15 +191,15 @@ class HostToolbox:
         self, tool: str, arguments: Arguments, tools: Sequence[Tool], own: Mapping[str, Carrier]
     ) -> tuple[Mapping[str, JSON], Observation, ToolFault]:
         given, wrong = parsed(arguments)
-        found = next((one for one in tools if one.name == tool), None)
-        if found is None:
-            names = ", ".join(one.name for one in tools) or "none"
+        wanted = _named(tools, tool)
+        if wanted is None:
+            names = ", ".join(offered.name for offered in tools) or "none"
             return (
                 given,
                 Observation(f"There is no tool {tool!r}. Tools: {names}.", False),
                 "unknown_tool",
             )
-        wrong = wrong or misfit(given, found)
+        wrong = wrong or misfit(given, wanted)
         if wrong:
             return given, Observation(f"The arguments of {tool} {wrong}.", False), "bad_arguments"
         if tool in own:
@@ -278,14 +278,23 @@ class _Part:
         return await _execute(self, text)
 
 
+def _named(tools: Sequence[Tool], name: str) -> Tool | None:
+    """Return the first tool of a name, or None."""
+    for tool in tools:
+        if tool.name == name:
+            return tool
+    return None
+
+
 async def _together(calls: Sequence[Coroutine[None, None, str]]) -> list[str]:
     """What all of them give; the first that raises ends the others."""
     try:
         async with asyncio.TaskGroup() as group:
             begun = [group.create_task(call) for call in calls]
     except BaseExceptionGroup as raised:
+        # The host tells the causes apart by type, which a group would hide.
         raise raised.exceptions[0] from None
-    return [one.result() for one in begun]
+    return [task.result() for task in begun]
 
 
 async def _execute(toolbox: Toolbox, text: str) -> str:
