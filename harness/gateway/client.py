@@ -81,8 +81,8 @@ class GatewayControl:
         roles: Iterable[str],
     ) -> None:
         """Register an attempt, before its agent starts."""
-        asked = {"sampling": dict(sampling), "timeout_s": timeout_s, "roles": list(roles)}
-        await self._send("PUT", _attempt(rollout_id, attempt_id), asked)
+        attempt = {"sampling": dict(sampling), "timeout_s": timeout_s, "roles": list(roles)}
+        await self._send("PUT", _attempt(rollout_id, attempt_id), attempt)
 
     async def close_attempt(
         self, rollout_id: str, attempt_id: str

@@ -151,11 +151,10 @@ class Spoken:
         reply = self._protocol.reply(self._body, completion)
         if not self._body.get("stream"):
             return orjson.dumps(reply), False
-        events = self._protocol.events(reply)
-        return b"".join(
-            b"event: %s\ndata: %s\n\n" % (name.encode(), orjson.dumps(data))
-            for name, data in events
-        ), True
+        events = []
+        for name, data in self._protocol.events(reply):
+            events.append(b"event: %s\ndata: %s\n\n" % (name.encode(), orjson.dumps(data)))
+        return b"".join(events), True
 
     def refused(self, body: bytes) -> bytes:
         """The body of an error, which is not JSON where an upstream did not answer so."""

@@ -162,10 +162,9 @@ def text_elsewhere(message: Mapping[str, Any]) -> str:
 
 def counts_of(usage: object) -> dict[str, int]:
     """Return the token counts for the agent: whole numbers, 0 if the server gives none."""
-    known = usage if isinstance(usage, dict) else {}
-    prompt, completion = (
-        count_of(known, f"{part}_tokens") or 0 for part in ("prompt", "completion")
-    )
+    counts = usage if isinstance(usage, dict) else {}
+    prompt = count_of(counts, "prompt_tokens") or 0
+    completion = count_of(counts, "completion_tokens") or 0
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
