@@ -63,9 +63,8 @@ def results() -> Console:
     """Where results go: stdout."""
     from harness.api.console import PlainConsole
 
-    wide = (
-        None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160
-    )  # a pipe has no width; do not cut to 80
+    # A pipe has no width; do not cut to 80.
+    wide = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160
     return PlainConsole(width=wide)
 
 

@@ -144,10 +144,9 @@ def sync(
 
     plugin, package = _plugin(name)
     if remove:
-        found = environments.drop(plugin)
-        results().print(
-            f"{plugin}: {'runs in the shared environment again' if found else 'had no own environment'}"
-        )
+        existed = environments.drop(plugin)
+        outcome = "runs in the shared environment again" if existed else "had no own environment"
+        results().print(f"{plugin}: {outcome}")
         return
     requirements = [*map(_source_of, sources(package)), *(with_ or [])]
     progress_console().print(f"{plugin}: building from {', '.join(requirements)}")

@@ -177,6 +177,7 @@ def patient(
         folder = checkpoint_model(here, None)
     else:
         folder = Path(fetched(PolicyConfig(path=here, revision=config.policy.revision)))
+    # Time on a CPU grows with the weights: the usual deadline would end every rollout.
     weights = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     deadline_s = max(config.rollout.timeout_s, float(weights // CPU_BYTES_A_SECOND))
     rollout = config.rollout.model_copy(update={"timeout_s": deadline_s})
@@ -196,9 +197,12 @@ def answered(
         return
     interruptible()
     key = secrets.token_urlsafe(24)
-    told, known = (here.path, None) if isinstance(here, RunFolder) else (here, find(here))
-    what = f" ({known.summary})" if known is not None else ""  # and may know nothing else
-    progress_console().print(f"{told}{what} is being served on {resolve_device(config.device)}")
+    device = resolve_device(config.device)
+    # The summary names what a policy was made for; it may know nothing else.
+    named = None if isinstance(here, RunFolder) else find(here)
+    what = f" ({named.summary})" if named is not None else ""
+    place = here.path if isinstance(here, RunFolder) else here
+    progress_console().print(f"{place}{what} is being served on {device}")
     with serving(here, config, key=key) as (url, name):
         yield Endpoint(url, name, key, token_ids=True)
 
@@ -240,9 +244,8 @@ def serving(
     else:
         name, folder = here, fetched(PolicyConfig(path=here, revision=config.policy.revision))
     own = config.sampling.max_prompt_tokens + config.sampling.max_response_tokens
-    length = max_length or max(
-        own, min(ROOM, longest(folder) or ROOM)
-    )  # questions of one's own may be longer
+    # Questions of one's own may be longer.
+    length = max_length or max(own, min(ROOM, longest(folder) or ROOM))
     device = resolve_device(config.device)
     engine = Engine(parser_of(config, folder, device), config.batch_invariant(device))
     with server(device)(
@@ -268,6 +271,7 @@ def _watch(url: str, key: str) -> Never:
         state = _state(url, key)
         if state == "ended":
             raise RunFailed(f"the policy server at {url} has ended (log: {_log()})")
+        # Changes alone are printed: a server under load may be silent for minutes.
         if answered != (state == "answers"):
             answered = not answered
             what = "answers again" if answered else f"does not answer (log: {_log()})"
@@ -276,10 +280,11 @@ def _watch(url: str, key: str) -> Never:
 
 def _state(url: str, key: str) -> Literal["answers", "silent", "ended"]:
     """Return whether the server answers, is silent though its port is open, or has ended."""
-    asked = urllib.request.Request(f"{url}/models", headers={"Authorization": f"Bearer {key}"})
+    request = urllib.request.Request(f"{url}/models", headers={"Authorization": f"Bearer {key}"})
     try:
-        with urllib.request.urlopen(asked, timeout=ANSWER_S) as answer:
+        with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
             return "answers" if json.load(answer)["data"] else "silent"
     except (OSError, ValueError, KeyError) as error:
+        # urllib wraps the socket's error; only a refused connection means a closed port.
         cause = getattr(error, "reason", error)
         return "ended" if isinstance(cause, ConnectionRefusedError) else "silent"

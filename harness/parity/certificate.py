@@ -130,14 +130,14 @@ def _scenarios(agent_name: str) -> int:
 
 
 def _fingerprint(spec: AgentSpec) -> Fingerprint:
-    of = program(program_of(spec.name))
+    of_agent = program(program_of(spec.name))
     below = _requirements(spec)
     return {
         "agent": agent_label(spec.name),
         "strict": spec.strict,
-        "prompts": of.prompts_hash,
-        "scenarios": of.scenarios_hash,
-        "reference": _source_hash(agent_spec(of.reference).target.partition(":")[0]),
+        "prompts": of_agent.prompts_hash,
+        "scenarios": of_agent.scenarios_hash,
+        "reference": _source_hash(agent_spec(of_agent.reference).target.partition(":")[0]),
         "agent_source": _agent_hash(spec),
         "frameworks": framework_versions(spec),
         "clients": {name: below[name] for name in CLIENTS if name in below},

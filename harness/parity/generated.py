@@ -67,11 +67,11 @@ def scenarios(program: str, count: int, seed: int) -> list[Scenario]:
     Raises:
         PluginError: The program has no generator.
     """
-    of = plugins.program(program)
+    of_program = plugins.program(program)
     made: list[Scenario] = []
     for number in range(count):
         random = Random(f"{seed}/{program}/{number}")
-        scenario = of.generate(random, f"generated_{number}")
+        scenario = of_program.generate(random, f"generated_{number}")
         if scenario is None:
             raise PluginError(
                 f"program {program!r} generates no scenarios: "
@@ -186,8 +186,8 @@ def search_in_process(name: str, count: int, seed: int) -> Generated:
             reason = last_line(done.stderr, "no message")
             reason = reason.removeprefix("harness.errors.PluginError: ")
             raise PluginError(f"agent {name!r} could not play generated scenarios: {reason}")
-        found = json.loads(out.read_text(encoding="utf-8"))
-    return Generated(**{**found, "example": tuple(found["example"])})
+        result = json.loads(out.read_text(encoding="utf-8"))
+    return Generated(**{**result, "example": tuple(result["example"])})
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -201,8 +201,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     logging.basicConfig(level=logging.CRITICAL)
     program = plugins.program_of(options.agent)
     agent = plugins.load(plugins.agent_spec(options.agent))()
-    found = asyncio.run(search(agent, options.agent, program, options.count, options.seed))
-    options.out.write_text(json.dumps(asdict(found)), encoding="utf-8")
+    result = asyncio.run(search(agent, options.agent, program, options.count, options.seed))
+    options.out.write_text(json.dumps(asdict(result)), encoding="utf-8")
 
 
 if __name__ == "__main__":

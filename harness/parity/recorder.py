@@ -108,10 +108,10 @@ async def record(
     from harness.parity.recording_relay import RecordingRelay
     from harness.rollout.host import run_attempt
 
-    of = plugins.program(program)
-    scenarios = of.scenarios if scenarios is None else scenarios
+    of_program = plugins.program(program)
+    scenarios = of_program.scenarios if scenarios is None else scenarios
     written = Written()
-    cast = _Cast(of, written)
+    cast = _Cast(of_program, written)
     recordings: list[Recording] = []
     with (
         tempfile.TemporaryDirectory(prefix="harness-parity-") as folder,
@@ -208,9 +208,9 @@ def staged_request(
     program: str, scenario: Scenario, folder: Path, **changes: Any
 ) -> RolloutRequest:
     """Return the request of a scenario; the files it needs are written to `folder`."""
-    of = plugins.program(program)
-    task, problem = of.stage(scenario, folder)
-    where = of.environment or scenario.options["environment"]
+    of_program = plugins.program(program)
+    task, problem = of_program.stage(scenario, folder)
+    where = of_program.environment or scenario.options["environment"]
     settings: dict[str, object] = {
         "problem": problem,
         "program": program,

@@ -100,8 +100,8 @@ def agents_of(program: str | None = None) -> list[str]:
 
 def is_reference(agent: str) -> bool:
     """Return whether other agents of its program are compared with this one."""
-    of = _usable_program(agent)
-    return of is not None and of.reference == agent
+    of_agent = _usable_program(agent)
+    return of_agent is not None and of_agent.reference == agent
 
 
 def environment_of(task_set: str) -> str:
@@ -195,8 +195,8 @@ def load(spec: Spec) -> Any:
         if isinstance(error, ModuleNotFoundError) and missing:
             advice = f" Install it with: pip install {missing}"
         origin = registry().origin(spec)
-        of = f" of {origin}" if origin else ""
-        raise PluginError(f"{spec.name!r}{of} failed to import: {error}.{advice}") from error
+        by_whom = f" of {origin}" if origin else ""
+        raise PluginError(f"{spec.name!r}{by_whom} failed to import: {error}.{advice}") from error
 
 
 def make_task_set(config: Config) -> TaskSet:

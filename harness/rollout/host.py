@@ -108,6 +108,7 @@ async def run_attempt(
             await _play(agent, toolbox, one, control, ended)
     finally:
         broken = toolbox.fault
+        # Shielded: a rollout that is cancelled must not leave its session open.
         await asyncio.shield(toolbox.close())
     outcome, detail = _judge(request, ended)
     # Of a fault while closing: what else the agent did is wrong, whatever it left behind.

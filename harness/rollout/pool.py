@@ -148,9 +148,11 @@ class WorkerPool:
                 status = worker.process.returncode
                 ended_itself = status >= 0 or -status in ENDED_BY_ITSELF
                 explained = status == STATUS
+                # A careful worker has one rollout at a time, so the fault is that rollout's.
                 if worker.careful and ended_itself and not explained:
                     explained = await _settle_lost(store, control, worker.id, reason)
                 await give_back(store, worker.id, reason)
+                # Without a heartbeat it never began: others would end in the same way, and at once.
                 self._false_starts = 0 if worker.heartbeat.exists() else self._false_starts + 1
                 worker.heartbeat.unlink(missing_ok=True)
                 if self.restarts >= MAX_RESTARTS or self._false_starts >= MAX_FALSE_STARTS:
@@ -170,6 +172,7 @@ class WorkerPool:
         beat, now = None, time.monotonic()
         with suppress(FileNotFoundError):  # still importing
             beat = worker.heartbeat.stat().st_mtime_ns
+        # By a clock of this process: files' times jump with the machine's clock.
         if beat != worker.beat:
             worker.beat, worker.since = beat, now
         silent_s = now - worker.since
@@ -184,6 +187,7 @@ class WorkerPool:
         for worker in self._workers:
             if worker.process.poll() is None:
                 worker.process.terminate()
+        # All were asked to end first, so that they share the grace period.
         deadline = time.monotonic() + grace_s
         for worker in self._workers:
             try:
@@ -227,9 +231,9 @@ async def _settle_lost(
         return False
     (rollout, attempt) = lost[0]
     timeout_s = float(rollout.input["timeout_s"])
-    one = UnderWay(rollout.rollout_id, attempt.attempt_id, timeout_s, attempt.start_time)
+    under_way = UnderWay(rollout.rollout_id, attempt.attempt_id, timeout_s, attempt.start_time)
     try:
-        await settle(store, control, one, "agent_error", f"the agent's process {reason}")
+        await settle(store, control, under_way, "agent_error", f"the agent's process {reason}")
     except (EndpointError, RuntimeError):  # its attempt was not open yet, or is closed already
         return False
     return True

@@ -64,15 +64,15 @@ def write_down(folder: RunFolder, record: RunRecord) -> Reading:
 
 def _read(path: Path, number: int, line: str) -> Reading:
     try:
-        found = parse_json(line)
+        reading = parse_json(line)
     except ValueError:
-        found = None
-    if not isinstance(found, dict) or fault(found, Reading):
+        reading = None
+    if not isinstance(reading, dict) or fault(reading, Reading):
         raise UserError(
             f"{path}, line {number} is no reading of a reserved split: "
             "restore the file, or move it away"
         )
-    return found  # type: ignore[return-value]
+    return reading  # type: ignore[return-value]
 
 
 def _user() -> str:
