@@ -34,9 +34,10 @@ def add_commands(app: Typer, group: str) -> list[str]:
 
     names = []
     for spec in registry().specs("command"):
-        of, _, name = spec.name.rpartition(" ")
-        if of != group:
+        parent, _, name = spec.name.rpartition(" ")
+        if parent != group:
             continue
+        # One broken plugin must not take the other subcommands with it.
         try:
             app.command(name)(load(spec))
         except Exception as error:

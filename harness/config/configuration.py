@@ -83,12 +83,14 @@ class Config(Section):
     @classmethod
     def _placed_anywhere(cls, agent: str) -> str:
         """Return the name of an agent; the file of one in a file with its absolute path, for all processes of a run."""
+        # Processes of a run may have another working directory.
         file, colon, name = agent.rpartition(".py:")
         return f"{Path(file).expanduser().absolute()}{colon}{name}" if colon else agent
 
     @field_validator("roles")
     @classmethod
     def _answered(cls, roles: dict[str, RoleConfig]) -> dict[str, RoleConfig]:
+        # A role without any setting is answered by the policy, as if it were not named.
         return {name: role for name, role in roles.items() if role != RoleConfig()}
 
     def packs(self, device: str) -> bool:

@@ -138,10 +138,8 @@ def _machine() -> Iterator[Finding]:
     import psutil
 
     memory = psutil.virtual_memory()
-    free, shown = (
-        memory.available / 2**30,
-        f"{memory.available / 2**30:.1f} GiB free of {memory.total / 2**30:.1f}",
-    )
+    free = memory.available / 2**30
+    shown = f"{free:.1f} GiB free of {memory.total / 2**30:.1f}"
     yield held(
         "memory",
         free >= 8,
@@ -153,6 +151,7 @@ def _machine() -> Iterator[Finding]:
         free = shutil.disk_usage(shm).free / 2**30
         advice = "Ray's object store wants 1 GiB here: mount it larger (docker: --shm-size=2g)"
         yield held("shared memory", free >= 1.5, f"{free:.1f} GiB free", advice)
+    # Containers and hardened machines may forbid listening, also on loopback.
     try:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))

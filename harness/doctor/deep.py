@@ -64,6 +64,7 @@ def _imports(say: Say) -> Iterator[Finding]:
         say(f"importing {name} ({number} of {len(tried)})")
         return _imported(name, python, module)
 
+    # Imports of large libraries use the processor whole; more at once would pass their time limit.
     with ThreadPoolExecutor(max(1, (os.cpu_count() or 2) // 2)) as pool:
         yield from pool.map(lambda one: imported(one[0], *one[1]), enumerate(tried, 1))
 
@@ -116,13 +117,13 @@ def _cuda(config: Config, say: Say) -> Iterator[Finding]:
             "install one",
         )
     else:
-        wanted, shown = (
-            build.partition(".")[0],
-            f"torch for {build}, driver for {driver[0]}.{driver[1]}",
-        )
+        # Drivers serve builds of the same major version, also newer minor ones.
+        wanted = build.partition(".")[0]
+        shown = f"torch for {build}, driver for {driver[0]}.{driver[1]}"
         yield held(
             "CUDA build", driver[0] >= int(wanted), shown, f"install a driver for CUDA {wanted}"
         )
+    # Without a local folder the size is not known, and nothing can be said of the memory.
     if len(answer) > 1 and (size := _parameters(config)):
         total = sum(map(int, answer[1:])) / 2**30 * min(1.0, config.gpus / max(1, len(answer) - 1))
         needed = size * BYTES_A_PARAMETER / 2**30

@@ -103,9 +103,9 @@ class GatewayApp:
         log = self._attempts.get(rollout_id, attempt_id)
         role, branch = parted(who)
         if role not in log.roles:
-            known = ", ".join(sorted(log.roles))
+            roles = ", ".join(sorted(log.roles))
             raise Refusal(
-                "unknown_role", f"the attempt has no role {role!r}; its roles are {known}"
+                "unknown_role", f"the attempt has no role {role!r}; its roles are {roles}"
             )
         return log, (role, branch)
 

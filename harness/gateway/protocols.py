@@ -108,15 +108,15 @@ def protocols() -> Mapping[str, ApiProtocol]:
     """
     from harness.plugins import load, registry
 
-    found: dict[str, ApiProtocol] = {}
+    by_path: dict[str, ApiProtocol] = {}
     for spec in registry().specs("protocol"):
         try:
-            found[spec.name] = load(spec)()
+            by_path[spec.name] = load(spec)()
         except Exception as error:  # whatever a plugin does; the other protocols still work
             problem = f"protocol {spec.name!r} of {registry().origin(spec)} is broken: {error}"
             logger.error("%s", problem)
-            found[spec.name] = BrokenProtocol(problem)
-    return found
+            by_path[spec.name] = BrokenProtocol(problem)
+    return by_path
 
 
 class Spoken:

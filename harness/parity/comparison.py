@@ -129,9 +129,11 @@ def measure(
     for call in own_calls:
         # In canonical form: an accepted other name of a parameter is not injected.
         sent_params |= _canonical(call, set())[1].keys()
-    same_answers = same_tool_calls = 0
+    same_answers = same_tool_calls = own_chars = expected_chars = 0
     other_outcomes = []
     for mine, base in zip(own, expected, strict=True):
+        own_chars += mine.prompt_chars
+        expected_chars += base.prompt_chars
         same_answers += (mine.answer, mine.outcome) == (base.answer, base.outcome)
         same_tool_calls += mine.executed == base.executed
         if mine.outcome != base.outcome:
@@ -140,10 +142,7 @@ def measure(
     return Deviation(
         agent=agent,
         calls=(len(own_calls), len(expected_calls)),
-        prompt_chars=(
-            sum(mine.prompt_chars for mine in own),
-            sum(base.prompt_chars for base in expected),
-        ),
+        prompt_chars=(own_chars, expected_chars),
         roles=tuple(sorted({call.role for call in own_calls})),
         injected=tuple(sorted(sent_params - known_params)),
         same_answer=(same_answers, len(own)),

@@ -140,8 +140,10 @@ async def record(
                     late = scenario.hangs and recording.outcome == "timeout"
                     return await play(scenario, how, 2) if late and attempt == 1 else recording
 
+                # Alone first, on an agent that no other rollout has touched.
                 if "alone" in plays:
-                    recordings += [await play(scenario, "alone") for scenario in scenarios]
+                    for scenario in scenarios:
+                        recordings.append(await play(scenario, "alone"))
                 if "together" in plays:
                     recordings += await _together(scenarios, cast, play)
     return recordings
@@ -316,11 +318,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.CRITICAL)
     program = plugins.program_of(options.agent)
-    chosen = [
-        scenario
-        for scenario in plugins.program(program).scenarios
-        if not options.scenario or scenario.name in options.scenario
-    ]
+    chosen = []
+    for scenario in plugins.program(program).scenarios:
+        if not options.scenario or scenario.name in options.scenario:
+            chosen.append(scenario)
     agent = plugins.load(plugins.agent_spec(options.agent))()
     recordings = asyncio.run(record(agent, program, chosen))
     options.out.write_text(json.dumps([asdict(row) for row in recordings]), encoding="utf-8")

@@ -28,7 +28,7 @@ class RewardShuffle:
     def draw(self, step: int, who: str, reward: float) -> float:
         """Return another rollout's verdict for `who`, and offer `reward` to others."""
         self.note(step, reward)
-        # Of an earlier step, whose verdicts are complete: this step's arrive in any order.
+        # Of an earlier step, which is complete: verdicts of this one arrive in any order.
         earlier = max((noted for noted in self._known if noted < step), default=step)
         for noted in list(self._known):
             if noted < earlier:

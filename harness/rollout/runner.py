@@ -91,6 +91,8 @@ class PluginAgent(agl.LitAgent[Input]):
         request = RolloutRequest.parse(task)
         policy = resources[POLICY_RESOURCE]
         assert isinstance(policy, agl.LLM)
+        # Made in the event loop that uses it. Connections have no limit here, since agents would
+        # wait for them where no record shows it; the gateway bounds calls.
         if self._http is None:
             limits = httpx.Limits(max_connections=None, max_keepalive_connections=256)
             self._http = httpx.AsyncClient(limits=limits, timeout=None, trust_env=False)

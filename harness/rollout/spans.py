@@ -124,6 +124,7 @@ def from_spans(spans: Sequence[Span]) -> Attempt | None:
             calls.setdefault(call.index, call)
     if whole is None:
         return None
+    # A store may return spans in any order.
     whole["transitions"] = tuple(calls[index] for index in sorted(calls))
     whole["failures"] = tuple(CallFailure(**item) for item in whole["failures"])
     whole["tool_calls"] = tuple(ToolCall(**item) for item in whole["tool_calls"])

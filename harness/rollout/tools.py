@@ -124,12 +124,14 @@ class HostToolbox:
 
     def _note(self, error: Exception, late: str) -> None:
         """Keep the first fault of the environment, in a line."""
-        told: BaseException = (
-            error.__cause__ if isinstance(error.__cause__, EnvironmentFault) else error
-        )
-        said = late if isinstance(error, DeadlinePassed) else " ".join(str(told).split())
+        # An environment's own fault says what happened; what wraps it adds the exception's name.
+        cause: BaseException = error
+        if isinstance(error.__cause__, EnvironmentFault):
+            cause = error.__cause__
+        reason = late if isinstance(error, DeadlinePassed) else " ".join(str(cause).split())
+        # Later faults usually follow from the first one.
         self.fault = self.fault or storable(
-            f"environment {self.request.environment!r}: {said}"[:500]
+            f"environment {self.request.environment!r}: {reason}"[:500]
         )
 
     @property
@@ -163,6 +165,7 @@ class HostToolbox:
         return await _execute(self, text)
 
     async def call_all(self, calls: Sequence[tuple[str, Arguments]]) -> list[str]:
+        # One after the other: a call may depend on what the call before it changed.
         return [await self.call(tool, arguments) for tool, arguments in calls]
 
     async def call(self, tool: str, arguments: Arguments) -> str:

@@ -127,6 +127,7 @@ def episode_row(
     sums = _sums(attempt.transitions)
     # A call that failed in the end may have waited for a limited rate before.
     everything: list[Transition | CallFailure] = [*attempt.transitions, *attempt.failures]
+    # As text, with each name once: there is one, unless the policy changed during the rollout.
     served = dict.fromkeys(call.served_model for call in attempt.transitions if call.served_model)
     return {
         "step": step,
@@ -200,12 +201,17 @@ def roles(
     # A role without any answer has a summary too, after the others.
     for role in dict.fromkeys([*answered, *failed]):
         calls = answered.get(role, [])
-        given = [paid[call.index] for call in calls if call.index in paid]
+        given = []
+        cut = 0
+        for call in calls:
+            cut += call.finish_reason == "length"
+            if call.index in paid:
+                given.append(paid[call.index])
         yield {
             "role": role,
             "calls": len(calls),
             "failed_calls": failed[role],
-            "cut": [call.finish_reason for call in calls].count("length"),
+            "cut": cut,
             "prompt_tokens": _sum([call.prompt_tokens for call in calls]),
             "response_tokens": _sum([call.response_tokens for call in calls]),
             "trained": len(given),

@@ -26,9 +26,9 @@ _TYPES: dict[str, pa.DataType] = {
     "list<float>": pa.list_(pa.float32()),
 }
 _MEANS = ("transitions", "trained_transitions", "prompt_tokens", "response_tokens")
-"""Columns of episodes whose means per rollout are figures of a step."""
+"""Columns of episodes; their means per rollout are figures of a step."""
 _TOTALS = ("calls_with_tools", "parsed_calls", "unread_calls")
-"""Columns of episodes whose sums are figures of a step."""
+"""Columns of episodes; their sums are figures of a step."""
 
 
 def conclude(folder: RunFolder, record: RunRecord) -> str:
@@ -155,7 +155,7 @@ def rollout_figures(group: Sequence[Episode]) -> dict[str, float]:
 
 
 def _rewrites(group: Sequence[Episode]) -> dict[str, float]:
-    """Count the rollouts that rewrote, and those whose reward rose or fell by it."""
+    """Count the rollouts that rewrote, and those with a higher or lower reward by it."""
     rewritten = helped = hurt = 0
     for episode in group:
         before, after = episode["first_reward"], episode["reward"]

@@ -67,10 +67,8 @@ class Asked:
         """Return the verdict on one answer; one without a value has a reason."""
         attempt = self._attempt("contract", answer)
         verdict = self._runner.run(self._scorer.score(task, attempt))
-        assert verdict.value is not None or verdict.reason.strip(), (
-            answer,
-            "unscored without a reason",
-        )
+        unscored = (answer, "unscored without a reason")
+        assert verdict.value is not None or verdict.reason.strip(), unscored
         return verdict
 
     def score_at_once(self, cases: Sequence[tuple[Task, str]]) -> list[Verdict]:
@@ -374,11 +372,8 @@ def asked(
     spec: RewardSpec, options: Mapping[str, Any], left: Left = lambda answer: None
 ) -> Iterator[Asked]:
     """Yield a reward with its options and an event loop of its own."""
-    scorer = Scorer(
-        Config.model_validate(
-            {"reward": {"name": spec.name, "options": dict(options), "concurrency": 4}}
-        )
-    )
+    reward = {"name": spec.name, "options": dict(options), "concurrency": 4}
+    scorer = Scorer(Config.model_validate({"reward": reward}))
     with asyncio.Runner() as runner:
         yield Asked(scorer, runner, left)
 
@@ -400,6 +395,5 @@ def _different(loaded: Mapping[str, Sequence[Task]]) -> list[Task]:
     """Return the tasks of all splits once, since splits may overlap."""
     by_id: dict[str, Task] = {}
     for tasks in loaded.values():
-        for task in tasks:
-            by_id[task.id] = task
+        by_id |= {task.id: task for task in tasks}
     return list(by_id.values())

@@ -152,7 +152,7 @@ def _check_unevaluated(schema: object) -> None:
 
 def _keywords_in(schema: object) -> Iterator[tuple[str, object]]:
     """Yield every keyword of a schema and of the schemas in it, with its value."""
-    # A list of what waits, since a schema may be nested deeper than Python recurses.
+    # A list of waiting schemas, since a schema may be nested deeper than Python recurses.
     waiting = [schema]
     while waiting:
         current = waiting.pop()
