@@ -97,6 +97,7 @@ class TrainingDisplay:
                 f"{self._doing(progress)}  {duration(time.monotonic() - self._began)}"
             )
         self._phase = progress.phase
+        # Without a terminal, a line for each step and validation: a log has no place for a panel.
         seen = (progress.step, len(progress.val_curve))
         if seen != self._last and (progress.step or progress.val_curve):
             self._last = seen
@@ -105,11 +106,9 @@ class TrainingDisplay:
     def _line(self, progress: Progress) -> str:
         reward = "-" if progress.reward is None else f"{progress.reward:.3f}"
         last = max(progress.val_curve, default=None)
-        val = (
-            ""
-            if last is None
-            else f"  val({last}) {mean(progress.val_curve[last], progress.graded)}"
-        )
+        val = ""
+        if last is not None:
+            val = f"  val({last}) {mean(progress.val_curve[last], progress.graded)}"
         mixed = "" if progress.mixed is None else f"  mixed groups {percent(progress.mixed)}"
         return (
             f"step {progress.step}/{progress.total_steps}  reward {reward}{mixed}{val}  "
@@ -118,16 +117,15 @@ class TrainingDisplay:
         )
 
     def _body(self, progress: Progress) -> str:
-        curve = "  ".join(
-            f"{step}: {mean(value, progress.graded)}"
-            for step, value in sorted(progress.val_curve.items())
-        )
+        curve = []
+        for step, value in sorted(progress.val_curve.items()):
+            curve.append(f"{step}: {mean(value, progress.graded)}")
         elapsed = duration(time.monotonic() - self._began)
         return "\n".join(
             (
                 f"{self._doing(progress)}   elapsed {elapsed}",
                 self._line(progress),
-                f"validation  {curve or 'not yet'}",
+                f"validation  {'  '.join(curve) or 'not yet'}",
             )
         )
 
@@ -140,9 +138,8 @@ class TrainingDisplay:
     def _failures(progress: Progress) -> str:
         if not progress.failures:
             return ""
-        return "  failed: " + ", ".join(
-            f"{name} {count}" for name, count in sorted(progress.failures.items())
-        )
+        failures = [f"{name} {count}" for name, count in sorted(progress.failures.items())]
+        return f"  failed: {', '.join(failures)}"
 
 
 @contextmanager
@@ -152,13 +149,13 @@ def counted(console: Console, what: str) -> Iterator[Callable[[int, int], None]]
     Yield the callback for `done` and `total`.
     """
     if not console.is_terminal:
-        began = said = time.monotonic()
+        began = reported = time.monotonic()
 
         def line(done: int, total: int) -> None:
-            nonlocal said
+            nonlocal reported
             now = time.monotonic()
-            if done == total or now - said >= EVERY_S:
-                said = now
+            if done == total or now - reported >= EVERY_S:
+                reported = now
                 left = duration((now - began) / done * (total - done) if done else None)
                 text = f"{what}: {done} of {total}  {duration(now - began)}  left {left}"
                 console.print(text, markup=False, soft_wrap=True)

@@ -126,10 +126,10 @@ def measure_agents(
             f"--agents takes two agents or more, each once, "
             f"for example reference_sql,crewai_sql; got {named}"
         )
-    # All are checked before the first is measured.
-    asked = [Wanted(agent=agent, without_parity=True, **options).asked() for agent in agents]
+    # All are checked and certified before the first is measured.
+    checked = [Wanted(agent=agent, without_parity=True, **options).asked() for agent in agents]
     certify(agents, console.print, leave=without_parity)
-    return [one.carry_out(console) for one in asked]
+    return [evaluation.carry_out(console) for evaluation in checked]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,6 +189,7 @@ class Wanted:
     def _resolved(self, trained: RunFolder | None) -> Config:
         from harness.plugins import task_set_spec
 
+        # A run's own configuration names its split; a task set that is named here replaces both.
         named = task_set_spec(self.task).eval_split if self.task is not None else ""
         split = self.split if self.split is not None else named or None
         options: dict[str, object] = {

@@ -124,15 +124,14 @@ class LoadedRun:
         from harness.compare.columns import Table
         from harness.compare.formats import html_tables
 
-        told = {"reason": reason} if (reason := self.record.get("reason")) else {}
-        rows = [
-            [name, str(value)] for name, value in {**told, **summaries.facts(self._run)}.items()
-        ]
-        return printable(
-            html_tables(
-                [Table("run", _title(self._run), ["", ""], rows), *summaries.by_role(self._run)]
-            )
-        )
+        rows = []
+        # Why a run ended comes first: without it, its results mislead.
+        if reason := self.record.get("reason"):
+            rows.append(["reason", str(reason)])
+        for name, value in summaries.facts(self._run).items():
+            rows.append([name, str(value)])
+        run_table = Table("run", _title(self._run), ["", ""], rows)
+        return printable(html_tables([run_table, *summaries.by_role(self._run)]))
 
 
 def _title(run: Run) -> str:

@@ -19,6 +19,7 @@ Settings = Mapping[str, Any] | Iterable[str]
 
 def told(settings: Settings | None, **options: Any) -> list[Setting]:
     """Return settings in order of precedence: given options, dotted with `__`, then settings."""
+    # A keyword cannot have a dot.
     named = {key.replace("__", "."): value for key, value in options.items() if value is not None}
     given: Iterable[object] = settings.items() if isinstance(settings, Mapping) else settings or ()
     if isinstance(settings, str):

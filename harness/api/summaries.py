@@ -37,19 +37,19 @@ def facts(one: Run) -> dict[str, Any]:
     from harness.compare.numbers import known_digits, number, points
 
     figures, progress, record = measure(one), one.progress, one.record
-    parent, study, chosen, merged = (
-        record.get("parent"),
-        record.get("study"),
-        chosen_tokens(one),
-        dialogues(one),
-    )
+    parent, study = record.get("parent"), record.get("study")
+    chosen, merged = chosen_tokens(one), dialogues(one)
     curve = [f"{step}: {mean(value, one.graded)}" for step, value in figures["val_curve"].items()]
-    curve += [f"{progress.validating}: {so_far(progress)}"] if so_far(progress) else []
-    trained = (
-        f"{role} {of['transitions']} calls {of['tokens']} tokens"
-        for role, of in figures["trained_by_role"].items()
-    )
-    told = {
+    # A validation in progress is shown too, since the last complete one may be an hour old.
+    if so_far(progress):
+        curve.append(f"{progress.validating}: {so_far(progress)}")
+    trained = []
+    for role, counts in figures["trained_by_role"].items():
+        trained.append(f"{role} {counts['transitions']} calls {counts['tokens']} tokens")
+    failures = [f"{name} {count}" for name, count in figures["failures"].items()]
+    shares = [f"{part} {points(share)} %" for part, share in figures["shares"].items()]
+    # Properties that a run does not have are None, and left out below.
+    properties = {
         "agent": f"{record['agent']}, trains {record['agent_match']!r}, seed {record['seed']}",
         "policy": parent and f"of {parent['run']}, step {parent['step']}",
         "roles": answered_by(record.get("roles", {})) or None,
@@ -60,13 +60,9 @@ def facts(one: Run) -> dict[str, Any]:
         "tool calls parsed / looked like calls": parsed_of(figures) or None,
         "tool parser": record.get("tool_parser"),
         "rewritten / helped / hurt": f"{figures['rewritten']} / {figures['helped']} / {figures['hurt']}",
-        "failures": ", ".join(f"{name} {count}" for name, count in figures["failures"].items())
-        or "none",
+        "failures": ", ".join(failures) or "none",
         "steps": f"{steps_of(progress)}, {number(figures['step_s'], 1)} s each",
-        "share of a step": ", ".join(
-            f"{part} {points(share)} %" for part, share in figures["shares"].items()
-        )
-        or "-",
+        "share of a step": ", ".join(shares) or "-",
         "framework per call": f"{known_digits([figures['overhead_ms_per_call']])} ms, "
         "waiting for the processor included",
         "trained": ", ".join(trained) or "-",
@@ -81,7 +77,7 @@ def facts(one: Run) -> dict[str, Any]:
         "launches": figures["launches"],
         "study": study and _study(study, record["launches"][-1]),
     }
-    return {name: said for name, said in told.items() if said is not None}
+    return {name: value for name, value in properties.items() if value is not None}
 
 
 def by_role(one: Run) -> list[Table]:
@@ -142,19 +138,17 @@ def _of_training(folder: RunFolder, record: Mapping[str, Any]) -> Iterator[str]:
 
     result, agent = record["result"], record["config"]["agent"]
     graded = result.get("graded", False)
-    curve = "  ".join(
-        f"{step}: {mean(value, graded)}" for step, value in result["val_curve"].items()
-    )
     steps = f"{result['steps']} step{'' if result['steps'] == 1 else 's'}"
     yield f"{record['agent']}: {record['status']} after {steps}, {duration(result['wall_s'])}"
-    if said := answered_by(record.get("roles", {})):
-        yield said
+    if of_roles := answered_by(record.get("roles", {})):
+        yield of_roles
     if result["val_accuracy_final"] is not None:
-        first, last = (
-            mean(result[f"val_accuracy_{when}"], graded) for when in ("initial", "final")
-        )
+        first = mean(result["val_accuracy_initial"], graded)
+        last = mean(result["val_accuracy_final"], graded)
+        curve = [f"{step}: {mean(value, graded)}" for step, value in result["val_curve"].items()]
         yield (
-            f"validation {measured(graded)} {first} -> {last}   (by step: {curve}){spoilt(result)}"
+            f"validation {measured(graded)} {first} -> {last}   "
+            f"(by step: {'  '.join(curve)}){spoilt(result)}"
         )
     if result.get("agent_failed"):
         yield f"of the last validation {failed_itself(result, graded)}"
@@ -182,6 +176,23 @@ def _of_training(folder: RunFolder, record: Mapping[str, Any]) -> Iterator[str]:
     yield f"{folder.path}   (next: harness report {folder.path}, harness eval {folder.path})"
 
 
+def _by_difficulty(levels: Mapping[str, Mapping[str, Any]], graded: bool) -> str:
+    shown = []
+    for level in sorted(levels, key=difficulty_order):
+        row = levels[level]
+        shown.append(f"{level} {mean(row['accuracy'], graded)} ({row['tasks']})")
+    return ", ".join(shown)
+
+
+def _unscored(outcomes: Mapping[str, int]) -> str:
+    shown = []
+    for outcome, count in sorted(outcomes.items()):
+        # What the agent failed is scored as wrong.
+        if outcome != "ok" and outcome not in AGENT_OUTCOMES:
+            shown.append(f"{outcome} {count}")
+    return ", ".join(shown)
+
+
 def ways_out(record: Mapping[str, Any]) -> str:
     """Return what to change where no group of a training had mixed rewards, in one line."""
     identity = record["identity"]
@@ -205,28 +216,24 @@ def _of_evaluation(folder: RunFolder, record: Mapping[str, Any]) -> Iterator[str
     graded = result.get("graded", False)
     name = measured(graded)
     several = result.get("samples")
-    asked = (
-        f"{result['tasks'] * several['samples']} rollouts"
-        if several
-        else f"{result['tasks']} tasks"
-    )
+    measured_on = f"{result['tasks']} tasks"
+    if several:
+        measured_on = f"{result['tasks'] * several['samples']} rollouts"
     yield (
         f"{record['agent']}: {name} {mean(result['accuracy'], graded)} "
         f"(95 % interval {mean(low, graded)} to {mean(high, graded)}) "
         f"on {result['scored']} scored of "
-        f"{asked}, {duration(result['wall_s'])}{spoilt(result)}"
+        f"{measured_on}, {duration(result['wall_s'])}{spoilt(result)}"
     )
-    if said := answered_by(record.get("roles", {})):
-        yield said
+    if of_roles := answered_by(record.get("roles", {})):
+        yield of_roles
     if several:
         from harness.compare.sampled import lines
 
         yield "\n".join(lines(several, graded))
-    by_difficulty = result["by_difficulty"]
-    levels = sorted(by_difficulty.items(), key=lambda item: difficulty_order(item[0]))
-    told = (f"{level} {mean(row['accuracy'], graded)} ({row['tasks']})" for level, row in levels)
-    if len(levels) > 1:
-        yield f"by difficulty: {', '.join(told)}"
+    # A single level has the accuracy of the whole.
+    if len(result["by_difficulty"]) > 1:
+        yield f"by difficulty: {_by_difficulty(result['by_difficulty'], graded)}"
     if result["empty_golds"]:
         yield (
             f"{result['empty_golds']} of the golds return no row: "
@@ -237,17 +244,13 @@ def _of_evaluation(folder: RunFolder, record: Mapping[str, Any]) -> Iterator[str
     unread_in, offered_in = result["unread_calls"], result.get("calls_with_tools", 0)
     if unread_in and tools_unused(offered_in, result.get("parsed_calls", 0)):
         yield unparsed(unread_in, result["parsed_calls"], offered_in)
-    elif said := unread(unread_in, result["scored"] + result["unscored"]):
-        yield said
+    elif remark := unread(unread_in, result["scored"] + result["unscored"]):
+        yield remark
     yield from remarks_on(result)
     if result["unscored"]:
-        ended = (
-            (name, count) for name, count in sorted(result["outcomes"].items()) if name != "ok"
-        )
-        rest = ", ".join(f"{name} {count}" for name, count in ended if name not in AGENT_OUTCOMES)
         low, high = result["bounds"]
         yield (
-            f"{result['unscored']} unscored ({rest}): "
+            f"{result['unscored']} unscored ({_unscored(result['outcomes'])}): "
             f"{name} is {mean(low, graded)} to {mean(high, graded)}, "
             f"all {'lowest to highest' if graded else 'wrong to right'}"
         )

@@ -129,29 +129,31 @@ class Wanted:
         from harness.training.checks import check
 
         store = named_store(self.store)
-        asked = self._new(store) if self.resume is None else self._resumed(Path(self.resume), store)
-        if not asked.finished:
-            check(asked.config)
-            asked.config.agent_match = trained_by(asked.config.agent, asked.config.agent_match)
-        return asked
+        training = (
+            self._new(store) if self.resume is None else self._resumed(Path(self.resume), store)
+        )
+        if not training.finished:
+            check(training.config)
+            training.config.agent_match = trained_by(
+                training.config.agent, training.config.agent_match
+            )
+        return training
 
     def _new(self, store: str | None) -> Training:
         if self.ci and self.ci_fast:
             raise UserError("--ci is twenty steps and --ci-fast is one: give one of them")
-        overrides = (
-            _ci(fast=self.ci_fast) if self.ci or self.ci_fast else []
-        )  # first, because explicit names take precedence
+        # First, because explicit names take precedence.
+        overrides = _ci(fast=self.ci_fast) if self.ci or self.ci_fast else []
         placed = {"rollout__runners": self.n_runners, "rollout__store": store}
         overrides += told(self.settings, task__name=self.task, policy__path=self.model, **placed)
+        # After `settings`, which may have a number of steps too.
         overrides += told({}, train__steps=self.steps)
-        preset, named = (
-            self.preset,
-            {"agent": self.agent, "agent_match": self.agent_match, "seed": self.seed},
-        )
+        preset = self.preset
+        named = {"agent": self.agent, "agent_match": self.agent_match, "seed": self.seed}
         if preset is None and self.config is None:
-            device = load_config(
-                None, None, [item for item in overrides if key_of(item) == "device"]
-            ).device
+            # The preset depends on the device, and other settings may be of the preset's alone.
+            of_device = [item for item in overrides if key_of(item) == "device"]
+            device = load_config(None, None, of_device).device
             preset = default_preset(self.task, resolve_device(device))
         return Training(
             load_config(preset, path(self.config), overrides, **named),
@@ -204,13 +206,11 @@ class Wanted:
             resolved.train.steps = self.steps
         same_run(folder.config(), resolved)
         finished = ""
-        if (
-            before["status"] == "finished"
-            and result
-            and result["steps"] >= (resolved.train.steps or 0)
-        ):
+        # A finished training continues only for more steps.
+        if before["status"] == "finished" and result:
             done = result["steps"]
-            finished = f"{resume} finished after its {done} steps; --steps {2 * done} goes on"
+            if done >= (resolved.train.steps or 0):
+                finished = f"{resume} finished after its {done} steps; --steps {2 * done} goes on"
         return Training(resolved, folder.path.parent, folder, finished)
 
 
@@ -331,13 +331,14 @@ def _advice(config: Config) -> str:
 def _starts() -> tuple[Path, dict[str, float]]:
     """Return this machine's measured start times in seconds, and the file that holds them."""
     file = cache_dir() / "starts.json"
+    times = {}
+    # Estimates alone: a damaged file must not keep a training from starting.
     try:
-        return file, {
-            str(key): float(value)
-            for key, value in json.loads(file.read_text(encoding="utf-8")).items()
-        }
+        for key, value in json.loads(file.read_text(encoding="utf-8")).items():
+            times[str(key)] = float(value)
     except (OSError, ValueError, TypeError, AttributeError):
         return file, {}
+    return file, times
 
 
 def _started(config: Config) -> str:
@@ -364,12 +365,12 @@ def _kept(config: Config, folder: RunFolder) -> str:
     if not (folder.path / "run.json").is_file():
         return "nothing was started yet, and nothing is kept"
     step = max(make_trainer(config).checkpoints(folder), default=0)
-    kept = (
+    state = (
         f"step {step} and all before it are kept. Go on"
         if step
         else "no checkpoint was saved yet (train.save_every). Start over"
     )
-    return f"{kept}: harness train --resume {folder.path}"
+    return f"{state}: harness train --resume {folder.path}"
 
 
 def _ci(*, fast: bool) -> list[Setting]:

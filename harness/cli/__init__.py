@@ -65,11 +65,11 @@ def summaries() -> dict[str, str]:
     """
     from harness.plugins import registry
 
-    found = {name: summary for name, (_, summary) in COMMANDS.items()}
+    by_name = {name: summary for name, (_, summary) in COMMANDS.items()}
     for spec in registry().specs("command"):
         if " " not in spec.name:
-            found.setdefault(spec.name, spec.summary)
-    return found
+            by_name.setdefault(spec.name, spec.summary)
+    return by_name
 
 
 def application(name: str) -> Any:
@@ -134,8 +134,8 @@ class _LazyGroup(TyperGroup):
         try:
             return super().invoke(context)
         except KeyboardInterrupt as error:
-            said = f": {error}" if str(error) else ""
-            complain(f"harness: interrupted{said}")
+            message = f": {error}" if str(error) else ""
+            complain(f"harness: interrupted{message}")
             raise typer.Exit(130) from error
 
 
@@ -146,6 +146,7 @@ def _check_memory(*words: str) -> None:
         EnvironmentProblem: The limit on memory is too small for a command that imports them.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    # A longer list of words may begin with a light command.
     heavy = not any(words[: len(light)] == light for light in LIGHT)
     if heavy and limit != resource.RLIM_INFINITY and limit < ADDRESSES:
         raise EnvironmentProblem(
@@ -209,9 +210,8 @@ def main() -> None:
     if sys.argv[1:] == ["--version"]:
         sys.stdout.write(f"harness {harness.__version__}\n")
         return
-    if isinstance(
-        sys.stdout, io.TextIOWrapper
-    ):  # an answer may have what the terminal's encoding lacks
+    # An answer may have what the terminal's encoding lacks.
+    if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         status: object = app(prog_name="harness", standalone_mode=False)

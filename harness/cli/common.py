@@ -34,9 +34,10 @@ def add_commands(app: Typer, group: str) -> list[str]:
 
     names = []
     for spec in registry().specs("command"):
-        of, _, name = spec.name.rpartition(" ")
-        if of != group:
+        parent, _, name = spec.name.rpartition(" ")
+        if parent != group:
             continue
+        # One broken plugin must not take the other subcommands with it.
         try:
             app.command(name)(load(spec))
         except Exception as error:
@@ -63,9 +64,8 @@ def results() -> Console:
     """Where results go: stdout."""
     from harness.api.console import PlainConsole
 
-    wide = (
-        None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160
-    )  # a pipe has no width; do not cut to 80
+    # A pipe has no width; do not cut to 80.
+    wide = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160
     return PlainConsole(width=wide)
 
 
@@ -122,12 +122,10 @@ def complain(text: str) -> None:
 
 def emit_json(data: object, indent: int | None = 2) -> None:
     """One JSON document on stdout."""
-    ascii_only = (
-        not (sys.stdout.encoding or "").lower().startswith("utf")
-    )  # what a locale lacks has an escape in JSON
+    # What a locale lacks has an escape in JSON.
+    ascii_only = not (sys.stdout.encoding or "").lower().startswith("utf")
     text = json.dumps(data, indent=indent, ensure_ascii=ascii_only, default=str)
-    if not text.isascii() and any(
-        "\ud800" <= letter <= "\udfff" for letter in text
-    ):  # no encoding has half a pair
+    # No encoding has half a surrogate pair, which a model's reply may contain.
+    if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
         text = json.dumps(data, indent=indent, default=str)
     sys.stdout.write(printable_json(text) + "\n")

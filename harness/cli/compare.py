@@ -68,7 +68,7 @@ def compare(
     price = price_of(price_in, price_out)
     if brief and form not in ("table", "md"):
         raise UserError(f"--brief is text, and --format {form} is the whole: leave one of them out")
-    found = compare_runs(
+    comparison = compare_runs(
         runs,
         baseline=baseline,
         allow=allow or [],
@@ -78,12 +78,13 @@ def compare(
     )
     if form == "table" and out is None:
         if brief:
-            show_brief(results(), found.data, price)
+            show_brief(results(), comparison.data, price)
             return
-        results().print(answer(found.data, price), style="bold", markup=False, soft_wrap=False)
-        show(results(), found.data, found.references)
+        results().print(answer(comparison.data, price), style="bold", markup=False, soft_wrap=False)
+        show(results(), comparison.data, comparison.references)
         return
-    text = brief_text(found.data, price) if brief else found.render(form)
+    text = brief_text(comparison.data, price) if brief else comparison.render(form)
+    # Names in records may hold control characters, which a terminal would obey.
     if out is None:
         sys.stdout.write(printable_json(text) if form == "json" else printable(text))
         return

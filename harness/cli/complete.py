@@ -46,14 +46,11 @@ def presets(incomplete: str) -> list[str]:
 
 def runs(incomplete: str) -> list[str]:
     """Complete runs and studies with runs below `runs/`; without any, the shell adds files."""
-    found = {
-        str(path.parent)
-        for depth in ("*", "*/*")
-        for path in Path("runs").glob(f"{depth}/run.json")
-    }
-    return _begin(
-        sorted(found | {str(path.parent) for path in Path("runs").glob("*/study.json")}), incomplete
-    )
+    folders: set[str] = set()
+    # Runs of a study are one level deeper.
+    for pattern in ("*/run.json", "*/*/run.json", "*/study.json"):
+        folders |= {str(path.parent) for path in Path("runs").glob(pattern)}
+    return _begin(sorted(folders), incomplete)
 
 
 def settings(incomplete: str) -> list[str]:
@@ -67,11 +64,15 @@ def settings(incomplete: str) -> list[str]:
         "reward.name": "reward",
         "agent": "agent",
     }
-    found = []
+    words = []
     for key, value in flatten(Config().model_dump()).items():
         names = _names(kinds[key]) if key in kinds else _choices(Config, key)
-        found += [f"{key}={name}" for name in names] or [f"{key}{'.' if value == {} else '='}"]
-    return _begin(found, incomplete)
+        if names:
+            words += [f"{key}={name}" for name in names]
+        else:
+            # An empty section takes keys of the user's own.
+            words.append(f"{key}{'.' if value == {} else '='}")
+    return _begin(words, incomplete)
 
 
 def one_of(*values: str) -> Callable[[str], list[str]]:
@@ -176,23 +177,25 @@ def right_form(arguments: Sequence[str]) -> str:
             return shlex.join(["harness", command, *filter(None, rest)])
         if command in ("runs", "config") and word == "ls":
             return shlex.join(["harness", command, "list", *filter(None, rest)])
-    if command in ("match", "parity") and word in (
-        "--agent",
-        "--plugin",
-    ):  # as train, eval and dev have it
+    # Train, eval and dev have the agent as an option.
+    if command in ("match", "parity") and word in ("--agent", "--plugin"):
         return shlex.join(["harness", command, *filter(None, rest)])
-    if command == "study" and "--resume" in arguments:  # a restarted study resumes anyway
-        return shlex.join(["harness", *(one for one in arguments if one != "--resume")])
+    # A restarted study resumes anyway.
+    if command == "study" and "--resume" in arguments:
+        words = [argument for argument in arguments if argument != "--resume"]
+        return shlex.join(["harness", *words])
     if command == "match" and not rest[0].startswith("-") and word in agents(word):
         return shlex.join(["harness", command, word, "--agent-match", *filter(None, rest)])
+    # A name without its option: the first option that takes the name is meant.
     options = {
         "train": ("agent", "preset", "task"),
         "eval": ("agent", "preset", "task"),
         "dev": ("agent", "task"),
+        "tasks": ("name",),
     }
-    known = {"agent": agents, "preset": presets, "task": task_sets, "name": task_sets}
-    for option in (*options.get(command, ()), *(["name"] if command == "tasks" else [])):
-        if word in known[option](word):
+    completions = {"agent": agents, "preset": presets, "task": task_sets, "name": task_sets}
+    for option in options.get(command, ()):
+        if word in completions[option](word):
             return shlex.join(["harness", command, f"--{option}", word, *filter(None, rest)])
     return ""
 

@@ -21,11 +21,11 @@ def list_presets(
     json_: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
     """List the presets."""
-    found = presets()
+    available = presets()
     if json_:
-        emit_json(found)
+        emit_json(available)
         return
-    for name, summary in found.items():
+    for name, summary in available.items():
         results().print(f"{name:16} {summary}")
 
 

@@ -69,32 +69,32 @@ def dev(
     answers = here or named_endpoint(endpoint, model, api_key_env)
     task_set = make_task_set(resolved)
     chosen = validation_order(task_set.load(resolved.task.val_split), resolved)
-    requests = [
-        RolloutRequest.build(one, task_set.context(one), resolved, "val").dump() for one in chosen
-    ]
+    requests = []
+    for question in chosen:
+        request = RolloutRequest.build(question, task_set.context(question), resolved, "val")
+        requests.append(request.dump())
     with roles_answered(resolved) as roles, answered(answers, resolved) as served:
         spans = _run(resolved, requests, served, roles)
+    # Imports agentlightning, which takes seconds: after every refusal, and after `_run`'s own.
     from harness.rollout.spans import from_spans
 
-    ended = [
-        (one, attempt)
-        for one, found in zip(chosen, spans, strict=True)
-        if (attempt := from_spans(found)) is not None
-    ]
+    ended = []
+    for question, its_spans in zip(chosen, spans, strict=True):
+        attempt = from_spans(its_spans)
+        if attempt is not None:
+            ended.append((question, attempt))
     judged = asyncio.run(_judged(resolved, ended))
     if json_:
-        verdicts = {
-            one.id: asdict(verdict) for (one, _), (_, verdict) in zip(ended, judged, strict=True)
-        }
-        told = [
-            {
-                "task": one.id,
-                "verdict": verdicts.get(one.id),
-                "spans": [span.model_dump() for span in found],
-            }
-            for one, found in zip(chosen, spans, strict=True)
-        ]
-        emit_json(told)
+        verdicts = {}
+        for (question, _), (_, verdict) in zip(ended, judged, strict=True):
+            verdicts[question.id] = asdict(verdict)
+        rows = []
+        for question, its_spans in zip(chosen, spans, strict=True):
+            dumped = [span.model_dump() for span in its_spans]
+            # An attempt that did not end has spans and no verdict.
+            row = {"task": question.id, "verdict": verdicts.get(question.id), "spans": dumped}
+            rows.append(row)
+        emit_json(rows)
         return
     decode = _decoder(here)
     for attempt, verdict in judged:
@@ -129,11 +129,9 @@ def tree(attempt: Attempt, verdict: Verdict | None = None, decode: Decoder | Non
     from rich.markup import escape
     from rich.tree import Tree
 
-    mark = (
-        "[green]ok[/]"
-        if attempt.outcome == "ok"
-        else f"[red]{attempt.outcome}[/] {escape(attempt.detail)}"
-    )
+    mark = "[green]ok[/]"
+    if attempt.outcome != "ok":
+        mark = f"[red]{attempt.outcome}[/] {escape(attempt.detail)}"
     top = Tree(f"[bold]{attempt.rollout_id}[/] {mark} {attempt.elapsed_s:.2f} s")
     calls: list[Transition | CallFailure | ToolCall] = [
         *attempt.transitions,
@@ -156,9 +154,9 @@ def tree(attempt: Attempt, verdict: Verdict | None = None, decode: Decoder | Non
         _add_call(top, call, decode)
     top.add(f"[bold]answer[/] {escape(attempt.answer or '-')}")
     if verdict is not None:
-        value = (
-            "[yellow]unscored[/]" if verdict.value is None else f"[bold]reward[/] {verdict.value:g}"
-        )
+        value = "[yellow]unscored[/]"
+        if verdict.value is not None:
+            value = f"[bold]reward[/] {verdict.value:g}"
         node = top.add(f"{value} {escape(verdict.reason)}")
         for name, part in verdict.parts.items():
             node.add(f"{escape(name)} {part:g}")
@@ -246,14 +244,15 @@ def _run(
 
     async def collect() -> list[list[Any]]:
         rollouts = await store.query_rollouts()
-        order = {
-            request["problem"]["task_id"]: position for position, request in enumerate(requests)
-        }
+        # The store returns rollouts in the order in which they ended.
+        order: dict[str, int] = {}
+        for position, request in enumerate(requests):
+            order[request["problem"]["task_id"]] = position
         ordered = sorted(rollouts, key=lambda rollout: order[rollout.input["problem"]["task_id"]])
-        return [
-            list(await store.query_spans(rollout.rollout_id, attempt_id="latest"))
-            for rollout in ordered
-        ]
+        spans = []
+        for rollout in ordered:
+            spans.append(list(await store.query_spans(rollout.rollout_id, attempt_id="latest")))
+        return spans
 
     return asyncio.run(collect())
 

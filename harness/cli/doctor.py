@@ -40,14 +40,18 @@ def doctor(
         if not json_:
             _show(finding)
     if json_:
-        emit_json(
-            [
-                {"check": f.check, "state": f.state, "found": f.found, "advice": f.advice}
-                for f in findings
-            ]
-        )
+        emit_json([_plain(finding) for finding in findings])
     if any(finding.state == "problem" for finding in findings):
         raise typer.Exit(1)
+
+
+def _plain(finding: Finding) -> dict[str, str]:
+    return {
+        "check": finding.check,
+        "state": finding.state,
+        "found": finding.found,
+        "advice": finding.advice,
+    }
 
 
 def _found(deep: bool, preset: str | None, settings: list[str]) -> Iterator[Finding]:

@@ -86,8 +86,8 @@ def evaluate(
     if agents is not None:
         _evaluate_several(agents, given, price, json_)
         return
-    asked = Wanted(**given).asked()
-    measured = asked.carry_out(progress_console())
+    evaluation = Wanted(**given).asked()
+    measured = evaluation.carry_out(progress_console())
     if json_:
         emit_json(measured.record)
     else:
@@ -97,12 +97,13 @@ def evaluate(
     if spoilt(measured.record["result"] or {}):
         raise typer.Exit(1)
     if not json_ and run is not None and limit is None:
-        _show_limit(asked)
+        _show_limit(evaluation)
 
 
-def _show_limit(asked: Evaluation) -> None:
+def _show_limit(evaluation: Evaluation) -> None:
     """Print how to ask all tasks where the limit of the training was taken."""
-    limit, known, split = asked.config.task.val_limit, asked.known, asked.config.task.val_split
+    task, known = evaluation.config.task, evaluation.known
+    limit, split = task.val_limit, task.val_split
     if limit is not None and limit < known:
         results().print(
             f"{limit} of the {known} tasks of {split!r}, as in the training "
@@ -145,12 +146,13 @@ def _evaluate_several(agents: str, given: dict[str, Any], price: Price | None, j
     if given.pop("agent") is not None:
         raise UserError("give --agent for one agent or --agents for several, not both")
     measured = measure_agents(names, progress_console(), **given)
-    compared = compare([one.path for one in measured], baseline=names[0], references=False)
+    compared = compare([run.path for run in measured], baseline=names[0], references=False)
     if json_:
         emit_json(compared.data)
     else:
         show_brief(results(), compared.data, price)
-        paths = " ".join(os.path.relpath(one.path) for one in measured)
+        paths = " ".join(os.path.relpath(run.path) for run in measured)
         results().print(f"all of it: harness compare {paths}", soft_wrap=True)
-    if any(spoilt(one.record["result"] or {}) for one in measured):
+    # After the output: a spoilt result is still a result to look at.
+    if any(spoilt(run.record["result"] or {}) for run in measured):
         raise typer.Exit(1)

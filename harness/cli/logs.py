@@ -41,9 +41,8 @@ def _follow(folder: Path, read: dict[Path, int], over: threading.Event) -> None:
         last = over.wait(EVERY_S)
         for file in sorted(folder.glob("*.log")):
             with suppress(OSError), file.open("rb") as log:
-                read[file] = min(
-                    read.get(file, 0), os.fstat(log.fileno()).st_size
-                )  # a long log loses its middle
+                # A log that got too long loses its middle, and is then shorter than what was read.
+                read[file] = min(read.get(file, 0), os.fstat(log.fileno()).st_size)
                 log.seek(read[file])
                 whole, newline, rest = log.read().rpartition(b"\n")
                 if last:

@@ -42,11 +42,13 @@ def match(
     scenarios = program(program_of(plugin)).scenarios
     episode = max(scenarios, key=lambda one: (one.name == EPISODE, len(one.replies))).name
     recording = record_in_process(plugin, [episode])[0]
-    calls = [
-        {"call": index, "role": call.role, "trained": bool(re.search(pattern, call.role))}
-        for index, call in enumerate(recording.calls)
-    ]
-    trained = sum(bool(call["trained"]) for call in calls)
+    calls: list[dict[str, Any]] = []
+    trained = 0
+    for index, call in enumerate(recording.calls):
+        # By search, as in a training: a pattern may be a part of a role's name.
+        is_trained = bool(re.search(pattern, call.role))
+        trained += is_trained
+        calls.append({"call": index, "role": call.role, "trained": is_trained})
     remarks = near_misses(spec.roles, pattern)
     if json_:
         emit_json(
@@ -60,8 +62,8 @@ def match(
         )
     else:
         table = Table("call", "role", "trained")
-        for call in calls:
-            table.add_row(str(call["call"]), str(call["role"]), "yes" if call["trained"] else "no")
+        for row in calls:
+            table.add_row(str(row["call"]), row["role"], "yes" if row["trained"] else "no")
         results().print(table)
         results().print(f"{trained} of {len(calls)} calls would be trained: {', '.join(matched)}")
         for remark in remarks:
@@ -80,31 +82,30 @@ def matching_roles(roles: tuple[str, ...], pattern: str) -> list[str]:
         ConfigError: It is no regular expression, or matches none of the roles.
     """
     try:
-        found = [role for role in roles if re.search(pattern, role)]
+        matching = [role for role in roles if re.search(pattern, role)]
     except re.error as error:
         raise ConfigError(f"agent_match {pattern!r} is no regular expression: {error}") from error
-    if not found:
+    if not matching:
         hint = nearest(pattern, roles, similarity=0.5)
         raise ConfigError(
             f"agent_match {pattern!r} matches no role{hint} Roles: {', '.join(roles)}"
         )
-    return found
+    return matching
 
 
 def near_misses(roles: tuple[str, ...], pattern: str) -> list[str]:
     """Remarks on roles that a pattern matches by accident, or would with other letters."""
     remarks: list[str] = []
     for role in roles:
-        found: Any = re.search(pattern, role)
-        if (
-            found
-            and found.start()
-            and re.match(r"\w", found.group() or " ")
-            and role[found.start() - 1].isalnum()
-        ):
+        match = re.search(pattern, role)
+        if match is None:
+            if re.search(pattern, role, re.IGNORECASE):
+                remarks.append(f"{pattern!r} would match {role!r} but for upper and lower case")
+            continue
+        # In the middle of a word, as `check` in `precheck`: hardly what was meant.
+        begins_with_word = re.match(r"\w", match.group() or " ")
+        if match.start() and begins_with_word and role[match.start() - 1].isalnum():
             remarks.append(
                 f"{pattern!r} also matches inside {role!r}; write '^{pattern}' to leave it out"
             )
-        elif not found and re.search(pattern, role, re.IGNORECASE):
-            remarks.append(f"{pattern!r} would match {role!r} but for upper and lower case")
     return remarks

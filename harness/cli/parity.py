@@ -75,15 +75,16 @@ def _show_generated(report: Mapping[str, Any]) -> None:
     """Print what generated scenarios found, with the small example where an agent differs."""
     console = results()
     for name, row in report["agents"].items():
-        found = row.get("generated")
-        if found is None:
+        search = row.get("generated")
+        if search is None:
             continue
-        if not found["difference"]:
-            console.print(f"{name}: same in {found['count']} generated scenarios")
+        if not search["difference"]:
+            console.print(f"{name}: same in {search['count']} generated scenarios")
             continue
-        console.print(f"{name}: {found['found_in']} (seed {found['seed']}): {found['difference']}")
-        console.print(f"Smallest example found, max_turns {found['max_turns']}:")
-        for number, reply in enumerate(found["example"]):
+        place = f"{search['found_in']} (seed {search['seed']})"
+        console.print(f"{name}: {place}: {search['difference']}")
+        console.print(f"Smallest example found, max_turns {search['max_turns']}:")
+        for number, reply in enumerate(search["example"]):
             console.print(f"  reply {number}: {reply}")
 
 
@@ -95,7 +96,7 @@ def _names(named: list[str], everything: bool, only: str | None) -> list[str]:
         raise ConfigError(
             f"--program {only}: no program of that name. Installed: {', '.join(programs)}"
         )
-    references = {program(one).reference for one in programs}
+    references = {program(name).reference for name in programs}
     if named and (everything or only is not None):
         raise ConfigError("name agents, or say --all or --program: not both")
     if everything or only is not None:
@@ -110,14 +111,13 @@ def _names(named: list[str], everything: bool, only: str | None) -> list[str]:
             "no agents are given. Name some, or pass --all or --program. "
             "Example: harness parity crewai_sql"
         )
+    # An unknown name is refused before any agent is recorded, which takes long.
     for name in named:
         agent_spec(name)
-    compared = list(dict.fromkeys(name for name in named if name not in references))
+    compared = [name for name in dict.fromkeys(named) if name not in references]
     if not compared:
-        others = ", ".join(
-            name for name in agents_of(program_of(named[0])) if name not in references
-        )
-        hint = f"name one of {others}" if others else "there are none yet"
+        others = [name for name in agents_of(program_of(named[0])) if name not in references]
+        hint = f"name one of {', '.join(others)}" if others else "there are none yet"
         raise ConfigError(f"{named[0]} is what other agents are compared with: {hint}")
     return compared
 
@@ -125,83 +125,103 @@ def _names(named: list[str], everything: bool, only: str | None) -> list[str]:
 def _scenarios(agents: list[str], named: list[str]) -> list[str]:
     from harness.plugins import program, program_of
 
-    programs = dict.fromkeys(map(program_of, agents))
-    known = list(dict.fromkeys(one.name for name in programs for one in program(name).scenarios))
+    # Programs share some names of scenarios; each is offered once, in order.
+    scenarios: dict[str, None] = {}
+    for program_name in dict.fromkeys(map(program_of, agents)):
+        for scenario in program(program_name).scenarios:
+            scenarios[scenario.name] = None
     for name in named:
-        if name not in known:
-            hint = nearest(name, known, f". There are: {', '.join(known)}")
+        if name not in scenarios:
+            hint = nearest(name, scenarios, f". There are: {', '.join(scenarios)}")
             raise ConfigError(f"no scenario called {name!r}{hint}")
     return named
 
 
 def _show(report: dict[str, Any]) -> None:
+    strict: dict[str, dict[str, dict[str, Any]]] = {}
+    idiomatic: dict[str, dict[str, Any]] = {}
+    broken: dict[str, str] = {}
+    # Only a strict agent is compared by scenario; of a broken one there is nothing to compare.
+    for name, row in report["agents"].items():
+        if "error" in row:
+            broken[name] = row["error"]
+        elif row["strict"]:
+            strict.setdefault(row["program"], {})[name] = row
+        else:
+            idiomatic[name] = row
+    for program, scenarios in report["scenarios"].items():
+        if program in strict:
+            _show_strict(program, strict[program], scenarios, report["known_scenarios"][program])
+    if idiomatic:
+        _show_idiomatic(idiomatic)
+    for name, error in broken.items():
+        results().print(f"{name}: {error}")
+
+
+def _show_strict(
+    program: str, rows: Mapping[str, Mapping[str, Any]], scenarios: Sequence[str], existing: int
+) -> None:
+    """Print the scenarios of a program's strict agents, their differences, and what was accepted.
+
+    Args:
+        scenarios: Those that were played, of so many `existing` ones.
+    """
     from rich.table import Table
 
     from harness.parity.comparison import ACCEPTED
 
     console = results()
-    everything = {
-        name: row for name, row in report["agents"].items() if row["strict"] and "error" not in row
-    }
-    for program, scenarios in report["scenarios"].items():
-        strict = {name: row for name, row in everything.items() if row["program"] == program}
-        if not strict:
-            continue
-        table = Table(f"scenario of {program}", *strict)
-        for one in scenarios:
-            table.add_row(one, *(_cell(one, row["failed"]) for row in strict.values()))
-        table.add_section()
-        table.add_row(
-            "certificate", *((row.get("certificate") or "none")[:12] for row in strict.values())
+    table = Table(f"scenario of {program}", *rows)
+    for scenario in scenarios:
+        table.add_row(scenario, *(_cell(scenario, row["failed"]) for row in rows.values()))
+    table.add_section()
+    certificates = [row.get("certificate") or "none" for row in rows.values()]
+    table.add_row("certificate", *(certificate[:12] for certificate in certificates))
+    console.print(_whole(table))
+    if existing > len(scenarios):
+        console.print(
+            f"No certificate: {len(scenarios)} of {existing} scenarios were played. "
+            f"To play all: harness parity {' '.join(rows)}"
         )
-        console.print(_whole(table))
-        known = report["known_scenarios"][program]
-        if known > len(scenarios):
-            console.print(
-                f"No certificate: {len(scenarios)} of {known} scenarios were played. "
-                f"To play all: harness parity {' '.join(strict)}"
-            )
-        for name, row in strict.items():
-            _show_differences(name, row, len(scenarios))
-        met = sorted({name for row in strict.values() for name in row.get("accepted", [])})
-        for name in met:
-            users = [agent for agent, row in strict.items() if name in row.get("accepted", [])]
-            console.print(f"accepted: {ACCEPTED[name]} ({', '.join(users)})")
-    idiomatic = {
-        name: row
-        for name, row in report["agents"].items()
-        if not row["strict"] and "error" not in row
+    users: dict[str, list[str]] = {}
+    for name, row in rows.items():
+        _show_differences(name, row, len(scenarios))
+        for accepted in row.get("accepted", []):
+            users.setdefault(accepted, []).append(name)
+    for accepted, names in sorted(users.items()):
+        console.print(f"accepted: {ACCEPTED[accepted]} ({', '.join(names)})")
+
+
+def _show_idiomatic(rows: Mapping[str, dict[str, Any]]) -> None:
+    """Print how far idiomatic agents are from the reference."""
+    from rich.table import Table
+
+    table = Table("measured against the reference", *rows)
+    cells: dict[str, Callable[[dict[str, Any]], str]] = {
+        "calls": lambda row: _ratio(*row["calls"]),
+        "prompt characters": lambda row: _ratio(*row["prompt_chars"]),
+        "roles": lambda row: ", ".join(row["roles"]),
+        "injected parameters": lambda row: ", ".join(row["injected"]) or "none",
+        "same tool calls": lambda row: "{} of {}".format(*row["same_tool_calls"]),
+        "same answer": lambda row: "{} of {}".format(*row["same_answer"]),
+        "other outcomes": lambda row: "\n".join(row["other_outcomes"]) or "none",
+        "changed when all are played together": lambda row: (
+            "\n".join(row["changed_together"]) or "none"
+        ),
     }
-    if idiomatic:
-        table = Table("measured against the reference", *idiomatic)
-        rows: dict[str, Callable[[dict[str, Any]], str]] = {
-            "calls": lambda row: _ratio(*row["calls"]),
-            "prompt characters": lambda row: _ratio(*row["prompt_chars"]),
-            "roles": lambda row: ", ".join(row["roles"]),
-            "injected parameters": lambda row: ", ".join(row["injected"]) or "none",
-            "same tool calls": lambda row: "{} of {}".format(*row["same_tool_calls"]),
-            "same answer": lambda row: "{} of {}".format(*row["same_answer"]),
-            "other outcomes": lambda row: "\n".join(row["other_outcomes"]) or "none",
-            "changed when all are played together": lambda row: (
-                "\n".join(row["changed_together"]) or "none"
-            ),
-        }
-        for label, cell in rows.items():
-            table.add_row(label, *map(cell, idiomatic.values()))
-        console.print(_whole(table))
-    for name, row in report["agents"].items():
-        if "error" in row:
-            console.print(f"{name}: {row['error']}")
+    for label, cell in cells.items():
+        table.add_row(label, *map(cell, rows.values()))
+    results().print(_whole(table))
 
 
 def _show_differences(name: str, row: Mapping[str, Any], scenarios: int) -> None:
     """Print the first differences of a strict agent to its reference."""
     console = results()
-    found = _differences(row.get("mismatches", []), row.get("calls_compared", 0), scenarios)
-    for text in found[:SHOWN]:
-        console.print(f"{name}: {text}")
-    if len(found) > SHOWN:
-        console.print(f"{name}: and {len(found) - SHOWN} more differences (--json shows all)")
+    lines = _differences(row.get("mismatches", []), row.get("calls_compared", 0), scenarios)
+    for line in lines[:SHOWN]:
+        console.print(f"{name}: {line}")
+    if len(lines) > SHOWN:
+        console.print(f"{name}: and {len(lines) - SHOWN} more differences (--json shows all)")
 
 
 def _whole(table: Table) -> Table:
@@ -213,21 +233,22 @@ def _whole(table: Table) -> Table:
 
 def _differences(mismatches: Sequence[Mapping[str, str]], calls: int, scenarios: int) -> list[str]:
     """Return a line for each difference; calls or scenarios with the same one share a line."""
-    same: dict[tuple[object, ...], list[Mapping[str, str]]] = {}
-    for one in mismatches:
-        together = one["scenario"].endswith("(together)")
-        same.setdefault(
-            (_CALL.sub("", one["place"]), one["expected"], one["got"], together), []
-        ).append(one)
+    groups: dict[tuple[str, str, str, bool], list[Mapping[str, str]]] = {}
+    for mismatch in mismatches:
+        together = mismatch["scenario"].endswith("(together)")
+        # Without its call: a parameter that an agent always sends differs in each of its calls.
+        what = _CALL.sub("", mismatch["place"])
+        same = (what, mismatch["expected"], mismatch["got"], together)
+        groups.setdefault(same, []).append(mismatch)
     lines = []
-    for (what, *_), found in same.items():
-        first = found[0]
+    for (what, *_), group in groups.items():
+        first = group[0]
         where = f"{first['scenario']}: {first['place']}"
-        kind, of = ("scenario", scenarios) if what == first["place"] else ("call", calls)
-        if len(found) == of > 1:
+        kind, total = ("scenario", scenarios) if what == first["place"] else ("call", calls)
+        if len(group) == total > 1:
             where = f"in every {kind}: {what}"
-        elif len(found) > 1:
-            where = f"in {len(found)} of {of} {kind}s, first in {where}"
+        elif len(group) > 1:
+            where = f"in {len(group)} of {total} {kind}s, first in {where}"
         lines.append(f"{where}: expected {first['expected']}, got {first['got']}")
     return lines
 

@@ -50,9 +50,13 @@ def plugins(context: typer.Context, json_: complete.Json = False) -> None:
     for row in rows:
         own = ", own environment" if row["own_environment"] else ""
         lines = [f"{row['name']:{width}}  {row['version']:8} {row['state']}{own}"]
-        lines += [", ".join(row["offers"])] if row["offers"] else []
-        lines += [", ".join(f"{name} {version}" for name, version in row["frameworks"].items())]
-        console.print(f"\n{' ' * width}  ".join(line for line in lines if line))
+        # Some plugins bring hooks alone, and not every agent has a framework.
+        if row["offers"]:
+            lines.append(", ".join(row["offers"]))
+        if row["frameworks"]:
+            versions = [f"{name} {version}" for name, version in row["frameworks"].items()]
+            lines.append(", ".join(versions))
+        console.print(f"\n{' ' * width}  ".join(lines))
 
 
 @app.command()
@@ -106,13 +110,12 @@ def _new_file(name: str, folder: Path, kind: str) -> None:
             f"--one-file writes an agent, not --kind {kind}: leave out one of the two"
         )
     target = write_file(name, folder)
-    lines = [
-        use.replace("harness", _called(), 1)
-        .replace("@FILE@", shlex.quote(str(target)))
-        .replace("@CLASS@", class_of(name))
-        for use in USE_FILE
-    ]
-    results().print("\n  ".join([str(target), *lines]), soft_wrap=True)
+    lines = [str(target)]
+    for use in USE_FILE:
+        command = use.replace("harness", _called(), 1)
+        command = command.replace("@FILE@", shlex.quote(str(target)))
+        lines.append(command.replace("@CLASS@", class_of(name)))
+    results().print("\n  ".join(lines), soft_wrap=True)
 
 
 def _called() -> str:
@@ -141,10 +144,9 @@ def sync(
 
     plugin, package = _plugin(name)
     if remove:
-        found = environments.drop(plugin)
-        results().print(
-            f"{plugin}: {'runs in the shared environment again' if found else 'had no own environment'}"
-        )
+        existed = environments.drop(plugin)
+        outcome = "runs in the shared environment again" if existed else "had no own environment"
+        results().print(f"{plugin}: {outcome}")
         return
     requirements = [*map(_source_of, sources(package)), *(with_ or [])]
     progress_console().print(f"{plugin}: building from {', '.join(requirements)}")
@@ -157,25 +159,26 @@ def list_plugins() -> list[dict[str, Any]]:
     from harness.plugins import KINDS, framework_versions
     from harness.rollout.environments import python_for
 
-    found = registry()
+    installed = registry()
     rows: list[dict[str, object]] = []
-    for state in found.states:
+    for state in installed.states:
         offers: list[str] = []
         frameworks: dict[str, str] = {}
         for kind in KINDS:
-            for spec in found.specs(kind):
-                if found.owner(kind, spec.name) == state.name:
-                    idiomatic = isinstance(spec, AgentSpec) and not spec.strict
-                    offers.append(f"{'idiomatic ' if idiomatic else ''}{kind} {spec.name}")
-                    if isinstance(spec, AgentSpec):
-                        frameworks |= framework_versions(spec)
+            for spec in installed.specs(kind):
+                if installed.owner(kind, spec.name) != state.name:
+                    continue
+                idiomatic = isinstance(spec, AgentSpec) and not spec.strict
+                offers.append(f"{'idiomatic ' if idiomatic else ''}{kind} {spec.name}")
+                if isinstance(spec, AgentSpec):
+                    frameworks |= framework_versions(spec)
         own = python_for(state.name) != sys.executable
-        missing = (
-            [] if own else [name for name, version in frameworks.items() if version == "missing"]
-        )
-        problem = state.problem or (
-            f"needs {', '.join(missing)}: pip install {' '.join(missing)}" if missing else None
-        )
+        problem = state.problem or None
+        # Versions are of this environment, which says nothing of a plugin's own one.
+        if not own and not problem:
+            missing = [name for name, version in frameworks.items() if version == "missing"]
+            if missing:
+                problem = f"needs {', '.join(missing)}: pip install {' '.join(missing)}"
         rows.append(
             {
                 "name": state.name,
@@ -210,22 +213,21 @@ def sources(package: str) -> list[str]:
     """Return the distributions of a plugin's environment: harness, required plugins, its own."""
     plugins = {canonicalize_name(state.distribution) for state in registry().states}
     ours = plugins | {harness.DISTRIBUTION}
-    found: list[str] = []
+    distributions: list[str] = []
 
     def add(name: str) -> None:
-        needs = [
-            canonicalize_name(Requirement(text).name)
-            for text in requires(name) or []
-            if "extra ==" not in text
-        ]
-        for needed in needs:
-            if needed in ours and needed not in found and needed != name:
+        for text in requires(name) or []:
+            if "extra ==" in text:
+                continue
+            needed = canonicalize_name(Requirement(text).name)
+            if needed in ours and needed not in distributions and needed != name:
                 add(needed)
-        found.append(name)
+        # After what it needs: the order is that of the installation.
+        distributions.append(name)
 
     with suppress(PackageNotFoundError):
         add(package)
-    return found or [harness.DISTRIBUTION, package]
+    return distributions or [harness.DISTRIBUTION, package]
 
 
 def _source_of(package: str) -> str:

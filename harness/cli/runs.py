@@ -53,28 +53,26 @@ def list_(
             f"One of: {', '.join(STATUSES)}"
         )
     everything = find_all(runs_dir)
-    found = [
-        run
-        for run in everything
-        if agent in (None, run.record["agent"]) and status in (None, run.record["status"])
-    ]
+    selected = []
+    for run in everything:
+        if agent in (None, run.record["agent"]) and status in (None, run.record["status"]):
+            selected.append(run)
     if json_:
-        emit_json([overview(run) | {"path": str(run.folder.path)} for run in found])
+        emit_json([overview(run) | {"path": str(run.folder.path)} for run in selected])
         return
-    if not found:
-        asked = {"of agent": agent, "with status": status}
-        which = "".join(f" {how} {value}" for how, value in asked.items() if value is not None)
+    if not selected:
+        which = f" of agent {agent}" if agent is not None else ""
+        which += f" with status {status}" if status is not None else ""
         advice = f"{len(everything)} others are there" if everything else "Start one: harness train"
         like = nearest(agent, {run.record["agent"] for run in everything}, ".") if agent else "."
         progress_console().print(f"no runs{which} under {runs_dir}{like} {advice}")
         return
-    for run in found:
+    for run in selected:
+        # No process here holds it: it was killed, or it runs on another machine.
         if run.record["status"] == "running" and run.abandoned():
-            run.record["status"], run.progress.remaining_s = (
-                "killed?",
-                None,
-            )  # or on another machine
-    rows = [overview(run) for run in found]
+            run.record["status"] = "killed?"
+            run.progress.remaining_s = None
+    rows = [overview(run) for run in selected]
     graded = any(row["graded"] for row in rows)
     reached = "accuracy, or mean reward" if graded else "accuracy"
     heads = ("run", "kind", "agent", "trained roles", "seed", "status", "steps", reached, "time")
@@ -82,7 +80,7 @@ def list_(
     places = range(len(heads)) if out.width >= 125 else (0, 5, 6, 7)
     shown = table(*(heads[place] for place in places), overflow="fold")
     shown.columns[0].no_wrap = True  # it is copied
-    for run, row in zip(found, rows, strict=True):
+    for run, row in zip(selected, rows, strict=True):
         validated = max(run.progress.val_curve, default=0)
         accuracy = so_far(run.progress) or mean(row["accuracy_final"], row["graded"])
         if validated and row["status"] == "running" and run.progress.validating is None:
@@ -100,11 +98,11 @@ def list_(
             str(row["seed"]),
             row["status"],
         )
-        time = (
-            duration(row["wall_s"]) if row["left_s"] is None else f"left {duration(row['left_s'])}"
-        )
-        told = (*cells, steps_of(run.progress), accuracy, time)
-        shown.add_row(*(told[place] for place in places))
+        time = duration(row["wall_s"])
+        if row["left_s"] is not None:
+            time = f"left {duration(row['left_s'])}"
+        line = (*cells, steps_of(run.progress), accuracy, time)
+        shown.add_row(*(line[place] for place in places))
     out.print(shown)
 
 
@@ -137,8 +135,8 @@ def show(
         out.print(record["reason"])
     for name, value in facts(one).items():
         out.print(f"{name:26} {value}")
-    for found in by_role(one):
-        show_table(out, found)
+    for role_table in by_role(one):
+        show_table(out, role_table)
     result = record["result"]
     if result and (several := result.get("samples")):
         from harness.compare.sampled import lines
@@ -162,7 +160,7 @@ def diff(
     """Every field that differs between two runs, and how many are equal."""
     from harness.compare.identity import differences
 
-    one, other = (one_run(path, runs_dir) for path in (first, second))
+    one, other = one_run(first, runs_dir), one_run(second, runs_dir)
     groups: dict[str, dict[str, tuple[Any, Any]]] = {}
     equal = 0
     for part in (
@@ -175,13 +173,16 @@ def diff(
         "parity",
         "result",
     ):
-        left, right = (flatten(dict[str, Any](run.record).get(part) or {}) for run in (one, other))
+        left = flatten(dict[str, Any](one.record).get(part) or {})
+        right = flatten(dict[str, Any](other.record).get(part) or {})
         for key in dict.fromkeys([*left, *right]):
-            if left.get(key, _ABSENT) == right.get(key, _ABSENT):
-                equal += part != "result"
-            else:
-                groups.setdefault(part, {})[key] = (left.get(key, _ABSENT), right.get(key, _ABSENT))
-    decisive = [found.key for found in differences([one, other])]
+            pair = left.get(key, _ABSENT), right.get(key, _ABSENT)
+            if pair[0] != pair[1]:
+                groups.setdefault(part, {})[key] = pair
+            # Equal results are chance, not something that two runs have in common.
+            elif part != "result":
+                equal += 1
+    decisive = [difference.key for difference in differences([one, other])]
     if json_:
         emit_json(
             {

@@ -111,6 +111,7 @@ def _class_name(name: str, template: str, kind: str) -> str:
         )
     texts = _texts(template)
     class_name = class_of(name)
+    # A class that has the name of an import of the template would hide it.
     modules = "\n".join(text for file, text in texts.items() if file.name.endswith(".py.txt"))
     if keyword.iskeyword(class_name) or re.search(rf"\b{class_name}\b", modules):
         raise ConfigError(

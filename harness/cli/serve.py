@@ -87,15 +87,14 @@ def serve(
     config = load_config(preset, file, [f"device={device}"])
     key = os.environ.get(api_key_env) or secrets.token_urlsafe(24)
     with serving(here, config, step, port=port, max_length=max_length, key=key) as (url, name):
-        told = {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": key, "MODEL": name}
+        variables = {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": key, "MODEL": name}
         if json_:
-            emit_json(told, indent=None)
+            emit_json(variables, indent=None)
         else:
             results().print(f"{policy} answers at {url} until Ctrl-C:")
-            results().print(
-                "  " + " ".join(f"{variable}={value}" for variable, value in told.items()),
-                soft_wrap=True,
-            )
+            # One line without breaks, to be put before a command in a shell.
+            assigned = [f"{variable}={value}" for variable, value in variables.items()]
+            results().print("  " + " ".join(assigned), soft_wrap=True)
         try:
             _watch(url, key)
         except KeyboardInterrupt:
@@ -171,13 +170,14 @@ def patient(
     from harness.policies import fetched
     from harness.policies.export import checkpoint_model
 
-    stated = any(one.partition("=")[0].strip() == DEADLINE for one in overrides or ())
-    if here is None or stated or resolve_device(config.device) != "cpu":
+    stated = [override.partition("=")[0].strip() for override in overrides or ()]
+    if here is None or DEADLINE in stated or resolve_device(config.device) != "cpu":
         return config
     if isinstance(here, RunFolder):
         folder = checkpoint_model(here, None)
     else:
         folder = Path(fetched(PolicyConfig(path=here, revision=config.policy.revision)))
+    # Time on a CPU grows with the weights: the usual deadline would end every rollout.
     weights = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     deadline_s = max(config.rollout.timeout_s, float(weights // CPU_BYTES_A_SECOND))
     rollout = config.rollout.model_copy(update={"timeout_s": deadline_s})
@@ -197,9 +197,12 @@ def answered(
         return
     interruptible()
     key = secrets.token_urlsafe(24)
-    told, known = (here.path, None) if isinstance(here, RunFolder) else (here, find(here))
-    what = f" ({known.summary})" if known is not None else ""  # and may know nothing else
-    progress_console().print(f"{told}{what} is being served on {resolve_device(config.device)}")
+    device = resolve_device(config.device)
+    # The summary names what a policy was made for; it may know nothing else.
+    named = None if isinstance(here, RunFolder) else find(here)
+    what = f" ({named.summary})" if named is not None else ""
+    place = here.path if isinstance(here, RunFolder) else here
+    progress_console().print(f"{place}{what} is being served on {device}")
     with serving(here, config, key=key) as (url, name):
         yield Endpoint(url, name, key, token_ids=True)
 
@@ -209,11 +212,12 @@ def roles_answered(config: Config) -> Iterator[Mapping[str, Endpoint]]:
     """Yield what answers `config.roles`: endpoints, and policies served here within the block."""
     from harness.policies.roles import answerers, answering
 
-    found = answerers(config)
-    if found:
+    answers = answerers(config)
+    if answers:
         interruptible()
-        progress_console().print(answered_by({role: one.name for role, one in found.items()}))
-    with answering(found, config, _log().with_suffix("")) as roles:
+        names = {role: answerer.name for role, answerer in answers.items()}
+        progress_console().print(answered_by(names))
+    with answering(answers, config, _log().with_suffix("")) as roles:
         yield roles
 
 
@@ -240,9 +244,8 @@ def serving(
     else:
         name, folder = here, fetched(PolicyConfig(path=here, revision=config.policy.revision))
     own = config.sampling.max_prompt_tokens + config.sampling.max_response_tokens
-    length = max_length or max(
-        own, min(ROOM, longest(folder) or ROOM)
-    )  # questions of one's own may be longer
+    # Questions of one's own may be longer.
+    length = max_length or max(own, min(ROOM, longest(folder) or ROOM))
     device = resolve_device(config.device)
     engine = Engine(parser_of(config, folder, device), config.batch_invariant(device))
     with server(device)(
@@ -268,6 +271,7 @@ def _watch(url: str, key: str) -> Never:
         state = _state(url, key)
         if state == "ended":
             raise RunFailed(f"the policy server at {url} has ended (log: {_log()})")
+        # Changes alone are printed: a server under load may be silent for minutes.
         if answered != (state == "answers"):
             answered = not answered
             what = "answers again" if answered else f"does not answer (log: {_log()})"
@@ -276,10 +280,11 @@ def _watch(url: str, key: str) -> Never:
 
 def _state(url: str, key: str) -> Literal["answers", "silent", "ended"]:
     """Return whether the server answers, is silent though its port is open, or has ended."""
-    asked = urllib.request.Request(f"{url}/models", headers={"Authorization": f"Bearer {key}"})
+    request = urllib.request.Request(f"{url}/models", headers={"Authorization": f"Bearer {key}"})
     try:
-        with urllib.request.urlopen(asked, timeout=ANSWER_S) as answer:
+        with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
             return "answers" if json.load(answer)["data"] else "silent"
     except (OSError, ValueError, KeyError) as error:
+        # urllib wraps the socket's error; only a refused connection means a closed port.
         cause = getattr(error, "reason", error)
         return "ended" if isinstance(cause, ConnectionRefusedError) else "silent"

@@ -49,16 +49,11 @@ def tasks(
         return
     specs = registry().specs("task set")
     if json_:
-        emit_json(
-            [
-                {
-                    "name": s.name,
-                    "summary": s.summary,
-                    "plugin": registry().owner("task set", s.name),
-                }
-                for s in specs
-            ]
-        )
+        rows = []
+        for spec in specs:
+            plugin = registry().owner("task set", spec.name)
+            rows.append({"name": spec.name, "summary": spec.summary, "plugin": plugin})
+        emit_json(rows)
         return
     for spec in specs:
         results().print(f"{spec.name:16} {spec.summary}")
@@ -89,6 +84,7 @@ def _describe(name: str, settings: list[str], json_: bool) -> None:
     try:
         described = dict(make(spec, options, "task.options").describe())
     except UserError as error:
+        # Without any option the user may just ask which ones there are; a script needs the data.
         if options or json_:
             raise
         described = {
@@ -108,7 +104,7 @@ def _describe(name: str, settings: list[str], json_: bool) -> None:
 def _options(target: Callable[..., object]) -> str:
     """Return the options of a task set with their defaults, as `task.options.NAME` takes them."""
     shown = []
-    for one in inspect.signature(target).parameters.values():
-        has_default = one.default is not inspect.Parameter.empty
-        shown.append(f"{one.name}={one.default}" if has_default else one.name)
+    for parameter in inspect.signature(target).parameters.values():
+        has_default = parameter.default is not inspect.Parameter.empty
+        shown.append(f"{parameter.name}={parameter.default}" if has_default else parameter.name)
     return ", ".join(shown) or "none"

@@ -77,11 +77,12 @@ def train(
     given = without(locals(), "trace_start", "debug", "dry_run", "json_")
     from harness.api.training import Wanted
 
-    asked = Wanted(**given).asked()
-    if dry_run and not asked.finished:
-        show_config(asked.config, json_)
+    training = Wanted(**given).asked()
+    if dry_run and not training.finished:
+        show_config(training.config, json_)
         return
 
+    # The run's folder, and with it the place of its logs, exists only once all checks have passed.
     @contextmanager
     def beside(folder: RunFolder) -> Iterator[None]:
         with (
@@ -90,8 +91,8 @@ def train(
         ):
             yield
 
-    run = asked.carry_out(progress_console(), panel=not debug, beside=beside)
-    if trace_start and not asked.finished:
+    run = training.carry_out(progress_console(), panel=not debug, beside=beside)
+    if trace_start and not training.finished:
         progress_console().print(
             f"timeline of the start: {trace_start} (open it at https://ui.perfetto.dev)"
         )
@@ -99,7 +100,7 @@ def train(
         emit_json(run.record)
     else:
         results().print(run.summary)
-    if not asked.finished and spoilt(run.record["result"] or {}):
+    if not training.finished and spoilt(run.record["result"] or {}):
         raise typer.Exit(1)
 
 

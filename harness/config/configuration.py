@@ -83,12 +83,14 @@ class Config(Section):
     @classmethod
     def _placed_anywhere(cls, agent: str) -> str:
         """Return the name of an agent; the file of one in a file with its absolute path, for all processes of a run."""
+        # Processes of a run may have another working directory.
         file, colon, name = agent.rpartition(".py:")
         return f"{Path(file).expanduser().absolute()}{colon}{name}" if colon else agent
 
     @field_validator("roles")
     @classmethod
     def _answered(cls, roles: dict[str, RoleConfig]) -> dict[str, RoleConfig]:
+        # A role without any setting is answered by the policy, as if it were not named.
         return {name: role for name, role in roles.items() if role != RoleConfig()}
 
     def packs(self, device: str) -> bool:
@@ -123,13 +125,13 @@ class Config(Section):
 
         `eval` and `roles` are left out if they have their defaults.
         """
-        usual = {"eval": self.eval == EvalConfig(), "roles": not self.roles}
-        data = self.model_dump(mode="json", exclude={name for name, left in usual.items() if left})
-        if self.roles:
-            data["roles"] = {
-                name: role.model_dump(mode="json", exclude_defaults=True)
-                for name, role in self.roles.items()
-            }
+        # Records of runs that are older than these sections must equal those of newer runs.
+        left_out = set() if self.roles else {"roles"}
+        if self.eval == EvalConfig():
+            left_out.add("eval")
+        data = self.model_dump(mode="json", exclude=left_out)
+        for name, role in self.roles.items():
+            data["roles"][name] = role.model_dump(mode="json", exclude_defaults=True)
         return data
 
 
@@ -181,9 +183,10 @@ def _one_place(layer: dict[str, Any]) -> dict[str, Any]:
     stated = layer.get("verl")
     if not isinstance(stated, dict):
         return layer
+    # Hydra takes keys with a plus whole, dots included.
     added = {key: value for key, value in stated.items() if str(key).startswith("+")}
-    known = {key: value for key, value in stated.items() if key not in added}
-    return layer | {"verl": nested(known) | added}
+    existing = {key: value for key, value in stated.items() if key not in added}
+    return layer | {"verl": nested(existing) | added}
 
 
 def _placed(key: str, value: Any) -> dict[str, Any]:
@@ -223,11 +226,11 @@ def cache_dir() -> Path:
 
 def presets() -> dict[str, str]:
     """Return presets by name with their first comment line."""
-    found = {}
+    summaries = {}
     for path in sorted(presets_dir().glob("*.yaml")):
         first = path.read_text(encoding="utf-8").splitlines()[0]
-        found[path.stem] = first.removeprefix("#").strip() if first.startswith("#") else ""
-    return found
+        summaries[path.stem] = first.removeprefix("#").strip() if first.startswith("#") else ""
+    return summaries
 
 
 def preset_path(name: str) -> Path:
@@ -314,19 +317,14 @@ def _explain(error: ValidationError) -> str:
             close = [NAMED_NOW[key]]
         else:
             close = get_close_matches(where[-1], section.model_fields, 1)
-            if not close and section is Config:  # a key without its section
-                close = [
-                    whole
-                    for whole in flatten(Config().model_dump())
-                    if whole.rpartition(".")[2] == key
-                ]
+            # A key without its section.
+            if not close and section is Config:
+                every_key = flatten(Config().model_dump())
+                close = [whole for whole in every_key if whole.rpartition(".")[2] == key]
         prefix = ".".join(where[:-1])
-        known = ", ".join(section.model_fields)
-        hint = (
-            f"; did you mean {'.'.join([*where[:-1], close[0]])!r}?"
-            if close
-            else f". Known here: {known}"
-        )
+        hint = f". Known here: {', '.join(section.model_fields)}"
+        if close:
+            hint = f"; did you mean {'.'.join([*where[:-1], close[0]])!r}?"
         return f"unknown configuration key {key!r}{' in ' + prefix if prefix else ''}{hint}"
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     if first["type"] == "value_error":  # a message of harness's own validators

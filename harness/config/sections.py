@@ -117,11 +117,15 @@ class RoleConfig(Section):
         named = [name for name in own if getattr(self, name) is not None]
         if len(named) > 1:
             raise ValueError("names an endpoint and a policy; leave one of them out")
-        for name, more in own.items():
-            if name not in named and (over := [one for one in more if getattr(self, one)]):
-                raise ValueError(
-                    f"has {over[0]} without {name}; add {name}, or leave {over[0]} out"
-                )
+        for name, dependent in own.items():
+            if name in named:
+                continue
+            # An option without what it belongs to would have no effect, and nothing would show it.
+            for option in dependent:
+                if getattr(self, option):
+                    raise ValueError(
+                        f"has {option} without {name}; add {name}, or leave {option} out"
+                    )
         if self.endpoint is not None and not self.model:
             raise ValueError(
                 "names an endpoint and not its model: add model, the name that the endpoint knows it by"

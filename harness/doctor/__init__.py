@@ -63,10 +63,9 @@ def _python() -> Iterator[Finding]:
 
 def _libraries() -> Iterator[Finding]:
     wanted: tuple[str, ...] = ("agentlightning", *TRAINING, "vllm", "openai", "opentelemetry-sdk")
-    found = {name: _version(name) for name in wanted}
-    if not any(
-        found[name] for name in TRAINING
-    ):  # an installation that measures and compares, and is whole
+    installed = {name: _version(name) for name in wanted}
+    # An installation that measures and compares alone is whole.
+    if not any(installed[name] for name in TRAINING):
         wanted = ("agentlightning", "openai", "opentelemetry-sdk")
         advice = (
             f"endpoints are measured and runs compared without it. "
@@ -74,14 +73,24 @@ def _libraries() -> Iterator[Finding]:
         )
         yield Finding("training", "note", "not installed", advice)
     for name in wanted:
-        have = found[name]
+        have = installed[name]
         if have is None:
-            needed = name == "agentlightning" or (name in TRAINING and found["verl"] is not None)
+            # Half of a training's libraries is a broken installation; none is a choice.
+            of_training = name in TRAINING and installed["verl"] is not None
+            needed = name == "agentlightning" or of_training
             advice = f"only with an extra: {how_to_install('cpu' if name in TRAINING else 'gpu')}"
             yield Finding(name, "problem" if needed else "note", "not installed", advice)
             continue
-        clash = next((c for c in _CLASHES if c[0] == name and Version(have) >= Version(c[1])), None)
-        yield held(name, clash is None, have, clash[2] if clash else "")
+        clash = _clash(name, have)
+        yield held(name, not clash, have, clash)
+
+
+def _clash(name: str, have: str) -> str:
+    """Return what a version of a library breaks; empty for a version that works."""
+    for library, first, advice in _CLASHES:
+        if library == name and Version(have) >= Version(first):
+            return advice
+    return ""
 
 
 def _version(name: str) -> str | None:
@@ -95,13 +104,16 @@ def _overrides() -> Iterator[Finding]:
     """What one installation without harness's overrides takes down again, and nothing says so."""
     from packaging.requirements import Requirement
 
-    lines = OVERRIDES.read_text(encoding="utf-8").splitlines()
-    for wanted in (Requirement(line) for line in lines if line and not line.startswith("#")):
-        found = _version(wanted.name)
-        if found is None or _version(_ASKS[wanted.name]) is None:
+    for line in OVERRIDES.read_text(encoding="utf-8").splitlines():
+        if not line or line.startswith("#"):
+            continue
+        wanted = Requirement(line)
+        have = _version(wanted.name)
+        # An override matters only where the library that it corrects is installed.
+        if have is None or _version(_ASKS[wanted.name]) is None:
             continue
         advice = f"something was installed without --overrides: {with_overrides()} '{wanted}'"
-        yield held(wanted.name, wanted.specifier.contains(found, prereleases=True), found, advice)
+        yield held(wanted.name, wanted.specifier.contains(have, prereleases=True), have, advice)
 
 
 def _device() -> Iterator[Finding]:
@@ -118,22 +130,20 @@ def _plugins() -> Iterator[Finding]:
     from harness.plugins import registry
 
     for state in registry().states:
-        found = f"{state.distribution} {state.version}"
-        yield held(f"plugin {state.name}", not state.problem, found, state.problem or "")
+        version_of = f"{state.distribution} {state.version}"
+        yield held(f"plugin {state.name}", not state.problem, version_of, state.problem or "")
 
 
 def _machine() -> Iterator[Finding]:
     import psutil
 
     memory = psutil.virtual_memory()
-    free, found = (
-        memory.available / 2**30,
-        f"{memory.available / 2**30:.1f} GiB free of {memory.total / 2**30:.1f}",
-    )
+    free = memory.available / 2**30
+    shown = f"{free:.1f} GiB free of {memory.total / 2**30:.1f}"
     yield held(
         "memory",
         free >= 8,
-        found,
+        shown,
         "the default training takes about 8 GiB: free some memory",
         "note",
     )
@@ -141,6 +151,7 @@ def _machine() -> Iterator[Finding]:
         free = shutil.disk_usage(shm).free / 2**30
         advice = "Ray's object store wants 1 GiB here: mount it larger (docker: --shm-size=2g)"
         yield held("shared memory", free >= 1.5, f"{free:.1f} GiB free", advice)
+    # Containers and hardened machines may forbid listening, also on loopback.
     try:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))

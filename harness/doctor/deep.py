@@ -55,19 +55,16 @@ def _imports(say: Say) -> Iterator[Finding]:
     from harness.rollout.environments import python_for
 
     tried = [(name, sys.executable, module) for name, module in LIBRARIES if _installed(module)]
-    tried += [
-        (
-            f"agent {spec.name}",
-            python_for(registry().owner("agent", spec.name)),
-            spec.target.partition(":")[0],
-        )
-        for spec in registry().specs("agent")
-    ]
+    for spec in registry().specs("agent"):
+        # Each with its own interpreter, which may have other libraries than this one.
+        python = python_for(registry().owner("agent", spec.name))
+        tried.append((f"agent {spec.name}", python, spec.target.partition(":")[0]))
 
     def imported(number: int, name: str, python: str, module: str) -> Finding:
         say(f"importing {name} ({number} of {len(tried)})")
         return _imported(name, python, module)
 
+    # Imports of large libraries use the processor whole; more at once would pass their time limit.
     with ThreadPoolExecutor(max(1, (os.cpu_count() or 2) // 2)) as pool:
         yield from pool.map(lambda one: imported(one[0], *one[1]), enumerate(tried, 1))
 
@@ -103,10 +100,10 @@ def _cuda(config: Config, say: Say) -> Iterator[Finding]:
     if resolve_device(config.device) != "cuda":
         return
     say("asking torch for its GPUs")
-    told = subprocess.run(
+    answer = subprocess.run(
         [sys.executable, "-c", _TORCH], capture_output=True, text=True
     ).stdout.split()
-    build = told[0] if told else "None"
+    build = answer[0] if answer else "None"
     driver = _driver_version()
     if build == "None":
         yield Finding(
@@ -120,22 +117,22 @@ def _cuda(config: Config, say: Say) -> Iterator[Finding]:
             "install one",
         )
     else:
-        wanted, found = (
-            build.partition(".")[0],
-            f"torch for {build}, driver for {driver[0]}.{driver[1]}",
-        )
+        # Drivers serve builds of the same major version, also newer minor ones.
+        wanted = build.partition(".")[0]
+        shown = f"torch for {build}, driver for {driver[0]}.{driver[1]}"
         yield held(
-            "CUDA build", driver[0] >= int(wanted), found, f"install a driver for CUDA {wanted}"
+            "CUDA build", driver[0] >= int(wanted), shown, f"install a driver for CUDA {wanted}"
         )
-    if len(told) > 1 and (size := _parameters(config)):
-        total = sum(map(int, told[1:])) / 2**30 * min(1.0, config.gpus / max(1, len(told) - 1))
+    # Without a local folder the size is not known, and nothing can be said of the memory.
+    if len(answer) > 1 and (size := _parameters(config)):
+        total = sum(map(int, answer[1:])) / 2**30 * min(1.0, config.gpus / max(1, len(answer) - 1))
         needed = size * BYTES_A_PARAMETER / 2**30
-        found = (
+        shown = (
             f"{total:.0f} GiB on {config.gpus}, "
             f"about {needed:.0f} for weights, gradients and optimizer"
         )
         yield held(
-            "GPU memory", needed < total, found, "more gpus, train.lora_rank, or a smaller policy"
+            "GPU memory", needed < total, shown, "more gpus, train.lora_rank, or a smaller policy"
         )
 
 
@@ -147,12 +144,12 @@ _TORCH = (
 
 def _driver_version() -> tuple[int, int] | None:
     """The newest CUDA that the driver knows."""
-    found = ctypes.c_int(0)
+    number = ctypes.c_int(0)
     try:
-        status = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(found))
+        status = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number))
     except OSError:
         return None
-    return (found.value // 1000, found.value % 1000 // 10) if status == 0 else None
+    return (number.value // 1000, number.value % 1000 // 10) if status == 0 else None
 
 
 def _parameters(config: Config) -> int:
@@ -169,42 +166,42 @@ def _parameters(config: Config) -> int:
 
 def _policy(config: Config, say: Say) -> Iterator[Finding]:
     try:
-        found = resolve(config.policy.path)
+        path = resolve(config.policy.path)
     except ConfigError as error:
         yield Finding("policy", "problem", str(error))
         return
-    if Path(found).is_dir():
-        yield Finding("policy", "ok", found)
+    if Path(path).is_dir():
+        yield Finding("policy", "ok", path)
         return
     try:
         from huggingface_hub import auth_check, try_to_load_from_cache
         from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
     except ImportError:
         return
-    say(f"asking huggingface.co for {found}")
+    say(f"asking huggingface.co for {path}")
     try:
-        auth_check(found)
+        auth_check(path)
     except GatedRepoError:
         yield Finding(
             "policy",
             "problem",
-            f"{found} is gated",
+            f"{path} is gated",
             "accept its terms on huggingface.co, then set HF_TOKEN",
         )
     except RepositoryNotFoundError:
         yield Finding(
-            "policy", "problem", f"there is no {found} on huggingface.co that this token may see"
+            "policy", "problem", f"there is no {path} on huggingface.co that this token may see"
         )
     except Exception as error:  # offline, or whatever the network says
-        cached = isinstance(try_to_load_from_cache(found, "config.json"), str)
-        silent = f"{found}: huggingface.co did not answer ({type(error).__name__})"
+        cached = isinstance(try_to_load_from_cache(path, "config.json"), str)
+        silent = f"{path}: huggingface.co did not answer ({type(error).__name__})"
         yield Finding(
             "policy",
             "ok" if cached else "note",
             f"{silent}, but it is in the cache" if cached else silent,
         )
     else:
-        yield Finding("policy", "ok", f"{found}, which may be downloaded")
+        yield Finding("policy", "ok", f"{path}, which may be downloaded")
 
 
 def _loggers(config: Config) -> Iterator[Finding]:

@@ -111,6 +111,7 @@ def read_answer(completion: dict[str, Any], *, token_ids: bool, names: Names = N
     try:
         (choice,) = completion["choices"]
         message = choice["message"]
+        # Read before `set_form`, which removes or replaces these fields.
         elsewhere = text_elsewhere(message)
         served_model = name_text(completion.get("model"))
         if token_ids and not name_text(completion.get("id")):
@@ -176,6 +177,7 @@ class StreamedAnswer:
             self.response_id = self.response_id or name_text(chunk.get("id")) or None
             self._served_model = self._served_model or name_text(chunk.get("model"))
             choices = chunk.get("choices") or ()
+            # vLLM sends the ids of the prompt once, in its first chunk.
             if self._token_ids and self._prompt_ids is None:
                 self._prompt_ids = ids_of(chunk, "prompt_token_ids")
                 if self._prompt_ids is None and choices:
@@ -203,6 +205,7 @@ class StreamedAnswer:
         reason = _text(choice, "finish_reason")
         if reason:
             self._finish_reason = end_reason(reason, calls=bool(self._calls))
+        # Checked before the agent gets the last chunk: a faulty answer must not look complete.
         if self._finish_reason:
             if self._token_ids and self.response_id is None:
                 raise ValueError("the answer has no id")
@@ -264,6 +267,7 @@ class StreamedAnswer:
         reason = choice.get("finish_reason")
         if reason:
             reason = end_reason(reason, calls=bool(self._calls))
+            # Servers divide tool calls in different ways, and clients read only some of them.
             if self._calls and not self._calls_shown:
                 self._calls_shown = True
                 calls = self._calls.whole(self._names)

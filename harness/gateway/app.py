@@ -103,9 +103,9 @@ class GatewayApp:
         log = self._attempts.get(rollout_id, attempt_id)
         role, branch = parted(who)
         if role not in log.roles:
-            known = ", ".join(sorted(log.roles))
+            roles = ", ".join(sorted(log.roles))
             raise Refusal(
-                "unknown_role", f"the attempt has no role {role!r}; its roles are {known}"
+                "unknown_role", f"the attempt has no role {role!r}; its roles are {roles}"
             )
         return log, (role, branch)
 
@@ -145,11 +145,8 @@ class GatewayApp:
             raise Refusal("bad_request", f"sampling may not contain {', '.join(sorted(reserved))}")
         if not isinstance(timeout_s, int | float) or isinstance(timeout_s, bool) or timeout_s <= 0:
             raise Refusal("bad_request", "timeout_s must be a number above 0")
-        if (
-            not isinstance(roles, list)
-            or not roles
-            or not all(isinstance(role, str) for role in roles)
-        ):
+        names = isinstance(roles, list) and all(isinstance(role, str) for role in roles)
+        if not names or not roles:
             raise Refusal("bad_request", "roles must be a list of names")
         self._attempts.open(
             AttemptLog(rollout_id, attempt_id, sampling, timeout_s, frozenset(roles))
@@ -182,10 +179,11 @@ def _set_upstreams(pool: UpstreamPool, asked: dict[str, Any]) -> dict[str, Any]:
         ) from error
     if not isinstance(model, str) or not isinstance(token_ids, bool):
         raise Refusal("bad_request", "model must be text and token_ids true or false")
-    if bad := [url for url, _ in upstreams if not url.startswith(("http://", "https://"))]:
-        raise Refusal(
-            "bad_request", f"base_url must begin with http:// or https://, not {bad[0]!r}"
-        )
+    for url, _ in upstreams:
+        if not url.startswith(("http://", "https://")):
+            raise Refusal(
+                "bad_request", f"base_url must begin with http:// or https://, not {url!r}"
+            )
     pool.replace(upstreams, model, token_ids)
     return {"upstreams": len(upstreams)}
 

@@ -139,6 +139,7 @@ class Call:
             parameters = {name: value for name, value in asked.items() if name != "messages"}
             self.parameters = shown_parameters(parameters)
             self.request_digest = request_digest(self.messages, parameters)
+        # With the run's own seed, an agent that repeats a request would get the same answer.
         self.draw = self.log.draw(self.who)
         if (seed := self.log.sampling.get("seed")) is not None:
             self.sampling = {**self.log.sampling, "seed": call_seed(seed, self.who, self.draw)}
@@ -209,6 +210,7 @@ class Call:
         if self.draw is None:
             latency_s = 0.0  # no request was sent upstream
         else:
+            # A call that is repeated after a failure samples as if there had been none.
             self.log.give_back(self.who, self.draw)
         self.log.failures.append(
             CallFailure(
@@ -273,6 +275,7 @@ class Attempts:
         """
         self._sweep()
         key = (log.rollout_id, log.attempt_id)
+        # A name that was closed stays refused: late calls of its agent must not join another log.
         if key in self._open or key in self._closed:
             raise Refusal(
                 "attempt_exists", f"attempt {log.attempt_id!r} of {log.rollout_id!r} exists"
@@ -299,6 +302,7 @@ class Attempts:
         log = self._open.pop((rollout_id, attempt_id), None)
         if log is None:
             raise self._missing(rollout_id, attempt_id)
+        # Bounded, since a gateway serves millions of attempts.
         self._closed[rollout_id, attempt_id] = None
         if len(self._closed) > self._remembered:
             self._closed.popitem(last=False)

@@ -64,11 +64,12 @@ class GatewayControl:
         self, endpoint: Endpoint | None = None, roles: Mapping[str, Endpoint] | None = None
     ) -> None:
         """Send calls to one endpoint, and those of roles that are named to their own."""
-        for role, one in ((None, endpoint), *(roles or {}).items()):
-            if one is not None:
-                upstream = {"base_url": one.base_url, "api_key": one.api_key}
+        for role, server in ((None, endpoint), *(roles or {}).items()):
+            # In a training the policy's servers are set later, once they have started.
+            if server is not None:
+                upstream = {"base_url": server.base_url, "api_key": server.api_key}
                 await self.set_upstreams(
-                    [upstream], model=one.model, token_ids=one.token_ids, role=role
+                    [upstream], model=server.model, token_ids=server.token_ids, role=role
                 )
 
     async def open_attempt(
@@ -81,8 +82,8 @@ class GatewayControl:
         roles: Iterable[str],
     ) -> None:
         """Register an attempt, before its agent starts."""
-        asked = {"sampling": dict(sampling), "timeout_s": timeout_s, "roles": list(roles)}
-        await self._send("PUT", _attempt(rollout_id, attempt_id), asked)
+        attempt = {"sampling": dict(sampling), "timeout_s": timeout_s, "roles": list(roles)}
+        await self._send("PUT", _attempt(rollout_id, attempt_id), attempt)
 
     async def close_attempt(
         self, rollout_id: str, attempt_id: str
@@ -149,6 +150,7 @@ def _attempt(rollout_id: str, attempt_id: str) -> str:
 
 def _transition(row: Mapping[str, Any]) -> Transition:
     fields = dict(row)
+    # JSON has lists; records are compared and hashed as tuples.
     for name in (
         "messages",
         "prompt_ids",

@@ -168,6 +168,7 @@ class UpstreamStatus(Refusal):
         answered_with: int | None = None,
     ) -> None:
         Exception.__init__(self, f"{status} {shown_text(body)}".strip())
+        # A limit on tokens per minute also speaks of too many tokens, and is no length.
         limited = RATE_LIMIT.search(body) is not None
         length = status not in _NEVER_LENGTH and not limited
         too_long = length and TOO_LONG.search(body) is not None
@@ -179,6 +180,7 @@ class UpstreamStatus(Refusal):
         )
         self.told_to_wait_s = None if retry_after is None else _seconds(retry_after)
         waits = status == 429 or (status in (503, 529) and self.told_to_wait_s is not None)
+        # An exhausted quota has status 429 too, and no wait helps.
         self.asks_to_wait = waits and not NO_QUOTA.search(body)
         self.status = status
         self.upstream_status = status if answered_with is None else answered_with
@@ -198,6 +200,7 @@ def error_in(answer: Mapping[str, Any], raw: bytes) -> Refusal | None:
     if error is None:
         return None
     status = _status_of(error)
+    # Without a status, the words of a refused length are the only sign of the agent's fault.
     if status is None and TOO_LONG.search(raw):
         status = 400
     if status is not None:

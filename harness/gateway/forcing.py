@@ -74,20 +74,19 @@ def force(
             OpenAI server does not know.
         told: The model name that agents use, if it differs: requesting it overrides nothing.
     """
-    wishes = {
-        name: value for name, value in asked.items() if value is not None and name not in _SHOWN
-    }
     granted = {ALIASES.get(name, name): value for name, value in sampling.items()}
-    body = {
-        "model": model,
-        **{name: value for name, value in wishes.items() if name in PASSED},
-        **sampling,
-    }
-    overridden = {
-        ALIASES.get(name, name): value
-        for name, value in wishes.items()
-        if name not in PASSED and not _holds(name, value, granted, (model, told))
-    }
+    body: dict[str, Any] = {"model": model}
+    overridden: dict[str, Any] = {}
+    for name, value in asked.items():
+        # `null` is what leaving a parameter out means.
+        if value is None or name in _SHOWN:
+            continue
+        if name in PASSED:
+            body[name] = value
+        elif not _holds(name, value, granted, (model, told)):
+            overridden[ALIASES.get(name, name)] = value
+    # Last, so that no parameter of the agent replaces one of the run.
+    body.update(sampling)
 
     shows_logprobs = bool(asked.get("logprobs"))
     shows_token_ids = bool(asked.get("return_token_ids"))
@@ -112,8 +111,6 @@ def _holds(
     if name == "model":
         return value in models
     canonical = ALIASES.get(name, name)
-    return (
-        value == granted[canonical]
-        if canonical in granted
-        else value in (_NEUTRAL.get(name), [], {})
-    )
+    if canonical in granted:
+        return value == granted[canonical]
+    return value in (_NEUTRAL.get(name), [], {})

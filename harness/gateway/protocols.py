@@ -108,15 +108,15 @@ def protocols() -> Mapping[str, ApiProtocol]:
     """
     from harness.plugins import load, registry
 
-    found: dict[str, ApiProtocol] = {}
+    by_path: dict[str, ApiProtocol] = {}
     for spec in registry().specs("protocol"):
         try:
-            found[spec.name] = load(spec)()
+            by_path[spec.name] = load(spec)()
         except Exception as error:  # whatever a plugin does; the other protocols still work
             problem = f"protocol {spec.name!r} of {registry().origin(spec)} is broken: {error}"
             logger.error("%s", problem)
-            found[spec.name] = BrokenProtocol(problem)
-    return found
+            by_path[spec.name] = BrokenProtocol(problem)
+    return by_path
 
 
 class Spoken:
@@ -151,11 +151,10 @@ class Spoken:
         reply = self._protocol.reply(self._body, completion)
         if not self._body.get("stream"):
             return orjson.dumps(reply), False
-        events = self._protocol.events(reply)
-        return b"".join(
-            b"event: %s\ndata: %s\n\n" % (name.encode(), orjson.dumps(data))
-            for name, data in events
-        ), True
+        events = []
+        for name, data in self._protocol.events(reply):
+            events.append(b"event: %s\ndata: %s\n\n" % (name.encode(), orjson.dumps(data)))
+        return b"".join(events), True
 
     def refused(self, body: bytes) -> bytes:
         """The body of an error, which is not JSON where an upstream did not answer so."""

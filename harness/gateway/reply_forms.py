@@ -96,6 +96,7 @@ def arguments_of(value: object) -> str:
         return orjson.dumps(value).decode()
     if not value.strip():
         return NO_ARGUMENTS
+    # Unwrapped only with an object inside: what the model wrote is otherwise kept for the record.
     if value.lstrip().startswith('"'):
         inner = _json(value)
         if isinstance(inner, str) and isinstance(_json(inner), dict):
@@ -119,6 +120,7 @@ def tool_calls_of(message: Mapping[str, Any], names: Names) -> list[dict[str, An
         ValueError: A tool call has no usable form.
     """
     written = message.get("tool_calls")
+    # Some servers answer with the older form to a request in the newer one.
     if not written and not names.functions and message.get("function_call"):
         written = [{"function": message["function_call"]}]
     if not written:
@@ -162,10 +164,9 @@ def text_elsewhere(message: Mapping[str, Any]) -> str:
 
 def counts_of(usage: object) -> dict[str, int]:
     """Return the token counts for the agent: whole numbers, 0 if the server gives none."""
-    known = usage if isinstance(usage, dict) else {}
-    prompt, completion = (
-        count_of(known, f"{part}_tokens") or 0 for part in ("prompt", "completion")
-    )
+    counts = usage if isinstance(usage, dict) else {}
+    prompt = count_of(counts, "prompt_tokens") or 0
+    completion = count_of(counts, "completion_tokens") or 0
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,

@@ -86,14 +86,13 @@ class Request:
 
 def _deeper(value: Any, levels: int) -> bool:
     """Whether lists and objects stand in each other on more than so many levels."""
-    level = [value]
+    # Level by level: a recursion would itself be stopped by what it is to find.
+    containers = [value]
     for _ in range(levels):
-        level = [
-            inner
-            for outer in level
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(inner, dict | list)
-        ]
-        if not level:
+        inner: list[Any] = []
+        for container in containers:
+            inner += container.values() if isinstance(container, dict) else container
+        containers = [item for item in inner if isinstance(item, dict | list)]
+        if not containers:
             return False
     return True

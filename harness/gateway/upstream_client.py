@@ -139,13 +139,15 @@ def _shortened(message: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(content, str):
         short["content"] = content[:SHORT_CHARS]
     elif isinstance(content, list):
-        short["content"] = [
-            {**part, "text": part["text"][:SHORT_CHARS]}
-            if isinstance(part, dict) and isinstance(part.get("text"), str)
-            else part
-            for part in content
-        ]
+        short["content"] = [_shortened_part(part) for part in content]
     return short
+
+
+def _shortened_part(part: object) -> object:
+    """Return a part of a message's content with the beginning of its text, if it has one."""
+    if isinstance(part, dict) and isinstance(part.get("text"), str):
+        return {**part, "text": part["text"][:SHORT_CHARS]}
+    return part
 
 
 def _ours(upstream: Upstream, request: ForcedRequest) -> tuple[str, str, frozenset[str]]:

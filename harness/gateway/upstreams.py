@@ -57,11 +57,12 @@ class UpstreamPool:
         self, upstreams: Iterable[tuple[str, str | None]], model: str, token_ids: bool
     ) -> None:
         """Set the upstreams for waiting and new calls. Calls under way keep their upstream."""
-        known = {upstream.base_url: upstream for upstream in self._upstreams}
+        earlier = {upstream.base_url: upstream for upstream in self._upstreams}
         fresh = []
         for base_url, api_key in upstreams:
             upstream = Upstream(base_url, api_key)
-            if (old := known.get(upstream.base_url)) is not None:
+            # The same object: calls under way still count as its load.
+            if (old := earlier.get(upstream.base_url)) is not None:
                 old.headers, old.down_until = upstream.headers, 0.0
                 upstream = old
             fresh.append(upstream)
@@ -112,21 +113,23 @@ class UpstreamPool:
     def stats(self) -> list[dict[str, Any]]:
         """One row an upstream."""
         now = time.monotonic()
-        return [
-            {
+        rows: list[dict[str, Any]] = []
+        for upstream in self._upstreams:
+            row = {
                 "base_url": upstream.base_url,
                 "in_flight": upstream.in_flight,
                 "calls": upstream.calls,
                 "down": upstream.down_until > now,
             }
-            for upstream in self._upstreams
-        ]
+            rows.append(row)
+        return rows
 
     def _choose(self, rollout_id: str) -> Upstream | None:
         now = time.monotonic()
-        up = [
-            upstream for upstream in self._upstreams if upstream.down_until <= now
-        ] or self._upstreams
+        up = [upstream for upstream in self._upstreams if upstream.down_until <= now]
+        # If all are down, a call still tries one: it may be up again.
+        up = up or self._upstreams
+        # A rollout stays with its server, which has the prefix of its prompts in its cache.
         home = self._homes.get(rollout_id)
         if home is not None and home in up and home.in_flight < self._concurrency:
             return home
@@ -185,6 +188,7 @@ class Pools:
         Raises:
             Refusal: `no_upstream` or `queue_full`.
         """
+        # Roles share the descriptors of one process, so their calls count together.
         if sum(pool.under_way + pool.queued for pool in self._all()) >= self._most:
             raise Refusal(
                 "queue_full",
@@ -205,8 +209,10 @@ class Pools:
 
     def stats(self) -> list[dict[str, Any]]:
         """One row an upstream; of a role's own with its name."""
-        own = [{"role": role, **row} for role, pool in self._roles.items() for row in pool.stats()]
-        return [*self.policy.stats(), *own]
+        rows = self.policy.stats()
+        for role, pool in self._roles.items():
+            rows += [{"role": role, **row} for row in pool.stats()]
+        return rows
 
     def _all(self) -> Iterator[UpstreamPool]:
         yield self.policy

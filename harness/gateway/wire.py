@@ -14,14 +14,16 @@ from harness.gateway.failures import Refusal
 def split_events(buffer: bytearray) -> Iterator[bytes]:
     """Take the complete server-sent events out of a buffer, each with its closing empty line."""
     while True:
-        ends = [
-            (at, len(mark)) for mark in (b"\n\n", b"\r\n\r\n") if (at := buffer.find(mark)) >= 0
-        ]
-        if not ends:
+        # Both forms may occur in one buffer, and the first one ends the event.
+        plain, with_returns = buffer.find(b"\n\n"), buffer.find(b"\r\n\r\n")
+        if plain < 0 and with_returns < 0:
             return
-        at, width = min(ends)
-        event = bytes(buffer[: at + width])
-        del buffer[: at + width]
+        if with_returns < 0 or 0 <= plain < with_returns:
+            end = plain + 2
+        else:
+            end = with_returns + 4
+        event = bytes(buffer[:end])
+        del buffer[:end]
         yield event
 
 

@@ -74,12 +74,12 @@ def fingerprint(agent_name: str) -> Fingerprint:
         command, capture_output=True, encoding="utf-8", errors="replace", timeout=60, check=False
     )
     if done.returncode:
-        said = last_line(done.stderr, "no message")
+        reason = last_line(done.stderr, "no message")
         raise PluginError(
-            f"the environment of agent {agent_name!r} is broken: {said}. Sync it again"
+            f"the environment of agent {agent_name!r} is broken: {reason}. Sync it again"
         )
-    found: Fingerprint = json.loads(done.stdout)
-    return found
+    of_other_interpreter: Fingerprint = json.loads(done.stdout)
+    return of_other_interpreter
 
 
 def certificate_for(agent_name: str, current: Fingerprint | None = None) -> Certificate | None:
@@ -87,8 +87,10 @@ def certificate_for(agent_name: str, current: Fingerprint | None = None) -> Cert
 
     None means that it was never tested, failed, or has changed.
     """
-    found = certificate_of(agent_name, digest(current or fingerprint(agent_name)))
-    return found if found and found["scenarios"] == _scenarios(agent_name) else None
+    certificate = certificate_of(agent_name, digest(current or fingerprint(agent_name)))
+    if certificate is None or certificate["scenarios"] != _scenarios(agent_name):
+        return None
+    return certificate
 
 
 def write_certificate(agent_name: str, result: Similarity | Deviation) -> Certificate | None:
@@ -102,6 +104,7 @@ def write_certificate(agent_name: str, result: Similarity | Deviation) -> Certif
     current = fingerprint(agent_name)
     path = certificate_path(agent_name, digest(current))
     if isinstance(result, Similarity) and not result.passed:
+        # Without a change of the agent, an earlier pass was by chance.
         path.unlink(missing_ok=True)
         return None
     certificate: Certificate = {
@@ -127,14 +130,14 @@ def _scenarios(agent_name: str) -> int:
 
 
 def _fingerprint(spec: AgentSpec) -> Fingerprint:
-    of = program(program_of(spec.name))
+    of_agent = program(program_of(spec.name))
     below = _requirements(spec)
     return {
         "agent": agent_label(spec.name),
         "strict": spec.strict,
-        "prompts": of.prompts_hash,
-        "scenarios": of.scenarios_hash,
-        "reference": _source_hash(agent_spec(of.reference).target.partition(":")[0]),
+        "prompts": of_agent.prompts_hash,
+        "scenarios": of_agent.scenarios_hash,
+        "reference": _source_hash(agent_spec(of_agent.reference).target.partition(":")[0]),
         "agent_source": _agent_hash(spec),
         "frameworks": framework_versions(spec),
         "clients": {name: below[name] for name in CLIENTS if name in below},
@@ -153,30 +156,26 @@ def _requirements(spec: AgentSpec) -> dict[str, str]:
 
     owner = registry().owner("agent", spec.name)
     plugin = [state.distribution for state in registry().states if state.name == owner]
-    packages = Path(
-        sysconfig.get_path("purelib")
-    )  # Ray adds a psutil of its own there, which no agent imports
-    homes = [one for one in sys.path if packages not in Path(one).parents]
-    open_ = [
-        Requirement(name) for name in ("openai", "httpx", "aiohttp", *spec.frameworks, *plugin)
-    ]
+    packages = Path(sysconfig.get_path("purelib"))
+    # Ray adds a folder below it to the path, with a psutil that no agent imports.
+    folders = [folder for folder in sys.path if packages not in Path(folder).parents]
+    unvisited = [*map(Requirement, ("openai", "httpx", "aiohttp", *spec.frameworks, *plugin))]
     seen: set[tuple[str, frozenset[str]]] = set()
     versions: dict[str, str] = {}
-    while open_:
-        one = open_.pop()
-        name, extras = canonicalize_name(one.name), frozenset(one.extras)
+    while unvisited:
+        requirement = unvisited.pop()
+        # The same distribution with other extras has other requirements.
+        name, extras = canonicalize_name(requirement.name), frozenset(requirement.extras)
         if name == harness.DISTRIBUTION or (name, extras) in seen:
             continue
         seen.add((name, extras))
-        about = next((found.metadata for found in distributions(name=one.name, path=homes)), None)
-        if about is None:  # for another platform, or left out on purpose
+        installed = next(iter(distributions(name=requirement.name, path=folders)), None)
+        if installed is None:  # for another platform, or left out on purpose
             continue
-        versions[name] = about["Version"]
-        open_ += [
-            one
-            for one in map(Requirement, about.get_all("Requires-Dist", []))
-            if _asked_for(one, extras)
-        ]
+        versions[name] = installed.metadata["Version"]
+        for below in map(Requirement, installed.metadata.get_all("Requires-Dist", [])):
+            if _asked_for(below, extras):
+                unvisited.append(below)
     return versions
 
 
@@ -191,24 +190,23 @@ def _source_hash(module: str) -> str:
     Inside `harness` the module only.
     """
     package = module.partition(".")[0]
-    found = importlib.util.find_spec(module if package == "harness" else package)
-    if found is None:
+    spec = importlib.util.find_spec(module if package == "harness" else package)
+    if spec is None:
         return "missing"
-    folders = (
-        []
-        if package == "harness"
-        else [Path(one) for one in found.submodule_search_locations or ()]
-    )
-    files = [
-        (folder, file)
-        for folder in folders
-        for file in sorted(folder.rglob("*"))
-        if _is_source(file)
-    ]
-    if not folders and found.origin is not None:
-        files = [(Path(found.origin).parent, Path(found.origin))]
+    folders = []
+    if package != "harness":
+        folders = [Path(location) for location in spec.submodule_search_locations or ()]
+    files: list[tuple[Path, Path]] = []
+    for folder in folders:
+        # Sorted, since the order of a folder's entries differs between machines.
+        for file in sorted(folder.rglob("*")):
+            if _is_source(file):
+                files.append((folder, file))
+    if not folders and spec.origin is not None:
+        files = [(Path(spec.origin).parent, Path(spec.origin))]
     hashed = hashlib.sha256()
     for folder, file in files:
+        # Names count too: a module under another name is imported otherwise.
         hashed.update(str(file.relative_to(folder)).encode() + b"\0" + file.read_bytes() + b"\0")
     return hashed.hexdigest()[:16]
 

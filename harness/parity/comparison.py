@@ -88,68 +88,75 @@ def compare(
     accepted: set[str] = set()
     mismatches: list[Mismatch] = []
     expected = _alone(reference)
-    told: set[str] = set()
+    reported: set[str] = set()
     for recording in sorted(recordings, key=lambda recording: recording.play != "alone"):
-        found = _differences(recording, expected[recording.scenario], accepted)
-        if found and recording.scenario not in told:
-            told.add(recording.scenario)
-            mismatches += found
+        differences = _differences(recording, expected[recording.scenario], accepted)
+        if differences and recording.scenario not in reported:
+            reported.add(recording.scenario)
+            mismatches += differences
     failed = tuple(dict.fromkeys(mismatch.scenario for mismatch in mismatches))
-    compared = sum(
-        min(len(one.calls), len(expected[name].calls)) for name, one in _alone(recordings).items()
-    )
+    compared = 0
+    for name, recording in _alone(recordings).items():
+        # A call that only one of them made has no counterpart.
+        compared += min(len(recording.calls), len(expected[name].calls))
     return Similarity(agent, tuple(mismatches), failed, tuple(sorted(accepted)), compared)
 
 
 def changed_together(recordings: Sequence[Recording]) -> list[Mismatch]:
     """Return the differences of an agent from itself when it plays all scenarios concurrently."""
     expected = _alone(recordings)
-    together = [recording for recording in recordings if recording.play == "together"]
-    return [
-        found for mine in together for found in _differences(mine, expected[mine.scenario], set())
-    ]
+    differences: list[Mismatch] = []
+    for recording in recordings:
+        if recording.play == "together":
+            differences += _differences(recording, expected[recording.scenario], set())
+    return differences
 
 
 def measure(
     agent: str, recordings: Sequence[Recording], reference: Sequence[Recording]
 ) -> Deviation:
     """Measure an idiomatic agent against the reference."""
-    expected = _alone(reference)
-    pairs = [(recording, expected[name]) for name, recording in _alone(recordings).items()]
-    known = {name for _, base in pairs for call in base.calls for name in call.params}
-    injected = {
-        name
-        for mine, _ in pairs
-        for call in mine.calls
-        for name in _canonical(call, set())[1]
-        if name not in known
-    }
+    bases = _alone(reference)
+    own, expected = [], []
+    for name, recording in _alone(recordings).items():
+        own.append(recording)
+        expected.append(bases[name])
+    own_calls, expected_calls = _calls(own), _calls(expected)
+    known_params: set[str] = set()
+    for call in expected_calls:
+        known_params |= call.params.keys()
+    sent_params: set[str] = set()
+    for call in own_calls:
+        # In canonical form: an accepted other name of a parameter is not injected.
+        sent_params |= _canonical(call, set())[1].keys()
+    same_answers = same_tool_calls = own_chars = expected_chars = 0
+    other_outcomes = []
+    for mine, base in zip(own, expected, strict=True):
+        own_chars += mine.prompt_chars
+        expected_chars += base.prompt_chars
+        same_answers += (mine.answer, mine.outcome) == (base.answer, base.outcome)
+        same_tool_calls += mine.executed == base.executed
+        if mine.outcome != base.outcome:
+            other_outcomes.append(f"{mine.scenario}: {mine.outcome} for {base.outcome}")
+    changed = dict.fromkeys(mismatch.scenario for mismatch in changed_together(recordings))
     return Deviation(
         agent=agent,
-        calls=(
-            sum(len(mine.calls) for mine, _ in pairs),
-            sum(len(base.calls) for _, base in pairs),
-        ),
-        prompt_chars=(
-            sum(mine.prompt_chars for mine, _ in pairs),
-            sum(base.prompt_chars for _, base in pairs),
-        ),
-        roles=tuple(sorted({call.role for mine, _ in pairs for call in mine.calls})),
-        injected=tuple(sorted(injected)),
-        same_answer=(
-            sum((mine.answer, mine.outcome) == (base.answer, base.outcome) for mine, base in pairs),
-            len(pairs),
-        ),
-        same_tool_calls=(sum(mine.executed == base.executed for mine, base in pairs), len(pairs)),
-        other_outcomes=tuple(
-            f"{mine.scenario}: {mine.outcome} for {base.outcome}"
-            for mine, base in pairs
-            if mine.outcome != base.outcome
-        ),
-        changed_together=tuple(
-            dict.fromkeys(found.scenario for found in changed_together(recordings))
-        ),
+        calls=(len(own_calls), len(expected_calls)),
+        prompt_chars=(own_chars, expected_chars),
+        roles=tuple(sorted({call.role for call in own_calls})),
+        injected=tuple(sorted(sent_params - known_params)),
+        same_answer=(same_answers, len(own)),
+        same_tool_calls=(same_tool_calls, len(own)),
+        other_outcomes=tuple(other_outcomes),
+        changed_together=tuple(changed),
     )
+
+
+def _calls(recordings: Sequence[Recording]) -> list[RecordedCall]:
+    calls: list[RecordedCall] = []
+    for recording in recordings:
+        calls += recording.calls
+    return calls
 
 
 def _alone(recordings: Sequence[Recording]) -> dict[str, Recording]:
@@ -157,19 +164,19 @@ def _alone(recordings: Sequence[Recording]) -> dict[str, Recording]:
 
 
 def _differences(mine: Recording, base: Recording, accepted: set[str]) -> list[Mismatch]:
-    found: list[Mismatch] = []
+    differences: list[Mismatch] = []
 
     def differ(place: str, expected: object, got: object) -> None:
-        found.append(Mismatch(mine.label, place, shortened(expected), shortened(got)))
+        differences.append(Mismatch(mine.label, place, shortened(expected), shortened(got)))
 
     if mine.leaks:
         differ("gold", "in no request", ", ".join(mine.leaks))
     if mine.swallowed and not base.swallowed:
         # All that differs after the error follows from it.
-        found.append(
+        differences.append(
             Mismatch(mine.label, "error of a call", "the error ends the rollout", mine.swallowed)
         )
-        return found
+        return differences
     roles, base_roles = [call.role for call in mine.calls], [call.role for call in base.calls]
     if roles != base_roles:
         differ("sequence of roles", " > ".join(base_roles), " > ".join(roles) or "no calls")
@@ -178,21 +185,24 @@ def _differences(mine: Recording, base: Recording, accepted: set[str]) -> list[M
         for place, expected, got in _otherwise(call, other, accepted):
             differ(f"{where} {place}", expected, got)
     if mine.executed != base.executed:
-        pairs = zip(mine.executed, base.executed, strict=False)
-        first = next(
-            (n for n, (a, b) in enumerate(pairs) if a != b),
-            min(len(mine.executed), len(base.executed)),
-        )
-        at = slice(first, first + 1)
-        differ(
-            f"tool call {first}",
-            *(rows[at] or "no call" for rows in (base.executed, mine.executed)),
-        )
+        first = _first_unequal(mine.executed, base.executed)
+        # A slice, not an index: one of them may have no such call.
+        expected_call = base.executed[first : first + 1] or "no call"
+        differ(f"tool call {first}", expected_call, mine.executed[first : first + 1] or "no call")
+    # An answer without the expected outcome is no further difference.
     if mine.outcome != base.outcome:
         differ("outcome", base.outcome, f"{mine.outcome} ({mine.detail})")
     elif mine.answer != base.answer:
         differ("answer", base.answer, mine.answer)
-    return found
+    return differences
+
+
+def _first_unequal(first: Sequence[object], second: Sequence[object]) -> int:
+    """Return the first position at which two sequences differ; the shorter one's length if none."""
+    for position, (left, right) in enumerate(zip(first, second, strict=False)):
+        if left != right:
+            return position
+    return min(len(first), len(second))
 
 
 def first_difference(call: RecordedCall, base: RecordedCall) -> tuple[str, object, object] | None:
@@ -212,10 +222,12 @@ def _otherwise(
     if len(messages) != len(base_messages):
         yield "messages", f"{len(base_messages)} messages", f"{len(messages)} messages"
     for number, (message, base_message) in enumerate(zip(messages, base_messages, strict=False)):
+        # Texts are long, so the difference is narrowed down; parameters are short.
         for name in sorted(message.keys() | base_message.keys()):
             if message.get(name) != base_message.get(name):
                 yield _zoom(f"messages[{number}].{name}", base_message.get(name), message.get(name))
     for name in sorted(params.keys() | base_params.keys()):
+        # `null` is not the same as a parameter that is not sent.
         if name not in params or name not in base_params or params[name] != base_params[name]:
             yield name, base_params.get(name, "not sent"), params.get(name, "not sent")
 
@@ -227,8 +239,8 @@ def _canonical(
 
     Add their names to `accepted`.
     """
-    params, met = canonical_parameters(call.params)
-    accepted.update(met)
+    params, names = canonical_parameters(call.params)
+    accepted.update(names)
     return call.messages, params
 
 
@@ -236,10 +248,9 @@ def _zoom(place: str, expected: object, got: object) -> tuple[str, object, objec
     """Narrow two texts to their first difference."""
     if not isinstance(expected, str) or not isinstance(got, str):
         return place, expected, got
-    pairs = zip(expected, got, strict=False)
-    at = next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(expected), len(got)))
-    start = max(0, at - 12)
-    return f"{place} at character {at}", expected[start : at + 24], got[start : at + 24]
+    position = _first_unequal(expected, got)
+    shown = slice(max(0, position - 12), position + 24)
+    return f"{place} at character {position}", expected[shown], got[shown]
 
 
 def shortened(value: object) -> str:

@@ -67,11 +67,11 @@ def scenarios(program: str, count: int, seed: int) -> list[Scenario]:
     Raises:
         PluginError: The program has no generator.
     """
-    of = plugins.program(program)
+    of_program = plugins.program(program)
     made: list[Scenario] = []
     for number in range(count):
         random = Random(f"{seed}/{program}/{number}")
-        scenario = of.generate(random, f"generated_{number}")
+        scenario = of_program.generate(random, f"generated_{number}")
         if scenario is None:
             raise PluginError(
                 f"program {program!r} generates no scenarios: "
@@ -87,14 +87,14 @@ async def search(agent: Agent, name: str, program: str, count: int, seed: int) -
     everything = scenarios(program, count, seed)
     for start in range(0, count, CHUNK):
         chunk = everything[start : start + CHUNK]
-        found = await _compared(agent, reference, program, chunk)
-        if not found.passed:
-            first = next(one for one in chunk if one.name == found.failed[0])
+        result = await _compared(agent, reference, program, chunk)
+        if not result.passed:
+            first = next(scenario for scenario in chunk if scenario.name == result.failed[0])
             small = await shrink(agent, reference, program, first)
             again = await _compared(agent, reference, program, [small])
             # An agent with state may behave otherwise the second time.
-            shown = again.mismatches or found.mismatches
-            replies = tuple(_shown(reply) for reply in small.replies)
+            shown = again.mismatches or result.mismatches
+            replies = tuple(map(_shown, small.replies))
             return Generated(
                 name, start + len(chunk), seed, str(shown[0]), first.name, replies, small.max_turns
             )
@@ -107,11 +107,12 @@ async def shrink(agent: Agent, reference: Agent, program: str, scenario: Scenari
         candidates = _smaller(scenario)
         if not candidates:
             break
-        found = await _compared(agent, reference, program, candidates)
-        smaller = next((one for one in candidates if one.name in found.failed), None)
-        if smaller is None:
+        result = await _compared(agent, reference, program, candidates)
+        failing = [candidate for candidate in candidates if candidate.name in result.failed]
+        if not failing:
             break
-        scenario = smaller
+        # The first of them is the greatest step: candidates without a reply come before others.
+        scenario = failing[0]
     return scenario
 
 
@@ -131,17 +132,17 @@ def _smaller(scenario: Scenario) -> list[Scenario]:
         if reply.tool_calls and len(reply.tool_calls) > 1:
             fewer = replace(reply, tool_calls=reply.tool_calls[:1])
             made.append(replace(scenario, replies=(*replies[:at], fewer, *replies[at + 1 :])))
-    return [replace(one, name=f"smaller_{number}") for number, one in enumerate(made)]
+    # Results are by name, so every candidate needs one of its own.
+    return [replace(smaller, name=f"smaller_{number}") for number, smaller in enumerate(made)]
 
 
 def _shown(reply: Reply) -> str:
     if reply.status != 200:
         return f"HTTP {reply.status}"
-    calls = "".join(
-        f" calls {call['function']['name']}({call['function']['arguments']})"
-        for call in reply.tool_calls or ()
-    )
-    return f"{reply.text!r}{calls}"
+    shown = repr(reply.text)
+    for call in reply.tool_calls or ():
+        shown += f" calls {call['function']['name']}({call['function']['arguments']})"
+    return shown
 
 
 async def _compared(
@@ -185,8 +186,8 @@ def search_in_process(name: str, count: int, seed: int) -> Generated:
             reason = last_line(done.stderr, "no message")
             reason = reason.removeprefix("harness.errors.PluginError: ")
             raise PluginError(f"agent {name!r} could not play generated scenarios: {reason}")
-        found = json.loads(out.read_text(encoding="utf-8"))
-    return Generated(**{**found, "example": tuple(found["example"])})
+        result = json.loads(out.read_text(encoding="utf-8"))
+    return Generated(**{**result, "example": tuple(result["example"])})
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -200,8 +201,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     logging.basicConfig(level=logging.CRITICAL)
     program = plugins.program_of(options.agent)
     agent = plugins.load(plugins.agent_spec(options.agent))()
-    found = asyncio.run(search(agent, options.agent, program, options.count, options.seed))
-    options.out.write_text(json.dumps(asdict(found)), encoding="utf-8")
+    result = asyncio.run(search(agent, options.agent, program, options.count, options.seed))
+    options.out.write_text(json.dumps(asdict(result)), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -108,10 +108,10 @@ async def record(
     from harness.parity.recording_relay import RecordingRelay
     from harness.rollout.host import run_attempt
 
-    of = plugins.program(program)
-    scenarios = of.scenarios if scenarios is None else scenarios
+    of_program = plugins.program(program)
+    scenarios = of_program.scenarios if scenarios is None else scenarios
     written = Written()
-    cast = _Cast(of, written)
+    cast = _Cast(of_program, written)
     recordings: list[Recording] = []
     with (
         tempfile.TemporaryDirectory(prefix="harness-parity-") as folder,
@@ -135,12 +135,15 @@ async def record(
                     done = await run_attempt(
                         agent, request, name, number, tapped, key, "scripted", http_client
                     )
-                    found = _recording(scenario, how, done, in_order(tap.of(name, number)))
-                    late = scenario.hangs and found.outcome == "timeout"
-                    return await play(scenario, how, 2) if late and attempt == 1 else found
+                    recording = _recording(scenario, how, done, in_order(tap.of(name, number)))
+                    # `timeout`: the agent used up the time before its call could hang for it.
+                    late = scenario.hangs and recording.outcome == "timeout"
+                    return await play(scenario, how, 2) if late and attempt == 1 else recording
 
+                # Alone first, on an agent that no other rollout has touched.
                 if "alone" in plays:
-                    recordings += [await play(scenario, "alone") for scenario in scenarios]
+                    for scenario in scenarios:
+                        recordings.append(await play(scenario, "alone"))
                 if "together" in plays:
                     recordings += await _together(scenarios, cast, play)
     return recordings
@@ -157,9 +160,9 @@ async def _together(
     processor, and their deadline falls during the others' calls.
     """
     hanging = [scenario for scenario in scenarios if scenario.hangs]
-    begun = {
-        scenario.name: asyncio.ensure_future(play(scenario, "together")) for scenario in hanging
-    }
+    begun: dict[str, asyncio.Future[Recording]] = {}
+    for scenario in hanging:
+        begun[scenario.name] = asyncio.ensure_future(play(scenario, "together"))
     if hanging:
         await asyncio.to_thread(cast.hung.wait, max(scenario.timeout_s for scenario in hanging))
     for scenario in scenarios:
@@ -207,9 +210,9 @@ def staged_request(
     program: str, scenario: Scenario, folder: Path, **changes: Any
 ) -> RolloutRequest:
     """Return the request of a scenario; the files it needs are written to `folder`."""
-    of = plugins.program(program)
-    task, problem = of.stage(scenario, folder)
-    where = of.environment or scenario.options["environment"]
+    of_program = plugins.program(program)
+    task, problem = of_program.stage(scenario, folder)
+    where = of_program.environment or scenario.options["environment"]
     settings: dict[str, object] = {
         "problem": problem,
         "program": program,
@@ -228,39 +231,37 @@ def staged_request(
 def _recording(
     scenario: Scenario, play: str, attempt: Attempt, calls: Sequence[SentCall]
 ) -> Recording:
-    bodies = [call.body or {} for call in calls]
+    recorded, leaks = [], []
+    prompt_chars = 0
+    for index, call in enumerate(calls):
+        params = dict(call.body or {})
+        messages = list(params.pop("messages", []))
+        # A call to another URL is recorded too: the comparison shows its path.
+        recorded.append(RecordedCall(call.role or f"not a role URL: {call.path}", messages, params))
+        for message in messages:
+            prompt_chars += len(str(message.get("content") or ""))
+        # In the bytes as sent: the gold may be in any field, also in a body that is no JSON.
+        if CANARY.encode() in call.raw:
+            leaks.append(f"call {index}")
     return Recording(
         scenario=scenario.name,
         play=play,
-        calls=[
-            RecordedCall(
-                call.role or f"not a role URL: {call.path}",
-                list(body.get("messages", [])),
-                {name: value for name, value in body.items() if name != "messages"},
-            )
-            for call, body in zip(calls, bodies, strict=True)
-        ],
+        calls=recorded,
         executed=[spoken_tool_call(call) for call in attempt.tool_calls],
         answer=attempt.answer,
         outcome=attempt.outcome,
         detail=attempt.detail,
-        prompt_chars=sum(
-            len(str(message.get("content") or ""))
-            for body in bodies
-            for message in body.get("messages", [])
-        ),
-        leaks=[f"call {index}" for index, call in enumerate(calls) if CANARY.encode() in call.raw],
+        prompt_chars=prompt_chars,
+        leaks=leaks,
         swallowed=swallowed_error(attempt),
     )
 
 
 def spoken_tool_call(call: ToolCall) -> str:
     """Return a tool call as text: its arguments, with the name of an unknown tool."""
-    return (
-        f"{call.tool} {json.dumps(call.arguments)}"
-        if call.fault == "unknown_tool"
-        else arguments_text(call.arguments)
-    )
+    if call.fault == "unknown_tool":
+        return f"{call.tool} {json.dumps(call.arguments)}"
+    return arguments_text(call.arguments)
 
 
 def record_in_process(
@@ -317,8 +318,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.CRITICAL)
     program = plugins.program_of(options.agent)
-    known = plugins.program(program).scenarios
-    chosen = [one for one in known if not options.scenario or one.name in options.scenario]
+    chosen = []
+    for scenario in plugins.program(program).scenarios:
+        if not options.scenario or scenario.name in options.scenario:
+            chosen.append(scenario)
     agent = plugins.load(plugins.agent_spec(options.agent))()
     recordings = asyncio.run(record(agent, program, chosen))
     options.out.write_text(json.dumps([asdict(row) for row in recordings]), encoding="utf-8")

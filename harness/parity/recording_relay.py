@@ -20,6 +20,10 @@ from harness.gateway.protocols import Spoken, Written, protocols
 from harness.gateway.server import GatewayServer
 from harness.util.branches import parted
 
+_OWN_REQUEST_HEADERS = ("host", "content-length")
+_OWN_ANSWER_HEADERS = ("content-length", "transfer-encoding", "connection", "date", "server")
+"""Headers of one connection, which the relay's own client and server write themselves."""
+
 
 @dataclass(slots=True)
 class SentCall:
@@ -108,22 +112,13 @@ class RecordingRelay:
                 with suppress(Refusal):  # the gateway refuses it
                     call.body = Spoken(spoken, self._written).asked(call.body)
         self.calls.append(call)
-        headers = {
-            name: value
-            for name, value in request.headers.items()
-            if name.lower() not in ("host", "content-length")
-        }
+        headers = _without(request.headers, _OWN_REQUEST_HEADERS)
         url = URL(self._gateway.base_url + request.raw_path, encoded=True)
         async with self._session.request(request.method, url, data=raw, headers=headers) as answer:
             body = await answer.read()
             call.status = answer.status
-            kept = {
-                name: value
-                for name, value in answer.headers.items()
-                if name.lower()
-                not in ("content-length", "transfer-encoding", "connection", "date", "server")
-            }
-            return web.Response(body=body, status=answer.status, headers=kept)
+            passed_on = _without(answer.headers, _OWN_ANSWER_HEADERS)
+            return web.Response(body=body, status=answer.status, headers=passed_on)
 
 
 class _TappedControl(GatewayControl):
@@ -147,6 +142,10 @@ class _TappedControl(GatewayControl):
             .agent_url(rollout_id, attempt_id, role)
             .replace(self._real_url, self._tap_url, 1)
         )
+
+
+def _without(headers: Mapping[str, str], left_out: tuple[str, ...]) -> dict[str, str]:
+    return {name: value for name, value in headers.items() if name.lower() not in left_out}
 
 
 def _parse(raw: bytes) -> dict[str, Any] | None:

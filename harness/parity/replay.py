@@ -53,11 +53,13 @@ class _Replay:
             *self.attempt.transitions,
             *self.attempt.failures,
         ]
-        for call in sorted(everything, key=lambda one: one.index):
+        # Concurrent branches may call in any order; within one branch the order is fixed.
+        for call in sorted(everything, key=lambda call: call.index):
             self._calls[caller(call.role, call.branch)].append(call)
-        self._tools = [
-            call for call in self.attempt.tool_calls if call.fault not in _NEVER_CARRIED_OUT
-        ]
+        # The host refuses such calls itself, so the session never gets them.
+        for tool_call in self.attempt.tool_calls:
+            if tool_call.fault not in _NEVER_CARRIED_OUT:
+                self._tools.append(tool_call)
 
     def differ(self, place: str, expected: object, got: object) -> None:
         """Store the first difference: the reference's action and the agent's."""
@@ -73,6 +75,7 @@ class _Replay:
         if self.difference is not None:
             raise _Stop("the replay has ended")
         if not self._calls[who]:
+            # A rollout that was cut off may lack the calls that would have followed.
             if self.attempt.outcome in _UNFINISHED:
                 self.cut = True
             else:
@@ -104,11 +107,8 @@ class _Replay:
             if recorded.request_digest:
                 self.differ(f"{where} request", "the same bytes", "others, of a call that failed")
             return
-        mine = RecordedCall(
-            recorded.role,
-            [dict(message) for message in recorded.messages],
-            dict(recorded.parameters),
-        )
+        own_messages = [dict(message) for message in recorded.messages]
+        mine = RecordedCall(recorded.role, own_messages, dict(recorded.parameters))
         base = RecordedCall(recorded.role, messages, shown_parameters(body))
         place, expected, got = first_difference(mine, base) or ("request", "", "other bytes")
         self.differ(f"{where} {place}", expected, got)
@@ -137,13 +137,13 @@ class _Replay:
         """
         if self.difference is not None or self.cut:
             return
-        left = sorted(
-            (call for of in self._calls.values() for call in of), key=lambda one: one.index
-        )
-        if left:
-            first = left[0]
+        unplayed: list[Transition | CallFailure] = []
+        for calls in self._calls.values():
+            unplayed += calls
+        if unplayed:
+            first = min(unplayed, key=lambda call: call.index)
             where = f"call {first.index} ({first.role})"
-            self.differ(where, "no further call", f"{len(left)} further calls")
+            self.differ(where, "no further call", f"{len(unplayed)} further calls")
             return
         executed = [spoken_tool_call(call) for call in tool_calls]
         recorded = [spoken_tool_call(call) for call in self.attempt.tool_calls]

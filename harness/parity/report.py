@@ -22,10 +22,13 @@ LEFT_OUT = "HARNESS_WITHOUT_PARITY"
 
 def uncertified(agents: Iterable[str]) -> list[str]:
     """Return the strict agents without a valid certificate, each once; references need none."""
-    strict = [
-        name for name in dict.fromkeys(agents) if not is_reference(name) and agent_spec(name).strict
-    ]
-    return [name for name in strict if certificate_for(name) is None]
+    missing = []
+    for name in dict.fromkeys(agents):
+        if is_reference(name) or not agent_spec(name).strict:
+            continue
+        if certificate_for(name) is None:
+            missing.append(name)
+    return missing
 
 
 def certify(agents: Iterable[str], say: Callable[[str], None], *, leave: bool = False) -> None:
@@ -47,11 +50,11 @@ def certify(agents: Iterable[str], say: Callable[[str], None], *, leave: bool = 
     )
     failed = failures(run_parity(missing, []))
     if failed:
-        (name, why), *others = failed.items()
-        more = f" (and so do {', '.join(other for other, _ in others)})" if others else ""
+        name, *others = failed
+        more = f" (and so do {', '.join(others)})" if others else ""
         raise UserError(
             f"{name} fails parity{more}, so a comparison would be refused "
-            f"after all that time: {why[:400]}. "
+            f"after all that time: {failed[name][:400]}. "
             f"`harness parity {' '.join(failed)}` shows all; --without-parity starts anyway"
         )
 
@@ -71,6 +74,7 @@ def run_parity(
         say(f"{name}: {len(recordings)} episodes in {time.monotonic() - began:.1f} s")
         return recordings
 
+    # Two at once: each starts a gateway and a model of its own, and more would cost them time.
     with ThreadPoolExecutor(2) as pool:
         references = dict.fromkeys(program(program_of(name)).reference for name in names)
         wanted = [*references, *names]
@@ -85,30 +89,27 @@ def run_parity(
         if isinstance(recordings, PluginError):
             agents[name] = {**described, "passed": False, "error": str(recordings)}
             continue
-        result: Similarity | Deviation = (
-            compare(name, recordings, reference)
-            if spec.strict
-            else measure(name, recordings, reference)
-        )
-        row: dict[str, object] = {
-            **described,
-            "passed": getattr(result, "passed", None),
-            **asdict(result),
-        }
+        judge = compare if spec.strict else measure
+        result: Similarity | Deviation = judge(name, recordings, reference)
+        passed = getattr(result, "passed", None)
+        # A certificate is of all scenarios, never of some.
         certificate = None if scenarios else write_certificate(name, result)
-        agents[name] = {**row, "certificate": certificate["hash"] if certificate else None}
-    programs = {one: program(one) for one in dict.fromkeys(map(program_of, names))}
-    return {
-        "scenario_set": {name: one.scenarios_hash for name, one in programs.items()},
-        "scenarios": {
-            name: [
-                scene.name for scene in one.scenarios if not scenarios or scene.name in scenarios
-            ]
-            for name, one in programs.items()
-        },
-        "known_scenarios": {name: len(one.scenarios) for name, one in programs.items()},
+        hashed = certificate["hash"] if certificate else None
+        agents[name] = {**described, "passed": passed, **asdict(result), "certificate": hashed}
+    report: dict[str, Any] = {
+        "scenario_set": {},
+        "scenarios": {},
+        "known_scenarios": {},
         "agents": agents,
     }
+    for program_name in dict.fromkeys(map(program_of, names)):
+        of_program = program(program_name)
+        every_scenario = [scenario.name for scenario in of_program.scenarios]
+        played = [name for name in every_scenario if not scenarios or name in scenarios]
+        report["scenario_set"][program_name] = of_program.scenarios_hash
+        report["scenarios"][program_name] = played
+        report["known_scenarios"][program_name] = len(every_scenario)
+    return report
 
 
 def play_generated(report: dict[str, Any], count: int, seed: int, say: Any) -> None:
@@ -117,27 +118,28 @@ def play_generated(report: dict[str, Any], count: int, seed: int, say: Any) -> N
         if not row["strict"] or "error" in row:
             continue
         began = time.monotonic()
-        found = search_in_process(name, count, seed)
-        row["generated"] = asdict(found)
-        if not found.passed:
+        generated = search_in_process(name, count, seed)
+        row["generated"] = asdict(generated)
+        if not generated.passed:
             row["passed"] = False
-        say(f"{name}: {found.count} generated scenarios in {time.monotonic() - began:.1f} s")
+        say(f"{name}: {generated.count} generated scenarios in {time.monotonic() - began:.1f} s")
 
 
 def failures(report: Mapping[str, Any]) -> dict[str, str]:
     """Why strict agents of a report did not pass, by agent: its error, or the first difference."""
-    return {
-        name: row.get("error") or _first_failure(row)
-        for name, row in report["agents"].items()
-        if row["passed"] is False
-    }
+    reasons = {}
+    for name, row in report["agents"].items():
+        # An agent that is only measured has `passed: None`.
+        if row["passed"] is False:
+            reasons[name] = row.get("error") or _first_failure(row)
+    return reasons
 
 
 def _first_failure(row: Mapping[str, Any]) -> str:
     if row["mismatches"]:
         return difference_text(row["mismatches"][0])
-    found: str = row["generated"]["difference"]
-    return found
+    difference: str = row["generated"]["difference"]
+    return difference
 
 
 def difference_text(one: Mapping[str, str]) -> str:

@@ -195,12 +195,13 @@ class ShadowCheck:
                 status = process.wait(wait_s)
                 self._problem = f"the check ended with status {status}" if status else ""
             except subprocess.TimeoutExpired:
+                # A run does not wait for its check; what remains counts as unchecked.
                 self._problem = f"the check was not done {wait_s:g} s after the run's end"
                 process.kill()
                 process.wait()
         result = read_result(self._queue) or nothing_checked()
-        left = sum(1 for pattern in (WAITING, DROPPED) for _ in self._queue.glob(f"*{pattern}"))
-        result["unchecked"] += left
+        for pattern in (WAITING, DROPPED):
+            result["unchecked"] += len(list(self._queue.glob(f"*{pattern}")))
         if self._problem:
             result["reason"] = result["reason"] or self._problem
         self._remove()
@@ -222,6 +223,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("agent")
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.WARNING)
+    # Rollouts need the processor more than their check does.
     with suppress(OSError):
         os.nice(10)
     parent = os.getppid()
@@ -230,6 +232,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     checker = Checker(options.queue, reference)
 
     def ended() -> bool:
+        # A run that was killed leaves no mark, but its children get another parent.
         return (options.queue / END).exists() or os.getppid() != parent
 
     asyncio.run(checker.run(ended))

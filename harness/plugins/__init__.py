@@ -70,9 +70,12 @@ def trained_by(agent: str, agent_match: str | None = None) -> str:
     """Return the pattern of trained roles: the given one, the program's, or all answering roles."""
     if agent_match is not None:
         return agent_match
-    of = program(program_of(agent))
-    own: str = getattr(of, "trains", "")
-    return own or "|".join(re.escape(role) for role in of.roles if role not in of.checkers)
+    of_agent = program(program_of(agent))
+    own: str = getattr(of_agent, "trains", "")
+    if own:
+        return own
+    # The reward is of the answer, and a checker writes none.
+    return "|".join(re.escape(role) for role in of_agent.roles if role not in of_agent.checkers)
 
 
 def offers_tools(agent: str) -> bool:
@@ -97,8 +100,8 @@ def agents_of(program: str | None = None) -> list[str]:
 
 def is_reference(agent: str) -> bool:
     """Return whether other agents of its program are compared with this one."""
-    of = _usable_program(agent)
-    return of is not None and of.reference == agent
+    of_agent = _usable_program(agent)
+    return of_agent is not None and of_agent.reference == agent
 
 
 def environment_of(task_set: str) -> str:
@@ -146,8 +149,12 @@ def check_fit(agent: str, task_set: str) -> None:
     needs, has = program(program_of(agent)).environment, environment_of(task_set)
     if needs in ("", has):
         return
-    usable = {one.name: _usable_program(one.name) for one in registry().specs("agent")}
-    agents = [name for name, of in usable.items() if of is not None and of.environment in ("", has)]
+    agents = []
+    for spec in registry().specs("agent"):
+        # One agent with a broken program must not hide the others.
+        its_program = _usable_program(spec.name)
+        if its_program is not None and its_program.environment in ("", has):
+            agents.append(spec.name)
     raise ConfigError(
         f"agent: {agent!r} is an agent for the environment {needs!r}, "
         f"the task set {task_set!r} is about {has!r}. "
@@ -183,14 +190,13 @@ def load(spec: Spec) -> Any:
         return getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError) as error:
         missing = getattr(error, "name", None)
-        advice = (
-            f" Install it with: pip install {missing}"
-            if isinstance(error, ModuleNotFoundError) and missing
-            else ""
-        )
+        advice = ""
+        # Other errors name a module that is installed and does not work.
+        if isinstance(error, ModuleNotFoundError) and missing:
+            advice = f" Install it with: pip install {missing}"
         origin = registry().origin(spec)
-        of = f" of {origin}" if origin else ""
-        raise PluginError(f"{spec.name!r}{of} failed to import: {error}.{advice}") from error
+        by_whom = f" of {origin}" if origin else ""
+        raise PluginError(f"{spec.name!r}{by_whom} failed to import: {error}.{advice}") from error
 
 
 def make_task_set(config: Config) -> TaskSet:
@@ -320,22 +326,22 @@ def checked_options(spec: Spec, options: Mapping[str, object], section: str) -> 
     from pydantic.errors import PydanticUserError
 
     target = load(spec)
-    parameters = inspect.signature(target).parameters.values()
-    named = {
-        one.name: one
-        for one in parameters
-        if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
-    }
+    named: dict[str, inspect.Parameter] = {}
+    open_ended = False
+    for parameter in inspect.signature(target).parameters.values():
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            named[parameter.name] = parameter
+        elif parameter.kind is parameter.VAR_KEYWORD:
+            open_ended = True
     there = f"Its options: {', '.join(named) or 'none'}"
-    open_ended = any(one.kind is one.VAR_KEYWORD for one in parameters)
     for name in options:
         if name not in named and not open_ended:
             hint = nearest(name, named, ".")
             raise ConfigError(
                 f"{section}.{name}: {spec.name!r} has no option of that name{hint} {there}"
             )
-    for name, one in named.items():
-        if one.default is one.empty and name not in options:
+    for name, parameter in named.items():
+        if parameter.default is parameter.empty and name not in options:
             raise ConfigError(f"{section}.{name}: {spec.name!r} needs this option. {there}")
     try:
         hints = get_type_hints(
@@ -345,6 +351,7 @@ def checked_options(spec: Spec, options: Mapping[str, object], section: str) -> 
         hints = {}  # names that only type checkers resolve: left to the plugin
     fitting = dict(options)
     for name in hints.keys() & options.keys():
+        # pydantic would accept infinity and NaN, which JSON and records cannot hold.
         try:
             adapter = TypeAdapter(hints[name], config=ConfigDict(allow_inf_nan=False))
         except PydanticUserError:

@@ -17,7 +17,7 @@ from functools import cached_property
 from importlib.metadata import EntryPoint
 from inspect import isroutine
 from types import ModuleType
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import pluggy
 
@@ -152,6 +152,7 @@ class Registry:
             raise PluginError(
                 f"is the same as plugin {taken!r}, by name or by module. Uninstall one of them"
             )
+        # All parts of a plugin or none: half a plugin would look like a whole one.
         try:
             self._manager.register(module, name)
             self._check_hooks(module)
@@ -165,14 +166,17 @@ class Registry:
             self._owners[(kind, spec.name)] = name
 
     def _check_hooks(self, module: ModuleType) -> None:
-        known = [hook for hook, _ in KINDS.values()]
-        callers = self._manager.get_hookcallers(module) or ()
-        for unknown in [caller.name for caller in callers if not caller.has_spec()]:
-            hint = "".join(f"; meant {close}?" for close in get_close_matches(unknown, known, 1))
+        hooks = [hook for hook, _ in KINDS.values()]
+        for caller in self._manager.get_hookcallers(module) or ():
+            if caller.has_spec():
+                continue
+            # pluggy accepts any name as a hook that may be specified later.
+            close = get_close_matches(caller.name, hooks, 1)
+            hint = f"; meant {close[0]}?" if close else "."
             raise PluginError(
-                f"has no hook of that name: {unknown}{hint or '.'} Hooks: {', '.join(known)}"
+                f"has no hook of that name: {caller.name}{hint} Hooks: {', '.join(hooks)}"
             )
-        for hook in known:
+        for hook in hooks:
             if hasattr(module, hook) and self._manager.parse_hookimpl_opts(module, hook) is None:
                 raise PluginError(
                     f"has {hook} without @hookimpl, so it is never called. Put @hookimpl above it"
@@ -180,13 +184,15 @@ class Registry:
 
     def _offers(self, module: ModuleType) -> list[tuple[str, Spec]]:
         offers: dict[tuple[str, str], Spec] = {}
-        kinds = {hook: (kind, of) for kind, (hook, of) in KINDS.items()}
+        kinds = {hook: (kind, spec_type) for kind, (hook, spec_type) in KINDS.items()}
         for caller in self._manager.get_hookcallers(module) or ():
             hook = caller.name
-            kind, of = kinds[hook]
-            own = [one for one in caller.get_hookimpls() if one.plugin is module]
-            for implementation in own:
-                for spec in _returned(hook, implementation.function, of):
+            kind, spec_type = kinds[hook]
+            for implementation in caller.get_hookimpls():
+                # A caller has the implementations of all plugins.
+                if implementation.plugin is not module:
+                    continue
+                for spec in _returned(hook, implementation.function, spec_type):
                     if (kind, spec.name) in offers:
                         raise PluginError(
                             f"offers {kind} {spec.name!r} twice in {hook}. Rename one of them"
@@ -206,10 +212,12 @@ class Registry:
 
     def origin(self, spec: Spec) -> str:
         """Return the distribution of the plugin that offers a spec, or an empty text."""
-        for kind, (_, of) in KINDS.items():
+        for kind, (_, spec_type) in KINDS.items():
             owner = self._owners.get((kind, spec.name))
-            if type(spec) is of and owner is not None:
-                return next((one.distribution for one in self.states if one.name == owner), "")
+            if type(spec) is spec_type and owner is not None:
+                plugin = next((state for state in self.states if state.name == owner), None)
+                # The owner of an agent in a file is no plugin.
+                return plugin.distribution if plugin else ""
         return ""
 
     def owner(self, kind: str, name: str) -> str:
@@ -243,23 +251,24 @@ class Registry:
         """
         if kind == "agent":
             name = self._name_of(name)
-        found = self._kinds[kind].get(name)
-        if isinstance(found, of):
-            return found
+        part = self._kinds[kind].get(name)
+        if isinstance(part, of):
+            return part
+        # Plugins are usually named like their agent, and then their own problem is the answer.
         for state in self.states:
             if state.problem and name.removesuffix("_idiomatic") == state.name:
                 raise PluginError(f"plugin {state.name!r} {state.problem}")
         names = ", ".join(sorted(self._kinds[kind])) or "none"
         hint = nearest(name, self._kinds[kind], f". Installed: {names}.")
-        broken = "".join(
-            f" Plugin {state.name!r} {state.problem}" for state in self.states if state.problem
-        )
-        of_ours = "cpu" if kind == "trainer" else "plugins"
-        extra = (
-            f" To install what comes with harness: {how_to_install(of_ours)}"
-            if names == "none"
-            else ""
-        )
+        # Any broken plugin may be the one that offers the part.
+        broken = ""
+        for state in self.states:
+            if state.problem:
+                broken += f" Plugin {state.name!r} {state.problem}"
+        extra = ""
+        if names == "none":
+            command = how_to_install("cpu" if kind == "trainer" else "plugins")
+            extra = f" To install what comes with harness: {command}"
         raise PluginError(
             f"no {kind} called {name!r}{hint} `harness plugins` lists all.{broken}{extra}"
         )
@@ -269,15 +278,17 @@ def _returned(hook: str, function: Callable[..., object], of: type[Spec]) -> lis
     """Return the checked result of one hook implementation."""
     wanted = f"{hook} must return a list of {of.__name__}"
     try:
-        came = function()
-        specs = list(came) if isinstance(came, Iterable) and not isinstance(came, str) else None
+        returned = function()
+        # A text is iterable too, letter by letter.
+        several = isinstance(returned, Iterable) and not isinstance(returned, str)
+        specs = list(cast(Iterable[Spec], returned)) if several else None
     except (Exception, SystemExit) as error:
         raise PluginError(
             f"failed: {wanted}, but raised {type(error).__name__}: {error}"
         ) from error
     if specs is None:
         raise PluginError(
-            f"failed: {wanted}, but returned {type(came).__name__} {reprlib.repr(came)}"
+            f"failed: {wanted}, but returned {type(returned).__name__} {reprlib.repr(returned)}"
         )
     for spec in specs:
         if not isinstance(spec, of):
@@ -297,62 +308,74 @@ def _fault(spec: Spec) -> str | None:
     )
     if not isinstance(spec.name, str) or not re.fullmatch(pattern, spec.name, re.ASCII):
         return f"the name {spec.name!r} is not {form}"
-    catalogue = isinstance(spec, PolicyCatalogueSpec)
-    end, form = (
-        (r"[\w.-]+\.yaml", "package:file.yaml") if catalogue else (r"\w+", "package.module:Name")
-    )
+    end, form = r"\w+", "package.module:Name"
+    if isinstance(spec, PolicyCatalogueSpec):
+        end, form = r"[\w.-]+\.yaml", "package:file.yaml"
     if not isinstance(spec.target, str) or not re.fullmatch(rf"\w+(\.\w+)*:{end}", spec.target):
         return f"the target of {spec.name!r} is {spec.target!r}, not {form}"
     if not isinstance(spec.summary, str) or "\n" in spec.summary:
         return f"the summary of {spec.name!r} is {spec.summary!r}, not one line of text"
     for field in ("roles", "frameworks", "splits", "devices", "parts"):
         names = getattr(spec, field, ("-",))
-        words = isinstance(names, tuple) and all(
-            type(one) is str and re.fullmatch(r"[\w.-]+", one) for one in names
-        )
+        words = isinstance(names, tuple) and all(map(_is_word, names))
+        # Roles may be left out where the program has them.
         named = names or field in ("frameworks", "parts") or getattr(spec, "program", "")
         if not (words and named) or len(set(names)) < len(names):
             return f"{field} of {spec.name!r} is {names!r}, not a tuple of different names"
     return _fault_of_its_kind(spec)
 
 
+def _is_word(name: object) -> bool:
+    return type(name) is str and re.fullmatch(r"[\w.-]+", name) is not None
+
+
 def _fault_of_its_kind(spec: Spec) -> str | None:
     """Return the fault in the fields of one kind of spec, or None."""
-    if isinstance(spec, RewardSpec) and not (
-        all(isinstance(end, int | float) for end in (spec.low, spec.high))
-        and -math.inf < spec.low < spec.high < math.inf
-    ):
+    if isinstance(spec, RewardSpec) and not _is_range(spec.low, spec.high):
         return (
             f"the range of {spec.name!r} is {spec.low!r} to {spec.high!r}, "
             "not from a number to a greater one"
         )
-    if isinstance(spec, TrainerSpec | PolicyServerSpec) and (
-        unknown := set(spec.devices) - set(DEVICES)
-    ):
-        return (
-            f"devices of {spec.name!r} has {', '.join(map(repr, sorted(unknown)))}. "
-            f"Use some of: {', '.join(DEVICES)}"
-        )
-    if isinstance(spec, TaskSetSpec) and spec.eval_split not in ("", *spec.splits):
-        return f"eval_split of {spec.name!r} is {spec.eval_split!r}, which is none of its splits"
-    if isinstance(spec, TaskSetSpec) and not (
-        isinstance(spec.reserved, tuple) and {*spec.reserved} <= {*spec.splits}
-    ):
-        return f"reserved of {spec.name!r} is {spec.reserved!r}, not a tuple of some of its splits"
-    if isinstance(spec, TaskSetSpec) and not (
-        isinstance(spec.presets, tuple)
-        and all(
-            isinstance(one, tuple) and len(one) == 2 and one[0] in DEVICES for one in spec.presets
-        )
-    ):
-        return (
-            f"presets of {spec.name!r} is {spec.presets!r}, "
-            "not a tuple of pairs of device and preset"
-        )
+    if isinstance(spec, TrainerSpec | PolicyServerSpec):
+        unknown = set(spec.devices) - set(DEVICES)
+        if unknown:
+            return (
+                f"devices of {spec.name!r} has {', '.join(map(repr, sorted(unknown)))}. "
+                f"Use some of: {', '.join(DEVICES)}"
+            )
+    if isinstance(spec, TaskSetSpec):
+        fault = _fault_of_a_task_set(spec)
+        if fault:
+            return fault
     for kind, field in ((AgentSpec, "program"), (TaskSetSpec, "environment")):
         if isinstance(spec, kind) and not getattr(spec, field):
             return f"{spec.name!r} names no {field}; `harness plugins` lists those installed"
     return None
+
+
+def _is_range(low: object, high: object) -> bool:
+    # The comparison is false for NaN, too.
+    if not isinstance(low, int | float) or not isinstance(high, int | float):
+        return False
+    return -math.inf < low < high < math.inf
+
+
+def _fault_of_a_task_set(spec: TaskSetSpec) -> str | None:
+    """Return the fault in the splits and presets of a task set, or None."""
+    if spec.eval_split not in ("", *spec.splits):
+        return f"eval_split of {spec.name!r} is {spec.eval_split!r}, which is none of its splits"
+    if not isinstance(spec.reserved, tuple) or not {*spec.reserved} <= {*spec.splits}:
+        return f"reserved of {spec.name!r} is {spec.reserved!r}, not a tuple of some of its splits"
+    if not isinstance(spec.presets, tuple) or not all(map(_is_preset, spec.presets)):
+        return (
+            f"presets of {spec.name!r} is {spec.presets!r}, "
+            "not a tuple of pairs of device and preset"
+        )
+    return None
+
+
+def _is_preset(pair: object) -> bool:
+    return isinstance(pair, tuple) and len(pair) == 2 and pair[0] in DEVICES
 
 
 def _one_line(error: BaseException) -> str:

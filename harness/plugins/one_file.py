@@ -11,6 +11,7 @@ import importlib.util
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -58,7 +59,8 @@ def spec_of(reference: str) -> AgentSpec:
     if frameworks is None:
         frameworks = _frameworks(file, tree)
     for attribute, value in {"roles": roles, "frameworks": frameworks}.items():
-        texts = isinstance(value, tuple | list) and all(isinstance(one, str) for one in value)
+        # A text alone would be read as a tuple of its letters.
+        texts = isinstance(value, tuple | list) and all(isinstance(item, str) for item in value)
         if not texts:
             raise PluginError(
                 f'agent {reference!r}: {attribute} is {value!r}. Write a tuple of texts, as in ("assistant",)'
@@ -91,33 +93,35 @@ def load(spec: AgentSpec, adapters: Iterable[Adapter]) -> Callable[[], Any]:
         ImportError: The file needs what is not installed.
     """
     file, name, _ = _parts(spec.target)
-    found = getattr(_module(file), name)
-    if not hasattr(found, "solve"):
-        return _adapted(found, spec, adapters)
-    if hasattr(found, "roles"):
-        return found  # type: ignore[no-any-return]
-    return type(name, (found,), {"roles": spec.roles})
+    agent_class = getattr(_module(file), name)
+    if not hasattr(agent_class, "solve"):
+        return _adapted(agent_class, spec, adapters)
+    if hasattr(agent_class, "roles"):
+        return agent_class  # type: ignore[no-any-return]
+    # A subclass, since the file's class must not be changed for other agents in the file.
+    return type(name, (agent_class,), {"roles": spec.roles})
 
 
 def sources(target: str) -> list[tuple[str, Path]]:
     """Return the files that decide an agent's behavior, its own and local imports, by name."""
     file, _, _ = _parts(target)
     folder = file.parent
-    found: dict[str, Path] = {}
-    open_ = [file]
-    while open_:
-        one = open_.pop()
-        relative = str(one.relative_to(folder))
-        if relative in found:
+    visited: dict[str, Path] = {}
+    unvisited = [file]
+    while unvisited:
+        source = unvisited.pop()
+        relative = str(source.relative_to(folder))
+        if relative in visited:
             continue
-        found[relative] = one
-        for module in _imports(_syntax(one)):
+        visited[relative] = source
+        # A package counts whole, whichever of its modules are imported.
+        for module in _imports(_syntax(source)):
             package = folder / module
             if package.is_dir():
-                open_ += sorted(package.rglob("*.py"))
+                unvisited += sorted(package.rglob("*.py"))
             elif package.with_suffix(".py").is_file():
-                open_.append(package.with_suffix(".py"))
-    return sorted(found.items())
+                unvisited.append(package.with_suffix(".py"))
+    return sorted(visited.items())
 
 
 def _parts(reference: str) -> tuple[Path, str, str]:
@@ -140,40 +144,47 @@ def _stated(tree: ast.Module, name: str, reference: str) -> dict[str, Any]:
     """Return literal attributes of a class and its bases in the file, and whether it has `solve`."""
     definitions = _definitions(tree)
     if name not in definitions:
-        classes = [one for one, node in definitions.items() if isinstance(node, ast.ClassDef)]
+        classes = []
+        for defined, node in definitions.items():
+            if isinstance(node, ast.ClassDef):
+                classes.append(defined)
         there = ", ".join(classes) or "none"
         raise PluginError(
             f"agent {reference!r}: the file defines no {name!r}. Classes there: {there}"
         )
     stated: dict[str, Any] = {"solve": False}
-    open_, seen = [name], set[str]()
-    while open_:
-        one = open_.pop(0)
-        node = definitions.get(one)
-        if one in seen or not isinstance(node, ast.ClassDef):
+    unvisited, seen = [name], set[str]()
+    while unvisited:
+        class_name = unvisited.pop(0)
+        definition = definitions.get(class_name)
+        if class_name in seen or not isinstance(definition, ast.ClassDef):
             continue
-        seen.add(one)
-        for attribute, value in _literals(node).items():
+        seen.add(class_name)
+        # Bases come later, so that a class overrides what they state.
+        for attribute, value in _literals(definition).items():
             stated.setdefault(attribute, value)
-        methods = [inner for inner in node.body if isinstance(inner, ast.AsyncFunctionDef)]
-        if any(method.name == "solve" for method in methods):
-            stated["solve"] = True
-        open_ += [base.id for base in node.bases if isinstance(base, ast.Name)]
+        for inner in definition.body:
+            if isinstance(inner, ast.AsyncFunctionDef) and inner.name == "solve":
+                stated["solve"] = True
+        unvisited += [base.id for base in definition.bases if isinstance(base, ast.Name)]
     return stated
 
 
 def _definitions(tree: ast.Module) -> Mapping[str, _Class]:
-    found: dict[str, _Class] = {}
+    definitions: dict[str, _Class] = {}
     for node in tree.body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            found[node.name] = node
+            definitions[node.name] = node
         elif isinstance(node, ast.Assign):
-            found |= {one.id: node for one in node.targets if isinstance(one, ast.Name)}
-    return found
+            # Another library's agent may be an object that a function makes.
+            for target in node.targets:
+                if isinstance(target, ast.Name):
+                    definitions[target.id] = node
+    return definitions
 
 
 def _literals(node: ast.ClassDef) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    literals: dict[str, Any] = {}
     for inner in node.body:
         if isinstance(inner, ast.Assign):
             names, value = inner.targets, inner.value
@@ -181,38 +192,35 @@ def _literals(node: ast.ClassDef) -> dict[str, Any]:
             names, value = [inner.target], inner.value
         else:
             continue
-        for one in names:
-            if isinstance(one, ast.Name) and one.id in _STATED:
-                try:
-                    found[one.id] = ast.literal_eval(value)
-                except (
-                    ValueError
-                ):  # computed: the program's roles hold, and a contract compares them
-                    continue
-    return found
+        for target in names:
+            if not isinstance(target, ast.Name) or target.id not in _STATED:
+                continue
+            # What is computed is left out: the program's roles hold, and a contract compares them.
+            with suppress(ValueError):
+                literals[target.id] = ast.literal_eval(value)
+    return literals
 
 
 def _imports(tree: ast.Module) -> set[str]:
     """Return the top names of all modules that a file imports, those inside functions too."""
-    found: set[str] = set()
+    modules: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found |= {one.name.partition(".")[0] for one in node.names}
+            modules |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            found.add(node.module.partition(".")[0])
-    return found
+            modules.add(node.module.partition(".")[0])
+    return modules
 
 
 def _frameworks(file: Path, tree: ast.Module) -> tuple[str, ...]:
     """Return the distributions that a file imports, harness and its plugins left out."""
-    known = _distributions()
-    names = {
-        known[module][0]
-        for module in _imports(tree)
-        if module in known
-        and module not in sys.stdlib_module_names
-        and not (file.parent / f"{module}.py").exists()
-    }
+    installed = _distributions()
+    names = set()
+    for module in _imports(tree):
+        # A file next to the agent's hides an installed module of the same name.
+        local = (file.parent / f"{module}.py").exists()
+        if module in installed and module not in sys.stdlib_module_names and not local:
+            names.add(installed[module][0])
     ours = ("agent-rl-harness", "harness-")
     return tuple(sorted(name for name in names if not name.startswith(ours)))
 
@@ -245,14 +253,14 @@ def _module(file: Path) -> ModuleType:
     return module
 
 
-def _adapted(found: object, spec: AgentSpec, adapters: Iterable[Adapter]) -> Callable[[], Any]:
+def _adapted(foreign: object, spec: AgentSpec, adapters: Iterable[Adapter]) -> Callable[[], Any]:
     for adapter in adapters:
-        adapted = adapter(found, spec)
+        adapted = adapter(foreign, spec)
         if adapted is not None:
             return adapted
     raise PluginError(
         f"agent {agent_label(spec.name)!r} has no `async def solve(self, problem, toolbox)`, "
         "and no installed plugin "
-        f"runs a {type(found).__name__} without one. Write it, or install the plugin "
+        f"runs a {type(foreign).__name__} without one. Write it, or install the plugin "
         "(harness-agent-lightning for a LitAgent)"
     )

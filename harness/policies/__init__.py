@@ -62,15 +62,15 @@ def fetched(policy: PolicyConfig) -> str:
             or a file of its weights is damaged.
         EnvironmentProblem: It is not on this machine, and huggingface.co does not answer.
     """
-    found = resolve(policy.path)
-    if not Path(found).exists():
-        return _whole(_downloaded(found, policy.revision))
+    path = resolve(policy.path)
+    if not Path(path).exists():
+        return _whole(_downloaded(path, policy.revision))
     if policy.revision is not None:
         raise ConfigError(
             f"policy.revision: {policy.path} is no id on Hugging Face, "
             f"and has no {policy.revision!r}"
         )
-    return _whole(found)
+    return _whole(path)
 
 
 def _whole(folder: str) -> str:
@@ -90,10 +90,10 @@ def _downloaded(name: str, revision: str | None) -> str:
 
     get = partial(snapshot_download, name, revision=revision, ignore_patterns=_TWICE)
     try:
-        found = get(allow_patterns=_LOADED)
+        folder = get(allow_patterns=_LOADED)
         return (
-            found
-            if any(Path(found).glob("*.safetensors"))
+            folder
+            if any(Path(folder).glob("*.safetensors"))
             else get(allow_patterns=[*_LOADED, "*.bin"])
         )
     except errors.RevisionNotFoundError as error:
@@ -117,15 +117,14 @@ def _downloaded(name: str, revision: str | None) -> str:
         httpx.HTTPError,
         ConnectionError,
     ) as error:
-        with suppress(
-            errors.LocalEntryNotFoundError
-        ):  # what other programs downloaded has no list of its files
+        # What other programs downloaded has no list of its files.
+        with suppress(errors.LocalEntryNotFoundError):
             return get(local_files_only=True)
-        said = str(error.__cause__ or error).partition("\n")[0]
+        cause = str(error.__cause__ or error).partition("\n")[0]
         raise EnvironmentProblem(
             f"policy.path: {name} is not in this machine's cache"
             f"{f' at {revision}' if revision else ''}, and "
-            f"huggingface.co does not answer ({said}). "
+            f"huggingface.co does not answer ({cause}). "
             "Download it where there is a network, and name its folder"
             f"{nearest(name, by_name()) or '. Known by name: ' + ', '.join(by_name())}"
         ) from error
@@ -193,8 +192,8 @@ def _names_of(model: str) -> Iterator[str]:
 def _json_in(file: Path) -> Mapping[str, Any]:
     """Return a file's JSON object; empty where there is none, or it cannot be read."""
     with suppress(UserError, OSError):
-        found = read_json(file, "") if file.is_file() else {}
-        return found if isinstance(found, Mapping) else {}
+        data = read_json(file, "") if file.is_file() else {}
+        return data if isinstance(data, Mapping) else {}
     return {}
 
 
@@ -250,6 +249,6 @@ def about(model: str) -> Mapping[str, Any]:
 
 def longest(folder: str) -> int | None:
     """Tokens that a policy reads and writes together; None where its folder does not say."""
-    told = about(folder)
-    most = told.get("text_config", told).get("max_position_embeddings")
+    settings = about(folder)
+    most = settings.get("text_config", settings).get("max_position_embeddings")
     return None if most is None else int(most)

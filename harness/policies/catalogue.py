@@ -119,15 +119,11 @@ class Named:
     @property
     def state(self) -> str:
         """`bundled`, `cached`, `to fetch` or `to make`."""
-        return (
-            "bundled"
-            if self.bundled
-            else "cached"
-            if self.there
-            else "to fetch"
-            if self.package or self.gguf
-            else "to make"
-        )
+        if self.bundled:
+            return "bundled"
+        if self.there:
+            return "cached"
+        return "to fetch" if self.package or self.gguf else "to make"
 
     @property
     def how(self) -> str:
@@ -168,11 +164,11 @@ def known() -> dict[str, Named]:
 
 @cache
 def _known(registry: Registry) -> dict[str, Named]:
-    found = _catalogue(__package__, "catalogue.yaml")
+    policies = _catalogue(__package__, "catalogue.yaml")
     for spec in registry.specs("policy catalogue"):
         package, _, file = spec.target.partition(":")
         try:
-            found |= _catalogue(package, file) | found  # existing names take precedence
+            policies |= _catalogue(package, file) | policies  # existing names take precedence
         except (
             Exception
         ) as error:  # whatever a package does when it is looked for, and whatever its file holds
@@ -180,7 +176,7 @@ def _known(registry: Registry) -> dict[str, Named]:
                 f"no policy of {spec.name!r} of {registry.origin(spec)} is known: "
                 f"{last_line(str(error), type(error).__name__)}\n"
             )
-    return dict(sorted(found.items(), key=lambda entry: entry[1].bundled is None))
+    return dict(sorted(policies.items(), key=lambda entry: entry[1].bundled is None))
 
 
 def _catalogue(package: str, file: str) -> dict[str, Named]:
@@ -188,7 +184,11 @@ def _catalogue(package: str, file: str) -> dict[str, Named]:
         raise FileNotFoundError(f"there is no package {package!r}")
     home = Path(spec.origin).parent
     listed = TypeAdapter(list[Named]).validate_python(parse_yaml((home / file).read_bytes()))
-    return {one.name: replace(one, bundled=one.bundled and home / one.bundled) for one in listed}
+    by_own_name = {}
+    for named in listed:
+        # Catalogues name folders relative to themselves.
+        by_own_name[named.name] = replace(named, bundled=named.bundled and home / named.bundled)
+    return by_own_name
 
 
 def cached_dir(name: str) -> Path:
@@ -232,9 +232,6 @@ def _own() -> Iterator[Named]:
             yield Named(
                 name, said, manifest["licence"], manifest.get("training", manifest)["parameters"]
             )
-        except (
-            UserError,
-            KeyError,
-            TypeError,
-        ):  # not by `harness policy fetch`, but a policy all the same
+        except (UserError, KeyError, TypeError):
+            # Not by `harness policy fetch`, but a policy all the same.
             yield Named(name, "made here", "not stated", None)

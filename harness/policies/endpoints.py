@@ -88,6 +88,7 @@ class _Look:
         self._check_key(answer)
         if answer.status_code == 404 and not self.base_url.endswith("/v1"):
             self._check_path(client)
+        # Some servers have no list of models, and answer completions all the same.
         if answer.status_code != 200:
             return ()
         try:
@@ -99,7 +100,7 @@ class _Look:
         """Ask for one token of a model."""
         import httpx
 
-        asked = {
+        request = {
             "model": model,
             "messages": [{"role": "user", "content": "Hi"}],
             "max_tokens": 1,
@@ -107,11 +108,12 @@ class _Look:
         try:
             answer = client.post(
                 f"{self.base_url}/chat/completions",
-                json=asked,
+                json=request,
                 headers={CHECK_HEADER: "1"},
                 timeout=_timeout(COMPLETION_S),
             )
         except httpx.ReadTimeout:
+            # A model that is slow, or is being loaded, is no reason to refuse the run.
             return
         except httpx.HTTPError as error:
             raise UserError(self._unreachable(error)) from error

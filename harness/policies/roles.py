@@ -81,25 +81,25 @@ def answerers(config: Config, began_with: Mapping[str, str] | None = None) -> di
         UserError: A run has no such checkpoint.
         EnvironmentProblem: huggingface.co does not answer.
     """
-    found = {}
+    answers = {}
     for name, role in config.roles.items():
         if role.endpoint is not None:
             endpoint = _endpoint(name, role)
-            found[name] = Answerer(endpoint.label, endpoint)
+            answers[name] = Answerer(endpoint.label, endpoint)
             continue
         try:
-            found[name] = _policy(role, (began_with or {}).get(name, ""))
+            answers[name] = _policy(role, (began_with or {}).get(name, ""))
         except UserError as error:
             raise type(error)(
                 f"roles.{name}: {str(error).removeprefix('policy.path: ')}"
             ) from error
         room = config.sampling.max_prompt_tokens + config.sampling.max_response_tokens
-        if room > (most := longest(found[name].folder) or room):
+        if room > (most := longest(answers[name].folder) or room):
             raise ConfigError(
                 f"roles.{name}: {role.policy} reads and writes {most} tokens together, and "
                 f"sampling.max_prompt_tokens + max_response_tokens are {room}"
             )
-    return found
+    return answers
 
 
 @contextmanager
@@ -117,14 +117,17 @@ def answering(
     room = config.sampling.max_prompt_tokens + config.sampling.max_response_tokens
     made: dict[str, Endpoint] = {}
     with ExitStack() as stack:
+        endpoints = {}
         for name, one in found.items():
+            # Roles with the same policy share its process.
             if one.endpoint is None and one.folder not in made:
                 key = secrets.token_urlsafe(24)
                 url = stack.enter_context(
                     server("cpu")(one.folder, "cpu", room, logs / f"policy-{name}.log", key=key)
                 )
                 made[one.folder] = Endpoint(url, one.folder, key, token_ids=True)
-        yield {name: one.endpoint or made[one.folder] for name, one in found.items()}
+            endpoints[name] = one.endpoint or made[one.folder]
+        yield endpoints
 
 
 def _endpoint(name: str, role: RoleConfig) -> Endpoint:

@@ -71,18 +71,18 @@ def server(device: str) -> Server:
         EnvironmentProblem: No installed plugin does.
         PluginError: Several do, or the one does not import.
     """
-    specs = plugins.registry().specs("policy server")
-    found = [
-        spec for spec in specs if isinstance(spec, PolicyServerSpec) and device in spec.devices
-    ]
-    if not found:
+    servers = []
+    for spec in plugins.registry().specs("policy server"):
+        if isinstance(spec, PolicyServerSpec) and device in spec.devices:
+            servers.append(spec)
+    if not servers:
         raise EnvironmentProblem(
             f"no plugin here serves a policy on {device}. Install one: {how_to_install('cpu')}"
         )
-    if len(found) > 1:
-        names = " and ".join(spec.target for spec in found)
+    if len(servers) > 1:
+        names = " and ".join(spec.target for spec in servers)
         raise PluginError(
             f"{names} both serve policies on {device}. Uninstall one of their plugins"
         )
-    made: Server = plugins.load(found[0])
+    made: Server = plugins.load(servers[0])
     return made

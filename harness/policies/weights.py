@@ -45,9 +45,8 @@ def _of_safetensors(file: Path) -> str:
     except ImportError:
         return ""  # what needs it says what to install
     try:
-        with safe_open(
-            file, framework="np"
-        ):  # reads its header, which must cover the file to its end
+        # Reads its header, which must cover the file to its end.
+        with safe_open(file, framework="np"):
             return ""
     except SafetensorError as error:
         return f"it is cut off, or was overwritten: {error}"

@@ -94,12 +94,13 @@ class BlockingRollouts:
         ) -> Callable[..., Any]:
             def instead(*arguments: Any) -> Any:
                 if os.getpid() == here and fatal(*arguments):
-                    one = (
-                        UNDER_WAY.get(None) or UnderWay.only()
-                    )  # for which this thread acts, or the only one
-                    if one is not None:
+                    # For which this thread acts, or the only one.
+                    rollout = UNDER_WAY.get(None) or UnderWay.only()
+                    if rollout is not None:
                         self._bring_down(
-                            one, "agent_error", f"the agent ended its process: {told}{arguments}"
+                            rollout,
+                            "agent_error",
+                            f"the agent ended its process: {told}{arguments}",
                         )
                 return real(*arguments)
 
@@ -119,12 +120,11 @@ class BlockingRollouts:
     ) -> asyncio.Task[Any]:
         task = asyncio.Task(work, loop=loop, **options)
         context: contextvars.Context | None = options.get("context")
-        one = UNDER_WAY.get(None) if context is None else context.get(UNDER_WAY)
-        asyncio.tasks._unregister_task(
-            task
-        )  # must not cancel tasks of other rollouts or of harness
-        if one is not None:
-            self._owners[task] = one
+        rollout = UNDER_WAY.get(None) if context is None else context.get(UNDER_WAY)
+        # Must not cancel tasks of other rollouts or of harness.
+        asyncio.tasks._unregister_task(task)
+        if rollout is not None:
+            self._owners[task] = rollout
         return task
 
     def _own_tasks(self, loop: asyncio.AbstractEventLoop | None = None) -> set[asyncio.Task[Any]]:
@@ -135,7 +135,9 @@ class BlockingRollouts:
         if (loop or asyncio.get_running_loop()) is not self._loop:
             return self._all_tasks(loop)
         mine = UNDER_WAY.get(None)
-        return {task for task, one in list(self._owners.items()) if one is mine and not task.done()}
+        return {
+            task for task, owner in list(self._owners.items()) if owner is mine and not task.done()
+        }
 
     def _turn(self) -> None:
         self._turned = time.monotonic()
@@ -148,13 +150,13 @@ class BlockingRollouts:
             task = (
                 asyncio.current_task(self._loop) if now - self._turned > LOOK_S + LATE_S else None
             )
-            one = self._owners.get(task) if task is not None else None
-            if one is not None and now > one.ends + LATE_S:
-                told = (
-                    f"no answer within {one.timeout_s:g} s: "
+            rollout = self._owners.get(task) if task is not None else None
+            if rollout is not None and now > rollout.ends + LATE_S:
+                detail = (
+                    f"no answer within {rollout.timeout_s:g} s: "
                     "the agent kept its worker's event loop from turning"
                 )
-                self._bring_down(one, "timeout", told)
+                self._bring_down(rollout, "timeout", detail)
 
     def _bring_down(self, one: UnderWay, outcome: Outcome, detail: str) -> None:
         """Settle a rollout and end this process."""

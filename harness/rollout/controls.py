@@ -28,9 +28,11 @@ class RewardShuffle:
     def draw(self, step: int, who: str, reward: float) -> float:
         """Return another rollout's verdict for `who`, and offer `reward` to others."""
         self.note(step, reward)
-        earlier = max((known for known in self._known if known < step), default=step)
-        for over in [known for known in self._known if known < earlier]:
-            del self._known[over]
+        # Of an earlier step, which is complete: verdicts of this one arrive in any order.
+        earlier = max((noted for noted in self._known if noted < step), default=step)
+        for noted in list(self._known):
+            if noted < earlier:
+                del self._known[noted]
         return random.Random(f"{self._seed}/{step}/{who}").choice(sorted(self._known[earlier]))
 
 

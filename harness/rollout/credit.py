@@ -17,11 +17,11 @@ def kinds(calls: Iterable[Transition], turns: Sequence[Turn]) -> list[str]:
     paid alike.
     """
     seen: Counter[str] = Counter()
-    found = []
+    names = []
     for call in calls:
-        found.append(f"{call.role}/{seen[call.role]}")
+        names.append(f"{call.role}/{seen[call.role]}")
         seen[call.role] += bool(turns)
-    return found
+    return names
 
 
 def payments(
@@ -53,5 +53,6 @@ def payments(
             return value
         return of_a_check(value, turn.approved)
 
+    # A program without drafts: each of its calls led to the answer.
     every = turns or [Turn(attempt.answer)] * len(attempt.transitions)
     return [paid(call, turn) for call, turn in zip(attempt.transitions, every, strict=True)]

@@ -61,9 +61,10 @@ def sync(plugin_name: str, requirements: Sequence[str]) -> str:
     else:
         _run([sys.executable, "-m", "venv", str(folder / "venv")], plugin_name)
         install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    arguments = [
-        part for item in requirements for part in (["-e", item] if Path(item).is_dir() else [item])
-    ]
+    arguments = []
+    for item in requirements:
+        # A folder is installed editable: a change to the plugin needs no further sync.
+        arguments += ["-e", item] if Path(item).is_dir() else [item]
     _run([*install, *arguments], plugin_name)
     _run([str(python), "-c", "import harness.rollout.worker"], plugin_name)
     record = {"plugin": plugin_name, "python": str(python), "requirements": list(requirements)}
@@ -74,9 +75,9 @@ def sync(plugin_name: str, requirements: Sequence[str]) -> str:
 def drop(plugin_name: str) -> bool:
     """Take a plugin's environment away; its runners use this one again. Whether there was one."""
     folder = _folder(plugin_name)
-    found = folder.is_dir()
+    existed = folder.is_dir()
     shutil.rmtree(folder, ignore_errors=True)
-    return found
+    return existed
 
 
 def _folder(plugin_name: str) -> Path:

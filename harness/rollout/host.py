@@ -108,6 +108,7 @@ async def run_attempt(
             await _play(agent, toolbox, one, control, ended)
     finally:
         broken = toolbox.fault
+        # Shielded: a rollout that is cancelled must not leave its session open.
         await asyncio.shield(toolbox.close())
     outcome, detail = _judge(request, ended)
     # Of a fault while closing: what else the agent did is wrong, whatever it left behind.
@@ -217,23 +218,21 @@ def _judge(request: RolloutRequest, ended: _Ended) -> tuple[Outcome, str]:
     What the agent itself brought about says nothing of the endpoint, and excuses nothing.
     """
     problem, transitions, failures = ended.problem, ended.transitions, ended.failures
-    since = [
-        failure for failure in failures if not any(_got_over(failure, call) for call in transitions)
-    ]
-    excused = [failure for failure in since if failure.cause != "agent"]
-    last = max(excused or since, key=lambda failure: failure.index, default=None)
-    detail = (
-        ""
-        if last is None
-        else f"{last.role}: {last.status or 'no answer'}: {last.detail}"[:DETAIL_CHARS]
-    )
+    # A failure that an answer followed did not end the attempt.
+    final: list[CallFailure] = []
+    for failure in failures:
+        if not any(_got_over(failure, call) for call in transitions):
+            final.append(failure)
+    excused = [failure for failure in final if failure.cause != "agent"]
+    last = max(excused or final, key=lambda failure: failure.index, default=None)
+    detail = ""
+    if last is not None:
+        detail = f"{last.role}: {last.status or 'no answer'}: {last.detail}"[:DETAIL_CHARS]
     # At the deadline the gateway may cut the call off a moment before the host's own timer fires.
-    if (problem is not None and problem[0] == "timeout") or any(
-        failure.cause == "deadline" for failure in excused
-    ):
-        return _late(
-            request, ended.began_s, transitions, failures
-        ), detail if excused or not problem else problem[1]
+    own_timer = problem is not None and problem[0] == "timeout"
+    if own_timer or "deadline" in [failure.cause for failure in excused]:
+        outcome = _late(request, ended.began_s, transitions, failures)
+        return outcome, detail if excused or not problem else problem[1]
     if excused:
         return "endpoint_error", detail
     if last is not None and last.code in TOO_LONG:
@@ -263,12 +262,12 @@ def _late(
     The endpoint, if half of the time since the first call went into at most as many calls as turns
     take.
     """
-    waited: list[Transition | CallFailure] = [
-        *transitions,
-        *(one for one in failures if one.cause != "agent"),
-    ]
-    calls = [(call.started_s, call.latency_s) for call in waited]
+    calls: list[Transition | CallFailure] = [*transitions]
+    # A request that was refused took no time of the endpoint.
+    calls += [failure for failure in failures if failure.cause != "agent"]
     if not calls or len(calls) > program(request.program).most_calls(request.max_turns):
         return "timeout"
-    asking_s = started_s + request.timeout_s - min(start for start, _ in calls)
-    return "endpoint_error" if sum(latency for _, latency in calls) >= asking_s / 2 else "timeout"
+    # From the first call: what the agent did before it is the agent's time.
+    asking_s = started_s + request.timeout_s - min(call.started_s for call in calls)
+    answering_s = sum(call.latency_s for call in calls)
+    return "endpoint_error" if answering_s >= asking_s / 2 else "timeout"

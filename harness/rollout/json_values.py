@@ -66,8 +66,10 @@ def _storable_in(value: object) -> Any:
     if isinstance(value, str):
         return storable(value)
     if isinstance(value, dict):
-        return {storable(str(key)): _storable_in(one) for key, one in value.items()}
-    return [_storable_in(one) for one in value] if isinstance(value, list | tuple) else value
+        return {storable(str(key)): _storable_in(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_storable_in(item) for item in value]
+    return value
 
 
 def storable(text: str) -> str:

@@ -36,9 +36,8 @@ def without_litellm() -> None:
     """
     if "agentlightning" in sys.modules:
         return
-    warnings.filterwarnings(
-        "ignore", "agentlightning.reward is deprecated", UserWarning
-    )  # it imports that itself
+    # It imports that itself.
+    warnings.filterwarnings("ignore", "agentlightning.reward is deprecated", UserWarning)
     module = ModuleType(_PROXY, "LiteLLM's proxy is left out.")
     module.__dict__.update(LLMProxy=LLMProxy, __all__=["LLMProxy"])
     sys.modules[_PROXY] = module

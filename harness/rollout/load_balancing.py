@@ -49,7 +49,7 @@ class LoadBalancer:
         """How many runners there are."""
         now = time.monotonic()
         with self._lock:
-            return sum(one.until > now for one in self._runners.values())
+            return len([runner for runner in self._runners.values() if runner.until > now])
 
     def share(self, runner: str, running: int, free: int, waiting: int) -> int:
         """How many of `waiting` rollouts a runner takes that asks.
@@ -60,14 +60,21 @@ class LoadBalancer:
         """
         now = time.monotonic()
         with self._lock:
-            self._runners = {name: one for name, one in self._runners.items() if one.until > now}
+            # A runner that has not asked lately may be gone; rollouts must not wait for it.
+            for name, other in list(self._runners.items()):
+                if other.until <= now:
+                    del self._runners[name]
             asks = _Runner(running, free, now + LATELY_S)
-            all_of_us = [asks, *(one for name, one in self._runners.items() if name != runner)]
+            everyone = [asks]
+            for name, other in self._runners.items():
+                if name != runner:
+                    everyone.append(other)
 
             def dealt(level: int) -> int:
                 """What brings everyone to a level."""
-                return sum(one.lacks(level) for one in all_of_us)
+                return sum(member.lacks(level) for member in everyone)
 
+            # More is dealt at a higher level, so the highest that suffices is found by halving.
             levels = range(running, running + free + 1)
             level = running + bisect_right(levels, waiting, key=dealt) - 1
             if running <= level < running + free and dealt(level) < waiting:

@@ -25,18 +25,22 @@ if TYPE_CHECKING:
 @cache
 def _processor() -> BatchSpanProcessor | None:
     """What sends spans; None where no collector is named."""
-    of = os.environ.get
-    named = of("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or of("OTEL_EXPORTER_OTLP_ENDPOINT")
+    variable = os.environ.get
+    named = variable("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or variable(
+        "OTEL_EXPORTER_OTLP_ENDPOINT"
+    )
     if (
         not named
-        or of("OTEL_SDK_DISABLED", "").lower() == "true"
-        or of("OTEL_TRACES_EXPORTER") == "none"
+        or variable("OTEL_SDK_DISABLED", "").lower() == "true"
+        or variable("OTEL_TRACES_EXPORTER") == "none"
     ):
         return None
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    said = of("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or of("OTEL_EXPORTER_OTLP_PROTOCOL")
-    kind = "grpc" if said == "grpc" else "http"
+    protocol = variable("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or variable(
+        "OTEL_EXPORTER_OTLP_PROTOCOL"
+    )
+    kind = "grpc" if protocol == "grpc" else "http"
     (exporter,) = entry_points(group="opentelemetry_traces_exporter", name=f"otlp_proto_{kind}")
     return BatchSpanProcessor(exporter.load()())
 
@@ -50,27 +54,27 @@ def exported(spans: Sequence[Span]) -> None:
     from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags
 
     def context(attempt: str, part: str = "") -> SpanContext:
-        trace, span = (
-            hashlib.sha256(text.encode()).digest() for text in (attempt, f"{attempt}/{part}")
-        )
+        # Hashes, so that a repeated export has the same ids.
+        trace = hashlib.sha256(attempt.encode()).digest()
+        span = hashlib.sha256(f"{attempt}/{part}".encode()).digest()
         sampled = TraceFlags(TraceFlags.SAMPLED)
         return SpanContext(
             int.from_bytes(trace[:16], "big"), int.from_bytes(span[:8], "big"), False, sampled
         )
 
     resource = Resource.create({"service.name": os.environ.get("OTEL_SERVICE_NAME", "harness")})
-    for one in spans:
-        attempt, whole = f"{one.rollout_id}/{one.attempt_id}", one.name == ATTEMPT_SPAN
-        own = {"harness.rollout_id": one.rollout_id, "harness.attempt_id": one.attempt_id}
+    for written in spans:
+        attempt, whole = f"{written.rollout_id}/{written.attempt_id}", written.name == ATTEMPT_SPAN
+        own = {"harness.rollout_id": written.rollout_id, "harness.attempt_id": written.attempt_id}
         span = ReadableSpan(
-            one.name,
-            context(attempt, "" if whole else str(one.sequence_id)),
+            written.name,
+            context(attempt, "" if whole else str(written.sequence_id)),
             None if whole else context(attempt),
             resource,
-            {name: value for name, value in one.attributes.items() if name != PAYLOAD} | own,
-            status=Status(StatusCode[one.status.status_code], one.status.description),
-            start_time=int(one.start_time * 1e9),
-            end_time=int(one.end_time * 1e9),
+            {name: value for name, value in written.attributes.items() if name != PAYLOAD} | own,
+            status=Status(StatusCode[written.status.status_code], written.status.description),
+            start_time=int(written.start_time * 1e9),
+            end_time=int(written.end_time * 1e9),
         )
         processor.on_end(span)
 

@@ -109,9 +109,8 @@ class WorkerPool:
         heartbeat.unlink(missing_ok=True)  # of a launch that was killed
         log = (self._log_dir / f"runner-{number}.log").open("ab")
         environment = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
-        environment.pop(
-            "HARNESS_STORE_KEY", None
-        )  # frameworks read this environment, so it holds only what the worker needs
+        # Frameworks read this environment, so it holds only what the worker needs.
+        environment.pop("HARNESS_STORE_KEY", None)
         process = subprocess.Popen(
             [self._python, "-m", "harness.rollout.worker"],
             stdin=subprocess.PIPE,
@@ -149,9 +148,11 @@ class WorkerPool:
                 status = worker.process.returncode
                 ended_itself = status >= 0 or -status in ENDED_BY_ITSELF
                 explained = status == STATUS
+                # A careful worker has one rollout at a time, so the fault is that rollout's.
                 if worker.careful and ended_itself and not explained:
                     explained = await _settle_lost(store, control, worker.id, reason)
                 await give_back(store, worker.id, reason)
+                # Without a heartbeat it never began: others would end in the same way, and at once.
                 self._false_starts = 0 if worker.heartbeat.exists() else self._false_starts + 1
                 worker.heartbeat.unlink(missing_ok=True)
                 if self.restarts >= MAX_RESTARTS or self._false_starts >= MAX_FALSE_STARTS:
@@ -171,6 +172,7 @@ class WorkerPool:
         beat, now = None, time.monotonic()
         with suppress(FileNotFoundError):  # still importing
             beat = worker.heartbeat.stat().st_mtime_ns
+        # By a clock of this process: files' times jump with the machine's clock.
         if beat != worker.beat:
             worker.beat, worker.since = beat, now
         silent_s = now - worker.since
@@ -185,6 +187,7 @@ class WorkerPool:
         for worker in self._workers:
             if worker.process.poll() is None:
                 worker.process.terminate()
+        # All were asked to end first, so that they share the grace period.
         deadline = time.monotonic() + grace_s
         for worker in self._workers:
             try:
@@ -228,9 +231,9 @@ async def _settle_lost(
         return False
     (rollout, attempt) = lost[0]
     timeout_s = float(rollout.input["timeout_s"])
-    one = UnderWay(rollout.rollout_id, attempt.attempt_id, timeout_s, attempt.start_time)
+    under_way = UnderWay(rollout.rollout_id, attempt.attempt_id, timeout_s, attempt.start_time)
     try:
-        await settle(store, control, one, "agent_error", f"the agent's process {reason}")
+        await settle(store, control, under_way, "agent_error", f"the agent's process {reason}")
     except (EndpointError, RuntimeError):  # its attempt was not open yet, or is closed already
         return False
     return True
@@ -238,12 +241,12 @@ async def _settle_lost(
 
 async def _under_way(store: LightningStore, worker_id: str) -> list[tuple[Any, Any]]:
     """Rollouts of a worker with their attempts."""
-    found = []
+    rollouts = []
     for rollout in await store.query_rollouts(status_in=["preparing", "running"]):
         attempt = await store.get_latest_attempt(rollout.rollout_id)
         if attempt is not None and attempt.worker_id == worker_id:
-            found.append((rollout, attempt))
-    return found
+            rollouts.append((rollout, attempt))
+    return rollouts
 
 
 async def give_back(store: LightningStore, worker_id: str, reason: str) -> None:

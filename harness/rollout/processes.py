@@ -48,14 +48,14 @@ def die_with_parent(number: int = signal.SIGKILL) -> None:
 
 def marked(mark: str) -> list[psutil.Process]:
     """Processes of this user, other than this one, that carry the mark."""
-    found = []
+    processes = []
     for process in psutil.process_iter():
         if process.pid == os.getpid():
             continue
         with contextlib.suppress(psutil.Error, OSError):
             if mark == _mark_of(process):
-                found.append(process)
-    return found
+                processes.append(process)
+    return processes
 
 
 def _mark_of(process: psutil.Process) -> str | None:
@@ -65,9 +65,10 @@ def _mark_of(process: psutil.Process) -> str | None:
     # the very beginning.
     variables = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
     start = f"{RUN_MARK}=".encode()
-    return next(
-        (os.fsdecode(one[len(start) :]) for one in variables if one.startswith(start)), None
-    )
+    for variable in variables:
+        if variable.startswith(start):
+            return os.fsdecode(variable[len(start) :])
+    return None
 
 
 def mark_place() -> int:
@@ -130,13 +131,18 @@ def no_orphans() -> Iterator[None]:
     try:
         yield
     finally:
-        while left := [
-            child for child in psutil.Process().children() if child not in before and _apart(child)
-        ]:
-            for process in left:  # what these leave behind is ours by the next look
+        # What these leave behind is ours by the next look.
+        while left := _new_children(before):
+            for process in left:
                 _signal(process, signal.SIGKILL)
             psutil.wait_procs(left, timeout=1.0)
         prctl(36, was.value)
+
+
+def _new_children(before: set[psutil.Process]) -> list[psutil.Process]:
+    """Return this process's children in sessions of their own that are not among those before."""
+    children = psutil.Process().children()
+    return [child for child in children if child not in before and _apart(child)]
 
 
 def _apart(process: psutil.Process) -> bool:

@@ -49,6 +49,7 @@ class Invitation:
 
     def write(self, path: Path) -> None:
         """Write the invitation to `path`. Only its owner can read it: it holds the control key."""
+        # A new file: an existing one would keep its own permissions.
         path.unlink(missing_ok=True)
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             json.dump(asdict(self), file)

@@ -91,6 +91,8 @@ class PluginAgent(agl.LitAgent[Input]):
         request = RolloutRequest.parse(task)
         policy = resources[POLICY_RESOURCE]
         assert isinstance(policy, agl.LLM)
+        # Made in the event loop that uses it. Connections have no limit here, since agents would
+        # wait for them where no record shows it; the gateway bounds calls.
         if self._http is None:
             limits = httpx.Limits(max_connections=None, max_keepalive_connections=256)
             self._http = httpx.AsyncClient(limits=limits, timeout=None, trust_env=False)
@@ -115,10 +117,10 @@ class PluginAgent(agl.LitAgent[Input]):
         if attempt.outcome in INFRASTRUCTURE_OUTCOMES:
             earlier = await store.query_attempts(rollout.rollout_id)
             # Those that were lost with their worker do not count: it was not their fault.
-            if sum(one.status == "failed" for one in earlier) < request.retries:
-                raise RolloutError(
-                    f"{attempt.outcome}: {attempt.detail}"
-                )  # the store queues it again
+            failed = [before for before in earlier if before.status == "failed"]
+            if len(failed) < request.retries:
+                # The store queues it again.
+                raise RolloutError(f"{attempt.outcome}: {attempt.detail}")
 
 
 class ConcurrentRunner(agl.LitAgentRunner[Input]):

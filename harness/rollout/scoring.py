@@ -40,9 +40,8 @@ class Scorer:
     ) -> None:
         self._spec = reward_of(config)
         self._reward = make_reward(config)
-        keep_in = getattr(
-            self._reward, "keep_in", None
-        )  # rewards of other packages may be older than the method
+        # Rewards of other packages may be older than the method.
+        keep_in = getattr(self._reward, "keep_in", None)
         if folder is not None and keep_in is not None:
             keep_in(folder)
         self._timeout_s = config.reward.timeout_s
@@ -76,12 +75,14 @@ class Scorer:
         raise RewardError(f"{self._name} {fault}".encode("utf-8", "backslashreplace").decode())
 
     def _of_its_roles(self, verdict: Verdict) -> Verdict:
-        if self._roles is not None and (
-            strange := [role for role in verdict.by_role if role not in self._roles]
-        ):
-            raise ValueError(
-                f"a value of role {strange[0]!r}, but the agent has {', '.join(self._roles)}"
-            )
+        if self._roles is None:
+            return verdict
+        # A misspelt role would be paid by the answer's value, and show nowhere.
+        for role in verdict.by_role:
+            if role not in self._roles:
+                raise ValueError(
+                    f"a value of role {role!r}, but the agent has {', '.join(self._roles)}"
+                )
         return verdict
 
     async def judge(self, task: Task, attempt: Attempt) -> tuple[Attempt, Verdict]:
@@ -111,27 +112,23 @@ def checked(verdict: object, spec: RewardSpec) -> Verdict:
     if not isinstance(verdict, Verdict):
         raise TypeError(f"{type(verdict).__name__} {verdict!r:.100}, not a Verdict")
     flags = verdict.flags
-    if isinstance(flags, str) or not all(
-        isinstance(text, str) for text in (verdict.reason, *flags)
-    ):
+    # One text would count as a flag for each of its letters.
+    texts = (verdict.reason, *flags)
+    if isinstance(flags, str) or not all(isinstance(text, str) for text in texts):
         raise TypeError(
             f"reason {verdict.reason!r:.100} and flags {flags!r:.100}, which are not a text and several"
         )
-    parts = {
-        name: _number(value, f"part {name!r}") for name, value in _named(verdict.parts, "parts")
-    }
-    if spec.parts and (undeclared := parts.keys() - set(spec.parts)):
+    parts = {}
+    for name, part in _named(verdict.parts, "parts"):
+        parts[name] = _number(part, f"part {name!r}")
+    undeclared = parts.keys() - set(spec.parts)
+    if spec.parts and undeclared:
         raise ValueError(f"part {min(undeclared)!r}, but declares {', '.join(spec.parts)}")
-    return replace(
-        verdict,
-        value=None if verdict.value is None else _number(verdict.value, "value", spec),
-        parts=parts,
-        by_role={
-            role: _number(value, f"value of role {role!r}", spec)
-            for role, value in _named(verdict.by_role, "by_role")
-        },
-        flags=tuple(flags),
-    )
+    value = None if verdict.value is None else _number(verdict.value, "value", spec)
+    by_role = {}
+    for role, its_value in _named(verdict.by_role, "by_role"):
+        by_role[role] = _number(its_value, f"value of role {role!r}", spec)
+    return replace(verdict, value=value, parts=parts, by_role=by_role, flags=tuple(flags))
 
 
 def _named(values: object, field: str) -> list[tuple[str, Any]]:

@@ -162,13 +162,18 @@ class Session:
         elif self.config.reward.shuffle and step == 0 and verdict.value is not None:
             self._shuffles[""].note(step, verdict.value)
 
-        # Calls that are too long have a reward, which their group needs, but are not trained.
-        trained = [
-            call
-            for call in attempt.transitions
-            if call.index in payment.by_index and self._fits(call)
-        ]
-        paid = {call.index: payment.by_index[call.index] for call in trained}
+        trained = []
+        paid = {}
+        kind_of = {}
+        rewrites = answering = 0
+        for call, kind in zip(attempt.transitions, call_kinds, strict=True):
+            # Calls that are too long have a reward, which their group needs, but are not trained.
+            if call.index in payment.by_index and self._fits(call):
+                trained.append(call)
+                paid[call.index] = payment.by_index[call.index]
+            kind_of[call.index] = kind
+            rewrites += call.role in self._program.revisers
+            answering += call.role not in self._program.checkers
         first = turns[0].answer if turns else None
         row = episode_row(
             task,
@@ -182,7 +187,7 @@ class Session:
             paid=paid,
             first_answer=first,
             first_reward=worth.get(first) if first is not None else None,
-            rewrites=sum(call.role in self._program.revisers for call in attempt.transitions),
+            rewrites=rewrites,
             used_reward=payment.used if phase == "train" else None,
             meaning=await self._meaning(task, attempt) if phase == "val" else None,
         )
@@ -190,8 +195,6 @@ class Session:
         if self._transitions is not None:
             self._transitions.add(transition_rows(attempt, phase=phase, step=step, paid=paid))
 
-        indices = [call.index for call in attempt.transitions]
-        kind_of = dict(zip(indices, call_kinds, strict=True))
         returned = trained if phase == "train" else self._last(attempt.transitions)
         return Scored(
             reward=verdict.value,
@@ -200,7 +203,7 @@ class Session:
             calls=tuple(returned),
             kinds=tuple(kind_of[call.index] for call in returned),
             values={kind_of[index]: value for index, value in payment.by_index.items()},
-            turns=sum(call.role not in self._program.checkers for call in attempt.transitions),
+            turns=answering,
             elapsed_s=attempt.elapsed_s,
         )
 
@@ -220,10 +223,11 @@ class Session:
 
     def _last(self, calls: Sequence[Transition]) -> list[Transition]:
         """Return the policy's last transition, if there is one."""
-        of_policy = [
-            call for call in calls if call.response_ids and call.role not in self.config.roles
-        ]
-        return of_policy[-1:]
+        for call in reversed(calls):
+            # Other roles are answered by another model; its ids are of another tokenizer.
+            if call.response_ids and call.role not in self.config.roles:
+                return [call]
+        return []
 
     async def _meaning(self, task: Task, attempt: Attempt) -> str | None:
         """Return a hash of the normalized answer if a task has several samples, which vote.
@@ -273,16 +277,15 @@ class Session:
         if train.credit != "shared":
             values = payments(train.credit, attempt, verdict, turns, worth, self._scorer.of_a_check)
             by_kind = dict(zip(call_kinds, values, strict=True))
-            # One control a kind: calls of one kind are paid alike.
-            controlled = {
-                kind: self._controlled(step, by, kind, value) for kind, value in by_kind.items()
-            }
+            controlled = {}
+            for kind, value in by_kind.items():
+                # One control a kind: calls of one kind are paid alike.
+                controlled[kind] = self._controlled(step, by, kind, value)
             rewards = [controlled[kind] for kind in call_kinds]
-        by_index = {
-            call.index: reward
-            for call, reward in zip(calls, rewards, strict=True)
-            if reward is not None and self._matches.search(call.role)
-        }
+        by_index = {}
+        for call, reward in zip(calls, rewards, strict=True):
+            if reward is not None and self._matches.search(call.role):
+                by_index[call.index] = reward
         return _Payment(used, by_index)
 
     def _controlled(self, step: int, by: str, kind: str, value: float | None) -> float | None:

@@ -65,8 +65,9 @@ class ShadowQueue:
         number = next(self._numbers)
         name = f"{number:09d}-{os.getpid()}"
         try:
+            # Counting files takes longer than writing one, so it is done now and then.
             if number % 64 == 0:
-                self._waiting = sum(1 for _ in os.scandir(self._folder))
+                self._waiting = len(os.listdir(self._folder))
             data = self._data(request, attempt, model, phase, step)
             if self._waiting > MOST_WAITING or len(data) > FILE_BYTES:
                 (self._folder / f"{name}{DROPPED}").touch()

@@ -93,6 +93,7 @@ def to_spans(attempt: Attempt) -> list[Span]:
                 failure.detail or "failed",
             )
         )
+    # Each transition has a span of its own; the whole could be too large for one.
     whole = {key: value for key, value in asdict(attempt).items() if key != "transitions"}
     attributes = {
         "harness.outcome": attempt.outcome,
@@ -123,6 +124,7 @@ def from_spans(spans: Sequence[Span]) -> Attempt | None:
             calls.setdefault(call.index, call)
     if whole is None:
         return None
+    # A store may return spans in any order.
     whole["transitions"] = tuple(calls[index] for index in sorted(calls))
     whole["failures"] = tuple(CallFailure(**item) for item in whole["failures"])
     whole["tool_calls"] = tuple(ToolCall(**item) for item in whole["tool_calls"])

@@ -148,9 +148,8 @@ class RolloutWork(agl.Algorithm):
                 this.cancel()
 
         loop = asyncio.get_running_loop()
-        main = (
-            threading.current_thread() is threading.main_thread()
-        )  # only there are signals handled
+        # Only there are signals handled.
+        main = threading.current_thread() is threading.main_thread()
         before = {number: signal.getsignal(number) for number in endings()} if main else {}
         for number in before:
             loop.add_signal_handler(number, interrupt)

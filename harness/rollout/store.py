@@ -108,15 +108,19 @@ class RunStore(InMemoryLightningStore):
         await super().wait_for_rollouts(
             rollout_ids=[] if timeout == 0 else rollout_ids, timeout=timeout
         )
-        async with self.collections.atomic(mode="r", snapshot=False, labels=["rollouts"]) as kept:
-            had = {
-                one: await kept.rollouts.get({"rollout_id": {"exact": one}}) for one in rollout_ids
-            }
-        now = [
-            it or Rollout(rollout_id=one, input=None, start_time=0.0, status="cancelled")
-            for one, it in had.items()
-        ]
-        return [one for one in now if is_finished(one)]
+        stored = {}
+        async with self.collections.atomic(mode="r", snapshot=False, labels=["rollouts"]) as view:
+            for rollout_id in rollout_ids:
+                stored[rollout_id] = await view.rollouts.get({"rollout_id": {"exact": rollout_id}})
+        finished = []
+        for rollout_id, rollout in stored.items():
+            # No runner will finish a rollout that the store does not know.
+            rollout = rollout or Rollout(
+                rollout_id=rollout_id, input=None, start_time=0.0, status="cancelled"
+            )
+            if is_finished(rollout):
+                finished.append(rollout)
+        return finished
 
     async def forget(self, rollout_ids: Sequence[str]) -> None:
         """Drop what is known of some rollouts that have ended."""
@@ -282,7 +286,7 @@ class StoreClient(LightningStoreClient):
             async with session.post(f"{self.server_address}{TAKE}", json=asked) as answer:
                 answer.raise_for_status()
                 self._away = False
-                return [AttemptedRollout.model_validate(one) for one in await answer.json()]
+                return [AttemptedRollout.model_validate(row) for row in await answer.json()]
         except (aiohttp.ClientError, TimeoutError) as error:
             if not self._away:
                 logger.warning("the store gives no rollouts: %s", error)

@@ -124,12 +124,14 @@ class HostToolbox:
 
     def _note(self, error: Exception, late: str) -> None:
         """Keep the first fault of the environment, in a line."""
-        told: BaseException = (
-            error.__cause__ if isinstance(error.__cause__, EnvironmentFault) else error
-        )
-        said = late if isinstance(error, DeadlinePassed) else " ".join(str(told).split())
+        # An environment's own fault says what happened; what wraps it adds the exception's name.
+        cause: BaseException = error
+        if isinstance(error.__cause__, EnvironmentFault):
+            cause = error.__cause__
+        reason = late if isinstance(error, DeadlinePassed) else " ".join(str(cause).split())
+        # Later faults usually follow from the first one.
         self.fault = self.fault or storable(
-            f"environment {self.request.environment!r}: {said}"[:500]
+            f"environment {self.request.environment!r}: {reason}"[:500]
         )
 
     @property
@@ -163,6 +165,7 @@ class HostToolbox:
         return await _execute(self, text)
 
     async def call_all(self, calls: Sequence[tuple[str, Arguments]]) -> list[str]:
+        # One after the other: a call may depend on what the call before it changed.
         return [await self.call(tool, arguments) for tool, arguments in calls]
 
     async def call(self, tool: str, arguments: Arguments) -> str:
@@ -191,15 +194,15 @@ class HostToolbox:
         self, tool: str, arguments: Arguments, tools: Sequence[Tool], own: Mapping[str, Carrier]
     ) -> tuple[Mapping[str, JSON], Observation, ToolFault]:
         given, wrong = parsed(arguments)
-        found = next((one for one in tools if one.name == tool), None)
-        if found is None:
-            names = ", ".join(one.name for one in tools) or "none"
+        wanted = _named(tools, tool)
+        if wanted is None:
+            names = ", ".join(offered.name for offered in tools) or "none"
             return (
                 given,
                 Observation(f"There is no tool {tool!r}. Tools: {names}.", False),
                 "unknown_tool",
             )
-        wrong = wrong or misfit(given, found)
+        wrong = wrong or misfit(given, wanted)
         if wrong:
             return given, Observation(f"The arguments of {tool} {wrong}.", False), "bad_arguments"
         if tool in own:
@@ -278,14 +281,23 @@ class _Part:
         return await _execute(self, text)
 
 
+def _named(tools: Sequence[Tool], name: str) -> Tool | None:
+    """Return the first tool of a name, or None."""
+    for tool in tools:
+        if tool.name == name:
+            return tool
+    return None
+
+
 async def _together(calls: Sequence[Coroutine[None, None, str]]) -> list[str]:
     """What all of them give; the first that raises ends the others."""
     try:
         async with asyncio.TaskGroup() as group:
             begun = [group.create_task(call) for call in calls]
     except BaseExceptionGroup as raised:
+        # The host tells the causes apart by type, which a group would hide.
         raise raised.exceptions[0] from None
-    return [one.result() for one in begun]
+    return [task.result() for task in begun]
 
 
 async def _execute(toolbox: Toolbox, text: str) -> str:

@@ -45,15 +45,13 @@ def main() -> None:
     from harness.rollout.processes import die_with_parent
 
     die_with_parent()
-    os.environ.setdefault(
-        "LITELLM_LOCAL_MODEL_COST_MAP", "True"
-    )  # for frameworks that bring LiteLLM: it downloads
+    # LiteLLM, which some frameworks import, downloads this map otherwise.
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     settings = WorkerSettings(**json.loads(sys.stdin.readline()))
     level = os.environ.get("HARNESS_LOG_LEVEL", "WARNING")
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("harness.util.deadlines").setLevel(
-        logging.INFO
-    )  # where an agent raised: no record has it
+    # These messages name the line where an agent raised, which no record has.
+    logging.getLogger("harness.util.deadlines").setLevel(logging.INFO)
 
     from harness.plugins import agent_spec, load
 

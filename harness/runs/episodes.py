@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from harness.records import Attempt, CallFailure, Task, Transition, Verdict
@@ -39,31 +39,65 @@ class _Kept:
         if len(text) <= TALK_CHARS:
             return text
         self.cut.append(column)
+        # Values are shortened before they become JSON: JSON that is cut off cannot be read again.
         room = [TALK_CHARS]
-        kept = [
-            {key: _beginning(value, room) for key, value in one.items()}
-            for one in whole
-            if room[0] > 0
-        ]
-        return json.dumps(kept, ensure_ascii=False)
+        shortened: list[dict[str, Any]] = []
+        for record in whole:
+            if room[0] <= 0:
+                break
+            shortened.append({key: _beginning(value, room) for key, value in record.items()})
+        return json.dumps(shortened, ensure_ascii=False)
 
 
 def _beginning(value: object, room: list[int]) -> Any:
     """Shorten plain data to the characters left in `room`, and subtract its size from them."""
     if isinstance(value, str):
-        kept = value[: max(0, room[0])]
-        room[0] -= len(kept)
-        return kept
+        beginning = value[: max(0, room[0])]
+        room[0] -= len(beginning)
+        return beginning
+    # Empty containers and numbers count too: millions of them would fill a row without any text.
     room[0] -= 2
     if isinstance(value, Mapping):
-        return {
-            _beginning(key, room): _beginning(one, room)
-            for key, one in value.items()
-            if room[0] > 0
-        }
+        shortened = {}
+        for key, item in value.items():
+            if room[0] <= 0:
+                break
+            short_key = _beginning(key, room)
+            shortened[short_key] = _beginning(item, room)
+        return shortened
     if isinstance(value, list | tuple):
-        return [_beginning(one, room) for one in value if room[0] > 0]
+        return [_beginning(item, room) for item in value if room[0] > 0]
     return value
+
+
+@dataclass
+class _Sums:
+    """Sums over an attempt's calls, for its row."""
+
+    with_tools: int = 0
+    parsed: int = 0
+    unread: int = 0
+    empty: int = 0
+    overridden: int = 0
+    prompt_tokens: int = 0
+    response_tokens: int = 0
+    text_elsewhere: str = ""
+    """The first such field of any call."""
+
+
+def _sums(calls: Iterable[Transition]) -> _Sums:
+    sums = _Sums()
+    for call in calls:
+        sums.with_tools += bool(call.offered_tools)
+        sums.parsed += len(call.parsed_calls)
+        sums.unread += has_unread_call(call)
+        sums.empty += call.empty
+        sums.overridden += bool(call.overridden)
+        # Endpoints without counts are usual; their calls count as no tokens here.
+        sums.prompt_tokens += call.prompt_tokens or 0
+        sums.response_tokens += call.response_tokens or 0
+        sums.text_elsewhere = sums.text_elsewhere or call.text_elsewhere
+    return sums
 
 
 def episode_row(
@@ -88,10 +122,12 @@ def episode_row(
     Args:
         paid: Reward of each trained call in the training, by its index.
     """
-    chosen = [call for call in attempt.transitions if call.index in paid]
+    trained = [call for call in attempt.transitions if call.index in paid]
     kept = _Kept()
+    sums = _sums(attempt.transitions)
+    # A call that failed in the end may have waited for a limited rate before.
     everything: list[Transition | CallFailure] = [*attempt.transitions, *attempt.failures]
-    elsewhere = [call.text_elsewhere for call in attempt.transitions if call.text_elsewhere]
+    # As text, with each name once: there is one, unless the policy changed during the rollout.
     served = dict.fromkeys(call.served_model for call in attempt.transitions if call.served_model)
     return {
         "step": step,
@@ -120,24 +156,24 @@ def episode_row(
         "calls": len(attempt.transitions) + len(attempt.failures),
         "failed_calls": len(attempt.failures),
         "failure_codes": json.dumps(Counter(call.code for call in attempt.failures)),
-        "calls_with_tools": sum(bool(call.offered_tools) for call in attempt.transitions),
-        "parsed_calls": sum(len(call.parsed_calls) for call in attempt.transitions),
-        "unread_calls": sum(has_unread_call(call) for call in attempt.transitions),
-        "empty_replies": sum(call.empty for call in attempt.transitions),
-        "text_elsewhere": elsewhere[0] if elsewhere else "",
+        "calls_with_tools": sums.with_tools,
+        "parsed_calls": sums.parsed,
+        "unread_calls": sums.unread,
+        "empty_replies": sums.empty,
+        "text_elsewhere": sums.text_elsewhere,
         "served_models": ", ".join(served),
         "rate_limits": sum(call.rate_limits for call in everything),
         "rate_limit_s": sum(call.rate_limit_s for call in everything),
         "rewrites": rewrites,
         "transitions": len(attempt.transitions),
-        "trained_transitions": len(chosen),
-        "trained_tokens": sum(len(call.response_ids or ()) for call in chosen),
-        "prompt_tokens": sum(call.prompt_tokens or 0 for call in attempt.transitions),
-        "response_tokens": sum(call.response_tokens or 0 for call in attempt.transitions),
-        "overridden_calls": sum(bool(call.overridden) for call in attempt.transitions),
+        "trained_transitions": len(trained),
+        "trained_tokens": sum(len(call.response_ids or ()) for call in trained),
+        "prompt_tokens": sums.prompt_tokens,
+        "response_tokens": sums.response_tokens,
+        "overridden_calls": sums.overridden,
         "call_roles": [call.role for call in attempt.transitions],
         "by_role": json.dumps(list(roles(attempt, reward, paid))),
-        "tool_calls": kept.records("tool_calls", (asdict(call) for call in attempt.tool_calls)),
+        "tool_calls": kept.records("tool_calls", map(asdict, attempt.tool_calls)),
         "cut": kept.cut,
         "started_s": attempt.started_s,
         "elapsed_s": attempt.elapsed_s,
@@ -158,18 +194,24 @@ def roles(
         endpoint did not report them; the number of `trained` calls, and the sum that they were
         `paid`; the `reward`'s own value of the role, None if it gives none.
     """
-    everyone = [
-        *(call.role for call in attempt.transitions),
-        *(call.role for call in attempt.failures),
-    ]
-    for role in dict.fromkeys(everyone):
-        calls = [call for call in attempt.transitions if call.role == role]
-        given = [paid[call.index] for call in calls if call.index in paid]
+    answered: dict[str, list[Transition]] = {}
+    for call in attempt.transitions:
+        answered.setdefault(call.role, []).append(call)
+    failed = Counter(failure.role for failure in attempt.failures)
+    # A role without any answer has a summary too, after the others.
+    for role in dict.fromkeys([*answered, *failed]):
+        calls = answered.get(role, [])
+        given = []
+        cut = 0
+        for call in calls:
+            cut += call.finish_reason == "length"
+            if call.index in paid:
+                given.append(paid[call.index])
         yield {
             "role": role,
             "calls": len(calls),
-            "failed_calls": sum(call.role == role for call in attempt.failures),
-            "cut": sum(call.finish_reason == "length" for call in calls),
+            "failed_calls": failed[role],
+            "cut": cut,
             "prompt_tokens": _sum([call.prompt_tokens for call in calls]),
             "response_tokens": _sum([call.response_tokens for call in calls]),
             "trained": len(given),
@@ -179,8 +221,13 @@ def roles(
 
 
 def _sum(counts: Sequence[int | None]) -> int | None:
-    known = [count for count in counts if count is not None]
-    return sum(known) if len(known) == len(counts) else None
+    total = 0
+    for count in counts:
+        # A sum of the known counts alone would look like the cost of the role.
+        if count is None:
+            return None
+        total += count
+    return total
 
 
 def transition_rows(

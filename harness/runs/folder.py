@@ -31,10 +31,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args, overload
 
 from harness.errors import EnvironmentProblem, UserError
-from harness.util.parsing import parse_json
 from harness.runs.record_types import fault
 from harness.runs.rows import Call, Episode, LoggedStep
 from harness.runs.schema import SCHEMA_VERSION, RunRecord
+from harness.util.parsing import parse_json
 
 if TYPE_CHECKING:
     from harness.config import Config
@@ -131,6 +131,7 @@ class RunFolder:
         try:
             yield
         except (UserError, KeyboardInterrupt):
+            # A run with a record has something to resume, or at least a reason to read.
             if not (self.path / "run.json").exists():
                 shutil.rmtree(self.path, ignore_errors=True)
             raise
@@ -231,18 +232,23 @@ class RunFolder:
         """
         for kind in ROWS:
             for path in sorted(self.logs.glob(f"{kind}-*.jsonl")):
-                kept: list[bytes] = []
-                dropped: list[bytes] = []
+                valid: list[bytes] = []
+                superseded: list[bytes] = []
                 for number, line in enumerate(path.read_bytes().splitlines(keepends=True), 1):
+                    # A killed process may leave a partial line, to which nothing may be appended.
                     if not line.endswith(b"\n"):
                         continue
                     row = _row(line, path, number)
                     again = validation and row["step"] == step and row.get("phase") == "val"
-                    (dropped if again or row["step"] > step else kept).append(line)
-                if dropped:
+                    if again or row["step"] > step:
+                        superseded.append(line)
+                    else:
+                        valid.append(line)
+                # Moved before they are removed: a stop in between repeats rows and loses none.
+                if superseded:
                     with (self.logs / f"superseded-{path.name}").open("ab") as out:
-                        out.writelines(dropped)
-                replace_text(path, b"".join(kept).decode())
+                        out.writelines(superseded)
+                replace_text(path, b"".join(valid).decode())
 
 
 class RowLog:
@@ -259,7 +265,8 @@ class RowLog:
         Raises:
             OSError: The disk is full.
         """
-        data = memoryview(b"".join(_line(row) for row in rows))
+        # All rows or none, also on a full disk: a part of them would be half a rollout.
+        data = memoryview(b"".join(map(_line, rows)))
         before = os.fstat(self._file.fileno()).st_size
         try:
             while data:
@@ -315,9 +322,8 @@ def endings() -> list[signal.Signals]:
 @contextmanager
 def undisturbed() -> Iterator[None]:
     """Ignore Ctrl-C, SIGTERM and SIGHUP in the block, so that final records are complete."""
-    if (
-        threading.current_thread() is not threading.main_thread()
-    ):  # Python allows handlers only in the main thread
+    # Python allows handlers only in the main thread.
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = {number: signal.signal(number, signal.SIG_IGN) for number in endings()}

@@ -9,15 +9,23 @@ from pathlib import Path
 from typing import Any, Self
 
 from harness.errors import RunFailed
-from harness.util.parsing import parse_json
 from harness.records import AGENT_OUTCOMES
 from harness.runs.folder import Kind, RunFolder
+from harness.runs.progress import Progress
 from harness.runs.rows import Episode, LoggedStep
 from harness.runs.schema import RunRecord
 from harness.runs.training_signal import least_to_train, teaches
+from harness.util.formatting import (
+    duration,
+    is_graded,
+    mean,
+    measured,
+    most_often,
+    unparsed,
+    unread,
+)
+from harness.util.parsing import parse_json
 from harness.util.tool_calls import tools_unused
-from harness.runs.progress import Progress
-from harness.util.formatting import duration, is_graded, mean, measured, most_often, unparsed, unread
 
 LEAST_S = 1.0
 """Shortest time, in seconds, that a rate is computed over."""
@@ -62,9 +70,8 @@ class Follower:
         self._step_s: list[float] = []
         self._first: float | None = None
         self._fresh = 0
-        self._spans: dict[
-            int, tuple[float, float]
-        ] = {}  # validations: from the first start to the last end
+        # Of validations: from the first start to the last end.
+        self._spans: dict[int, tuple[float, float]] = {}
         self.progress = Progress(total_steps=total_steps, graded=graded)
 
     @classmethod
@@ -86,11 +93,13 @@ class Follower:
         if self._first is not None and (since_s := time.monotonic() - self._first) >= LEAST_S:
             state.rollouts_per_s = self._fresh / since_s
         state.remaining_s = None
+        # The median, since a step with a checkpoint takes longer than others.
         if self._step_s:
             state.step_s = self._step_s[-1]
             left = state.total_steps - state.step
             state.remaining_s = left * statistics.median(self._step_s[-10:])
         began_training = bool(self._step_s) or not state.total_steps
+        # The first validation says nothing of how long the training takes.
         if state.validating is not None and state.validating in self._spans and began_training:
             began, last = self._spans[state.validating]
             rest_s = (last - began) / state.done * (state.expected - state.done)
@@ -115,6 +124,7 @@ class Follower:
             with path.open("rb") as file:
                 file.seek(self.offsets.get(path, 0))
                 data = file.read()
+            # Another process may be in the middle of a line.
             whole = data[: data.rfind(b"\n") + 1]
             self.offsets[path] = self.offsets.get(path, 0) + len(whole)
             rows += [parse_json(line) for line in whole.splitlines()]
@@ -158,14 +168,15 @@ class Follower:
         if row["outcome"] in AGENT_OUTCOMES:
             self._own[key][row["reward_reason"]] += 1
             self._mute[key] += not row["transitions"]
+        # One warning a run. What the model cannot do comes first, since it explains the failures.
         if done == self._expected[phase] and not state.warning:
             own = self._own[key].total()
             unread_in, offered_in = self._unread[key], self._offered[key]
             if unread_in and tools_unused(offered_in, self._parsed[key]):
-                said = unparsed(unread_in, self._parsed[key], offered_in)
-                state.warning = f"{state.phase}: {said}."
-            elif said := unread(unread_in, done):
-                state.warning = f"{state.phase}: {said}."
+                remark = unparsed(unread_in, self._parsed[key], offered_in)
+                state.warning = f"{state.phase}: {remark}."
+            elif remark := unread(unread_in, done):
+                state.warning = f"{state.phase}: {remark}."
             elif own > 0.1 * done:
                 state.warning = (
                     f"{state.phase}: the agent itself ended {own} of {done} rollouts, "
@@ -306,16 +317,20 @@ def standing(progress: Progress) -> str:
     """Return `step 12 of 20, reward 0.412, accuracy 53.4 % after step 10, left 3 min 20 s`."""
     trained = bool(progress.total_steps)
     validated = max(progress.val_curve, default=None)
-    found = (
-        []
-        if validated is None
-        else [(mean(progress.val_curve[validated], progress.graded), validated)]
-    )
-    found += [] if progress.validating is None else [(so_far(progress), progress.validating)]
-    said = [f"step {steps_of(progress)}"] if trained else []
-    said += [] if progress.reward is None else [f"reward {progress.reward:.3f}"]
-    if found:
-        values = (f"{value} after step {step}" if trained else value for value, step in found)
-        said.append(f"{measured(progress.graded)} {', '.join(values)}")
-    said += [] if progress.remaining_s is None else [f"left {duration(progress.remaining_s)}"]
-    return ", ".join(said)
+    values = []
+    if validated is not None:
+        values.append((mean(progress.val_curve[validated], progress.graded), validated))
+    if progress.validating is not None:
+        values.append((so_far(progress), progress.validating))
+    parts = []
+    if trained:
+        parts.append(f"step {steps_of(progress)}")
+    if progress.reward is not None:
+        parts.append(f"reward {progress.reward:.3f}")
+    if values:
+        # An evaluation has one policy, so that a step would say nothing.
+        shown = [f"{value} after step {step}" if trained else value for value, step in values]
+        parts.append(f"{measured(progress.graded)} {', '.join(shown)}")
+    if progress.remaining_s is not None:
+        parts.append(f"left {duration(progress.remaining_s)}")
+    return ", ".join(parts)

@@ -26,17 +26,17 @@ _ARROW: dict[Any, str] = {
 @cache
 def columns(part: type) -> dict[str, str]:
     """Return name and Arrow type of every column of a table with rows of this type."""
-    kinds = {name: kind for name, (kind, _, _) in described(part).items()}
-    return {
-        name: _ARROW[get_args(kind)[0] if get_origin(kind) in _UNIONS else kind]
-        for name, kind in kinds.items()
-    }
+    types = {}
+    for name, (kind, _, _) in described(part).items():
+        # `X | None` is a column of X: any column may be empty.
+        types[name] = _ARROW[get_args(kind)[0] if get_origin(kind) in _UNIONS else kind]
+    return types
 
 
 @cache
 def keys() -> dict[str, Key]:
     """Return every key of the identity, for comparisons, `runs diff` and reports."""
-    return {name: more[1] for name, (_, _, more) in described(Identity).items()}
+    return {name: annotations[1] for name, (_, _, annotations) in described(Identity).items()}
 
 
 def fault(data: Any, part: type) -> str | None:
@@ -53,8 +53,8 @@ def fault(data: Any, part: type) -> str | None:
 def _within(name: str, value: object, kind: Any) -> Iterator[str]:
     """Yield the names of invalid fields inside a field that holds one or several records."""
     if get_origin(kind) is list and isinstance(value, list):
-        for at, one in enumerate(value):
-            yield from _within(f"{name}.{at}", one, get_args(kind)[0])
+        for position, item in enumerate(value):
+            yield from _within(f"{name}.{position}", item, get_args(kind)[0])
     elif is_typeddict(kind) and isinstance(value, dict) and (below := fault(value, kind)):
         yield f"{name}.{below}"
 
@@ -66,19 +66,21 @@ def _fits(value: Any, kind: Any) -> bool:
     if kind is Any or outer is Literal:
         return kind is Any or value in inner
     if outer in _UNIONS:
-        return any(_fits(value, one) for one in inner)
+        return any(_fits(value, member) for member in inner)
     if outer is list:
-        return isinstance(value, list) and all(_fits(one, inner[0]) for one in value)
+        return isinstance(value, list) and all(_fits(item, inner[0]) for item in value)
+    # JSON writes 1.0 as 1 in some languages, so an integer is a valid float.
     return isinstance(value, (int, float) if kind is float else outer or kind)
 
 
 @cache
 def described(part: type) -> dict[str, tuple[Any, bool, tuple[Any, ...]]]:
     """Return each field's type, whether it is required, and its further annotations."""
-    found = {}
+    fields = {}
     for name, hint in get_type_hints(part, include_extras=True).items():
+        # NotRequired is outside of Annotated, so it is unwrapped first.
         needed = get_origin(hint) is not NotRequired
         kind = hint if needed else get_args(hint)[0]
-        said = get_args(kind) if get_origin(kind) is Annotated else (kind,)
-        found[name] = (said[0], needed, said[1:])
-    return found
+        parts = get_args(kind) if get_origin(kind) is Annotated else (kind,)
+        fields[name] = (parts[0], needed, parts[1:])
+    return fields

@@ -13,12 +13,19 @@ from harness.runs.schema import Replies
 
 def replies_of(rows: Sequence[Episode]) -> Replies | None:
     """Return the summary of these rollouts' replies; None if there is nothing to remark."""
-    replies = sum(row.get("transitions") or 0 for row in rows)
-    empty = sum(row.get("empty_replies") or 0 for row in rows)
-    limits = sum(row.get("rate_limits") or 0 for row in rows)
-    elsewhere = Counter(field for row in rows if (field := row.get("text_elsewhere")))
-    models = Counter(name for row in rows for name in _names(row.get("served_models")))
+    replies = empty = limits = 0
+    elsewhere: Counter[str] = Counter()
+    models: Counter[str] = Counter()
+    # Rows of older versions lack some of these columns.
+    for row in rows:
+        replies += row.get("transitions") or 0
+        empty += row.get("empty_replies") or 0
+        limits += row.get("rate_limits") or 0
+        if field := row.get("text_elsewhere"):
+            elsewhere[field] += 1
+        models.update(_names(row.get("served_models")))
     failures = _survived(rows)
+    # One model, however often it answered, is what every run should have.
     if not (empty or limits or failures or len(models) > 1):
         return None
     return {
@@ -54,47 +61,51 @@ def remarks_on(result: Mapping[str, Any] | None) -> Iterator[str]:
     Args:
         result: The `result` of a run's record.
     """
-    found: Replies | None = (result or {}).get("replies")
-    if found is None:
+    replies: Replies | None = (result or {}).get("replies")
+    if replies is None:
         return
-    yield from _on_empty(found)
-    yield from _on_failures(found)
-    if found["rate_limits"]:
+    yield from _on_empty(replies)
+    yield from _on_failures(replies)
+    if replies["rate_limits"]:
         yield (
-            f"a server limited its rate {found['rate_limits']} times, "
-            f"and calls waited {found['rate_limit_s']:g} s for "
+            f"a server limited its rate {replies['rate_limits']} times, "
+            f"and calls waited {replies['rate_limit_s']:g} s for "
             "it; fewer rollouts at once (rollout.runners, rollout.concurrency) wait less"
         )
-    if found["served_models"]:
-        named = ", ".join(f"{name} ({count})" for name, count in found["served_models"].items())
+    if replies["served_models"]:
         yield (
-            f"answers name several models, by rollouts: {named}. "
+            f"answers name several models, by rollouts: {_counted(replies['served_models'])}. "
             "The policy may have changed during the run"
         )
 
 
-def _on_failures(found: Replies) -> Iterator[str]:
-    failures = found.get("failures")
+def _counted(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} ({count})" for name, count in counts.items())
+
+
+def _on_failures(replies: Replies) -> Iterator[str]:
+    # Records of older versions have no failures here.
+    failures = replies.get("failures")
     if not failures:
         return
     failed = sum(failures.values())
-    by_code = ", ".join(f"{code} ({count})" for code, count in failures.items())
     remark = (
-        f"{failed} of {found['replies'] + failed} calls had no answer, and the agent continued "
-        f"without them: {by_code}"
+        f"{failed} of {replies['replies'] + failed} calls had no answer, and the agent continued "
+        f"without them: {_counted(failures)}"
     )
     if "prompt_too_long" in failures:
         remark += ". Shorten its prompts, or raise sampling.max_prompt_tokens"
     yield remark
 
 
-def _on_empty(found: Replies) -> Iterator[str]:
-    elsewhere = " and ".join(f"`{field}`" for field in found["text_elsewhere"])
-    whole = found["empty"] == found["replies"]
-    if not found["empty"] or not (whole or elsewhere):
+def _on_empty(replies: Replies) -> Iterator[str]:
+    elsewhere = " and ".join(f"`{field}`" for field in replies["text_elsewhere"])
+    whole = replies["empty"] == replies["replies"]
+    # A model may answer nothing now and then, which is its own and needs no remark.
+    if not replies["empty"] or not (whole or elsewhere):
         return
-    count = "all" if whole else f"{found['empty']} of"
-    remark = f"{count} {found['replies']} replies were empty"
+    count = "all" if whole else f"{replies['empty']} of"
+    remark = f"{count} {replies['replies']} replies were empty"
     if elsewhere:
         remark += (
             f"; their text was in {elsewhere}. "

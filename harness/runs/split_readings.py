@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import UserError
-from harness.util.parsing import parse_json
-from harness.runs.record_types import fault
 from harness.runs.folder import RunFolder, now
+from harness.runs.record_types import fault
 from harness.runs.schema import Reading, RunRecord
+from harness.util.parsing import parse_json
 
 FILE = "readings.jsonl"
 _COMPARED = ("task_set", "split", "agent", "model", "max_turns")
@@ -46,10 +46,13 @@ def write_down(folder: RunFolder, record: RunRecord) -> Reading:
     path = folder.path.parent / FILE
     try:
         with path.open("a+", encoding="utf-8") as file:
+            # Held from the first read to the write, so that two runs at once see each other.
             fcntl.flock(file, fcntl.LOCK_EX)
             file.seek(0)
-            known = [_read(path, number, line) for number, line in enumerate(file, 1)]
-            reading["earlier"] = [one["run"] for one in known if _alike(one, reading)]
+            for number, line in enumerate(file, 1):
+                earlier = _read(path, number, line)
+                if _alike(earlier, reading):
+                    reading["earlier"].append(earlier["run"])
             file.write(json.dumps(reading, ensure_ascii=False) + "\n")
     except OSError as error:
         raise UserError(
@@ -61,15 +64,15 @@ def write_down(folder: RunFolder, record: RunRecord) -> Reading:
 
 def _read(path: Path, number: int, line: str) -> Reading:
     try:
-        found = parse_json(line)
+        reading = parse_json(line)
     except ValueError:
-        found = None
-    if not isinstance(found, dict) or fault(found, Reading):
+        reading = None
+    if not isinstance(reading, dict) or fault(reading, Reading):
         raise UserError(
             f"{path}, line {number} is no reading of a reserved split: "
             "restore the file, or move it away"
         )
-    return found  # type: ignore[return-value]
+    return reading  # type: ignore[return-value]
 
 
 def _user() -> str:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from harness.util.parsing import finite_or_null
-from harness.runs.record_types import columns
 from harness.runs.folder import ROWS, Kind, RunFolder
+from harness.runs.record_types import columns
 from harness.runs.rows import Call, Episode, LoggedStep
 from harness.runs.schema import RunRecord
 from harness.runs.training_signal import mixed_groups
+from harness.util.parsing import finite_or_null
 
 _TYPES: dict[str, pa.DataType] = {
     "int64": pa.int64(),
@@ -24,6 +25,10 @@ _TYPES: dict[str, pa.DataType] = {
     "list<int32>": pa.list_(pa.int32()),
     "list<float>": pa.list_(pa.float32()),
 }
+_MEANS = ("transitions", "trained_transitions", "prompt_tokens", "response_tokens")
+"""Columns of episodes; their means per rollout are figures of a step."""
+_TOTALS = ("calls_with_tools", "parsed_calls", "unread_calls")
+"""Columns of episodes; their sums are figures of a step."""
 
 
 def conclude(folder: RunFolder, record: RunRecord) -> str:
@@ -40,9 +45,10 @@ def conclude(folder: RunFolder, record: RunRecord) -> str:
     try:
         write_tables(folder)
     except Exception as error:
+        # The record is written all the same: without it, the folder looks like a running run.
         fault = error
-        said = error.strerror if isinstance(error, OSError) else error
-        reason = f"the tables of {folder.path} cannot be written: {said}"
+        cause = error.strerror if isinstance(error, OSError) else error
+        reason = f"the tables of {folder.path} cannot be written: {cause}"
         record = {**record, "status": "failed", "reason": record.get("reason") or reason}
     folder.release()  # its reserved space is for the record
     try:
@@ -61,6 +67,7 @@ def write_tables(folder: RunFolder) -> None:
         if not len(table):
             continue
         path = folder.path / f"{kind}.parquet"
+        # A reader, or a stop in the middle, never meets half a table.
         temporary = path.with_suffix(".tmp")
         try:
             pq.write_table(table, temporary, compression="zstd")
@@ -83,15 +90,20 @@ def episodes_table(rows: Sequence[Episode]) -> pa.Table:
 
 def steps_table(steps: Sequence[Mapping[str, float]]) -> pa.Table:
     """Return `step_rows` as a table, with a column for every figure of any step."""
-    names = sorted({name for row in steps for name in row} - {"step"})
-    return _table(steps, {"step": "int64", **dict.fromkeys(names, "double")})
+    names: set[str] = set()
+    for row in steps:
+        names |= row.keys()
+    names.discard("step")
+    return _table(steps, {"step": "int64", **dict.fromkeys(sorted(names), "double")})
 
 
 def _table(rows: Sequence[Mapping[str, object]], kinds: Mapping[str, str]) -> pa.Table:
+    # A row of an older version lacks newer columns, which are empty then.
+    whole = []
+    for row in rows:
+        whole.append({name: row.get(name) for name in kinds})
     schema = pa.schema([(name, _TYPES[kind]) for name, kind in kinds.items()])
-    return pa.Table.from_pylist(
-        [{name: row.get(name) for name in kinds} for row in rows], schema=schema
-    )
+    return pa.Table.from_pylist(whole, schema=schema)
 
 
 def step_rows(logged: Sequence[LoggedStep], episodes: Sequence[Episode]) -> list[dict[str, float]]:
@@ -99,21 +111,21 @@ def step_rows(logged: Sequence[LoggedStep], episodes: Sequence[Episode]) -> list
     rows: dict[int, dict[str, float]] = {}
     for entry in logged:
         row = rows.setdefault(entry["step"], {"step": entry["step"]})
-        row.update(
-            {
-                name: number
-                for name, value in entry["data"].items()
-                if (number := finite_or_null(value)) is not None
-            }
-        )
+        for name, value in entry["data"].items():
+            # A trainer may log NaN or infinity, which neither tables nor charts can use.
+            number = finite_or_null(value)
+            if number is not None:
+                row[name] = number
     groups: dict[tuple[int, str], list[Episode]] = defaultdict(list)
     for episode in episodes:
         groups[(episode["step"], episode["phase"])].append(episode)
     for (step, phase), group in groups.items():
         prefix = "rollout" if phase == "train" else "val"
         row = rows.setdefault(step, {"step": step})
-        row.update({f"{prefix}/{name}": value for name, value in rollout_figures(group).items()})
+        for name, figure in rollout_figures(group).items():
+            row[f"{prefix}/{name}"] = figure
         if phase == "train":
+            # `used_reward`, not `reward`: whether a group teaches depends on what was trained on.
             rewards = ((step, episode["task_id"], episode.get("used_reward")) for episode in group)
             whole, mixed = mixed_groups(rewards).get(step, (0, 0))
             row |= {"rollout/groups": float(whole), "rollout/mixed_groups": float(mixed)}
@@ -122,36 +134,39 @@ def step_rows(logged: Sequence[LoggedStep], episodes: Sequence[Episode]) -> list
 
 def rollout_figures(group: Sequence[Episode]) -> dict[str, float]:
     """Return figures over the rollouts of one step and phase; means leave unscored rollouts out."""
-    count = len(group)
     rewards = [episode["reward"] for episode in group if episode["reward"] is not None]
-    figures: dict[str, float] = {
-        "rollouts": float(count),
-        "scored": float(len(rewards)),
-        "transitions_per_rollout": sum(episode["transitions"] for episode in group) / count,
-        "trained_transitions_per_rollout": sum(episode["trained_transitions"] for episode in group)
-        / count,
-        "prompt_tokens_per_rollout": sum(episode["prompt_tokens"] for episode in group) / count,
-        "response_tokens_per_rollout": sum(episode["response_tokens"] for episode in group) / count,
-        "calls_with_tools": float(sum(episode.get("calls_with_tools") or 0 for episode in group)),
-        "parsed_calls": float(sum(episode.get("parsed_calls") or 0 for episode in group)),
-        "unread_calls": float(sum(episode.get("unread_calls") or 0 for episode in group)),
-    }
+    figures: dict[str, float] = {"rollouts": float(len(group)), "scored": float(len(rewards))}
+    rows = cast(Sequence[Mapping[str, Any]], group)
+    for column in _MEANS:
+        figures[f"{column}_per_rollout"] = sum(row[column] for row in rows) / len(rows)
+    for column in _TOTALS:
+        # Rows of older versions lack these columns.
+        figures[column] = float(sum(row.get(column) or 0 for row in rows))
     elapsed_s = [episode["elapsed_s"] for episode in group if episode["elapsed_s"] is not None]
     if elapsed_s:
         figures["elapsed_s"] = sum(elapsed_s) / len(elapsed_s)
     if rewards:
         figures["reward"] = sum(rewards) / len(rewards)
-        rewritten = [(one["first_reward"], one["reward"]) for one in group if one["rewrites"]]
-        pairs = [
-            (before, after)
-            for before, after in rewritten
-            if before is not None and after is not None
-        ]
-        figures["rewritten"] = float(len(pairs))
-        figures["rewrites_helped"] = float(sum(after > before for before, after in pairs))
-        figures["rewrites_hurt"] = float(sum(after < before for before, after in pairs))
-    for outcome in {episode["outcome"] for episode in group}:
-        figures[f"outcome/{outcome}"] = float(
-            sum(episode["outcome"] == outcome for episode in group)
-        )
+        figures |= _rewrites(group)
+    outcomes = [episode["outcome"] for episode in group]
+    for outcome in set(outcomes):
+        figures[f"outcome/{outcome}"] = float(outcomes.count(outcome))
     return figures
+
+
+def _rewrites(group: Sequence[Episode]) -> dict[str, float]:
+    """Count the rollouts that rewrote, and those with a higher or lower reward by it."""
+    rewritten = helped = hurt = 0
+    for episode in group:
+        before, after = episode["first_reward"], episode["reward"]
+        # Without both rewards there is nothing to compare.
+        if not episode["rewrites"] or before is None or after is None:
+            continue
+        rewritten += 1
+        helped += after > before
+        hurt += after < before
+    return {
+        "rewritten": float(rewritten),
+        "rewrites_helped": float(helped),
+        "rewrites_hurt": float(hurt),
+    }

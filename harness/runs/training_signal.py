@@ -11,11 +11,9 @@ from harness.util.formatting import most_often
 
 def least_to_train(train: Mapping[str, Any]) -> float | None:
     """Return the lowest reward to train on, or None if section `train` does not select the best."""
-    return (
-        float(train.get("rejection_threshold", 0))
-        if train.get("algorithm") == "rejection"
-        else None
-    )
+    if train.get("algorithm") != "rejection":
+        return None
+    return float(train.get("rejection_threshold", 0))
 
 
 def teaches(rewards: Collection[float], least: float | None = None) -> bool:
@@ -31,11 +29,11 @@ def mixed_tasks(rewards: Iterable[tuple[str, float | None]]) -> list[str]:
     Args:
         rewards: Task and reward of every rollout; None if unscored.
     """
-    found: dict[str, set[float]] = defaultdict(set)
+    by_task: dict[str, set[float]] = defaultdict(set)
     for task, reward in rewards:
         if reward is not None:
-            found[task].add(reward)
-    return sorted(task for task, of in found.items() if teaches(of))
+            by_task[task].add(reward)
+    return sorted(task for task, different in by_task.items() if teaches(different))
 
 
 def mixed_groups(
@@ -52,16 +50,24 @@ def mixed_groups(
         if reward is not None:
             groups[step][task].append(reward)
     counted = {}
-    for step, of in sorted(groups.items()):
-        whole = [group for group in of.values() if len(group) > 1]
-        counted[step] = len(whole), sum(teaches(group, least) for group in whole)
+    for step, by_task in sorted(groups.items()):
+        whole = mixed = 0
+        for group in by_task.values():
+            # One scored rollout alone has nothing to be better than.
+            if len(group) > 1:
+                whole += 1
+                mixed += teaches(group, least)
+        counted[step] = whole, mixed
     return counted
 
 
 def share_mixed(counted: Collection[tuple[int, int]]) -> float | None:
     """Return the share of groups with a gradient, or None without groups."""
-    groups = sum(groups for groups, _ in counted)
-    return sum(mixed for _, mixed in counted) / groups if groups else None
+    groups = mixed = 0
+    for groups_of_step, mixed_of_step in counted:
+        groups += groups_of_step
+        mixed += mixed_of_step
+    return mixed / groups if groups else None
 
 
 def why_flat(
@@ -74,13 +80,19 @@ def why_flat(
         span: Lowest and highest possible reward.
         least: As in `least_to_train`.
     """
-    scored = [(reward, reason) for reward, reason in paid if reward is not None]
-    (low, high), found = span, {reward for reward, _ in scored}
-    if len(found) > 1 and least is not None:
+    rewards: set[float] = set()
+    reasons: Counter[str] = Counter()
+    for reward, reason in paid:
+        if reward is not None:
+            rewards.add(reward)
+            reasons[reason] += 1
+    if len(rewards) > 1 and least is not None:
         return f"No training rollout has a reward of {least:g} or more (train.rejection_threshold)."
-    if len(found) > 1:
+    if len(rewards) > 1:
         return "All rollouts of each task have the same reward."
-    only = found.pop()
+    only = rewards.pop()
+    low, high = span
     which = ", the highest" if only >= high else ", the lowest" if only <= low else ""
-    said = f"All {len(scored):,} training rollouts have reward {only:g}{which}."
-    return said if only >= high else f"{said} {most_often(Counter(reason for _, reason in scored))}"
+    sentence = f"All {reasons.total():,} training rollouts have reward {only:g}{which}."
+    # Where every rollout has the most, no reason is a fault to be named.
+    return sentence if only >= high else f"{sentence} {most_often(reasons)}"

@@ -71,21 +71,21 @@ print(json.dumps(sorted(name for name in before.keys() | os.environ if before.ge
 @cache
 def _loaded_afresh(plugin: str) -> dict[str, list[str]]:
     """Load each agent of a plugin in a new process; return changes of the environment by agent."""
-    agents = [
-        spec.name
-        for spec in registry().specs("agent")
-        if registry().owner("agent", spec.name) == plugin
-    ]
+    agents = []
+    for spec in registry().specs("agent"):
+        if registry().owner("agent", spec.name) == plugin:
+            agents.append(spec.name)
+    # This process has imported too much to show what an agent alone changes.
     done = subprocess.run(
         [sys.executable, "-c", LOADING, *agents], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
     changed: dict[str, list[str]] = json.loads(done.stdout.splitlines()[-1])
     if any(changed.values()):
+        # An agent may import what its runner has imported already, with the same effect.
         own = _changed_by_a_runner()
-        changed = {
-            agent: [name for name in names if name not in own] for agent, names in changed.items()
-        }
+        for agent, names in changed.items():
+            changed[agent] = [name for name in names if name not in own]
     return changed
 
 
@@ -133,8 +133,8 @@ class AgentContract(Contract):
 
     def scenario(self, *names: str) -> Scenario:
         """Return the first of these scenarios that the agent's program has."""
-        known = {one.name: one for one in program(program_of(self.agent)).scenarios}
-        return next(known[name] for name in names if name in known)
+        scenarios = {one.name: one for one in program(program_of(self.agent)).scenarios}
+        return next(scenarios[name] for name in names if name in scenarios)
 
     def play(
         self,
@@ -174,17 +174,19 @@ class AgentContract(Contract):
             assert attempt.answer == attempt.answer.strip()
             assert dict(os.environ) == before
             calls = stage.tap.calls
-            assert calls and all(parted(call.role)[0] in loaded.roles for call in calls), [
-                call.path for call in calls
-            ]
+            paths = [call.path for call in calls]
+            assert calls, paths
             for call in calls:
+                assert parted(call.role)[0] in loaded.roles, paths
                 assert call.body is not None
                 sent = dict(call.body)
+                # Clients may use the newer name of the same limit.
                 if "max_completion_tokens" in sent:
                     sent["max_tokens"] = sent.pop("max_completion_tokens")
                 assert {name: sent.get(name) for name in SAMPLING} == SAMPLING
                 assert CANARY.encode() not in call.raw
-            assert all(not call.overridden for call in attempt.transitions)
+            for transition in attempt.transitions:
+                assert not transition.overridden
 
         self.play(scenario, gateway, tmp_path, play)
 
@@ -194,11 +196,9 @@ class AgentContract(Contract):
         async def play(stage: Stage) -> None:
             attempt = await stage.attempt(loaded, "verbatim", stage.request())
             assert attempt.tool_calls, "nothing was executed"
-            sent = [
-                str(message.get("content"))
-                for call in stage.tap.calls
-                for message in (call.body or {})["messages"]
-            ]
+            sent: list[str] = []
+            for call in stage.tap.calls:
+                sent += [str(message.get("content")) for message in (call.body or {})["messages"]]
             assert any(attempt.tool_calls[0].text in text for text in sent)
 
         self.play(self.scenario("long_result"), gateway, tmp_path, play)
@@ -217,11 +217,8 @@ class AgentContract(Contract):
         self, loaded: Agent, gateway: GatewayServer, tmp_path: Path
     ) -> None:
         """Servers refuse an empty list of tools, and a choice among none."""
-        found = next(
-            (one for one in program(program_of(self.agent)).scenarios if one.name == "no_tools"),
-            None,
-        )
-        if found is None:
+        scenarios = {one.name: one for one in program(program_of(self.agent)).scenarios}
+        if "no_tools" not in scenarios:
             pytest.skip("its program has no scenario `no_tools`")
 
         async def play(stage: Stage) -> None:
@@ -231,11 +228,11 @@ class AgentContract(Contract):
             )
             await stage.attempt(loaded, "no_tools", request)
             sent = [dict(call.body or {}) for call in stage.tap.calls]
-            assert sent and not any(
-                key in body for body in sent for key in ("tools", "tool_choice")
-            ), sent
+            assert sent
+            for body in sent:
+                assert "tools" not in body and "tool_choice" not in body, sent
 
-        self.play(found, gateway, tmp_path, play)
+        self.play(scenarios["no_tools"], gateway, tmp_path, play)
 
     @pytest.mark.parametrize("name", ["server_error", "refused", "broken_connection"])
     def test_an_error_of_the_server_surfaces(
@@ -269,8 +266,8 @@ class AgentContract(Contract):
     def test_a_model_that_never_answers_is_the_endpoints_failure(
         self, recordings: Sequence[Recording]
     ) -> None:
-        never = [one for one in recordings if one.scenario == "timeout"]
-        assert {one.outcome: one.detail for one in never}.keys() == {"endpoint_error"}, never
+        never = [recording for recording in recordings if recording.scenario == "timeout"]
+        assert {recording.outcome for recording in never} == {"endpoint_error"}, never
 
     def test_concurrent_rollouts_stay_apart(
         self, loaded: Agent, gateway: GatewayServer, tmp_path: Path
@@ -288,28 +285,26 @@ class AgentContract(Contract):
             )
 
         async def play(stage: Stage) -> None:
-            async def one(number: str) -> Attempt:
+            async def solve(number: str) -> Attempt:
                 return await stage.attempt(
                     loaded, f"apart-{number}", stage.request(f"Who is singer number {number}?")
                 )
 
-            attempts = dict(zip("1234", await asyncio.gather(*map(one, "1234")), strict=True))
-            for number, attempt in attempts.items():
+            numbers = "1234"
+            attempts = await asyncio.gather(*map(solve, numbers))
+            for number, attempt in zip(numbers, attempts, strict=True):
                 assert attempt.outcome == "ok", attempt.detail
                 # Some members of a team do not get the question.
                 assert f"singer number {number}" in str(attempt.transitions[0].messages)
                 for call in attempt.transitions:
-                    assert not any(
-                        f"singer number {other}" in str(call.messages)
-                        for other in "1234"
-                        if other != number
-                    )
+                    for other in numbers.replace(number, ""):
+                        assert f"singer number {other}" not in str(call.messages)
 
         self.play(scenario, gateway, tmp_path, play, script)
 
     def test_scenarios_at_once_go_as_they_do_alone(self, recordings: Sequence[Recording]) -> None:
-        found = changed_together(recordings)
-        assert not found, "\n".join(map(str, found))
+        differences = changed_together(recordings)
+        assert not differences, "\n".join(map(str, differences))
 
     def test_cancellation_ends_promptly_and_leaves_nothing_running(
         self, loaded: Agent, gateway: GatewayServer, tmp_path: Path
@@ -327,6 +322,7 @@ class AgentContract(Contract):
                 http_client=stage.http_client,
             )
             lost: list[str] = []
+            # The loop reports an exception that no code retrieved to its handler, and only there.
             asyncio.get_running_loop().set_exception_handler(
                 lambda _, what: lost.append(f"{what['message']}: {what.get('exception')!r}")
             )

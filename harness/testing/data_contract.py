@@ -67,23 +67,18 @@ class Asked:
         """Return the verdict on one answer; one without a value has a reason."""
         attempt = self._attempt("contract", answer)
         verdict = self._runner.run(self._scorer.score(task, attempt))
-        assert verdict.value is not None or verdict.reason.strip(), (
-            answer,
-            "unscored without a reason",
-        )
+        unscored = (answer, "unscored without a reason")
+        assert verdict.value is not None or verdict.reason.strip(), unscored
         return verdict
 
     def score_at_once(self, cases: Sequence[tuple[Task, str]]) -> list[Verdict]:
         """Return the verdicts on several answers, requested concurrently."""
 
         async def all_of_them() -> list[Verdict]:
-            attempts = [self._attempt(f"{n}", answer) for n, (_, answer) in enumerate(cases)]
-            return await asyncio.gather(
-                *(
-                    self._scorer.score(task, one)
-                    for (task, _), one in zip(cases, attempts, strict=True)
-                )
-            )
+            scores = []
+            for number, (task, answer) in enumerate(cases):
+                scores.append(self._scorer.score(task, self._attempt(f"{number}", answer)))
+            return await asyncio.gather(*scores)
 
         return self._runner.run(all_of_them())
 
@@ -96,11 +91,11 @@ class Contract:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        changed = [
-            name
-            for name in vars(cls)
-            if name.startswith("test_") and hasattr(super(cls, cls), name)
-        ]
+        changed = []
+        for name in vars(cls):
+            # Tests of a name of its own are welcome in a subclass.
+            if name.startswith("test_") and hasattr(super(cls, cls), name):
+                changed.append(name)
         if changed:
             raise TypeError(
                 f"{cls.__name__} overrides {', '.join(changed)}; "
@@ -145,9 +140,9 @@ class TaskSetContract(Contract):
             assert len(tasks), f"split {split!r} is empty"
             for task in tasks:
                 assert isinstance(task, Task), f"split {split!r} has {task!r}, no Task"
-                said = (task.task_set, task.split)
-                assert said == (spec.name, split), (
-                    f"{task.id} of {spec.name}/{split} says that it is of {said}"
+                stated = (task.task_set, task.split)
+                assert stated == (spec.name, split), (
+                    f"{task.id} of {spec.name}/{split} says that it is of {stated}"
                 )
                 for field in ("id", "question", "gold"):
                     assert getattr(task, field).strip(), f"{field} of {task.id!r} is empty"
@@ -182,6 +177,7 @@ class TaskSetContract(Contract):
             gold = task.gold.strip()
             if len(gold) < SHORT_GOLD:
                 continue
+            # A runner and its agent get all of these texts.
             for field, text in {"question": task.question, **made.context(task)}.items():
                 assert gold not in text, f"the gold of {task.id} is in its {field}"
 
@@ -198,13 +194,14 @@ class TaskSetContract(Contract):
         loaded: Mapping[str, Sequence[Task]],
     ) -> None:
         other = _task_set(spec, options)
-        for task in {task.cluster or task.id: task for task in _different(loaded)}.values():
+        # Tasks of a cluster, such as a database, share a context that may take long to make.
+        clusters = {task.cluster or task.id: task for task in _different(loaded)}
+        for task in clusters.values():
             context = dict(made.context(task))
-            empty = [
-                name
-                for name, text in context.items()
-                if not isinstance(text, str) or not text.strip()
-            ]
+            empty = []
+            for name, text in context.items():
+                if not isinstance(text, str) or not text.strip():
+                    empty.append(name)
             assert not empty, f"{task.id} has no {', '.join(empty)} text"
             assert dict(other.context(task)) == context, (
                 f"the context of {task.id} is another in another process"
@@ -218,11 +215,10 @@ class TaskSetContract(Contract):
         assert json.loads(json.dumps(described, allow_nan=False)) == described, (
             "is another when read back from JSON"
         )
+        # The description is part of a run's identity: runs with different ones are not compared.
         other = dict(_task_set(spec, options).describe())
-        changed = sorted(
-            key for key in {*described, *other} if described.get(key) != other.get(key)
-        )
-        assert not changed, f"describes other {', '.join(changed)} in another process"
+        changed = [key for key in {*described, *other} if described.get(key) != other.get(key)]
+        assert not changed, f"describes other {', '.join(sorted(changed))} in another process"
 
     def test_an_unknown_option_is_refused(
         self, spec: TaskSetSpec, options: Mapping[str, Any]
@@ -310,9 +306,9 @@ class RewardContract(Contract):
     ) -> None:
         with asked(spec, options, self.left) as other:  # as in another process of the same run
             for task, answer in _cases(tasks):
-                first, again, elsewhere = (
-                    _said(one.score(task, answer)) for one in (made, made, other)
-                )
+                first = _repeatable(made.score(task, answer))
+                again = _repeatable(made.score(task, answer))
+                elsewhere = _repeatable(other.score(task, answer))
                 assert first == again, f"{answer!r} scores {first}, and then {again}"
                 assert first == elsewhere, (
                     f"{answer!r} scores {first}, and {elsewhere} in another process"
@@ -323,9 +319,9 @@ class RewardContract(Contract):
     ) -> None:
         cases = _cases(tasks) * 3
         for (task, answer), verdict in zip(cases, made.score_at_once(cases), strict=True):
-            alone = _said(made.score(task, answer))
-            assert _said(verdict) == alone, (
-                f"{answer!r} scores {alone} alone and {_said(verdict)} among others"
+            alone, among_others = _repeatable(made.score(task, answer)), _repeatable(verdict)
+            assert among_others == alone, (
+                f"{answer!r} scores {alone} alone and {among_others} among others"
             )
 
     def test_the_class_states_the_version(self, spec: RewardSpec) -> None:
@@ -344,6 +340,7 @@ class RewardContract(Contract):
 def check_payloads(where: Environment, tasks: Sequence[Task]) -> None:
     """Check that every payload is plain JSON without gold, and usable by the environment here."""
     for task in tasks:
+        # What a runner gets may reach the agent, and travels to other machines as JSON.
         payload = where.payload(task, LIMITS)
         sent = json.dumps(payload)
         assert json.loads(sent) == payload, f"what a runner gets of {task.id} is no plain JSON"
@@ -355,14 +352,14 @@ def check_payloads(where: Environment, tasks: Sequence[Task]) -> None:
 
 def _files(task: Task) -> dict[Path, bytes]:
     """Return the files that a task's data name, and others of their kind in the same folders."""
-    named = [
-        Path(value)
-        for value in task.data.values()
-        if isinstance(value, str) and Path(value).is_file()
-    ]
-    return {
-        file: file.read_bytes() for path in named for file in path.parent.glob(f"*{path.suffix}")
-    }
+    contents = {}
+    for value in task.data.values():
+        if isinstance(value, str) and Path(value).is_file():
+            path = Path(value)
+            # A reward may write next to the file, such as a journal of a database.
+            for file in path.parent.glob(f"*{path.suffix}"):
+                contents[file] = file.read_bytes()
+    return contents
 
 
 def _task_set(spec: TaskSetSpec, options: Mapping[str, Any]) -> TaskSet:
@@ -375,24 +372,28 @@ def asked(
     spec: RewardSpec, options: Mapping[str, Any], left: Left = lambda answer: None
 ) -> Iterator[Asked]:
     """Yield a reward with its options and an event loop of its own."""
-    scorer = Scorer(
-        Config.model_validate(
-            {"reward": {"name": spec.name, "options": dict(options), "concurrency": 4}}
-        )
-    )
+    reward = {"name": spec.name, "options": dict(options), "concurrency": 4}
+    scorer = Scorer(Config.model_validate({"reward": reward}))
     with asyncio.Runner() as runner:
         yield Asked(scorer, runner, left)
 
 
 def _cases(tasks: Sequence[Task]) -> list[tuple[Task, str]]:
-    return [(task, answer) for task in tasks for answer in (task.gold, tasks[0].gold, "SELECT 1")]
+    """Return every task with its own gold, with the first one's, and with another answer."""
+    cases = []
+    for task in tasks:
+        cases += [(task, task.gold), (task, tasks[0].gold), (task, "SELECT 1")]
+    return cases
 
 
-def _said(verdict: Verdict) -> tuple[object, ...]:
+def _repeatable(verdict: Verdict) -> tuple[object, ...]:
     """Return the repeatable part of a verdict; its reason may contain times."""
     return verdict.value, dict(verdict.parts), dict(verdict.by_role), verdict.flags
 
 
 def _different(loaded: Mapping[str, Sequence[Task]]) -> list[Task]:
     """Return the tasks of all splits once, since splits may overlap."""
-    return list({task.id: task for tasks in loaded.values() for task in tasks}.values())
+    by_id: dict[str, Task] = {}
+    for tasks in loaded.values():
+        by_id |= {task.id: task for task in tasks}
+    return list(by_id.values())

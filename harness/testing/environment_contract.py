@@ -75,6 +75,7 @@ class EnvironmentContract(Contract):
         )
         names = [tool.name for tool in offered]
         assert len(set(names)) == len(names), names
+        # Servers refuse other names, and models choose by the descriptions.
         for tool in offered:
             assert re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", tool.name), tool.name
             assert tool.description.strip(), f"{tool.name} says nothing of itself"
@@ -95,66 +96,70 @@ class EnvironmentContract(Contract):
         other = plugins.load(
             plugins.registry().spec("environment", self.environment, EnvironmentSpec)
         )()
-        assert [other.payload(task, LIMITS) for task in tasks] == [
-            made.payload(task, LIMITS) for task in tasks
-        ]
+        for task in tasks:
+            assert other.payload(task, LIMITS) == made.payload(task, LIMITS)
 
     def test_an_answer_means_the_same_again(self, made: Environment, tasks: Sequence[Task]) -> None:
+        # A lone surrogate is a text that cannot be encoded; a model's reply may contain one.
         for answer in (tasks[0].gold, "", "no answer", "\ud800"):
-            first, again = (asyncio.run(made.meaning(tasks[0], answer)) for _ in range(2))
+            first = asyncio.run(made.meaning(tasks[0], answer))
+            again = asyncio.run(made.meaning(tasks[0], answer))
             assert first == again and isinstance(first, str | None), answer
 
     def test_calls_go_well_alone_and_at_once(
         self, made: Environment, tasks: Sequence[Task]
     ) -> None:
-        known = {tool.name for tool in made.tools_for(made.payload(tasks[0], LIMITS))}
-        assert {tool for tool, _ in self.calls} == known, (
-            f"`calls` leaves out {known - {tool for tool, _ in self.calls}}"
-        )
+        offered = {tool.name for tool in made.tools_for(made.payload(tasks[0], LIMITS))}
+        called = {tool for tool, _ in self.calls}
+        assert called == offered, f"`calls` leaves out {offered - called}"
 
         async def play() -> tuple[list[ToolCall], list[list[ToolCall]]]:
             alone = await _played(self._toolbox(made, tasks[0]), self.calls)
-            return alone, await asyncio.gather(
-                *(_played(self._toolbox(made, tasks[0]), self.calls) for _ in range(4))
-            )
+            boxes = [self._toolbox(made, tasks[0]) for _ in range(4)]
+            return alone, await asyncio.gather(*(_played(box, self.calls) for box in boxes))
 
         alone, together = asyncio.run(play())
         for call in alone:
             assert call.ok and not call.fault and call.text.strip(), call
+        texts_alone = [call.text for call in alone]
         for other in together:
-            assert [call.text for call in other] == [call.text for call in alone], (
-                "calls at once go otherwise"
-            )
+            texts = [call.text for call in other]
+            assert texts == texts_alone, "calls at once go otherwise"
 
     def test_what_a_model_gets_wrong_is_told_and_typed(
         self, made: Environment, tasks: Sequence[Task]
     ) -> None:
         offered = made.tools_for(made.payload(tasks[0], LIMITS))
         wrong: list[tuple[str, Any]] = [("no_such_tool", {})]
-        wrong += [(tool.name, text) for tool in offered for text in NOT_JSON]
-        wrong += [
-            (tool.name, {"no_such_argument": 1})
-            for tool in offered
-            if tool.parameters.get("required")
-        ]
+        for tool in offered:
+            wrong += [(tool.name, text) for text in NOT_JSON]
+        for tool in offered:
+            # Without required arguments, a schema may allow this one.
+            if tool.parameters.get("required"):
+                wrong.append((tool.name, {"no_such_argument": 1}))
         for call in asyncio.run(_played(self._toolbox(made, tasks[0]), wrong)):
-            assert call.fault == (
-                "unknown_tool" if call.tool == "no_such_tool" else "bad_arguments"
-            ), call
+            expected = "unknown_tool" if call.tool == "no_such_tool" else "bad_arguments"
+            assert call.fault == expected, call
+            # The text tells the model what was wrong, so that it can try again.
             assert not call.ok and call.text.strip(), call
 
     def test_no_attempt_sees_what_another_one_changed(
         self, made: Environment, tasks: Sequence[Task]
     ) -> None:
         async def play() -> list[tuple[list[str], Mapping[str, JSON] | None]]:
-            alone, changes, other = (self._toolbox(made, tasks[0]) for _ in range(3))
+            alone = self._toolbox(made, tasks[0])
+            changes = self._toolbox(made, tasks[0])
+            other = self._toolbox(made, tasks[0])
             first = await _left(alone, self.calls)
+            # Both sessions are open before anything is changed in one of them.
             await asyncio.gather(changes.open("contract/changes"), other.open("contract/other"))
             if self.changing is not None:
                 await changes.call(*self.changing)
                 assert changes.tool_calls.pop().ok, self.changing
-            found = [await _left(box, self.calls, opened=True) for box in (other, changes)]
-            return [first, *found, await _left(self._toolbox(made, tasks[0]), self.calls)]
+            in_other = await _left(other, self.calls, opened=True)
+            in_changed = await _left(changes, self.calls, opened=True)
+            later = await _left(self._toolbox(made, tasks[0]), self.calls)
+            return [first, in_other, in_changed, later]
 
         alone, other, changes, later = asyncio.run(play())
         assert other == alone, "a session that was open meanwhile sees the change"
@@ -169,21 +174,21 @@ class EnvironmentContract(Contract):
         async def play() -> tuple[float, HostToolbox, list[ToolCall]]:
             box = self._toolbox(made, tasks[0])
             await box.open("contract/closing")
-            call = asyncio.ensure_future(box.call(*(self.calls or [("no_such_tool", {})])[0]))
+            tool, arguments = (self.calls or [("no_such_tool", {})])[0]
+            call = asyncio.ensure_future(box.call(tool, arguments))
+            # One turn of the loop begins the call, so that the cancellation falls into it.
             await asyncio.sleep(0)
             call.cancel()
             await asyncio.wait({call})
             began = time.monotonic()
             await box.close()
-            return (
-                time.monotonic() - began,
-                box,
-                await _played(self._toolbox(made, tasks[0]), self.calls),
-            )
+            took_s = time.monotonic() - began
+            return took_s, box, await _played(self._toolbox(made, tasks[0]), self.calls)
 
         took_s, box, after = asyncio.run(play())
         assert took_s < CLOSE_S and not box.fault, box.fault
-        assert all(call.ok for call in after), after
+        for call in after:
+            assert call.ok, after
 
     def _toolbox(self, made: Environment, task: Task) -> HostToolbox:
         request = RolloutRequest(

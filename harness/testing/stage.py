@@ -50,11 +50,9 @@ class Stage:
         request = staged_request(
             self.program, self.scenario, self.folder, **{"timeout_s": 30.0, **changes}
         )
-        return (
-            request
-            if question is None
-            else replace(request, problem=replace(request.problem, question=question))
-        )
+        if question is None:
+            return request
+        return replace(request, problem=replace(request.problem, question=question))
 
     async def attempt(self, agent: Agent, rollout_id: str, request: RolloutRequest) -> Attempt:
         return await run_attempt(
@@ -88,10 +86,7 @@ async def staged(
 @contextlib.contextmanager
 def no_other_sockets(stage: Stage) -> Iterator[None]:
     """Fail if any thread sends data to anything but the tap, the gateway and the scripted model."""
-    ours = {
-        int(url.split(":")[2].split("/")[0]) for url in (stage.tap.base_url, stage.gateway.base_url)
-    }
-    ours.add(int(stage.server.base_url.split(":")[2].split("/")[0]))
+    ours = {_port(server.base_url) for server in (stage.tap, stage.gateway, stage.server)}
     strangers: dict[str, None] = {}
     active = True
 
@@ -105,11 +100,10 @@ def no_other_sockets(stage: Stage) -> Iterator[None]:
             ):
                 strangers[f"{where[0]}:{where[1]}"] = None
         elif event in ("socket.getaddrinfo", "socket.gethostbyname"):
-            name = (
-                arguments[0].decode(errors="replace")
-                if isinstance(arguments[0], bytes)
-                else arguments[0]
-            )
+            name = arguments[0]
+            if isinstance(name, bytes):
+                name = name.decode(errors="replace")
+            # A name that is looked up tells a stranger of it, even if no connection follows.
             if name not in ("127.0.0.1", "localhost", "::1", None):
                 strangers[str(name)] = None
 
@@ -119,6 +113,10 @@ def no_other_sockets(stage: Stage) -> Iterator[None]:
         assert not strangers, f"spoke to {', '.join(strangers)}"
     finally:
         active = False
+
+
+def _port(url: str) -> int:
+    return int(url.split(":")[2].split("/")[0])
 
 
 async def until_idle() -> None:
@@ -134,10 +132,10 @@ async def until_idle() -> None:
 def agent_tasks(stage: Stage) -> set[Any]:
     """Return tasks of the loop and threads, except those of the stage."""
     own = ("aiohttp", "harness/testing", "harness/parity")
-    tasks = {
-        task
-        for task in asyncio.all_tasks()
-        if task is not asyncio.current_task()
-        and not any(part in str(getattr(task.get_coro(), "cr_code", "")) for part in own)
-    }
+    tasks = set()
+    for task in asyncio.all_tasks():
+        # The place of its code tells a task of the stage from one of the agent.
+        code = str(getattr(task.get_coro(), "cr_code", ""))
+        if task is not asyncio.current_task() and not any(part in code for part in own):
+            tasks.add(task)
     return {task for task in tasks if not task.done()}

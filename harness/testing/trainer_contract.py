@@ -110,9 +110,11 @@ class TrainerContract(Contract):
         assert told == sorted(told) and set(told) == set(range(STEPS + 1))
 
     def test_checkpoints_are_there_by_their_step_in_order(self, whole: RunFolder) -> None:
-        found = make_trainer(self.config()).checkpoints(whole)
-        assert list(found) == sorted(found) and set(found) <= set(range(1, STEPS + 1)), found
-        assert all(path.exists() for path in found.values()), found
+        checkpoints = make_trainer(self.config()).checkpoints(whole)
+        assert list(checkpoints) == sorted(checkpoints), checkpoints
+        assert set(checkpoints) <= set(range(1, STEPS + 1)), checkpoints
+        for path in checkpoints.values():
+            assert path.exists(), checkpoints
 
     def test_a_checkpoint_becomes_a_policy_that_loads(self, whole: RunFolder) -> None:
         made = make_trainer(self.config())
@@ -124,9 +126,9 @@ class TrainerContract(Contract):
         weights = AutoModelForCausalLM.from_pretrained(folder).state_dict()
         trained = made.policy(whole, checkpoint_dir(whole)[1]).state_dict()
         assert weights.keys() == trained.keys()
-        assert all(
-            weights[name].allclose(trained[name].to(weights[name].dtype)) for name in weights
-        )
+        # An export may have another precision than the trainer.
+        for name, exported in weights.items():
+            assert exported.allclose(trained[name].to(exported.dtype))
         assert AutoTokenizer.from_pretrained(folder)("a").input_ids
 
     def test_what_did_not_end_well_is_unscored(self, whole: RunFolder) -> None:
@@ -142,20 +144,22 @@ class TrainerContract(Contract):
         )
         assert len(record["launches"]) == 2
         assert _trained(resumed) == [1, 2]
-        assert set(Counter(_rollout(row) for row in resumed.rows("episodes")).values()) <= {1}
+        times = Counter(map(_rollout, resumed.rows("episodes")))
+        assert set(times.values()) <= {1}
 
     def test_a_resumed_run_is_the_run_that_nothing_stopped(
         self, whole: RunFolder, resumed: RunFolder
     ) -> None:
-        answers, again = (
-            {_rollout(row): row["answer"] for row in one.rows("episodes")}
-            for one in (whole, resumed)
-        )
+        answers = {_rollout(row): row["answer"] for row in whole.rows("episodes")}
+        again = {_rollout(row): row["answer"] for row in resumed.rows("episodes")}
         assert answers == again
 
 
 def _trained(folder: RunFolder) -> list[int]:
-    """Return the completed steps in the run's table."""
+    """Return the completed steps in the run's table.
+
+    A row without `step_s` is of a validation before the first step.
+    """
     table = logged_table(folder, "steps")
     assert "step_s" in table.column_names, f"no step was logged with its time: {table.column_names}"
     return [row["step"] for row in table.to_pylist() if row["step_s"] is not None]

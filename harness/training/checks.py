@@ -42,8 +42,9 @@ def check(config: Config, *, trains: bool = True, reads_reserved: bool = False) 
     check_network(config, trains=trains)
     spec = agent_spec(config.agent)
     task_set = task_set_spec(config.task.name)
-    asked = {"train_split": config.task.train_split} if trains else {}
-    for key, split in (asked | {"val_split": config.task.val_split}).items():
+    splits = {"train_split": config.task.train_split} if trains else {}
+    splits["val_split"] = config.task.val_split
+    for key, split in splits.items():
         if split not in task_set.splits:
             # What only measures has the option --split for it.
             named = f"task.{key}" if trains else f"--split (task.{key})"

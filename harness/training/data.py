@@ -37,7 +37,9 @@ def load_tasks(config: Config, task_set: TaskSet, split: str) -> Sequence[Task]:
             no answer to one of the tasks.
     """
     tasks = task_set.load(split)
-    if twice := [one for one, count in Counter(task.id for task in tasks).items() if count > 1]:
+    times = Counter(task.id for task in tasks)
+    twice = [task_id for task_id, count in times.items() if count > 1]
+    if twice:
         raise TaskSetError(
             f"{len(twice)} ids of {config.task.name}'s split {split!r} are of several tasks, "
             f"{twice[0]!r} for one: "
@@ -55,10 +57,15 @@ def load_tasks(config: Config, task_set: TaskSet, split: str) -> Sequence[Task]:
 
 def refusals(config: Config, tasks: Sequence[Task]) -> dict[str, str]:
     """Why the reward can judge no answer to a task, by the ids of such tasks."""
-    refuses = getattr(
-        make_reward(config), "refuses", None
-    )  # foreign rewards may be older than the method
-    return {task.id: reason for task in tasks if (reason := refuses(task))} if refuses else {}
+    # Rewards of others may be older than the method.
+    refuses = getattr(make_reward(config), "refuses", None)
+    if not refuses:
+        return {}
+    reasons = {}
+    for task in tasks:
+        if reason := refuses(task):
+            reasons[task.id] = reason
+    return reasons
 
 
 @dataclass(frozen=True)
@@ -86,10 +93,8 @@ def load_data(config: Config, before: RunFolder | None = None) -> Data:
         UserError: The data or the reward differ from the resumed run's.
     """
     task_set = make_task_set(config)
-    train, val = (
-        load_tasks(config, task_set, split)
-        for split in (config.task.train_split, config.task.val_split)
-    )
+    train = load_tasks(config, task_set, config.task.train_split)
+    val = load_tasks(config, task_set, config.task.val_split)
     train = trained_on(train, config)
     if before is not None:
         same_parts(before, config, task_set)
@@ -97,9 +102,8 @@ def load_data(config: Config, before: RunFolder | None = None) -> Data:
 
 
 def _answers(config: Config, before: RunFolder | None) -> dict[str, Answerer]:
-    return answerers(
-        config, before.read()["identity"].get("role_models") if before is not None else None
-    )
+    began_with = before.read()["identity"].get("role_models") if before is not None else None
+    return answerers(config, began_with)
 
 
 def first_policy(config: Config, before: RunFolder | None = None) -> str:
@@ -110,20 +114,20 @@ def first_policy(config: Config, before: RunFolder | None = None) -> str:
         only this machine has.
     """
     policy = config.policy
-    if (
-        config.nodes > 1 or config.ray_address is not None
-    ):  # other machines may not have the folder: they download it
-        found = resolve(policy.path)
-        if policy.revision is not None and model_hash(found) == found:
+    # Other machines of a cluster may not have the folder: they download it.
+    if config.nodes > 1 or config.ray_address is not None:
+        path = resolve(policy.path)
+        if policy.revision is not None and model_hash(path) == path:
             raise ConfigError(
-                f"policy.revision: nodes of a cluster download the newest {found} each. "
+                f"policy.revision: nodes of a cluster download the newest {path} each. "
                 f"Download {policy.revision!r} "
                 "to a folder that all of them have, and name that"
             )
-        return found
-    name, _, commit = (
-        before.read()["identity"]["model"].partition("@") if before is not None else ("", "", "")
-    )
+        return path
+    if before is None:
+        return fetched(policy)
+    # The policy may have a newer revision by now, and the run continues with its own.
+    name, _, commit = before.read()["identity"]["model"].partition("@")
     began_with = {"revision": commit} if commit and name == policy.path else {}
     return fetched(policy.model_copy(update=began_with))
 
@@ -177,7 +181,9 @@ def same_parts(folder: RunFolder, config: Config, task_set: TaskSet) -> None:
             )
         )
     for what, before, now, them in parts:
-        if changed := _changed(flatten(before), flatten(json.loads(json.dumps(dict(now))))):
+        # Through JSON, as the record was: it has lists where the present values have tuples.
+        present = json.loads(json.dumps(dict(now)))
+        if changed := _changed(flatten(before), flatten(present)):
             raise UserError(
                 f"--resume, but {what} that the run began with ({', '.join(changed)} differ): "
                 "that would be "

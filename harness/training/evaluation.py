@@ -85,9 +85,8 @@ def evaluate(
         with answering(answers, config, folder.logs) as run.roles:
             _Evaluation(run, endpoint, on_progress).execute()
         if config.eval.samples > 1:
-            folder.write_mixed(
-                mixed_tasks((row["task_id"], row["reward"]) for row in folder.rows("episodes"))
-            )
+            rewards = [(row["task_id"], row["reward"]) for row in folder.rows("episodes")]
+            folder.write_mixed(mixed_tasks(rewards))
     return folder.read()
 
 
@@ -115,34 +114,46 @@ def accuracy_of(
     from harness.compare.sampled import COLUMNS, summary
 
     expected = tasks * samples
-    scored = [row["reward"] for row in rows if row["reward"] is not None]
-    outcomes = Counter(
-        row["outcome"] if row["outcome"] != "ok" or row["reward"] is not None else "unscored"
-        for row in rows
-    )
+    scored: list[float] = []
+    outcomes: Counter[str] = Counter()
+    flags: Counter[str] = Counter()
+    with_tools = parsed = unread = 0
+    cells = []
+    for row in rows:
+        if row["reward"] is not None:
+            scored.append(row["reward"])
+        # The rollout ended well, but its reward gave no value.
+        unscored = row["outcome"] == "ok" and row["reward"] is None
+        outcomes["unscored" if unscored else row["outcome"]] += 1
+        flags.update(row["reward_flags"])
+        with_tools += bool(row.get("calls_with_tools"))
+        parsed += bool(row.get("parsed_calls"))
+        unread += bool(row.get("unread_calls"))
+        # An evaluation counts as one seed: its interval is over tasks.
+        cells.append({"seed": 0, **{name: row.get(name) for name in COLUMNS[1:]}})
     failed, why = agent_failures(rows)
-    flags = Counter(flag for row in rows for flag in row["reward_flags"])
-    cells = [{"seed": 0, **{name: row.get(name) for name in COLUMNS[1:]}} for row in rows]
+    # Inferred from all rows: the first ones may have no reward at all.
     table = pl.DataFrame(cells, COLUMNS, infer_schema_length=None)
+    # Samples of a task are not independent, so the interval is over the means of tasks.
     keys = COLUMNS[:3]
     each = table.drop_nulls("reward").group_by(keys).agg(value=pl.mean("reward")).sort(keys)
-    found = estimate(each, span)
-    wrong, right = (value * (expected - len(scored)) for value in span)
+    mean = estimate(each, span)
+    bounds = None
+    if expected:
+        bounds = [(sum(scored) + end * (expected - len(scored))) / expected for end in span]
     result: Scores = {
-        "accuracy": found.mean if found else None,
+        "accuracy": mean.mean if mean else None,
         "graded": graded or is_graded(scored),
-        "interval_95": [round(found.low, 4), round(found.high, 4)] if found else None,
+        "interval_95": [round(mean.low, 4), round(mean.high, 4)] if mean else None,
         "tasks": tasks,
         "scored": len(scored),
         "unscored": expected - len(scored),
         "agent_failed": failed,
         "agent_failure": why,
-        "calls_with_tools": sum(bool(row.get("calls_with_tools")) for row in rows),
-        "parsed_calls": sum(bool(row.get("parsed_calls")) for row in rows),
-        "unread_calls": sum(bool(row.get("unread_calls")) for row in rows),
-        "bounds": [(sum(scored) + more) / expected for more in (wrong, right)]
-        if expected
-        else None,
+        "calls_with_tools": with_tools,
+        "parsed_calls": parsed,
+        "unread_calls": unread,
+        "bounds": bounds,
         "outcomes": dict(outcomes),
         "by_difficulty": _by_difficulty(rows),
         "reward_flags": dict(flags),
@@ -162,10 +173,12 @@ def _by_difficulty(rows: Sequence[Episode]) -> dict[str, Accuracy]:
         if row["reward"] is not None:
             level = levels.setdefault(row["difficulty"] or "all", {})
             level.setdefault(row["task_id"], []).append(row["reward"])
-    return {
-        name: {"accuracy": _mean([_mean(values) for values in level.values()]), "tasks": len(level)}
-        for name, level in sorted(levels.items(), key=lambda item: difficulty_order(item[0]))
-    }
+    means: dict[str, Accuracy] = {}
+    for name in sorted(levels, key=difficulty_order):
+        # Each task counts once, however many of its samples were scored.
+        by_task = [_mean(rewards) for rewards in levels[name].values()]
+        means[name] = {"accuracy": _mean(by_task), "tasks": len(by_task)}
+    return means
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -203,7 +216,7 @@ class _Evaluation(RolloutWork):
 
             rollouts = len(self._tasks) * config.eval.samples
 
-            async def one(task: Task, sample: int) -> None:
+            async def measure(task: Task, sample: int) -> None:
                 nonlocal done
                 async with gate:
                     outcome = await session.rollout(task.id, "val", 0, sample)
@@ -220,18 +233,19 @@ class _Evaluation(RolloutWork):
                         f"{self._folder.path / 'episodes.parquet'}"
                     )
 
-            async def told() -> None:
+            async def report() -> None:
                 while done < rollouts:
                     self._on_progress(done, rollouts)
                     await asyncio.sleep(TOLD_S)
 
-            telling = asyncio.create_task(told())
+            reporting = asyncio.create_task(report())
             try:
                 async with asyncio.TaskGroup() as group:
                     for task in self._tasks:
                         for sample in range(config.eval.samples):
-                            group.create_task(one(task, sample))
+                            group.create_task(measure(task, sample))
             except BaseExceptionGroup as several:
+                # The first failure cancelled the others; callers handle one cause.
                 raise several.exceptions[0] from None
             finally:
-                telling.cancel()
+                reporting.cancel()

@@ -206,6 +206,7 @@ def recorded(
         RunFailed: The disk got full.
     """
     folder = run.folder
+    # A resumed run needs room only for what earlier launches have not saved.
     saved = sum(file.stat().st_size for file in folder.checkpoints.rglob("*") if file.is_file())
     folder.reserve(ROWS_BYTES[kind] + max(needed - saved, 0))
     before()
@@ -263,10 +264,11 @@ def validation_due(train: TrainConfig, steps: int, step: int) -> bool:
 
 def validated(run: StartedRun, step: int) -> bool:
     """Return whether a step's validation succeeded: trainers save a checkpoint before it."""
-    rows = [
-        row for row in run.folder.rows("episodes") if row["phase"] == "val" and row["step"] == step
-    ]
-    failed = sum(row["reward"] is None for row in rows)
-    return len(rows) >= len(run.val) and failed <= run.config.rollout.max_failed_share * len(
-        run.val
-    )
+    rollouts = failed = 0
+    for row in run.folder.rows("episodes"):
+        if row["phase"] == "val" and row["step"] == step:
+            rollouts += 1
+            failed += row["reward"] is None
+    # Too few rows, if the validation was cut off; a resumed run repeats it.
+    whole = len(run.val)
+    return rollouts >= whole and failed <= run.config.rollout.max_failed_share * whole

@@ -99,9 +99,12 @@ def commit() -> Commit | None:
             return current | {"changes": changes("HEAD")} if dirty else current
     except (OSError, subprocess.SubprocessError):
         pass
+    # A wheel carries the commit that it was built from.
     built = Path(harness.__file__).with_name("commit.json")
-    kept: Commit | None = json.loads(built.read_text()) if built.is_file() else None
-    return kept
+    if not built.is_file():
+        return None
+    of_wheel: Commit = json.loads(built.read_text())
+    return of_wheel
 
 
 def changes(since: str) -> str:
@@ -111,8 +114,8 @@ def changes(since: str) -> str:
         OSError: git is not installed.
         SubprocessError: git does not know the commit.
     """
-    found = _git("diff", since, "--", *_OF_RUNS)
-    return hashlib.sha256(found.encode()).hexdigest()[:16] if found else ""
+    difference = _git("diff", since, "--", *_OF_RUNS)
+    return hashlib.sha256(difference.encode()).hexdigest()[:16] if difference else ""
 
 
 _ROOT = Path(harness.__file__).parent.parent
@@ -155,10 +158,12 @@ def model_hash(path: str) -> str:
     if downloaded := revision_of(folder):
         return downloaded
     digest = hashlib.sha256()
+    # Where there is a `tokenizer.json`, loaders ignore older tokenizers' files.
     decides = _OF_A_POLICY | (set() if (folder / "tokenizer.json").is_file() else _OLDER_TOKENIZERS)
     for file in sorted(folder.iterdir()):
         if file.suffix in decides and file.name not in _ABOUT_A_POLICY:
             digest.update(file.name.encode() + b"\0")
+            # In blocks: weights may be larger than the memory.
             with file.open("rb") as stream:
                 for block in iter(lambda: stream.read(1 << 20), b""):
                     digest.update(block)

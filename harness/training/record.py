@@ -39,6 +39,7 @@ from harness.runs.replies import replies_of
 from harness.runs.rows import Episode
 from harness.runs.schema import (
     SCHEMA_VERSION,
+    Distribution,
     Identity,
     Launch,
     Result,
@@ -99,7 +100,11 @@ def run_record(
     if device == "cuda" and (service := gpu_service()):
         launch["gpu_service"] = service
     owner = registry().owner("agent", config.agent)
+    # An agent in a file belongs to no plugin.
     plugin = next((state for state in registry().states if state.name == owner), None)
+    distribution: Distribution | None = None
+    if plugin:
+        distribution = {"name": plugin.distribution, "version": plugin.version}
     record: RunRecord = {
         "schema_version": SCHEMA_VERSION,
         "id": folder.id,
@@ -122,9 +127,7 @@ def run_record(
         "parity": certificate_for(config.agent, current),
         "agent_fingerprint": digest(current),
         "agent_source": current.get("agent_source", ""),
-        "agent_distribution": {"name": plugin.distribution, "version": plugin.version}
-        if plugin
-        else None,
+        "agent_distribution": distribution,
         "config": config.dump(),
         "result": None,
     }
@@ -150,9 +153,19 @@ def identity(
     """Return what runs must share that differ in plugin, trained roles or seed only."""
     data = config.dump()
     measured = config.eval if kind == "eval" else EvalConfig()
-    found: Identity = {
+    of_program = program(program_of(config.agent))
+    train_options = {key: value for key, value in data["train"].items() if key not in _NOT_IDENTITY}
+    # Packed, shared and merged rows round otherwise. A key appears only where that is so, which
+    # keeps the identity of runs that are older than these options.
+    if config.packs(device):
+        train_options["packed"] = True
+    if config.shares_prompts(device):
+        train_options["shared_prompts"] = True
+    if config.merges(of_program.calls_tools):
+        train_options["merged"] = True
+    identified: Identity = {
         "program": program_of(config.agent),
-        "prompts": program(program_of(config.agent)).prompts_hash,
+        "prompts": of_program.prompts_hash,
         "task_set": dict(task_set.describe()),
         "train_tasks": order_hash(sorted(train, key=lambda task: task.id)),
         "val_tasks": order_hash(val),
@@ -171,39 +184,36 @@ def identity(
         "group_size": config.rollout.group_size,
         "rollout_timeout_s": config.rollout.timeout_s,
         "rollout_retries": config.rollout.retries,
-        "train": {key: value for key, value in data["train"].items() if key not in _NOT_IDENTITY}
-        | ({"packed": True} if config.packs(device) else {})
-        | ({"shared_prompts": True} if config.shares_prompts(device) else {})
-        | (
-            {"merged": True} if config.merges(program(program_of(config.agent)).calls_tools) else {}
-        ),
+        "train": train_options,
         "steps": len(train) // config.train.batch_size,
         "deterministic": config.deterministic,
         "verl": {name: value for name, value in data["verl"].items() if name not in _MEMORY_ONLY},
     }
+    # Further keys appear only with another value than the usual one, as above.
     reward = reward_of(config)
     if (reward.low, reward.high) != (0, 1):
-        found["reward_range"] = [reward.low, reward.high]
+        identified["reward_range"] = [reward.low, reward.high]
     if not is_endpoint_label(model_path) and config.batch_invariant(device):
-        found["batch_invariant"] = True
+        identified["batch_invariant"] = True
     if config.reward.inverted:
-        found["reward_inverted"] = config.reward.inverted
+        identified["reward_inverted"] = config.reward.inverted
     if measured.samples > 1:
-        found["samples"] = measured.samples
+        identified["samples"] = measured.samples
     if answers:
-        found["role_models"] = role_models(answers)
-    if program(program_of(config.agent)).calls_tools:
-        found["tools"] = tools_hash(
+        identified["role_models"] = role_models(answers)
+    if of_program.calls_tools:
+        identified["tools"] = tools_hash(
             environment(environment_of(config.task.name)), [*train, *val], data["sandbox"]
         )
-    return found
+    return identified
 
 
 def role_models(answers: Mapping[str, Answerer]) -> dict[str, str]:
     """Return the source of each role's answers: a policy's hash or commit, or an endpoint."""
-    return {
-        role: model_hash(one.folder) if one.folder else one.name for role, one in answers.items()
-    }
+    sources = {}
+    for role, answerer in answers.items():
+        sources[role] = model_hash(answerer.folder) if answerer.folder else answerer.name
+    return sources
 
 
 def tools_hash(
@@ -213,13 +223,12 @@ def tools_hash(
 
     Over all tasks if they differ.
     """
-    payloads = (
-        environment.payload(task, limits) for task in {task.id: task for task in tasks}.values()
-    )
-    offered = map(environment.tools_for, payloads)
-    return digest(
-        {"tools": sorted({json.dumps([tool.definition for tool in tools]) for tools in offered})}
-    )
+    different = {task.id: task for task in tasks}
+    offered = set()
+    for task in different.values():
+        tools = environment.tools_for(environment.payload(task, limits))
+        offered.add(json.dumps([tool.definition for tool in tools]))
+    return digest({"tools": sorted(offered)})
 
 
 def graded(reward: RewardSpec) -> bool:
@@ -286,12 +295,17 @@ def closed(
         "wall_s": round(wall_s, 2),
         "data_changed": list(data_changed),
     }
-    launches = [*earlier, launch]
+    changed = set(data_changed)
+    for before in earlier:
+        changed.update(before.get("data_changed", ()))
+    # An earlier launch that was killed has no time.
+    earlier_s = sum(before.get("wall_s", 0.0) for before in earlier)
     result: Result = {
         **scores,
-        "data_changed": sorted({name for one in launches for name in one.get("data_changed", ())}),
-        "wall_s": round(wall_s + sum(one.get("wall_s", 0.0) for one in earlier), 2),
+        "data_changed": sorted(changed),
+        "wall_s": round(wall_s + earlier_s, 2),
     }
+    launches = [*earlier, launch]
     end: RunRecord = {**record, "status": status, "launches": launches, "result": result}
     if reason:
         end["reason"] = reason
@@ -307,31 +321,34 @@ def training_result(folder: RunFolder, record: RunRecord, checkpointed: int = 0)
     """
     episodes = list(folder.rows("episodes"))
     rows = step_rows(list(folder.rows("steps")), episodes)
-    whole = record["tasks"]["val"]  # a validation that was cut off is no measurement
-    curve = {
-        row["step"]: row["val/reward"]
-        for row in rows
-        if "val/reward" in row and row["val/rollouts"] >= whole
-    }
-    last = [
-        row for row in episodes if row["phase"] == "val" and row["step"] == max(curve, default=None)
-    ]
+    curve: dict[float, float] = {}
+    step_s: dict[float, float] = {}
+    gaps = []
+    for row in rows:
+        # A validation that was cut off is no measurement.
+        if "val/reward" in row and row["val/rollouts"] >= record["tasks"]["val"]:
+            curve[row["step"]] = row["val/reward"]
+        # A step without its time did not end.
+        if "step_s" in row:
+            step_s[row["step"]] = row["step_s"]
+            if "rollout_probs_diff" in row:
+                gaps.append(row["rollout_probs_diff"])
+    last_step = max(curve, default=None)
+    last = [row for row in episodes if row["phase"] == "val" and row["step"] == last_step]
     failed, why = agent_failures(last)
-    step_s = {row["step"]: row["step_s"] for row in rows if "step_s" in row}
-    gaps = [
-        row["rollout_probs_diff"]
-        for row in rows
-        if row["step"] in step_s and "rollout_probs_diff" in row
-    ]
+    flags: Counter[str] = Counter()
+    for episode in last:
+        flags.update(episode["reward_flags"])
     signal, flat = _signal(record, episodes)
     replies = replies_of(last)
     return {
         "graded": record["graded"] or is_graded(row["reward"] for row in episodes),
-        "reward_flags": dict(Counter(flag for row in last for flag in row["reward_flags"])),
+        "reward_flags": dict(flags),
         "agent_failed": failed,
         "agent_failure": why,
         "val_accuracy_initial": curve.get(0),
-        "val_accuracy_final": curve[max(curve)] if curve and max(curve) > 0 else None,
+        # The initial policy's accuracy is no result of a training.
+        "val_accuracy_final": curve[last_step] if last_step is not None and last_step > 0 else None,
         "val_curve": {str(step): value for step, value in sorted(curve.items())},
         "steps": int(max(*step_s, checkpointed, 0)),
         "signal": signal,
@@ -350,14 +367,18 @@ def _signal(record: RunRecord, episodes: Sequence[Episode]) -> tuple[float | Non
     identity = record["identity"]
     if identity["train"].get("credit", "shared") != "shared":
         return None, ""
-    rows = [row for row in episodes if row["phase"] == "train"]
     least = least_to_train(identity["train"])
-    counted = mixed_groups(
-        ((row["step"], row["task_id"], row.get("used_reward")) for row in rows), least
-    )
-    share, (low, high) = share_mixed(counted.values()), identity.get("reward_range", [0.0, 1.0])
-    paid = [(row.get("used_reward"), row["reward_reason"]) for row in rows]
-    return share, why_flat(paid, (low, high), least) if share == 0 else ""
+    grouped, paid = [], []
+    for row in episodes:
+        if row["phase"] == "train":
+            used = row.get("used_reward")
+            grouped.append((row["step"], row["task_id"], used))
+            paid.append((used, row["reward_reason"]))
+    share = share_mixed(mixed_groups(grouped, least).values())
+    if share != 0:
+        return share, ""
+    low, high = identity.get("reward_range", [0.0, 1.0])
+    return share, why_flat(paid, (low, high), least)
 
 
 def agent_failures(rows: Sequence[Episode]) -> tuple[int, str]:

@@ -29,16 +29,16 @@ def trained_on(tasks: Sequence[Task], config: Config) -> Sequence[Task]:
         raise TaskSetError(
             f"{where} cannot be read ({error}); name a file of task ids, one a line"
         ) from error
-    kept = [task for task in tasks if task.id in wanted]
     if not wanted:
         raise TaskSetError(f"{where} has no task id: there would be nothing to train on")
-    if unknown := sorted(wanted - {task.id for task in kept}):
+    # A misspelt id would silently train on fewer tasks.
+    if unknown := sorted(wanted - {task.id for task in tasks}):
         raise TaskSetError(
             f"{where} has {len(unknown)} ids, {unknown[0]!r} for one, "
             f"that split {config.task.train_split!r} of "
             f"{config.task.name!r} has not: ids must be of that split (task.train_split)"
         )
-    return kept
+    return [task for task in tasks if task.id in wanted]
 
 
 def training_order(tasks: Sequence[Task], config: Config) -> list[Task]:
@@ -59,11 +59,10 @@ def training_order(tasks: Sequence[Task], config: Config) -> list[Task]:
             f"--set train.batch_size={max(len(pool), 1)}"
             + (", or a higher task.train_limit" if config.task.train_limit else "")
         )
-    wanted = (
-        config.train.steps * batch
-        if config.train.steps
-        else config.train.epochs * (len(pool) // batch) * batch
-    )
+    if config.train.steps:
+        wanted = config.train.steps * batch
+    else:
+        wanted = config.train.epochs * (len(pool) // batch) * batch
     order: list[Task] = []
     epoch = 0
     while len(order) < wanted:
@@ -79,8 +78,9 @@ def validation_order(tasks: Sequence[Task], config: Config) -> list[Task]:
 
     A limit takes a fixed, spread-out sample.
     """
-    chosen = sorted(tasks, key=lambda task: hashlib.sha256(task.id.encode()).hexdigest())
-    return sorted(chosen[: config.task.val_limit], key=lambda task: task.id)
+    # By hash: the first ids of a split may all be of one database.
+    spread = sorted(tasks, key=lambda task: hashlib.sha256(task.id.encode()).hexdigest())
+    return sorted(spread[: config.task.val_limit], key=lambda task: task.id)
 
 
 def order_hash(tasks: Sequence[Task]) -> str:
@@ -93,15 +93,16 @@ def write_dataset(path: Path, tasks: Sequence[Task], split: str) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    rows = [
-        {
+    rows = []
+    for index, task in enumerate(tasks):
+        # verl's dataset requires all of these columns; the run uses the id alone.
+        row = {
             "data_source": task.task_set,
             "prompt": [{"role": "user", "content": task.question}],
             "ability": task.task_set,
             "reward_model": {"style": "rule", "ground_truth": ""},
             "extra_info": {"index": index, "split": split, "task_id": task.id},
         }
-        for index, task in enumerate(tasks)
-    ]
+        rows.append(row)
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist(rows), path)

@@ -62,11 +62,13 @@ def in_order(records: Iterable[Record]) -> list[Record]:
 
 def renumbered(records: Iterable[NumberedRecord]) -> list[NumberedRecord]:
     """Return records in order and renumber them with the positions that they already had."""
-    arrived = sorted(records, key=lambda one: one.index)
-    return [
-        one if one.index == before.index else replace(one, index=before.index)  # type: ignore[type-var]
-        for one, before in zip(in_order(arrived), arrived, strict=True)
-    ]
+    arrived = sorted(records, key=lambda record: record.index)
+    numbered = []
+    for record, before in zip(in_order(arrived), arrived, strict=True):
+        if record.index != before.index:
+            record = replace(record, index=before.index)  # type: ignore[type-var]
+        numbered.append(record)
+    return numbered
 
 
 def _numbers(branch: str) -> tuple[int, ...]:

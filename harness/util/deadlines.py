@@ -24,9 +24,8 @@ class Raised(RolloutError):
 
     def __init__(self, error: BaseException) -> None:
         logging.getLogger(__name__).info("%s", type(error).__name__, exc_info=error)
-        root = reduce(
-            lambda one, _: one.__cause__ or one, range(20), error
-        )  # a chain may contain a cycle
+        # A chain may contain a cycle.
+        root = reduce(lambda one, _: one.__cause__ or one, range(20), error)
         told = ", from ".join(dict.fromkeys([_told(error)[:350], _told(root)[:350]]))
         super().__init__(told.encode("utf-8", "backslashreplace").decode())
 
@@ -67,9 +66,8 @@ async def within(
         task.cancel()
         raise
     if task.done():
-        if (
-            task.cancelled()
-        ):  # not by this call: the work cancelled itself, or let the cancellation of a part through
+        # Not by this call: the work cancelled itself, or let the cancellation of a part through.
+        if task.cancelled():
             raise Raised(asyncio.CancelledError("of its own making"))
         return task.result()
     task.cancel()

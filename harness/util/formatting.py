@@ -27,10 +27,8 @@ def shown(value: object) -> str:
     """Return a value from outside for a message, short enough for one line."""
     try:
         text = repr(value)
-    except (
-        ValueError,
-        RecursionError,
-    ):  # an integer with more digits than Python prints, or a value that contains itself
+    except (ValueError, RecursionError):
+        # An integer with more digits than Python prints, or a value that contains itself.
         return f"a {type(value).__name__} too large to show"
     return text if len(text) <= 100 else f"{text[:80]}... ({len(text)} characters)"
 

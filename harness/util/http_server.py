@@ -268,15 +268,13 @@ class _Connection(HttpToolsProtocol):
             owed, limit_s = (
                 ("header", limits.header_s) if self._kept else ("request", limits.idle_s)
             )
-        elif (
-            self._part == "body" and not self.flow.read_paused
-        ):  # paused: the application still has to read the received data
+        elif self._part == "body" and not self.flow.read_paused:
+            # Paused: the application still has to read the received data.
             owed, limit_s = "body", limits.body_s
         elif self._part == "rest":
             owed, limit_s = "rest", limits.rest_s
-        elif (
-            self in self._all.idle
-        ):  # uvicorn stops its own timer if the rest of a body follows the answer
+        elif self in self._all.idle:
+            # Uvicorn stops its own timer if the rest of a body follows the answer.
             owed, limit_s = "request", limits.idle_s
         else:
             owed, limit_s = "", 0.0

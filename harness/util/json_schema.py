@@ -117,6 +117,7 @@ def _check_text(text: str) -> None:
 
     schema = json.loads(text)
     resource = DRAFT202012.create_resource(schema)
+    # A registry that cannot fetch: a schema of others must not make this process send requests.
     resolver: Any = Registry().resolver_with_root(resource)
     try:
         _class_for(schema).check_schema(schema)
@@ -141,6 +142,7 @@ def _check_text(text: str) -> None:
 
 
 def _check_unevaluated(schema: object) -> None:
+    # `jsonschema` would evaluate these itself, without the steps that are counted here.
     keywords = {keyword for keyword, _ in _keywords_in(schema)}
     together = [name for name in _UNBOUNDED_TOGETHER if name in keywords]
     for keyword in ("unevaluatedProperties", "unevaluatedItems"):
@@ -150,6 +152,7 @@ def _check_unevaluated(schema: object) -> None:
 
 def _keywords_in(schema: object) -> Iterator[tuple[str, object]]:
     """Yield every keyword of a schema and of the schemas in it, with its value."""
+    # A list of waiting schemas, since a schema may be nested deeper than Python recurses.
     waiting = [schema]
     while waiting:
         current = waiting.pop()
@@ -175,6 +178,7 @@ def _compiled(pattern: str) -> Any:
     """
     from pydantic_core import SchemaError, SchemaValidator, core_schema
 
+    # Python's `re` backtracks: a pattern of others could keep this process busy for years.
     try:
         return SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex"))
     except SchemaError as error:
@@ -291,12 +295,13 @@ def _additional_properties(additional: Callable[..., Any]) -> Callable[..., Iter
         patterns = schema.get("patternProperties") or {}
         if patterns and validator.is_type(instance, "object"):
             _spend(len(instance) * len(patterns) // 10)
-            instance = {
-                name: one
-                for name, one in instance.items()
-                if not any(_found(pattern, name) for pattern in patterns)
-            }
-            schema = {name: one for name, one in schema.items() if name != "patternProperties"}
+            unmatched = {}
+            for name, property_value in instance.items():
+                if not any(_found(pattern, name) for pattern in patterns):
+                    unmatched[name] = property_value
+            instance = unmatched
+            schema = dict(schema)
+            del schema["patternProperties"]
         yield from additional(validator, value, instance, schema) or ()
 
     return check

@@ -57,22 +57,21 @@ class Paid:
         with path.open("a+b", buffering=0) as file:
             await _lock(file)
             file.seek(0)
-            if (found := self._parsed(file.read())) is not None:
-                return found, False
-            made = await ask()
-            with contextlib.suppress(
-                OSError
-            ):  # a full disk must not lose an answer; a partial file is no answer
+            if (stored := self._parsed(file.read())) is not None:
+                return stored, False
+            answer = await ask()
+            # A full disk must not lose an answer; a partial file is no answer.
+            with contextlib.suppress(OSError):
                 file.truncate(0)
-                file.write(json.dumps(made).encode())
-            return made, True
+                file.write(json.dumps(answer).encode())
+            return answer, True
 
     def _parsed(self, data: bytes) -> Entry | None:
         try:
-            found = json.loads(data)
+            entry = json.loads(data)
         except ValueError:
             return None
-        return found if isinstance(found, dict) and self._fits(found) else None
+        return entry if isinstance(entry, dict) and self._fits(entry) else None
 
 
 async def _lock(file: BinaryIO) -> None:
@@ -122,6 +121,7 @@ def spent(folder: Path) -> dict[str, int]:
             with contextlib.suppress(ValueError):  # a killed process may leave a partial line
                 row = json.loads(line)
                 total[{"cached": "cached", "ok": "calls"}.get(row["outcome"], "failed_calls")] += 1
-                total.update({name: row[name] for name in ("prompt_tokens", "completion_tokens")})
+                prompt, completion = row["prompt_tokens"], row["completion_tokens"]
+                total.update(prompt_tokens=prompt, completion_tokens=completion)
     names = ("calls", "failed_calls", "cached", "prompt_tokens", "completion_tokens")
     return {name: total[name] for name in names} if total else {}

@@ -74,14 +74,15 @@ def parse_json(text: str | bytes) -> Any:
         data = json.loads(text, parse_float=_finite_float, parse_constant=lambda _: None)
     except RecursionError as error:
         raise ValueError(_TOO_DEEP) from error
-    level = [data]
+    # Level by level: a recursion would fail on what json itself could still read.
+    values = [data]
     for _ in range(LEVELS + 1):
-        deeper = [one for one in level if isinstance(one, dict | list)]
-        if not deeper:
+        containers = [value for value in values if isinstance(value, dict | list)]
+        if not containers:
             return data
-        level = [
-            below for one in deeper for below in (one.values() if isinstance(one, dict) else one)
-        ]
+        values = []
+        for container in containers:
+            values += container.values() if isinstance(container, dict) else container
     raise ValueError(_TOO_DEEP)
 
 
@@ -134,20 +135,20 @@ def _measured(node: Node, depth: int, known: dict[Node, int]) -> int:
 
     A 0 in `known` marks a node that is still being counted.
     """
-    if (found := known.get(node)) is not None:
-        if not found:
+    if (counted := known.get(node)) is not None:
+        if not counted:
             raise ValueError(
                 f"an alias in line {node.start_mark.line + 1} refers to a value that contains the alias"
             )
-        return found
+        return counted
     if depth > LEVELS:
         raise ValueError(_TOO_DEEP)
     known[node] = 0
     parts: list[Any] = []
     if isinstance(node.value, list):  # pairs of a mapping, or nodes of a sequence
-        parts = [
-            part for item in node.value for part in (item if isinstance(item, tuple) else (item,))
-        ]
+        for item in node.value:
+            parts += item if isinstance(item, tuple) else (item,)
+    # Converting a long number takes time that grows with the square of its digits.
     elif node.tag.endswith(":int") and len(node.value) > DIGITS:
         raise ValueError(
             f"the number in line {node.start_mark.line + 1} has {len(node.value)} digits"
@@ -231,8 +232,16 @@ def flatten(data: Mapping[str, object], prefix: str = "") -> dict[str, Any]:
 
 def differing(settings: Collection[Mapping[str, object]]) -> list[str]:
     """Return the keys of flat settings with different values among `settings`."""
-    keys = dict.fromkeys(key for one in settings for key in one)
-    return [key for key in keys if len({str(one.get(key)) for one in settings}) > 1]
+    keys: dict[str, None] = {}
+    for flat in settings:
+        keys |= dict.fromkeys(flat)
+    different = []
+    for key in keys:
+        # As text, since lists cannot be in a set.
+        values = {str(flat.get(key)) for flat in settings}
+        if len(values) > 1:
+            different.append(key)
+    return different
 
 
 def digest(data: Mapping[str, object]) -> str:

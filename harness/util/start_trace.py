@@ -86,10 +86,11 @@ def _first(what: str) -> bool:
 
 def _write(**event: Any) -> None:
     line = json.dumps({**event, "pid": os.getpid(), "tid": 0}, ensure_ascii=False) + ",\n"
+    # One write keeps the line whole.
     with (
         suppress(OSError),
         open(os.environ[VARIABLE], "ab", buffering=0) as file,
-    ):  # one write keeps the line whole
+    ):
         file.write(line.encode())
 
 

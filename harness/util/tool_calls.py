@@ -110,10 +110,12 @@ def read_partly(
             position = start + 1
             continue
         written = value if isinstance(value, list) else [value]
-        found = [call for one in written if (call := _call(one, names)) is not None]
-        if found and len(found) == len(written):
-            calls += [WrittenCall(name, arguments) for name, arguments in found]
-            if len(calls) == len(found):  # the first ones
+        read = [_call(item, names) for item in written]
+        # All of a list are calls, or none: other lists of objects are part of the answer.
+        complete = [call for call in read if call is not None]
+        if complete and len(complete) == len(written):
+            calls += [WrittenCall(name, arguments) for name, arguments in complete]
+            if len(calls) == len(complete):  # the first ones
                 settled = start
     if calls:
         words = _LEAD.sub("", text[:settled].rstrip()).rstrip()
