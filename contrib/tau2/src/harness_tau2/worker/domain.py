@@ -121,8 +121,10 @@ def _typed(execute: Call, arguments: Arguments) -> dict[str, object]:
     hints = get_type_hints(execute)
     converted: dict[str, object] = {}
     for name, value in arguments.items():
-        is_number = hints.get(name) is int and isinstance(value, float)
-        converted[name] = int(value) if is_number else value
+        if hints.get(name) is int and isinstance(value, float):
+            converted[name] = int(value)
+        else:
+            converted[name] = value
     return converted
 
 
