@@ -194,8 +194,8 @@ def _offer(name: str, server: Server) -> tuple[str, Sequence[Tool]]:
 
 
 def _hash(tasks: Sequence[Task]) -> str:
-    contents = [
-        [task.id, task.question, task.gold, task.cluster, task.data["context"], task.data[MCP]]
-        for task in tasks
-    ]
+    contents = []
+    for task in tasks:
+        context, servers = task.data["context"], task.data[MCP]
+        contents.append([task.id, task.question, task.gold, task.cluster, context, servers])
     return hashlib.sha256(json.dumps(contents).encode()).hexdigest()

@@ -190,10 +190,11 @@ class JudgeClient:
         usage: dict[str, int] = {}
         try:
             reply = answer.json()
-            usage = {
-                name: int((reply.get("usage") or {}).get(name) or 0)
-                for name in ("prompt_tokens", "completion_tokens")
-            }
+            # Counted before the grades are read: a reply without valid grades is paid as well.
+            counts = reply.get("usage") or {}
+            prompt_tokens = int(counts.get("prompt_tokens") or 0)
+            completion_tokens = int(counts.get("completion_tokens") or 0)
+            usage = {"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens}
             choice = reply["choices"][0]
             if choice.get("finish_reason") == "length":
                 raise ValueError("the reply was cut off: raise max_tokens")
