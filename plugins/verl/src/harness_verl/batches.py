@@ -190,7 +190,7 @@ class Batches:
         positions = _positions(batch)
         few = []
         for key, tag in zip(batch.keys, batch.tags, strict=True):
-            # One masked token stands for a session without a call of a trained role.
+            # One masked token represents a session without a call of a trained role.
             if tag["prompt_len"] == tag["response_len"] == len(UNTRAINED.prompt_ids):
                 few.append(key)
         self._untrained = {}

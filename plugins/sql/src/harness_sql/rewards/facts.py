@@ -133,7 +133,7 @@ def _number(found: re.Match[str]) -> Number | None:
 
 
 def _judged(facts: list[str], question: str, answer: str) -> Verdict:
-    # The numbers of a list are no facts. A text that merely looks like a list does not count 1, 2...
+    # The numbers of a list are no facts. Only numbers that count from 1 on are those of a list.
     marks = list(map(int, _LIST_MARK.findall(answer)))
     if len(marks) > 1 and marks == list(range(1, len(marks) + 1)):
         answer = _LIST_MARK.sub(" ", answer)

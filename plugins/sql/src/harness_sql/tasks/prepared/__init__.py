@@ -238,7 +238,7 @@ class PreparedTasks(WithSchemas):
         return tasks
 
     def _database(self, row: Mapping[str, Any], part: Part) -> Path | None:
-        """Return the first existing file of a row's database; folders of other tools have no path."""
+        """Return the first existing file of a row's database, at its own path or in the folders."""
         paths: list[str] = [row["db_path"]] if row.get("db_path") else []
         paths += [database_file(row["db_id"], place) for place in part.folders]
         for file in (self.folder / path for path in paths):

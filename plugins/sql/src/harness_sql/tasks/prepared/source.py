@@ -111,13 +111,13 @@ def open_source(
         # A source may have copies of the files further down: the one nearest to the top counts.
         nearest = min(questions, key=lambda name: (name.count("/"), name))
         root = nearest[: -len(PurePosixPath(nearest).name)]
-        beside: dict[str, File] = {}
+        near_questions: dict[str, File] = {}
         for name, opener in files.items():
             below = name[len(root) :]
             if name.startswith(root) and (below in marks or below == MANIFEST):
-                beside[below] = opener
+                near_questions[below] = opener
         folder = path.parent / root if path.is_dir() else None
-        source = Source(path.name, {**beside, **_databases(files, folders)}, folder)
+        source = Source(path.name, {**near_questions, **_databases(files, folders)}, folder)
         yield replace(source, made_for=_made_for(source))
 
 
