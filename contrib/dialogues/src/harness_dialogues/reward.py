@@ -49,9 +49,11 @@ def _different(gold: dict[str, object], state: object) -> list[str]:
     JSON's numbers are equal by value, true is not 1.
     """
     left = state if isinstance(state, dict) else {}
-    return sorted(
-        name
-        for name in {*gold, *left}
-        if json.dumps(gold.get(name), sort_keys=True) != json.dumps(left.get(name), sort_keys=True)
-        or (name in gold) != (name in left)
-    )
+    differing = []
+    for name in {*gold, *left}:
+        expected = json.dumps(gold.get(name), sort_keys=True)
+        actual = json.dumps(left.get(name), sort_keys=True)
+        # A missing key and null look alike in `get`, but are different states.
+        if expected != actual or (name in gold) != (name in left):
+            differing.append(name)
+    return sorted(differing)

@@ -61,10 +61,10 @@ class Messages:
         for message in body["messages"]:
             messages += _messages(message["role"], message["content"], written)
         chat: Json = {"messages": messages}
-        if tools := [
-            _tool(tool) for tool in body.get("tools") or () if not tool.get("defer_loading")
-        ]:
-            chat["tools"] = tools
+        # Deferred tools are not offered before the client loads them.
+        offered = [tool for tool in body.get("tools") or () if not tool.get("defer_loading")]
+        if offered:
+            chat["tools"] = list(map(_tool, offered))
         if choice := body.get("tool_choice"):
             named = {"type": "function", "function": {"name": choice.get("name")}}
             chat["tool_choice"] = named if choice["type"] == "tool" else CHOICES[choice["type"]]
@@ -122,12 +122,15 @@ def _messages(role: str, content: str | Sequence[Given], written: Written) -> It
         [{"type": "text", "text": content}] if isinstance(content, str) else content
     )
     if role == "assistant":
-        words = [block for block in blocks if block["type"] != "tool_use"]
-        calls = [
-            call(block["id"], block["name"], written.text(block["id"], block["input"]))
-            for block in blocks
-            if block["type"] == "tool_use"
-        ]
+        words: list[Given] = []
+        calls: list[Json] = []
+        for block in blocks:
+            if block["type"] == "tool_use":
+                # The policy's own text of the arguments, so that its tokens are found again.
+                text = written.text(block["id"], block["input"])
+                calls.append(call(block["id"], block["name"], text))
+            else:
+                words.append(block)
         yield assistant(text_of(words, TEXT), calls)
         return
     yield from _user_messages(role, blocks)

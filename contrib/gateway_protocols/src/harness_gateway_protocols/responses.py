@@ -32,9 +32,10 @@ class Responses:
 
     def asked(self, body: Given, written: Written) -> Json:
         """See `harness.gateway.protocols.ApiProtocol`."""
-        if kept := [name for name in STATEFUL if body.get(name)]:
+        stateful = [name for name in STATEFUL if body.get(name)]
+        if stateful:
             raise ValueError(
-                f"{kept[0]} needs state on the server; send the whole conversation as `input`"
+                f"{stateful[0]} needs state on the server; send the whole conversation as `input`"
             )
         chat: Json = {"messages": _messages(body)}
         if body.get("tools"):
@@ -47,6 +48,7 @@ class Responses:
             chat["response_format"] = form
         if body.get("max_output_tokens") is not None:
             chat["max_tokens"] = body["max_output_tokens"]
+        # Clients send every parameter; one at its default is no wish.
         wishes = rest(body, (*MAPPED, *STATEFUL))
         return chat | {name: value for name, value in wishes.items() if DEFAULTS.get(name) != value}
 
@@ -54,25 +56,23 @@ class Responses:
         """See `harness.gateway.protocols.ApiProtocol`."""
         choice = completion["choices"][0]
         cut = CUT.get(choice.get("finish_reason"))
+        status = "incomplete" if cut else "completed"
         usage = completion.get("usage") or {}
-        echoed = {
-            name: body.get(name)
-            for name in ("instructions", "max_output_tokens", "temperature", "top_p")
-        }
+        prompt_tokens = usage.get("prompt_tokens") or 0
+        completion_tokens = usage.get("completion_tokens") or 0
+        items = _items(completion["id"], choice["message"], status)
+        # The API echoes parameters of the request, and clients validate that they are there.
+        echoed_names = ("instructions", "max_output_tokens", "temperature", "top_p")
+        echoed = {name: body.get(name) for name in echoed_names}
         return {
             "id": completion["id"],
             "object": "response",
             "created_at": completion.get("created", 0),
-            "status": "incomplete" if cut else "completed",
+            "status": status,
             "error": None,
             "incomplete_details": {"reason": cut} if cut else None,
             "model": completion.get("model") or body.get("model"),
-            "output": [
-                _named(item, body)
-                for item in _items(
-                    completion["id"], choice["message"], "incomplete" if cut else "completed"
-                )
-            ],
+            "output": [_named(item, body) for item in items],
             **echoed,
             "metadata": body.get("metadata") or {},
             "parallel_tool_calls": body.get("parallel_tool_calls", True),
@@ -81,11 +81,11 @@ class Responses:
             "tool_choice": body.get("tool_choice") or "auto",
             "tools": body.get("tools") or [],
             "usage": {
-                "input_tokens": (asked := usage.get("prompt_tokens") or 0),
+                "input_tokens": prompt_tokens,
                 "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
-                "output_tokens": (said := usage.get("completion_tokens") or 0),
+                "output_tokens": completion_tokens,
                 "output_tokens_details": {"reasoning_tokens": 0},
-                "total_tokens": asked + said,
+                "total_tokens": prompt_tokens + completion_tokens,
             },
         }
 
@@ -154,13 +154,14 @@ def _namespaces(body: Given) -> Json:
 
 def _offered(body: Given) -> list[tuple[str, Given]]:
     """Return all tools with the policy's names of them, those in namespaces too."""
-    found: list[tuple[str, Given]] = []
+    offered: list[tuple[str, Given]] = []
     for tool in body["tools"]:
+        # Chat completions have no namespaces, so the policy sees joined names.
         if tool["type"] == "namespace":
-            found += [(_joined(tool["name"], one["name"]), one) for one in tool["tools"]]
+            offered += [(_joined(tool["name"], inner["name"]), inner) for inner in tool["tools"]]
         else:
-            found.append((tool.get("name", ""), tool))
-    return found
+            offered.append((tool.get("name", ""), tool))
+    return offered
 
 
 def _named(item: Json, body: Given) -> Json:
@@ -194,10 +195,8 @@ def _form(asked: Given) -> Json | None:
         return None
     if asked["type"] != "json_schema":
         return dict(asked)
-    return {
-        "type": "json_schema",
-        "json_schema": {name: value for name, value in asked.items() if name != "type"},
-    }
+    schema = {name: value for name, value in asked.items() if name != "type"}
+    return {"type": "json_schema", "json_schema": schema}
 
 
 def _items(response_id: str, message: Given, status: str) -> Iterator[Json]:

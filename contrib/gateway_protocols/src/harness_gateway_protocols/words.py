@@ -39,11 +39,10 @@ def call(call_id: str, name: str, arguments: str) -> Json:
 
 def function(name: str, description: str | None, parameters: Given | None) -> Json:
     """Return a tool in the format of a chat completion request."""
-    said = {"name": name, "description": description, "parameters": parameters}
-    return {
-        "type": "function",
-        "function": {key: value for key, value in said.items() if value is not None},
-    }
+    given = {"name": name, "description": description, "parameters": parameters}
+    # Servers refuse null where they expect a text or a schema.
+    present = {key: value for key, value in given.items() if value is not None}
+    return {"type": "function", "function": present}
 
 
 def pieces(text: str) -> Iterator[str]:

@@ -117,10 +117,9 @@ class Connection:
                 found = (await session.initialize()).serverInfo
                 self.title, self._session = f"{found.name} {found.version}", session
                 ready.set()
-                over = [
-                    asyncio.ensure_future(event.wait())
-                    for event in (self._stop, self._streams.ended)
-                ]
+                stopped = asyncio.ensure_future(self._stop.wait())
+                ended = asyncio.ensure_future(self._streams.ended.wait())
+                over = [stopped, ended]
                 await asyncio.wait(over, return_when=asyncio.FIRST_COMPLETED)
                 for task in over:
                     task.cancel()
@@ -147,15 +146,20 @@ class Connection:
                 schema that cannot be applied safely.
         """
         deadline = time.monotonic() + START_S if deadline is None else deadline
-        found = await self._list_pages(deadline)
+        listed = await self._list_pages(deadline)
         wanted = self._server.tools
-        offered = [tool for tool in found if not wanted or tool.name in wanted]
+        offered = [tool for tool in listed if not wanted or tool.name in wanted]
+        # All are checked before any is offered: an attempt sees either list, never a mixture.
         for tool in offered:
             self._check_schemas(tool)
-        self.tools = tuple(
-            Tool(one.name, one.description or "", one.inputSchema) for one in offered
-        )
-        self._output_schemas = {one.name: one.outputSchema for one in offered if one.outputSchema}
+        tools = []
+        output_schemas = {}
+        for tool in offered:
+            tools.append(Tool(tool.name, tool.description or "", tool.inputSchema))
+            if tool.outputSchema:
+                output_schemas[tool.name] = tool.outputSchema
+        self.tools = tuple(tools)
+        self._output_schemas = output_schemas
 
     async def _list_pages(self, deadline: float) -> Sequence[ServerTool]:
         """Return the tools of all pages."""
@@ -275,9 +279,8 @@ class Connection:
             EnvironmentFault: The resource cannot be read.
         """
         read = await self._answer(self._live.read_resource(AnyUrl(uri)), timeout_s)
-        return "\n".join(
-            part.text for part in read.contents if isinstance(part, TextResourceContents)
-        )
+        texts = [part.text for part in read.contents if isinstance(part, TextResourceContents)]
+        return "\n".join(texts)
 
     def stop(self) -> None:
         """End the connection. Every pending request gets a fault."""

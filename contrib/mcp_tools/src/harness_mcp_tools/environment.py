@@ -57,7 +57,10 @@ class McpEnvironment(Environment):
 
     def tools_for(self, payload: Mapping[str, Any]) -> tuple[Tool, ...]:
         """Return the tools of all servers of a task, in the order of the servers."""
-        return tuple(Tool(**tool) for server in payload[MCP] for tool in server["tools"])
+        tools = []
+        for server in payload[MCP]:
+            tools += [Tool(**tool) for tool in server["tools"]]
+        return tuple(tools)
 
     def check(self, payload: Mapping[str, Any]) -> None:
         for entry in payload[MCP]:
@@ -88,10 +91,13 @@ class McpSession:
         self._limits = payload["limits"]
         self._servers: dict[str, Server] = {}
         self._tools: dict[str, list[Tool]] = {}
+        self._server_of: dict[str, str] = {}
         for entry in payload[MCP]:
-            self._servers[entry["name"]] = Server.model_validate(entry["server"])
-            self._tools[entry["name"]] = [Tool(**tool) for tool in entry["tools"]]
-        self._server_of = {tool.name: name for name, tools in self._tools.items() for tool in tools}
+            name = entry["name"]
+            self._servers[name] = Server.model_validate(entry["server"])
+            self._tools[name] = [Tool(**tool) for tool in entry["tools"]]
+            for tool in self._tools[name]:
+                self._server_of[tool.name] = name
         self._own: dict[str, Connection] = {}
         self._checked: dict[str, Connection] = {}
         self._cut_off: set[str] = set()
@@ -152,11 +158,12 @@ class McpSession:
 
     async def _state(self) -> Mapping[str, JSON] | None:
         """Return the text of each server's resource, by server, or None without resources."""
-        uris = {name: server.state for name, server in self._servers.items() if server.state}
         limit_s = self._limits["timeout_s"]
-        return {
-            name: await self._own[name].state(uri, limit_s) for name, uri in uris.items()
-        } or None
+        states = {}
+        for name, server in self._servers.items():
+            if server.state:
+                states[name] = await self._own[name].state(server.state, limit_s)
+        return states or None
 
 
 async def listed(name: str, server: Server) -> tuple[str, Sequence[Tool]]:

@@ -28,10 +28,12 @@ def tasks_of(file: Path, split: str) -> list[Task]:
     """
     table = read(file)
     wanted = ("question", "answer") if split else ("question", "answer", "split")
-    if lacking := [name for name in wanted if name not in table.columns]:
+    lacking = [name for name in wanted if name not in table.columns]
+    if lacking:
+        optional = [name for name in COLUMNS if name not in wanted]
         raise TaskSetError(
             f"{file} has no column {lacking[0]!r}. Columns: {', '.join(wanted)}, and optionally "
-            f"{', '.join(name for name in COLUMNS if name not in wanted)}"
+            f"{', '.join(optional)}"
         )
     tasks = [_task(table, row, split) for row in table.rows]
     ids: dict[str, str] = {}

@@ -53,12 +53,12 @@ class Server(BaseModel):
             raise ValueError("`args`, `env` and `per_attempt` go with `command`, not with `url`")
         if self.command and self.headers:
             raise ValueError("`headers` go with `url`, not with `command`")
-        if self.url and (
-            urlsplit(self.url).scheme not in ("http", "https") or "@" in urlsplit(self.url).netloc
-        ):
-            raise ValueError(
-                "`url` is http or https, without user and password: a key goes into `headers`"
-            )
+        if self.url:
+            parts = urlsplit(self.url)
+            if parts.scheme not in ("http", "https") or "@" in parts.netloc:
+                raise ValueError(
+                    "`url` is http or https, without user and password: a key goes into `headers`"
+                )
         if not all(_VARIABLE.fullmatch(name) for name in self.variables):
             raise ValueError(
                 "`env` and `headers` contain names of environment variables, never values"

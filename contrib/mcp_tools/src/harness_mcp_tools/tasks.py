@@ -53,11 +53,10 @@ class McpTasks:
             raise ConfigError(
                 "task.options.servers is empty. Name a server; docs/mcp.md has an example"
             )
-        splits = {
-            name: file.expanduser()
-            for name, file in zip(SPLITS, (train, val, test), strict=True)
-            if file
-        }
+        splits = {}
+        for name, file in zip(SPLITS, (train, val, test), strict=True):
+            if file:
+                splits[name] = file.expanduser()
         if sum((path is not None, bool(splits), tasks is not None)) != 1:
             raise ConfigError(
                 "task set 'mcp' takes questions from exactly one source: "
@@ -78,9 +77,8 @@ class McpTasks:
         """
         check_split("mcp", split, SPLITS)
         if self._inner is not None:
-            return [
-                self._equipped(replace(task, task_set=MCP), "") for task in self._inner.load(split)
-            ]
+            tasks = [replace(task, task_set=MCP) for task in self._inner.load(split)]
+            return [self._equipped(task, "") for task in tasks]
         questions = [task for task in self._questions if task.split == split]
         if not questions:
             files = ", ".join(map(str, self._files.values()))
@@ -89,7 +87,10 @@ class McpTasks:
 
     @cached_property
     def _questions(self) -> list[Task]:
-        return [task for split, file in self._files.items() for task in tasks_of(file, split)]
+        tasks = []
+        for split, file in self._files.items():
+            tasks += tasks_of(file, split)
+        return tasks
 
     def _equipped(self, task: Task, server_names: str) -> Task:
         """Return a task with its tools: of the servers that it names, or of all."""
@@ -113,6 +114,7 @@ class McpTasks:
                 raise TaskSetError(
                     f"{error} (task.options.servers.{name}). Start it by hand to see more"
                 ) from error
+        # A model names a tool without its server, so names must be unique among all servers.
         taken: dict[str, str] = {}
         for name, (_, tools) in offers.items():
             missing = set(self.servers[name].tools) - {tool.name for tool in tools}
@@ -192,8 +194,8 @@ def _offer(name: str, server: Server) -> tuple[str, Sequence[Tool]]:
 
 
 def _hash(tasks: Sequence[Task]) -> str:
-    contents = [
-        [task.id, task.question, task.gold, task.cluster, task.data["context"], task.data[MCP]]
-        for task in tasks
-    ]
+    contents = []
+    for task in tasks:
+        context, servers = task.data["context"], task.data[MCP]
+        contents.append([task.id, task.question, task.gold, task.cluster, context, servers])
     return hashlib.sha256(json.dumps(contents).encode()).hexdigest()

@@ -53,10 +53,8 @@ def power(
         select(runs or [runs_dir], runs_dir), effect / 100, power, alpha, arms, margin, baseline
     )
     if json_:
-        parts = {
-            name: getattr(found.variances, name)
-            for name in ("seed", "cluster", "question", "cell", "score")
-        }
+        names = ("seed", "cluster", "question", "cell", "score")
+        parts = {name: getattr(found.variances, name) for name in names}
         emit_json(
             {
                 "effect": effect / 100,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, cast
 
 import numpy as np
@@ -84,17 +85,19 @@ def planned(
     Raises:
         UserError: No run has finished, a number is out of its range, or no variance is known.
     """
-    found_arms: dict[str, list[Run]] = {}
+    runs_by_arm: dict[str, list[Run]] = {}
+    pilots: list[Run] = []
     for run in selection.runs:
         if run.finished and len(run.validation()):
-            found_arms.setdefault(run.arm, []).append(run)
-    if not found_arms:
+            runs_by_arm.setdefault(run.arm, []).append(run)
+    for runs in runs_by_arm.values():
+        pilots += runs
+    if not pilots:
         raise UserError(
             "no finished run to estimate variances from. `harness runs list` shows all runs"
         )
-    family = max(len(found_arms) - 1, 1) if arms is None else arms
+    family = max(len(runs_by_arm) - 1, 1) if arms is None else arms
     margin = selection.study.get("margin") if margin is None else margin
-    pilots = [run for group in found_arms.values() for run in group]
     least, most = span = span_of(pilots)
     width = most - least
     if not 0 < effect < width:
@@ -105,24 +108,25 @@ def planned(
         raise UserError(
             f"--arms is 1 or more; a margin lies between 0 and {width:g} (0.05 is 5 points)"
         )
-    found = variances(found_arms, baseline or selection.study.get("baseline"))
+    estimated = variances(runs_by_arm, baseline or selection.study.get("baseline"))
     results = [run.record["result"] for run in pilots]
     walls = [result["wall_s"] for result in results if result and result.get("wall_s")]
     run_s = statistics.median(walls) if walls else None
     strictest = alpha / family  # Holm's first step, which every arm must pass in the worst case
     lowest = min(cast(float, scores([run])["value"].mean()) for run in pilots)
+    equivalence = None
+    if margin is not None:
+        # Shares of the scale, as the rules for collapses are stated in them.
+        spread = estimated.spread(estimated.sizes, width)
+        equivalence = spread.seeds_for_equivalence(margin / width, family, power, alpha)
     return Planned(
-        variances=found,
+        variances=estimated,
         family=family,
         margin=margin,
-        rows=plan(found, effect, power, strictest, run_s),
-        now=found.detectable(found.seeds, found.sizes, power, strictest),
+        rows=plan(estimated, effect, power, strictest, run_s),
+        now=estimated.detectable(estimated.seeds, estimated.sizes, power, strictest),
         run_s=run_s,
-        equivalence=None
-        if margin is None
-        else found.spread(found.sizes, width).seeds_for_equivalence(
-            margin / width, family, power, alpha
-        ),
+        equivalence=equivalence,
         lowest=lowest,
         ceiling=(lowest - least) / width > CEILING or most - lowest < effect,
         graded=any(run.graded for run in pilots),
@@ -139,19 +143,16 @@ def variances(arms: dict[str, list[Run]], baseline: str | None = None) -> Varian
     Raises:
         UserError: There are too few runs to estimate a variance, or the baseline does not exist.
     """
-    names = list(arms)
-    base = (
-        names[0]
-        if baseline is None
-        else named_arm(baseline, other_names(run for runs in arms.values() for run in runs))
-    )
-    tables = {
-        name: paired_differences(scores(runs), scores(arms[base]))[0]
-        for name, runs in arms.items()
-        if name != base
-    }
+    base = next(iter(arms))
+    if baseline is not None:
+        base = named_arm(baseline, other_names(chain.from_iterable(arms.values())))
+    tables = []
+    for name, runs in arms.items():
+        if name != base:
+            tables.append(paired_differences(scores(runs), scores(arms[base]))[0])
     source = f"{len(tables)} arm(s) against {base}"
-    usable = [table for table in tables.values() if table["seed"].n_unique() > 1]
+    # One seed shows nothing of how much seeds differ.
+    usable = [table for table in tables if table["seed"].n_unique() > 1]
     around = not usable
     if around:
         usable, source = _within(arms), "differences between seeds of one arm"
@@ -200,15 +201,11 @@ def plan(
     """
     rows: list[Plan] = []
     for factor in (1, 2, 4):
-        more_questions, more_clusters = (
-            [size * factor for size in found.sizes],
-            list(found.sizes) * factor,
-        )
-        for sizes in (
-            (more_questions, more_clusters)
-            if factor > 1 and len(found.sizes) > 1
-            else (more_questions,)
-        ):
+        options = [[size * factor for size in found.sizes]]
+        # More clusters need an estimate of how clusters differ, which one cluster does not give.
+        if factor > 1 and len(found.sizes) > 1:
+            options.append(list(found.sizes) * factor)
+        for sizes in options:
             seeds = needed(found, effect, power, alpha, sizes)
             rows.append(
                 {
@@ -240,7 +237,8 @@ def _components(table: pl.DataFrame, around: bool = False) -> np.ndarray:
             large, and is corrected.
     """
     values = table["value"].to_numpy()
-    seed, cluster, question = (codes(table[name]) for name in ("seed", "cluster", "task_id"))
+    seed, cluster = codes(table["seed"]), codes(table["cluster"])
+    question = codes(table["task_id"])
     several = cluster.max() > 0
     group = {
         "mean": np.zeros(len(values), int),
@@ -250,12 +248,9 @@ def _components(table: pl.DataFrame, around: bool = False) -> np.ndarray:
         "cell": seed * (cluster.max() + 1) + cluster,
         "score": np.arange(len(values)),
     }
-    names = [
-        "mean",
-        "seed",
-        *(["cluster", "question", "cell"] if several else ["question"]),
-        "score",
-    ]
+    names = ["mean", "seed", "question", "score"]
+    if several:
+        names = ["mean", "seed", "cluster", "question", "cell", "score"]
     counts = {name: np.bincount(group[name]) for name in names}
 
     def expected(by: str, component: str) -> float:
@@ -269,10 +264,10 @@ def _components(table: pl.DataFrame, around: bool = False) -> np.ndarray:
         if solved:
             most_negative = min(names[1:], key=lambda name: solved[name])
             names = [name for name in names if name != most_negative]
-        squares = [
-            (np.bincount(group[name], values) ** 2 / np.maximum(counts[name], 1)).sum()
-            for name in names
-        ]
+        squares = []
+        for name in names:
+            sums = np.bincount(group[name], values)
+            squares.append((sums**2 / np.maximum(counts[name], 1)).sum())
         rows = []
         for by in names:
             rows.append([expected(by, component) for component in names])

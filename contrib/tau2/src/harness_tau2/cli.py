@@ -56,23 +56,20 @@ def lines(domains: Mapping[str, Prepared]) -> Iterator[str]:
             f"gold changes nothing in {row['nothing_changes']}, "
             f"and requires no text either in {row['nothing_changes_nor_said']}"
         )
-        yield from (
-            f"  left out: {name}/{task['id']}: {task['left_out']}"
-            for task in domain.tasks
-            if "left_out" in task
-        )
+        for task in domain.tasks:
+            if "left_out" in task:
+                yield f"  left out: {name}/{task['id']}: {task['left_out']}"
 
 
 def _counted(domain: Prepared) -> dict[str, int]:
     judged = [task for task in domain.tasks if "left_out" not in task]
+    unchanged = [task for task in judged if not task["changes"]]
     return {
         "tasks": len(judged),
         "left_out": len(domain.tasks) - len(judged),
         "tools": len(domain.tools),
-        "nothing_changes": sum(not task["changes"] for task in judged),
-        "nothing_changes_nor_said": sum(
-            not task["changes"] and not task["said"] for task in judged
-        ),
+        "nothing_changes": len(unchanged),
+        "nothing_changes_nor_said": sum(not task["said"] for task in unchanged),
         "with_refused_actions": sum(task["refused"] > 0 for task in judged),
         "with_assertions": sum(task["assertions"] > 0 for task in judged),
     }

@@ -161,10 +161,8 @@ class Tau2Data:
         """
         folder = folder or default_folder()
         manifest = Manifest.read(folder)
-        problems = [
-            f"{name} is missing or has changed since it was fetched"
-            for name in manifest.changed(folder)
-        ]
+        changed = manifest.changed(folder)
+        problems = [f"{name} is missing or has changed since it was fetched" for name in changed]
         files = len(manifest.files)
         return {
             "folder": str(folder),
@@ -240,10 +238,11 @@ def prepare(
         prepared = {name: _prepared(new, name) for name in domains}
         tasks = {name: asdict(domain) for name, domain in prepared.items()}
         (new / TASKS).write_text(json.dumps(tasks), encoding="utf-8")
-        files = sorted(
-            file for file in new.rglob("*") if file.is_file() and "__pycache__" not in file.parts
-        )
-        hashes = {file.relative_to(new).as_posix(): file_hash(file) for file in files}
+        hashes = {}
+        for file in sorted(new.rglob("*")):
+            # Replaying gold imports the tools, which leaves bytecode of this Python.
+            if file.is_file() and "__pycache__" not in file.parts:
+                hashes[file.relative_to(new).as_posix()] = file_hash(file)
         manifest = Manifest(WHEEL, sha256, LICENCE, UPSTREAM, tuple(domains), hashes)
         (new / MANIFEST).write_text(json.dumps(asdict(manifest), indent=1) + "\n", encoding="utf-8")
         if folder.exists():

@@ -62,11 +62,12 @@ def _messages_to_user(attempt: Attempt) -> Iterator[str]:
     In the user's conversation, the agent's messages have the role `user`; the first one is the
     program's greeting.
     """
-    last_call = next((call for call in reversed(attempt.transitions) if call.role == USER), None)
-    if last_call is not None:
-        for message in last_call.messages[2:]:
-            if message.get("role") == "user":
-                yield str(message.get("content") or "")
+    for call in reversed(attempt.transitions):
+        if call.role == USER:
+            for message in call.messages[2:]:
+                if message.get("role") == "user":
+                    yield str(message.get("content") or "")
+            break
     yield attempt.answer or ""
 
 

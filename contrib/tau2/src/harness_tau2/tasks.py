@@ -45,19 +45,20 @@ class Tau2Tasks:
     def _domains(self) -> dict[str, Prepared]:
         domains = read(self.folder)
         if self.domain and self.domain not in domains:
-            known = ", ".join(domains)
-            raise TaskSetError(f"task.options.domain={self.domain!r}: tau2 has {known}")
-        return {name: domain for name, domain in domains.items() if self.domain in ("", name)}
+            names = ", ".join(domains)
+            raise TaskSetError(f"task.options.domain={self.domain!r}: tau2 has {names}")
+        return {self.domain: domains[self.domain]} if self.domain else domains
 
     def load(self, split: str) -> Sequence[Task]:
         if split not in SPLITS:
             raise TaskSetError(f"tau2 has no split {split!r}. Splits: {', '.join(SPLITS)}")
-        return [
-            self._task(split, name, domain, entry)
-            for name, domain in self._domains.items()
-            for entry in domain.tasks
-            if "left_out" not in entry and split in (entry["split"], "base")
-        ]
+        tasks = []
+        for name, domain in self._domains.items():
+            for entry in domain.tasks:
+                # `base` is the benchmark's name for all of its tasks.
+                if "left_out" not in entry and split in (entry["split"], "base"):
+                    tasks.append(self._task(split, name, domain, entry))
+        return tasks
 
     def _task(self, split: str, name: str, domain: Prepared, entry: TaskEntry) -> Task:
         needed = {

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
@@ -81,14 +82,10 @@ class Contribution:
     def table(self) -> Table:
         """Return a table with one row per role or group."""
         name = measured(self.against_trained.get("graded", False))
-        rows = [
-            [
-                role,
-                with_interval(worth["without"], signed=True),
-                with_interval(worth["alone"], signed=True),
-            ]
-            for role, worth in self.worth.items()
-        ]
+        rows = []
+        for role, worth in self.worth.items():
+            without = with_interval(worth["without"], signed=True)
+            rows.append([role, without, with_interval(worth["alone"], signed=True)])
         heads = [
             "role",
             "lost without its training (points)",
@@ -153,8 +150,10 @@ def groups_of(run: RunFolder, patterns: Sequence[str] = ()) -> dict[str, list[st
                     "each role may be in one group only"
                 )
             seen[role] = name
-    remaining = {role: [role] for role in trained_roles if role not in seen}
-    return groups | remaining
+    for role in trained_roles:
+        if role not in seen:
+            groups[role] = [role]
+    return groups
 
 
 def arms_of(groups: Mapping[str, Sequence[str]]) -> dict[str, frozenset[str]]:
@@ -162,7 +161,7 @@ def arms_of(groups: Mapping[str, Sequence[str]]) -> dict[str, frozenset[str]]:
 
     Arms with the same roles are combined under a joint name.
     """
-    all_roles = frozenset(role for roles in groups.values() for role in roles)
+    all_roles = frozenset(chain.from_iterable(groups.values()))
     arms = [(TRAINED, frozenset[str]())]
     if len(groups) > 1:
         for name, roles in groups.items():
@@ -221,13 +220,14 @@ def contribution(
     groups = groups_of(trained, patterns)
     arms = arms_of(groups)
     start_policy = dict(start) if start else _first_policy(trained)
-    evaluations = {
-        name: _evaluation(trained, step, questions, dict.fromkeys(sorted(untrained), start_policy))
-        for name, untrained in arms.items()
-    }
+    evaluations = {}
+    for name, untrained in arms.items():
+        roles = dict.fromkeys(sorted(untrained), start_policy)
+        evaluations[name] = _evaluation(trained, step, questions, roles)
     # In the arm without trained roles, the same policy answers every role.
     start_answers = evaluations[_arm(arms, groups)].answers
-    answers = next(start_answers[role] for roles in groups.values() for role in roles)
+    first_role = next(chain.from_iterable(groups.values()))
+    answers = start_answers[first_role]
     model = trained.read()["identity"]["model"]
     start_model = role_models({"": answers})[""]
     if start is None and start_model != model:
@@ -264,9 +264,10 @@ def _arm(
     arms: Mapping[str, frozenset[str]], groups: Mapping[str, Sequence[str]], *trained: str
 ) -> str:
     """Return the arm in which only these groups are trained."""
-    untrained = frozenset(
-        role for name, roles in groups.items() if name not in trained for role in roles
-    )
+    untrained: set[str] = set()
+    for name, roles in groups.items():
+        if name not in trained:
+            untrained.update(roles)
     return next(arm for arm, roles in arms.items() if roles == untrained)
 
 
@@ -281,10 +282,12 @@ def _first_policy(trained: RunFolder) -> dict[str, str]:
 def _evaluate_all(
     folder: Path, name: str, evaluations: Mapping[str, Evaluation], console: Console
 ) -> None:
-    known = read_state(folder)["jobs"] if (folder / STUDY_FILE).is_file() else []
-    done = {
-        job.get("config_hash", ""): job["run"] for job in known if job.get("state") == "finished"
-    }
+    # An evaluation counts as done by its configuration: its arm may have had another name.
+    earlier = read_state(folder)["jobs"] if (folder / STUDY_FILE).is_file() else []
+    done = {}
+    for job in earlier:
+        if job.get("state") == "finished":
+            done[job.get("config_hash", "")] = job["run"]
     jobs: list[Entry] = []
     for arm, evaluation in evaluations.items():
         own_hash = config_hash(evaluation.config.dump())
@@ -315,7 +318,9 @@ def _evaluate_all(
 def _write(
     folder: Path, name: str, evaluations: Mapping[str, Evaluation], jobs: list[Entry]
 ) -> None:
-    roles = sorted({role for each in evaluations.values() for role in each.config.roles})
+    roles = sorted(
+        {role for evaluation in evaluations.values() for role in evaluation.config.roles}
+    )
     state: StudyState = {
         "schema_version": 1,
         "name": name,
@@ -340,17 +345,15 @@ def _compare(
         return next(pair["difference"] for pair in comparison["pairs"] if pair["arm"] == arm)
 
     worth: dict[str, Worth] = {}
+    # With one group its training is all of the training.
     for name, roles in groups.items() if len(groups) > 1 else ():
-        rest = _arm(arms, groups, *(other for other in groups if other != name))
-        without = _negated(difference(to_trained, rest))
+        others = [other for other in groups if other != name]
+        without = _negated(difference(to_trained, _arm(arms, groups, *others)))
         alone = difference(to_untrained, _arm(arms, groups, name))
         worth[name] = {"roles": roles, "without": without, "alone": alone}
     whole = difference(to_untrained, trained)
-    worth["all"] = {
-        "roles": [role for roles in groups.values() for role in roles],
-        "without": whole,
-        "alone": whole,
-    }
+    all_roles = list(chain.from_iterable(groups.values()))
+    worth["all"] = {"roles": all_roles, "without": whole, "alone": whole}
     return to_trained, worth
 
 

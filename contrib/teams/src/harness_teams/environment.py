@@ -32,25 +32,23 @@ class SplitEnvironment(Environment):
         self._sql = SQLEnvironment()
 
     def payload(self, task: Task, limits: PlainData) -> PlainData:
-        databases = {
-            name: {
-                DATABASE: path,
-                "schema": schema_text(path, limit_chars=SCHEMA_CHARS, style="compact"),
-            }
-            for name, path in task.data[DATABASES].items()
-        }
+        # Read on the host, once for a task: agents see schemas, never the files.
+        databases = {}
+        for name, path in task.data[DATABASES].items():
+            schema = schema_text(path, limit_chars=SCHEMA_CHARS, style="compact")
+            databases[name] = {DATABASE: path, "schema": schema}
         return {DATABASES: databases, "limits": dict(limits)}
 
     def tools_for(self, payload: PlainData) -> tuple[Tool, ...]:
         """Return a tool for each database, with the tables in its description."""
-        return tuple(
-            Tool(
-                f"{_PREFIX}{name}",
-                f"Run one SQLite query on database {name} and read its result. It has:\n{database['schema']}",
-                self.tools[0].parameters,
+        tools = []
+        for name, database in payload[DATABASES].items():
+            description = (
+                f"Run one SQLite query on database {name} and read its result. "
+                f"It has:\n{database['schema']}"
             )
-            for name, database in payload[DATABASES].items()
-        )
+            tools.append(Tool(f"{_PREFIX}{name}", description, self.tools[0].parameters))
+        return tuple(tools)
 
     def check(self, payload: PlainData) -> None:
         for database in payload[DATABASES].values():

@@ -205,19 +205,20 @@ class Pair:
     def scripts(self) -> dict[str, str]:
         """SQL text of each database, by its name."""
         theme = self.theme
-        people = "".join(
-            f"INSERT INTO {theme.who} VALUES ({one.id}, '{one.name}', '{one.group}');\n"
-            for one in self.people
+        people = (
+            f"CREATE TABLE {theme.who} (id INTEGER PRIMARY KEY, name TEXT, {theme.group} TEXT);\n"
         )
-        acts = "".join(
-            f"INSERT INTO {theme.what} VALUES ({one.id}, {one.who}, '{one.kind}', {one.amount}, {one.year});\n"
-            for one in self.acts
+        for person in self.people:
+            row = f"{person.id}, '{person.name}', '{person.group}'"
+            people += f"INSERT INTO {theme.who} VALUES ({row});\n"
+        acts = (
+            f"CREATE TABLE {theme.what} (id INTEGER PRIMARY KEY, {theme.key} INTEGER, "
+            f"{theme.kind} TEXT, {theme.amount} INTEGER, year INTEGER);\n"
         )
-        return {
-            "a": f"CREATE TABLE {theme.who} (id INTEGER PRIMARY KEY, name TEXT, {theme.group} TEXT);\n{people}",
-            "b": f"CREATE TABLE {theme.what} (id INTEGER PRIMARY KEY, {theme.key} INTEGER, {theme.kind} TEXT, "
-            f"{theme.amount} INTEGER, year INTEGER);\n{acts}",
-        }
+        for act in self.acts:
+            row = f"{act.id}, {act.who}, '{act.kind}', {act.amount}, {act.year}"
+            acts += f"INSERT INTO {theme.what} VALUES ({row});\n"
+        return {"a": people, "b": acts}
 
 
 def draw_pair(name: str, rng: Random) -> Pair:
@@ -225,15 +226,15 @@ def draw_pair(name: str, rng: Random) -> Pair:
     theme = rng.choice(THEMES)
     names = rng.sample(NAMES, rng.randint(8, 12))
     ids = sorted(rng.sample(range(1, 60), len(names)))
-    people = tuple(
-        Person(number, who, rng.choice(theme.groups))
-        for number, who in zip(ids, names, strict=True)
-    )
-    acts = tuple(
-        Act(number, rng.choice(ids), rng.choice(theme.kinds), rng.randint(2, 90), rng.choice(YEARS))
-        for number in range(1, rng.randint(24, 36))
-    )
-    return Pair(name, theme, people, acts)
+    # The order of draws is part of the task set: another one gives other questions and hashes.
+    people = []
+    for number, who in zip(ids, names, strict=True):
+        people.append(Person(number, who, rng.choice(theme.groups)))
+    acts = []
+    for number in range(1, rng.randint(24, 36)):
+        who_id, kind = rng.choice(ids), rng.choice(theme.kinds)
+        acts.append(Act(number, who_id, kind, rng.randint(2, 90), rng.choice(YEARS)))
+    return Pair(name, theme, tuple(people), tuple(acts))
 
 
 def _ids_of(pair: Pair, group: str) -> tuple[Step, list[int]]:

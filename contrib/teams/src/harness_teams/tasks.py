@@ -59,23 +59,22 @@ class PocketSplitTasks:
         check_split(self.name, split, SIZES)
         tasks = []
         for pair, questions in drawn(split):
-            paths = {
-                name: str(self._database(pair.name, name, script))
-                for name, script in pair.scripts.items()
-            }
-            tasks += [
-                Task(
-                    id=f"{pair.name}-{number}",
-                    task_set=self.name,
-                    split=split,
-                    question=question.text,
-                    gold=question.answer,
-                    cluster=pair.name,
-                    difficulty=question.kind,
-                    data={DATABASES: paths, GOLD_IS: "answer", "facts": list(question.facts)},
+            paths = {}
+            for name, script in pair.scripts.items():
+                paths[name] = str(self._database(pair.name, name, script))
+            for number, question in enumerate(questions):
+                tasks.append(
+                    Task(
+                        id=f"{pair.name}-{number}",
+                        task_set=self.name,
+                        split=split,
+                        question=question.text,
+                        gold=question.answer,
+                        cluster=pair.name,
+                        difficulty=question.kind,
+                        data={DATABASES: paths, GOLD_IS: "answer", "facts": list(question.facts)},
+                    )
                 )
-                for number, question in enumerate(questions)
-            ]
         return tasks
 
     def context(self, task: Task) -> Mapping[str, str]:

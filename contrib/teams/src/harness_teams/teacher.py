@@ -60,11 +60,11 @@ class Teacher:
 
     def __init__(self, known: Iterable[Question]) -> None:
         self._questions = {question.text: question for question in known}
-        self._steps = {
-            step.task: (_pattern(step.task), index, step)
-            for question in self._questions.values()
-            for index, step in enumerate(question.plan)
-        }
+        self._steps: dict[str, tuple[re.Pattern[str], int, Step]] = {}
+        for question in self._questions.values():
+            for index, step in enumerate(question.plan):
+                # A worker reads only its task, so the task has to tell which step it is.
+                self._steps[step.task] = (_pattern(step.task), index, step)
 
     def __call__(self, request: Request) -> Reply:
         """Return the reply to a request of any member; plain text for an unplanned request."""
@@ -87,11 +87,11 @@ class Teacher:
         due = [index for index in range(len(question.plan)) if index not in results]
         if not due:
             return Reply(_filled(question.said, results))
+        # Steps of one round do not depend on each other, so they are called together.
         next_round = question.plan[due[0]].round
         steps = [step for step in question.plan if step.round == next_round]
-        if planner:
-            return calling(*(_handoff(step, results) for step in steps))
-        return calling(*(_query(step, results) for step in steps))
+        call = _handoff if planner else _query
+        return calling(*(call(step, results) for step in steps))
 
     def _work(self, task: str, outputs: Sequence[str]) -> Reply:
         for pattern, index, step in self._steps.values():

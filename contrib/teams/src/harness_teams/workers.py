@@ -36,9 +36,9 @@ class Workers:
         self.reports: list[Report] = []
         self.raised: Exception | None = None
         prompts: TeamPrompts = toolbox.prompts
-        handoffs = {
-            handoff.tool.name: partial(self._hand_over, handoff) for handoff in prompts.handoffs
-        }
+        handoffs = {}
+        for handoff in prompts.handoffs:
+            handoffs[handoff.tool.name] = partial(self._hand_over, handoff)
         self.toolbox = toolbox.part([handoff.tool for handoff in prompts.handoffs], handoffs)
 
     async def _hand_over(self, handoff: Handoff, arguments: Mapping[str, JSON]) -> str:

@@ -41,22 +41,25 @@ def export(
     """
     from harness.api.loaded import one_run
 
-    known = {spec.name: spec for spec in registry().specs("tracker")}
-    if to not in known:
+    trackers = {spec.name: spec for spec in registry().specs("tracker")}
+    if to not in trackers:
         raise UserError(
-            f"--to {to}: there is no such tracker{nearest(to, known, '.')} "
-            f"One of: {', '.join(sorted(known))}"
+            f"--to {to}: there is no such tracker{nearest(to, trackers, '.')} "
+            f"One of: {', '.join(sorted(trackers))}"
         )
-    options = {
-        name: value for name, value in (("push", push), ("licence", licence)) if value is not None
-    }
+    # Only given options are passed, so that an exporter without them can refuse those alone.
+    options = {}
+    if push is not None:
+        options["push"] = push
+    if licence is not None:
+        options["licence"] = licence
     try:
-        exporter = load(known[to])
+        exporter = load(trackers[to])
         if foreign := sorted(options.keys() - signature(exporter).parameters.keys()):
             raise UserError(f"--{foreign[0]}: --to {to} has no such option")
         loaded = one_run(run, runs_dir)
         place = exporter(loaded, where, **options)
     except (ImportError, PluginError) as error:
-        package = registry().origin(known[to])
+        package = registry().origin(trackers[to])
         raise UserError(f"--to {to}: {error}. Install {package}[{to}]") from error
     results().print(f"{loaded.id} is in {to}: {place}")

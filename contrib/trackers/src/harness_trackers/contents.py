@@ -59,8 +59,10 @@ def contents(run: Run) -> Contents:
             curves[name] = {int(step): float(value) for step, value in rows}
     result = flatten(dict(run.record["result"] or {}))
     figures = {key: value for key, value in result.items() if _is_scalar(value)}
-    settings = flatten(dict(run.record["config"]))
-    config = {key: value if _is_scalar(value) else str(value) for key, value in settings.items()}
+    # Trackers take scalars as parameters; lists of the configuration become texts.
+    config = {}
+    for key, value in flatten(dict(run.record["config"])).items():
+        config[key] = value if _is_scalar(value) else str(value)
     return Contents(
         name=run.id,
         agent=run.record["agent"],
@@ -79,7 +81,10 @@ def _sample(episodes: pl.DataFrame) -> dict[str, list[str]]:
     validated = episodes.filter(pl.col("phase") == "val")
     last = validated.filter(pl.col("step") == pl.col("step").max()).sort("task_id").head(EPISODES)
     columns = [name for name in SHOWN if name in last.columns]
-    return {name: [_shortened(value) for value in last[name]] for name in columns}
+    sample = {}
+    for name in columns:
+        sample[name] = list(map(_shortened, last[name]))
+    return sample
 
 
 def _shortened(value: object) -> str:

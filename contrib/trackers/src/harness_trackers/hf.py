@@ -101,7 +101,9 @@ def export(run: Run, where: str, *, push: str | None = None, licence: str | None
 def _tables(run: Run) -> Iterator[tuple[str, pl.DataFrame]]:
     """Yield the existing tables, without gold, token ids and log-probabilities."""
     tables = {"episodes": run.episodes, "steps": run.steps, "calls": run.transitions}
-    yield from ((name, table) for name, table in tables.items() if table is not None and len(table))
+    for name, table in tables.items():
+        if table is not None and len(table):
+            yield name, table
 
 
 def _splits(table: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
@@ -152,9 +154,11 @@ def _card(run: Run, rows: dict[str, dict[str, int]], licence: str | None) -> str
         "harness": record["harness_version"],
     }
     missing = "" if licence else _UNLICENSED
-    table = "\n".join(
-        f"| {name} | {_cell(value)} |" for name, value in facts.items() if value is not None
-    )
+    fact_rows = []
+    for name, value in facts.items():
+        if value is not None:
+            fact_rows.append(f"| {name} | {_cell(value)} |")
+    table = "\n".join(fact_rows)
     table_rows = []
     for name, parts in rows.items():
         counts = ", ".join(f"{split} {count:,}" for split, count in parts.items())

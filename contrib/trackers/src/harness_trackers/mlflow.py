@@ -49,16 +49,14 @@ def _logged(exported: Contents, uri: str) -> str:
         tags={"agent": exported.agent, "harness_run": exported.name},
     )
     run_id, now = run.info.run_id, run.info.start_time
-    metrics = [
-        Metric(_named(name), value, now, step)
-        for name, values in exported.curves.items()
-        for step, value in values.items()
-    ]
-    metrics += [
-        Metric(f"final/{_named(name)}", float(value), now, 0)
-        for name, value in exported.figures.items()
-        if isinstance(value, int | float)
-    ]
+    metrics = []
+    for name, values in exported.curves.items():
+        for step, value in values.items():
+            metrics.append(Metric(_named(name), value, now, step))
+    # A prefix, since a figure may have the name of a curve.
+    for name, figure in exported.figures.items():
+        if isinstance(figure, int | float):
+            metrics.append(Metric(f"final/{_named(name)}", float(figure), now, 0))
     for at in range(0, len(metrics), BATCH):
         client.log_batch(run_id, metrics=metrics[at : at + BATCH])
     params = [Param(_named(name), str(value)[:6000]) for name, value in exported.config.items()]
@@ -66,9 +64,8 @@ def _logged(exported: Contents, uri: str) -> str:
         client.log_batch(run_id, params=params[at : at + 100])
     client.log_dict(run_id, exported.figures, "figures.json")
     client.log_dict(run_id, exported.episodes, "episodes.json")
-    client.set_terminated(
-        run_id, "FINISHED" if exported.figures["status"] == "finished" else "FAILED"
-    )
+    status = "FINISHED" if exported.figures["status"] == "finished" else "FAILED"
+    client.set_terminated(run_id, status)
     return str(run_id)
 
 

@@ -33,7 +33,7 @@ def export(run: Run, where: str) -> str:
             write(step, Summary(value=[Summary.Value(tag=name, simple_value=value)]))
     separator = ["---"] * len(exported.episodes)
     table = [list(exported.episodes), separator, *exported.rows()]
-    sample = "\n".join(_row(texts) for texts in table)
+    sample = "\n".join(map(_row, table))
     for name, text in (
         ("config", _block(exported.config)),
         ("figures", _block(exported.figures)),
@@ -50,8 +50,7 @@ def _block(values: object) -> str:
 
 def _row(texts: Sequence[str]) -> str:
     """Return a row of a Markdown table."""
-    cells = [_cell(text) for text in texts]
-    return f"| {' | '.join(cells)} |"
+    return f"| {' | '.join(map(_cell, texts))} |"
 
 
 def _cell(text: str) -> str:

@@ -62,14 +62,16 @@ class Verifiers:
 def verdict_of(answer: Answer) -> Verdict:
     """Return the weighted sum unchanged; `reward.range` bounds it."""
     value, rewards = answer["value"], answer["rewards"]
-    parts = {name: score * weight for name, (score, weight) in rewards.items()}
-    terms = " + ".join(
-        f"{weight:g} * {name} {score:g}" for name, (score, weight) in rewards.items()
-    )
+    parts = {}
+    terms = []
+    for name, (score, weight) in rewards.items():
+        parts[name] = score * weight
+        terms.append(f"{weight:g} * {name} {score:g}")
+    summed = " + ".join(terms)
     ended = "" if answer["stopped"] == "agent_completed" else f"; ended by {answer['stopped']}"
     if not math.isfinite(value):
-        return Verdict(None, f"{terms} = {value}, which is not finite{ended}")
-    return Verdict(value, f"{terms}{ended}", parts)
+        return Verdict(None, f"{summed} = {value}, which is not finite{ended}")
+    return Verdict(value, f"{summed}{ended}", parts)
 
 
 def calls_of(attempt: Attempt) -> Iterator[Mapping[str, JSON]]:
@@ -81,6 +83,8 @@ def calls_of(attempt: Attempt) -> Iterator[Mapping[str, JSON]]:
         )
     known = 0
     for index, call in enumerate(transitions):
+        # A call repeats the messages of the calls before it, and only new ones belong to the trace.
+        # In which form the agent kept the reply is visible in the next call's messages.
         before = [] if index == 0 else [_message(message) for message in call.messages[known:]]
         after = (
             transitions[index + 1].messages[len(call.messages) :]

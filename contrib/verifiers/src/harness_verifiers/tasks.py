@@ -155,17 +155,16 @@ class VerifiersTasks:
 
         No path of this machine.
         """
-        found = self._loaded
+        loaded = self._loaded
+        hashes = "".join(task["hash"] for task in loaded.tasks)
         return {
             "name": "verifiers",
             "taskset": self.taskset,
             "config_sha256": hashlib.sha256(self.config.encode()).hexdigest(),
-            "verifiers": found.version,
+            "verifiers": loaded.version,
             "counts": {split: len(self.load(split)) for split in SPLITS},
-            "tasks_sha256": hashlib.sha256(
-                "".join(one["hash"] for one in found.tasks).encode()
-            ).hexdigest(),
-            "tools_sha256": digest({"tools": found.tools}),
+            "tasks_sha256": hashlib.sha256(hashes.encode()).hexdigest(),
+            "tools_sha256": digest({"tools": loaded.tools}),
         }
 
     def check(self) -> list[str]:

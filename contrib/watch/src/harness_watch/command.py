@@ -85,10 +85,7 @@ def _place(target: Path | None, runs_dir: Path) -> tuple[Path, str]:
 
     if target is not None:
         folder = located(target, runs_dir)
-        if not any(
-            next(folder.glob(where), None)
-            for where in ("run.json", "study.json", "*/run.json", "*/study.json")
-        ):
+        if not _holds_runs(folder):
             raise UserError(
                 f"{target} holds no run and no study. `harness runs list` shows what there is"
             )
@@ -97,8 +94,13 @@ def _place(target: Path | None, runs_dir: Path) -> tuple[Path, str]:
     return runs_dir.absolute(), newest.relative_to(runs_dir).as_posix()
 
 
+def _holds_runs(folder: Path) -> bool:
+    patterns = ("run.json", "study.json", "*/run.json", "*/study.json")
+    return any(next(folder.glob(pattern), None) for pattern in patterns)
+
+
 def _begun(runs_dir: Path) -> list[Path]:
-    return [file for pattern in ("*/run.json", "*/*/run.json") for file in runs_dir.glob(pattern)]
+    return [*runs_dir.glob("*/run.json"), *runs_dir.glob("*/*/run.json")]
 
 
 def _came(runs_dir: Path) -> bool:

@@ -65,14 +65,17 @@ class Feed(Follower):
             )
         for row in cast("list[LoggedStep]", self._fresh_rows["steps"]):
             self._logs[row["step"]].append(row)
-        touched = {row["step"] for rows in self._fresh_rows.values() for row in rows}
-        again = (
-            self.episodes.filter(pl.col("step").is_in(list(touched))).drop("tool_calls").to_dicts()
-        )
-        logged = [row for step in touched for row in self._logs.get(step, ())]
-        self._steps |= {
-            int(row["step"]): row for row in step_rows(logged, cast("list[Episode]", again))
-        }
+        touched: set[int] = set()
+        for rows in self._fresh_rows.values():
+            touched.update(row["step"] for row in rows)
+        # A step's row is computed from all of its episodes, so those read earlier count as well.
+        of_steps = self.episodes.filter(pl.col("step").is_in(list(touched)))
+        episodes_again = cast("list[Episode]", of_steps.drop("tool_calls").to_dicts())
+        logged: list[LoggedStep] = []
+        for step in touched:
+            logged += self._logs.get(step, ())
+        for step_row in step_rows(logged, episodes_again):
+            self._steps[int(step_row["step"])] = step_row
         return state
 
     @property
@@ -81,33 +84,33 @@ class Feed(Follower):
 
         The current step has no figures of its rollouts.
         """
-        rows = [self._steps[step] for step in sorted(self._steps)]
-        over = [
-            {name: of for name, of in row.items() if not name.startswith("rollout/")}
-            for row in rows
-        ]
         whole = self.whole
-        return pl.DataFrame(
-            steps_table([a if a["step"] <= whole else b for a, b in zip(rows, over, strict=True)])
-        )
+        rows = []
+        for step in sorted(self._steps):
+            row = self._steps[step]
+            if row["step"] > whole:
+                row = {name: of for name, of in row.items() if not name.startswith("rollout/")}
+            rows.append(row)
+        return pl.DataFrame(steps_table(rows))
 
     @property
     def whole(self) -> int:
         """The last step with all rollouts ended. Those that end first are short and say little."""
-        ended = {
-            step: row["rollout/rollouts"]
-            for step, row in self._steps.items()
-            if "rollout/rollouts" in row
-        }
+        ended = {}
+        for step, row in self._steps.items():
+            if "rollout/rollouts" in row:
+                ended[step] = row["rollout/rollouts"]
         last = max(ended, default=0)
         return last if ended.get(last, 0) >= self._expected["train"] else last - 1
 
     @property
     def rewritten(self) -> bool:
         """Whether a file is shorter than what was read, because a resumption set rows aside."""
-        return any(
-            not path.exists() or path.stat().st_size < read for path, read in self.offsets.items()
-        )
+        return any(_is_shorter(path, read) for path, read in self.offsets.items())
+
+
+def _is_shorter(path: Path, read: int) -> bool:
+    return not path.exists() or path.stat().st_size < read
 
 
 class Followed:
@@ -166,12 +169,14 @@ class Followed:
 
     def _state(self) -> list[tuple[str, int, int]]:
         """Return name, time and size of every file that the content depends on."""
-        record = self.path / "run.json"
-        files = [
-            record,
-            *(file for pattern in (*TABLES, *GROWING) for file in sorted(self.path.glob(pattern))),
-        ]
-        return [(file.name, (at := file.stat()).st_mtime_ns, at.st_size) for file in files]
+        files = [self.path / "run.json"]
+        for pattern in (*TABLES, *GROWING):
+            files += sorted(self.path.glob(pattern))
+        state = []
+        for file in files:
+            status = file.stat()
+            state.append((file.name, status.st_mtime_ns, status.st_size))
+        return state
 
     def _read(self) -> None:
         folder = RunFolder.open(self.path)

@@ -134,15 +134,14 @@ class OpenStreams:
 def change(sent: State | None, now: State) -> str:
     """Return the changes from the sent state to the current one, as JSON."""
     old = {} if sent is None else sent.blocks
+    episodes = now.found["browser"]["episodes"]
+    # After a reset the page starts from an empty list, so it needs all episodes again.
     reset = sent is not None and sent.era != now.era
-    shown = (
-        set()
-        if sent is None or reset
-        else {(one["run"], one["id"]) for one in sent.found["browser"]["episodes"]}
-    )
-    new = [one for one in now.found["browser"]["episodes"] if (one["run"], one["id"]) not in shown]
+    if sent is not None and not reset:
+        shown = {(one["run"], one["id"]) for one in sent.found["browser"]["episodes"]}
+        episodes = [one for one in episodes if (one["run"], one["id"]) not in shown]
     blocks = {name: html for name, html in now.blocks.items() if old.get(name) != html}
-    news: dict[str, object] = {"blocks": blocks, "episodes": new, "reset": reset}
+    news: dict[str, object] = {"blocks": blocks, "episodes": episodes, "reset": reset}
     if sent is None or sent.charts != now.charts:
         news["charts"] = now.found["charts"]
     return json.dumps(news, default=str, allow_nan=False)

@@ -56,15 +56,20 @@ def lines(found: Contents) -> Iterator[str]:
     """Yield one line per fact. A line is unchanged while its fact is."""
     if not found["matrix"]:
         yield f"{found['title']}: {found['live'].said}"
+    columns = found["columns"]
     for row in found["matrix"]:
-        cells = [
-            f"{name} {row[name]}" for name in found["columns"][1:] if row[name] and name != "left"
-        ]
-        yield f"{row[found['columns'][0]]}: {', '.join(cells)}"
+        cells = []
+        for name in columns[1:]:
+            # The time left changes at every look, and the line would be printed each time.
+            if row[name] and name != "left":
+                cells.append(f"{name} {row[name]}")
+        yield f"{row[columns[0]]}: {', '.join(cells)}"
     for card in found["headline"]:
         if card["label"] == "failures" and card["more"]:
             yield f"failures: {', '.join(card['more'])}"
-    yield from (f"{remark}" for remark in found["remarks"] if found["live"].state == "finished")
+    if found["live"].state == "finished":
+        for remark in found["remarks"]:
+            yield f"{remark}"
 
 
 def _screen(found: Contents) -> RenderableType:
@@ -84,10 +89,10 @@ def _screen(found: Contents) -> RenderableType:
             Text(printable(f"{card['label']:>12}  {card['value']}  {'; '.join(card['more'])}"))
         )
     for chart in found["charts"]:
-        if (
-            chart["layout"]["xaxis"]["title"]["text"] == "step"
-            and (last := _last(chart["data"])) is not None
-        ):
+        if chart["layout"]["xaxis"]["title"]["text"] != "step":
+            continue
+        last = _last(chart["data"])
+        if last is not None:
             parts.append(Text(printable(f"{chart['title']:>24}  {last}")))
     for one in found["browser"]["episodes"][:EPISODES]:
         what = f"{one['verdict']:>12}  {one['phase']} step {one['step']}  {one['question']}"
@@ -97,5 +102,7 @@ def _screen(found: Contents) -> RenderableType:
 
 def _last(traces: list[dict[str, list[float]]]) -> str | None:
     """Return the newest value of a curve, for its first arm."""
-    line = next((trace for trace in traces if len(trace["x"])), None)
-    return None if line is None else f"{line['y'][-1]:.4g} at step {line['x'][-1]}"
+    for trace in traces:
+        if len(trace["x"]):
+            return f"{trace['y'][-1]:.4g} at step {trace['x'][-1]}"
+    return None

@@ -91,21 +91,20 @@ class View:
         if known is None or known[0] != mark:
             try:
                 state = self._state(at, path, [one for one in runs if one.run is not None])
-            except UserError as error:  # a table is damaged, or half replaced
+            except UserError as error:
+                # A table is damaged, or half replaced: the page keeps what it showed before.
                 if known is None:
                     raise
-                found = {
-                    **known[1].found,
-                    "live": known[1].found["live"]._replace(state="lost", said=str(error)),
-                }
-                state = replace(known[1], found=found, blocks=blocks(found))
+                live = known[1].found["live"]._replace(state="lost", said=str(error))
+                content = {**known[1].found, "live": live}
+                state = replace(known[1], found=content, blocks=blocks(content))
             self._known[at] = (mark, state)
         self._looked[at] = now
         self._known[at] = self._known.pop(at)  # the last is the one that was looked at last
         while len(self._known) > MOST_PLACES:
             forgotten = next(iter(self._known))
-            for kept in (self._known, self._looked, self._compared):
-                kept.pop(forgotten, None)
+            for cache in (self._known, self._looked, self._compared):
+                cache.pop(forgotten, None)
         return self._known[at][1]
 
     def opened(self, at: str, run: str, episode: str) -> dict[str, object]:
@@ -146,43 +145,40 @@ class View:
                 extra: Mark = ((path / STUDY_FILE).stat().st_mtime_ns,)
             except (UserError, OSError) as error:
                 names, extra = [], (str(error),)
-            folders = [
-                path / name for name in names if name and (path / name / "run.json").is_file()
-            ]
+            folders = []
+            for name in names:
+                if name and (path / name / "run.json").is_file():
+                    folders.append(path / name)
         elif path in self._followed or _held(path, "run.json"):
             folders, extra = [path], ()
         else:
             folders = [file.parent for file in path.glob("*/run.json")]
             extra = tuple((file, file.stat().st_mtime_ns) for file in path.glob(f"*/{STUDY_FILE}"))
-        found = [
-            self._followed.setdefault(folder, Followed(folder))
-            for folder in sorted(folders, reverse=True)
-        ]
-        for one in found:
-            one.look()
-        return found, extra
+        runs = []
+        for folder in sorted(folders, reverse=True):
+            # One reader per run, also if several places show it: files are read once.
+            run = self._followed.setdefault(folder, Followed(folder))
+            run.look()
+            runs.append(run)
+        return runs, extra
 
     def _state(self, at: str, path: Path, runs: Sequence[Followed]) -> State:
         if _held(path, STUDY_FILE):
-            found = self._compare(at, self._study(path, runs), runs)
+            content = self._compare(at, self._study(path, runs), runs)
         elif path in self._followed:
             if (run := self._followed[path].run) is None:
                 raise UserError(self._followed[path].trouble)
             if not run.arm:
                 name_arms([run])
-            found = self._compare(at, Selection([run], run.id), runs)
+            content = self._compare(at, Selection([run], run.id), runs)
         else:
-            found = _folder(path, runs)
+            content = _folder(path, runs)
         above = None if at == HERE else str(PurePosixPath(at).parent)
-        state, said = _said(found, runs)
-        found["live"] = Live(at, state, said, above, "" if at == HERE else f"{at}/")
-        charts = json.dumps(found["charts"], default=str, allow_nan=False)
-        return State(
-            found,
-            blocks(found),
-            charts,
-            sum(one.era for one in runs if one.run and len(one.run.episodes)),
-        )
+        state, description = _said(content, runs)
+        content["live"] = Live(at, state, description, above, "" if at == HERE else f"{at}/")
+        charts = json.dumps(content["charts"], default=str, allow_nan=False)
+        era = sum(one.era for one in runs if one.run and len(one.run.episodes))
+        return State(content, blocks(content), charts, era)
 
     def _study(self, path: Path, runs: Sequence[Followed]) -> Selection:
         try:
@@ -191,18 +187,20 @@ class View:
             state = read_state(path)
             chosen = Selection([], state["name"], state, jobs=state["jobs"])
         followed = {one.path: one.run for one in runs}
-        kept: list[Run] = []
-        for run in chosen.runs:
-            if (one := followed.get(run.folder.path)) is not None:
-                one.arm, one.name = run.arm, run.name
-                kept.append(one)
-        return replace(chosen, runs=kept)
+        shown: list[Run] = []
+        for chosen_run in chosen.runs:
+            # The selection names the arms; the followed run has the rows that are read already.
+            run = followed.get(chosen_run.folder.path)
+            if run is not None:
+                run.arm, run.name = chosen_run.arm, chosen_run.name
+                shown.append(run)
+        return replace(chosen, runs=shown)
 
     def _compare(self, at: str, chosen: Selection, runs: Sequence[Followed]) -> Contents:
         """Return the page's content for runs, with a new comparison after another run finishes."""
-        mark = tuple(
-            (one.path, one.version) for one in runs if one.run is not None and one.run.finished
-        )
+        # Running runs have no comparison, and one takes seconds: their new rows do not repeat it.
+        finished = [one for one in runs if one.run is not None and one.run.finished]
+        mark = tuple((one.path, one.version) for one in finished)
         known = self._compared.get(at)
         if known is None or known[0] != mark:
             try:
@@ -221,30 +219,36 @@ def _held(path: Path, name: str) -> bool:
 
 def _said(found: Contents, runs: Sequence[Followed]) -> tuple[str, str]:
     """Return the kind of a place's state and its description."""
-    trouble = next((one.trouble for one in runs if one.trouble), "")
-    records = [one.run.record["status"] for one in runs if one.run is not None]
-    if trouble and (
-        len(runs) == 1 or trouble not in (GONE, LEFT)
-    ):  # of several each has its state in a row
-        return "lost", trouble
+    troubles = [one.trouble for one in runs if one.trouble]
+    # Of several runs each has its state in a row, so that one which is gone is no state of all.
+    if troubles and (len(runs) == 1 or troubles[0] not in (GONE, LEFT)):
+        return "lost", troubles[0]
     if len(runs) == 1 and not found["matrix"]:
         assert runs[0].run is not None
-        record, launches = runs[0].run.record, len(runs[0].run.record["launches"])
-        again = f", launch {launches}" if launches > 1 else ""
-        begun = runs[0].run.progress.rollouts or record["status"] != "running"
-        where = standing(runs[0].run.progress) if begun else "starting"
-        why = (
-            record["launches"][-1].get("reason")
-            if record["status"] not in ("running", "finished")
-            else ""
-        )
-        state = f"{record['status']}{again}{', ' if where else ''}{where}"
-        return record["status"], f"{state}: {why}" if why else state
-    states = records if "run" in found["columns"] else [row["state"] for row in found["matrix"]]
-    state = next((one for one in ("running", "killed") if one in states), "finished").replace(
-        "killed", "lost"
-    )
-    return state, _counted(states) or "no run has begun"
+        return _said_of_one(runs[0].run)
+    if "run" in found["columns"]:
+        states = [one.run.record["status"] for one in runs if one.run is not None]
+    else:
+        states = [row["state"] for row in found["matrix"]]
+    return _state_of_all(states), _counted(states) or "no run has begun"
+
+
+def _said_of_one(run: Run) -> tuple[str, str]:
+    record, launches = run.record, len(run.record["launches"])
+    again = f", launch {launches}" if launches > 1 else ""
+    begun = run.progress.rollouts or record["status"] != "running"
+    where = standing(run.progress) if begun else "starting"
+    state = f"{record['status']}{again}{', ' if where else ''}{where}"
+    if record["status"] in ("running", "finished"):
+        return record["status"], state
+    why = record["launches"][-1].get("reason")
+    return record["status"], f"{state}: {why}" if why else state
+
+
+def _state_of_all(states: Sequence[str]) -> str:
+    if "running" in states:
+        return "running"
+    return "lost" if "killed" in states else "finished"
 
 
 def _counted(states: Sequence[str]) -> str:
@@ -255,16 +259,11 @@ def _folder(path: Path, runs: Sequence[Followed]) -> Contents:
     """Return a list of runs to choose from, newest first."""
     rows = [*_studies(path), *_listed(runs)]
     columns = ("run", *COLUMNS[2:], "agent", "trained roles", "seed")
-    found = contents(
-        Selection([], str(path)),
-        None,
-        [],
-        {},
-        {"episodes": [], "texts": [], "total": 0, "shown": 0},
-    )
-    found["matrix"] = [dict.fromkeys(columns, "") | row for row in rows]
-    found["columns"] = [name for name in columns if any(row.get(name) for row in rows)]
-    return found
+    no_episodes = {"episodes": [], "texts": [], "total": 0, "shown": 0}
+    content = contents(Selection([], str(path)), None, [], {}, no_episodes)
+    content["matrix"] = [dict.fromkeys(columns, "") | row for row in rows]
+    content["columns"] = [name for name in columns if any(row.get(name) for row in rows)]
+    return content
 
 
 def _listed(runs: Sequence[Followed]) -> Iterator[dict[str, str]]:

@@ -14,7 +14,10 @@ _UNKNOWN = ("softcap", "s_aux")
 
 def unknown(options: Mapping[str, object]) -> str:
     """Return the unsupported options of attention that a model uses, or empty text."""
-    return next((name for name in _UNKNOWN if options.get(name) is not None), "")
+    for name in _UNKNOWN:
+        if options.get(name) is not None:
+            return name
+    return ""
 
 
 def attend(
@@ -38,7 +41,9 @@ def attend(
     query_tokens, tokens = query.shape[2], keys.shape[2]
     near = None
     if window is not None and window < tokens and query_tokens == 1:
-        keys, values = (one.narrow(2, tokens - window, window) for one in (keys, values))
+        # One query sees only the window's keys, so that no mask is needed.
+        keys = keys.narrow(2, tokens - window, window)
+        values = values.narrow(2, tokens - window, window)
     elif (window is not None and window < tokens) or 1 < query_tokens < tokens:
         # The last query sees all keys: the diagonal ends at the bottom right.
         visible = torch.ones(query_tokens, tokens, dtype=torch.bool, device=query.device)
@@ -147,7 +152,7 @@ def packed(
     ends, ends_cpu = cu_seqlens, cu_seqlens_cpu
     if key_rows is not None:
         assert cu_seqlens_keys is not None and cu_seqlens_keys_cpu is not None
-        keys, values = (_Gather.apply(one, key_rows) for one in (keys, values))
+        keys, values = _Gather.apply(keys, key_rows), _Gather.apply(values, key_rows)
         ends, ends_cpu = cu_seqlens_keys, cu_seqlens_keys_cpu
     if query.device.type == "cpu" or query.dtype == torch.float32:
         sizes, key_sizes = cu_seqlens_cpu.diff().tolist(), ends_cpu.diff().tolist()

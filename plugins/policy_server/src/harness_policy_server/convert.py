@@ -236,9 +236,9 @@ def convert(file: Path, name: str) -> Path:
 
 
 def _needs_gguf() -> None:
-    if missing := [
-        package for package in ("torch", "transformers", "gguf") if find_spec(package) is None
-    ]:
+    packages = ("torch", "transformers", "gguf")
+    missing = [package for package in packages if find_spec(package) is None]
+    if missing:
         raise EnvironmentProblem(
             f"converting a GGUF file needs {', '.join(missing)}: {how_to_install('cpu')}"
         )
@@ -321,6 +321,9 @@ def _convert(
     source = {**origin, "file": file.name}
     if "sha256" not in source:
         source["sha256"] = file_hash(file)
+    packages = ("torch", "transformers", "tokenizers", "gguf")
+    versions = {"python": platform.python_version()}
+    versions |= {package: version(package) for package in packages}
     manifest = {
         "policy": name,
         "licence": licence,
@@ -331,11 +334,8 @@ def _convert(
         "quantisation_cost": None,
         "quantisation_cost_note": "not measured: the weights before quantisation were not at hand",
         "mended": corrections,
-        "versions": {"python": platform.python_version()}
-        | {
-            package: version(package) for package in ("torch", "transformers", "tokenizers", "gguf")
-        },
-        "sha256": {one.name: file_hash(one) for one in sorted(made.iterdir())},
+        "versions": versions,
+        "sha256": {path.name: file_hash(path) for path in sorted(made.iterdir())},
     }
     _put(made, manifest, cached_dir(name))
 
@@ -473,10 +473,9 @@ def _tokenizer(file: Path, header: _File) -> tuple[PreTrainedTokenizerFast, list
         found = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
     except (ValueError, KeyError) as error:
         raise _not_converted(file, error) from error
-    padding = next(
-        (one for one in (header.padding, header.unknown) if one not in (None, header.end)),
-        header.end,
-    )
+    # Padding with the end token would hide ends of turns from a training's loss.
+    candidates = [one for one in (header.padding, header.unknown) if one not in (None, header.end)]
+    padding = candidates[0] if candidates else header.end
 
     def token(number: int | None) -> str | None:
         return None if number is None else header.tokens[number]
@@ -491,11 +490,10 @@ def _tokenizer(file: Path, header: _File) -> tuple[PreTrainedTokenizerFast, list
             "another" if _split(found.backend_tokenizer, header.split) else header.split,
         ),
     }
-    corrections = [
-        f"{what}: {_word(right)}, was {_word(was)}"
-        for what, (right, was) in meant.items()
-        if right != was
-    ]
+    corrections = []
+    for what, (right, was) in meant.items():
+        if right != was:
+            corrections.append(f"{what}: {_word(right)}, was {_word(was)}")
     made = PreTrainedTokenizerFast(
         tokenizer_object=found.backend_tokenizer,
         bos_token=token(header.begin),

@@ -159,6 +159,7 @@ class Decoder:
             self._passes.sit(len(self._running), self._read[prompt])
             self._running.append(generation)
             self._sample(self._read[prompt].logits, [generation])
+        # The rollouts of a task share a prompt and come close together, so the latest are kept.
         while sum(map(len, self._read)) > KEPT:
             self._read.popitem(last=False)
         self._dismiss()
@@ -166,10 +167,9 @@ class Decoder:
     def _decode(self) -> None:
         """Sample one token for every running request."""
         last = [generation.token_ids[-1] for generation in self._running]
+        positions = [generation.length - 1 for generation in self._running]
         waiting = iter(self._running)
-        for requests, logits in self._passes.step(
-            last, [generation.length - 1 for generation in self._running]
-        ):
+        for requests, logits in self._passes.step(last, positions):
             self._sample(logits, list(islice(waiting, requests)))
         self._dismiss()
 

@@ -50,10 +50,10 @@ def tied(reader: GGUFReader) -> tuple[str, str] | None:
     tensors = {tensor.name: tensor for tensor in reader.tensors if tensor.name in names}
     if len(tensors) < len(names):
         return None
-    embedding, output = (tensors[name] for name in names)
+    embedding, output = tensors["token_embd.weight"], tensors["output.weight"]
     if list(embedding.shape) != list(output.shape):
         return None
-    first, second = (_values(tensor, 0, _COMPARED_ROWS) for tensor in (embedding, output))
+    first, second = _values(embedding, 0, _COMPARED_ROWS), _values(output, 0, _COMPARED_ROWS)
     size = float(np.linalg.norm(second))
     if float(np.linalg.norm(first - second)) >= SAME * size:
         return None

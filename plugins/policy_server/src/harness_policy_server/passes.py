@@ -29,7 +29,6 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
 from typing import Any, TypeVar
 
 import torch
@@ -135,7 +134,8 @@ class _Seats:
         heads, length, width = keys.shape
         if not self.by_seat:
             seats, positions = self._shape
-            self.keys, self.values = (torch.empty(seats, heads, positions, width) for _ in range(2))
+            self.keys = torch.empty(seats, heads, positions, width)
+            self.values = torch.empty(seats, heads, positions, width)
             self.by_seat = list(zip(self.keys.split(1), self.values.split(1), strict=True))
         self.keys[seat, :, :length], self.values[seat, :, :length] = keys, values
 
@@ -185,12 +185,14 @@ class _Step(_Layer):
         """Attend within a pass's rows, [rows, heads, 1, width] -> [rows, 1, heads, width]."""
         rows, lengths = query.split(1), self._some.lengths
         seats = self._seats.by_seat[self._some.first : self._some.first + len(lengths)]
+        made = []
+        # One row at a time, each over its own length: its result must not depend on the others.
         with _one_thread():
-            found = [
-                attend(row, keys.narrow(2, 0, length), values.narrow(2, 0, length), scale, window)
-                for row, (keys, values), length in zip(rows, seats, lengths, strict=False)
-            ]
-        return torch.cat([*found, *map(torch.zeros_like, rows[len(found) :])]).transpose(1, 2)
+            for row, (keys, values), length in zip(rows, seats, lengths, strict=False):
+                own_keys, own_values = keys.narrow(2, 0, length), values.narrow(2, 0, length)
+                made.append(attend(row, own_keys, own_values, scale, window))
+        idle = map(torch.zeros_like, rows[len(made) :])
+        return torch.cat([*made, *idle]).transpose(1, 2)
 
 
 @contextmanager
@@ -225,9 +227,8 @@ class Passes:
         self._here = threading.local()
         """In each lane, `some`: the pass under way."""
         seats = max(seats, ROWS * LANES)
-        self._seats = [
-            _Seats(seats, max(positions, TRIAL + 1)) for _ in range(model.config.num_hidden_layers)
-        ]
+        positions = max(positions, TRIAL + 1)
+        self._seats = [_Seats(seats, positions) for _ in range(model.config.num_hidden_layers)]
         for module in model.modules():
             if type(module) is Linear:
                 module.forward = partial(self._linear, module)  # type: ignore[method-assign]
@@ -272,11 +273,12 @@ class Passes:
             theirs.
         """
         requests = self._divided(len(tokens))
-        ends = list(accumulate(requests))
-        passes = [
-            (first, tokens[first:end], positions[first:end])
-            for first, end in zip([0, *ends], ends, strict=False)
-        ]
+        passes = []
+        first = 0
+        for count in requests:
+            end = first + count
+            passes.append((first, tokens[first:end], positions[first:end]))
+            first = end
         return list(zip(requests, self._in_lanes(self._pass, passes), strict=True))
 
     def _divided(self, requests: int) -> list[int]:
@@ -326,8 +328,9 @@ class Passes:
         """Give each lane, this thread too, so many threads."""
         for lane in self._lanes or ():
             lane.shutdown()
+        initializer = torch.set_num_threads
         self._lanes = [
-            ThreadPoolExecutor(1, "lane", torch.set_num_threads, (threads,)) for _ in range(others)
+            ThreadPoolExecutor(1, "lane", initializer, (threads,)) for _ in range(others)
         ]
         for lane in self._lanes:
             lane.submit(int).result()  # a lane's setting also applies to threads that start later
@@ -340,11 +343,10 @@ class Passes:
 
     def _in_lanes(self, make: Callable[[_T], _Made], given: Sequence[_T]) -> list[_Made]:
         """Apply a function to each item, in all lanes at once, and return the results."""
-        lanes = self._lanes or []
-        others = [
-            lane.submit(_each, make, given[place :: self.lanes])
-            for place, lane in enumerate(lanes, 1)
-        ]
+        # Item i is in lane i % lanes, where the calling thread is lane 0.
+        others = []
+        for place, lane in enumerate(self._lanes or (), 1):
+            others.append(lane.submit(_each, make, given[place :: self.lanes]))
         try:
             made = [_each(make, given[:: self.lanes])]
         finally:
@@ -359,8 +361,8 @@ class Passes:
         rows = self.rows * self.lanes
         for seat in range(rows):
             self.sit(seat, read)
-        found = torch.cat([logits for _, logits in self.step(prompt[:1] * rows, [TRIAL] * rows)])
-        return bool(torch.equal(found, found[:1].expand_as(found)))
+        logits = torch.cat([of_pass for _, of_pass in self.step(prompt[:1] * rows, [TRIAL] * rows)])
+        return bool(torch.equal(logits, logits[:1].expand_as(logits)))
 
     def _linear(self, module: Linear, given: torch.Tensor) -> torch.Tensor:
         """Compute a linear layer: at once for a prompt, in blocks for a step's rows."""

@@ -73,7 +73,8 @@ def recorded_prompts(folder: RunFolder, count: int) -> list[list[int]]:
     path = folder.path / "transitions.parquet"
     columns = ["phase", "prompt_ids"]
     rows = pq.read_table(path, columns=columns).to_pylist() if path.is_file() else []
-    prompts = list(dict.fromkeys(tuple(row["prompt_ids"]) for row in rows if row["phase"] == "val"))
+    validated = [tuple(row["prompt_ids"]) for row in rows if row["phase"] == "val"]
+    prompts = list(dict.fromkeys(validated))
     if not prompts:
         raise UserError(
             f"{folder.path} has no recorded validation prompts: "
@@ -102,40 +103,39 @@ def compare_answers(
     import torch
 
     job = {"prompts": [list(ids) for ids in prompts], "limit": limit, "memory": memory}
-    answers = (
-        _vllm(exported, job) if engine == "vllm" else None
-    )  # before this process takes GPU memory
+    # vLLM goes first: it takes its share of the GPU's memory only before this process takes some.
+    answers = _vllm(exported, job) if engine == "vllm" else None
     device = resolve_device("auto")
     trained = trained.to(device)
     stops = _stops(exported)
     if answers is None:
         answers = _greedy(_load(exported).to(device), prompts, limit, stops)
+    trained_answers = _greedy(trained, prompts, limit, stops)
     differences: list[Difference] = []
     for index, (prompt, one, other) in enumerate(
-        zip(prompts, _greedy(trained, prompts, limit, stops), answers, strict=True)
+        zip(prompts, trained_answers, answers, strict=True)
     ):
         expected, got = _to_stop(one, stops), _to_stop(other, stops)
-        if expected != got:
-            place = next(
-                at
-                for at, (mine, theirs) in enumerate(zip(expected, got, strict=False))
-                if mine != theirs
-            )
-            prefix = [*prompt, *expected[:place]]
-            gap = _gap(trained, prefix, expected[place], got[place])
-            found: Difference = {
+        if expected == got:
+            continue
+        place = _first_difference(expected, got)
+        gap = _gap(trained, [*prompt, *expected[:place]], expected[place], got[place])
+        differences.append(
+            {
                 "prompt": index,
                 "place": place,
                 "trained": expected[place],
                 "exported": got[place],
                 "gap_nats": gap,
             }
-            differences.append(found)
+        )
     trained.to(torch.bfloat16)  # as the folder is, so that what rounding alone does is known
-    for found in differences:
-        index, place = found["prompt"], found["place"]
+    for difference in differences:
+        index, place = difference["prompt"], difference["place"]
         prefix = [*prompts[index], *_to_stop(answers[index], stops)[:place]]
-        found["gap_bf16_nats"] = _gap(trained, prefix, found["trained"], found["exported"])
+        difference["gap_bf16_nats"] = _gap(
+            trained, prefix, difference["trained"], difference["exported"]
+        )
     return {
         "engine": engine,
         "prompts": len(prompts),
@@ -143,6 +143,17 @@ def compare_answers(
         "near_tie_nats": NEAR_TIE,
         "differences": differences,
     }
+
+
+def _first_difference(expected: Sequence[int], got: Sequence[int]) -> int:
+    """Return the first place where two answers differ.
+
+    Both end in the same stop token, so none is the beginning of the other.
+    """
+    place = 0
+    while expected[place] == got[place]:
+        place += 1
+    return place
 
 
 def refuse_other_answers(proof: Proof) -> None:
@@ -208,10 +219,10 @@ def _to_stop(ids: list[int], stops: list[int]) -> list[int]:
 
     An engine may leave the stop token out of its result.
     """
-    return [
-        *ids[: next((place for place, token in enumerate(ids) if token in stops), len(ids))],
-        stops[0],
-    ]
+    for place, token in enumerate(ids):
+        if token in stops:
+            return [*ids[:place], stops[0]]
+    return [*ids, stops[0]]
 
 
 def _gap(model: Any, prefix: Sequence[int], one: int, other: int) -> float:

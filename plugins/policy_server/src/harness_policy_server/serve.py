@@ -52,9 +52,10 @@ def served(
     environment = {**os.environ, "VLLM_NO_USAGE_STATS": "1", "TOKENIZERS_PARALLELISM": "false"}
     environment.setdefault("VLLM_HOST_IP", "127.0.0.1")  # where the engine's processes meet
     keyed = KEY if device == "cpu" else "VLLM_API_KEY"
-    environment = (
-        {**environment, keyed: key} if key else {k: v for k, v in environment.items() if k != keyed}
-    )
+    # Without a key of this server's own, one from outside must not lock its callers out.
+    environment.pop(keyed, None)
+    if key:
+        environment[keyed] = key
     if Path(model).exists():
         environment |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -196,9 +197,9 @@ def _ready(
     while time.monotonic() < deadline and process.poll() is None:
         try:
             with urllib.request.urlopen(asked, timeout=2) as answer:
-                if model in [
-                    one["id"] for one in json.load(answer)["data"]
-                ]:  # else not ours: it took the port first
+                # Another model is not ours: that server took the port first.
+                models = [entry["id"] for entry in json.load(answer)["data"]]
+                if model in models:
                     return f"127.0.0.1:{port}"
         except (OSError, ValueError, KeyError):
             pass

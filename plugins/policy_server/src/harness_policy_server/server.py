@@ -110,9 +110,11 @@ class PolicyServer:
         self._key = f"Bearer {key}" if key else ""
         tags = {OPEN, CLOSE}
         added = self.tokenizer.added_tokens_decoder
-        self._hidden = {
-            number for number, token in added.items() if token.special and token.content not in tags
-        }
+        # Marks of tool calls are special tokens of some models, but part of a reply with calls.
+        self._hidden = set()
+        for number, token in added.items():
+            if token.special and token.content not in tags:
+                self._hidden.add(number)
         self._template_arguments = template_arguments(self.tokenizer)
         # No token has more characters than the longest name has bytes, so longer text cannot fit.
         longest_token = max(map(len, self.tokenizer.get_vocab()), default=1)
@@ -269,17 +271,13 @@ class PolicyServer:
             "finish_reason": "tool_calls" if calls_tools else done.finish_reason,
         }
         if body.get("logprobs"):
-            choice["logprobs"] = {
-                "content": [
-                    {
-                        "token": f"token_id:{token}",
-                        "logprob": logprob,
-                        "bytes": None,
-                        "top_logprobs": [],
-                    }
-                    for token, logprob in zip(done.token_ids, done.logprobs, strict=True)
-                ]
-            }
+            entries = []
+            for token, logprob in zip(done.token_ids, done.logprobs, strict=True):
+                name = f"token_id:{token}"
+                entries.append(
+                    {"token": name, "logprob": logprob, "bytes": None, "top_logprobs": []}
+                )
+            choice["logprobs"] = {"content": entries}
         answer: dict[str, object] = {
             "id": f"chatcmpl-{uuid.uuid4().hex}",
             "object": "chat.completion",
@@ -304,9 +302,7 @@ class PolicyServer:
         if not body.get("tools") or body.get("tool_choice") == "none":
             text = self.tokenizer.decode(done.token_ids, skip_special_tokens=True)
             return {"role": "assistant", "content": text}, False
-        shown = [
-            token for token in done.token_ids if token not in self._hidden
-        ]  # the tags may be special tokens
+        shown = [token for token in done.token_ids if token not in self._hidden]
         text, calls = self._read(
             self.tokenizer.decode(shown), offered(body), [*prompt_ids, *done.token_ids]
         )
@@ -344,13 +340,15 @@ def _refused(message: str, field: str | None = None, code: str | int = 400) -> R
 
 async def _events(answer: dict[str, Any]) -> AsyncIterator[bytes]:
     """Yield the whole answer as one chunk of a stream: the engine has no partial text earlier."""
-    choice = answer["choices"][0]
+    choice = dict(answer["choices"][0])
     chunk = {**answer, "object": "chat.completion.chunk"}
     usage = chunk.pop("usage")
-    delta = dict(choice["message"])
+    delta = choice.pop("message")
     if "tool_calls" in delta:
-        delta["tool_calls"] = [{"index": at, **call} for at, call in enumerate(delta["tool_calls"])]
-    chunk["choices"] = [{**{k: v for k, v in choice.items() if k != "message"}, "delta": delta}]
+        # In a stream each call has a number, as its text may come in several chunks.
+        calls = [{"index": index, **call} for index, call in enumerate(delta["tool_calls"])]
+        delta = {**delta, "tool_calls": calls}
+    chunk["choices"] = [{**choice, "delta": delta}]
     yield b"data: " + orjson.dumps(chunk) + b"\n\n"
     yield b"data: " + orjson.dumps({**chunk, "choices": [], "usage": usage}) + b"\n\n"
     yield b"data: [DONE]\n\n"

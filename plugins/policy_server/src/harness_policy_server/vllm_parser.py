@@ -35,12 +35,13 @@ class QwenCoderToolParser(ToolParser):
     def extract_tool_calls(self, model_output: str, request: Any) -> ExtractedToolCallInformation:
         """Return the words and the calls of a whole reply."""
         words, calls = read_calls(self._without_end(model_output), _names(request))
+        made = []
+        for call in calls:
+            function = FunctionCall(name=call.name, arguments=call.arguments)
+            made.append(ToolCall(function=function))
         return ExtractedToolCallInformation(
             tools_called=bool(calls),
-            tool_calls=[
-                ToolCall(function=FunctionCall(name=call.name, arguments=call.arguments))
-                for call in calls
-            ],
+            tool_calls=made,
             content=words or None if calls else model_output,
         )
 

@@ -35,10 +35,11 @@ class SQLRewardContract(RewardContract):
     def tasks(cls, tmp_path_factory: pytest.TempPathFactory) -> Sequence[Task]:
         """Return tasks with gold queries."""
         database = str(build_database(tmp_path_factory.mktemp("reward")))
-        return [
-            Task(f"t{n}", "contract", "val", "?", gold, "parity", data={DATABASE: database})
-            for n, gold in enumerate(GOLDS)
-        ]
+        tasks = []
+        for number, gold in enumerate(GOLDS):
+            data = {DATABASE: database}
+            tasks.append(Task(f"t{number}", "contract", "val", "?", gold, "parity", data=data))
+        return tasks
 
     @pytest.fixture(scope="class")
     @classmethod

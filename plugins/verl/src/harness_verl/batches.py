@@ -29,6 +29,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -57,14 +58,15 @@ def grouped_advantages(
     names = sorted(scores)
     values = torch.tensor([[scores[name]] for name in names])
     index = np.array([task for task, _ in names], dtype=object)
-    found, _ = core_algos.compute_grpo_outcome_advantage(
+    advantages, _ = core_algos.compute_grpo_outcome_advantage(
         values, torch.ones_like(values), index, norm_adv_by_std_in_grpo=by_std
     )
     sizes = Counter(task for task, _ in names)
-    return {
-        name: 0.0 if sizes[name[0]] == 1 else float(value[0])
-        for name, value in zip(names, found, strict=True)
-    }
+    by_session = {}
+    for name, advantage in zip(names, advantages, strict=True):
+        # verl gives a session that is alone in its group its whole score.
+        by_session[name] = 0.0 if sizes[name[0]] == 1 else float(advantage[0])
+    return by_session
 
 
 def best_of_group(
@@ -75,7 +77,8 @@ def best_of_group(
     Scores below `least` also give 0. Sessions that share the highest score are all chosen. A
     session that is alone in its group is compared with `least` only.
     """
-    rounded = {name: np.float32(score) for name, score in scores.items()}  # as those of a batch are
+    # Compared in the precision of a batch, so that scores that are equal there are equal here.
+    rounded = {name: np.float32(score) for name, score in scores.items()}
     best: dict[str, np.float32] = {}
     for (group, _), score in rounded.items():
         best[group] = max(score, best.get(group, np.float32(least)))
@@ -122,15 +125,21 @@ class Batches:
         )
         ranks, multiple = _ranks(trainer), _multiple(trainer.config)
         shares = [deal_to_ranks(part, ranks) for part in parts]
-        most = max((len(share) for of_part in shares for share in of_part), default=1)
+        most = max((len(share) for share in chain.from_iterable(shares)), default=1)
         # Every device takes as many rows of each mini-batch; verl cuts them so.
         slots = math.ceil(most / multiple) * multiple
         self._size = slots * ranks
         self._parts, self._rows = len(parts), len(rows)
-        self._part = {row.key: number for number, part in enumerate(parts) for row in part}
+        keys = []
+        self._part = {}
+        for number, part in enumerate(parts):
+            for row in part:
+                keys.append(row.key)
+                self._part[row.key] = number
         tags = dict(zip(batch.keys, batch.tags, strict=True))
-        # Nothing to train: one masked row goes through verl's step, and no update is made.
-        keys = [row.key for part in parts for row in part] or [min(batch.keys, key=_session)]
+        if not keys:
+            # Nothing to train: one masked row goes through verl's step, and no update is made.
+            keys = [min(batch.keys, key=_session)]
         if untrained := sorted(tags.keys() - set(keys)):
             tq.kv_clear(partition_id=batch.partition_id, keys=untrained)
         filled = upsample_batch_to_divisible_size(
@@ -154,7 +163,7 @@ class Batches:
                 order[rank] += [index_of[row.key] for row in share]
                 missing = number * slots - len(order[rank])
                 order[rank] += [next(padding) for _ in range(missing)]
-        filled.reorder([row for rank in order for row in rank])
+        filled.reorder(list(chain.from_iterable(order)))
         metrics.update(
             {
                 "training/rows": float(len(rows)),
@@ -179,12 +188,11 @@ class Batches:
     def _take_out_untrained(self, batch: KVBatchMeta) -> list[Row]:
         """Return the rows to train, and store the scores of sessions without one."""
         positions = _positions(batch)
-        sessions = [_session(key) for key in batch.keys]
-        few = [
-            key
-            for key, tag in zip(batch.keys, batch.tags, strict=True)
-            if tag["prompt_len"] == tag["response_len"] == len(UNTRAINED.prompt_ids)
-        ]
+        few = []
+        for key, tag in zip(batch.keys, batch.tags, strict=True):
+            # One masked token represents a session without a call of a trained role.
+            if tag["prompt_len"] == tag["response_len"] == len(UNTRAINED.prompt_ids):
+                few.append(key)
         self._untrained = {}
         if few:
             data = tq.kv_batch_get(
@@ -197,23 +205,18 @@ class Batches:
             data = tq.kv_batch_get(
                 keys=batch.keys, partition_id=batch.partition_id, select_fields=["extra_fields"]
             )
-            self._about = {
-                key: fields[ABOUT]
-                for key, fields in zip(batch.keys, data["extra_fields"], strict=True)
-            }
-        rest = set(batch.keys) - set(few)
-        return [
-            Row(
-                key,
-                positions[uid],
-                session,
-                call,
-                int(tag["seq_len"]),
-                len(self._about[key]["calls"]) if self._merges else 1,
-            )
-            for key, (uid, session, call), tag in zip(batch.keys, sessions, batch.tags, strict=True)
-            if key in rest
-        ]
+            self._about = {}
+            for key, fields in zip(batch.keys, data["extra_fields"], strict=True):
+                self._about[key] = fields[ABOUT]
+        untrained = set(few)
+        rows = []
+        for key, tag in zip(batch.keys, batch.tags, strict=True):
+            if key in untrained:
+                continue
+            uid, session, call = _session(key)
+            calls = len(self._about[key]["calls"]) if self._merges else 1
+            rows.append(Row(key, positions[uid], session, call, int(tag["seq_len"]), calls))
+        return rows
 
     def advantages(
         self, data: DataProto, batch_keys: list[str], adv_estimator: object, **options: Any
@@ -230,13 +233,14 @@ class Batches:
             judge = partial(best_of_group, least=self._threshold)
         mask = data.batch["response_mask"]
         if self._shared:
-            found = torch.tensor([[value] for value in self._by_session(data, batch_keys, judge)])
+            by_row = self._by_session(data, batch_keys, judge)
+            advantages = torch.tensor([[value] for value in by_row])
         else:
-            found = self._by_kind(batch_keys, judge, mask.shape[1])
-        found = found * mask
+            advantages = self._by_kind(batch_keys, judge, mask.shape[1])
+        advantages = advantages * mask
         if self._threshold is not None:
-            found = self._weighed(found, mask, batch_keys)
-        data.batch["advantages"] = data.batch["returns"] = found
+            advantages = self._weighed(advantages, mask, batch_keys)
+        data.batch["advantages"] = data.batch["returns"] = advantages
         return data
 
     def _weighed(
@@ -260,12 +264,13 @@ class Batches:
         totals = data.batch["token_level_rewards"].sum(-1).tolist()
         scores = dict(self._untrained)
         last: dict[tuple[str, str], int] = {}
+        # The reward of a session is with its last row, and rows come in any order.
         for (uid, session, call), total in zip(sessions, totals, strict=True):
             name = (uid, str(session))
             if call >= last.get(name, 0):
                 last[name], scores[name] = call, total
-        found = judge(scores)
-        return [found[uid, str(session)] for uid, session, _ in sessions]
+        advantages = judge(scores)
+        return [advantages[uid, str(session)] for uid, session, _ in sessions]
 
     def _by_kind(self, keys: Sequence[str], judge: Judge, longest: int) -> torch.Tensor:
         """Return the advantage of each token's call, `[rows, longest]`, with 0 for padding.
@@ -275,18 +280,19 @@ class Batches:
         values: dict[tuple[str, str], float] = {}
         for key, about in self._about.items():
             uid, session, _ = _session(key)
-            values.update(
-                {(f"{uid} {kind}", str(session)): value for kind, value in about["values"].items()}
-            )
-        found = judge(values) if values else {}
-        made = torch.zeros(len(keys), longest)
+            for kind, value in about["values"].items():
+                values[f"{uid} {kind}", str(session)] = value
+        by_kind = judge(values) if values else {}
+        advantages = torch.zeros(len(keys), longest)
         for row, key in enumerate(keys):
             uid, session, _ = _session(key)
             end = 0
+            # Rows that only fill up a batch have no calls, so they stay 0.
             for kind, size in self._about[key]["calls"] if key in self._about else ():
-                made[row, end : end + size] = found.get((f"{uid} {kind}", str(session)), 0.0)
+                advantage = by_kind.get((f"{uid} {kind}", str(session)), 0.0)
+                advantages[row, end : end + size] = advantage
                 end += size
-        return made
+        return advantages
 
     def update(
         self, trainer: Any, original: Any, batch: KVBatchMeta, metrics: dict[str, Any]
@@ -345,11 +351,12 @@ def _session(key: str) -> tuple[str, int, int]:
 
 def _positions(batch: KVBatchMeta) -> dict[str, int]:
     """Return the position in the run's order of each task in the batch."""
-    one = {_session(key)[0]: key for key in batch.keys}
+    # All rows of a task have its position, so one of each is read.
+    key_of = {_session(key)[0]: key for key in batch.keys}
     data = tq.kv_batch_get(
-        keys=list(one.values()), partition_id=batch.partition_id, select_fields=["index"]
+        keys=list(key_of.values()), partition_id=batch.partition_id, select_fields=["index"]
     )
-    return {uid: int(index) for uid, index in zip(one, data["index"], strict=True)}
+    return {uid: int(index) for uid, index in zip(key_of, data["index"], strict=True)}
 
 
 def _optimizer_steps(config: Any) -> int:

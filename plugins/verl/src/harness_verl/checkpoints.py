@@ -31,15 +31,12 @@ def checkpoints(folder: RunFolder) -> dict[int, Path]:
             f"{marker} holds no step. Write the number of a folder {PREFIX}N into it"
         ) from error
     # Of a dropped checkpoint verl leaves the folder, without the weights.
-    steps = {
-        int(actor.parent.name.removeprefix(PREFIX))
-        for actor in folder.checkpoints.glob(f"{PREFIX}*/actor")
-    }
-    return {
-        step: folder.checkpoints / f"{PREFIX}{step}"
-        for step in sorted({*steps, newest})
-        if step <= newest
-    }
+    steps = {newest}
+    for actor in folder.checkpoints.glob(f"{PREFIX}*/actor"):
+        steps.add(int(actor.parent.name.removeprefix(PREFIX)))
+    # Later ones are half written: the marker follows once all files are there.
+    complete = [step for step in sorted(steps) if step <= newest]
+    return {step: folder.checkpoints / f"{PREFIX}{step}" for step in complete}
 
 
 def drop_broken(folder: RunFolder) -> None:
@@ -63,7 +60,8 @@ def check(folder: RunFolder, checkpoint: Path) -> None:
     for file in sorted({*checkpoint.rglob("*.pt"), checkpoint / "data.pt"}):
         if wrong := damage(file, every_byte=True):
             step = int(checkpoint.name.removeprefix(PREFIX))
-            older = max((one for one in checkpoints(folder) if one < step), default=None)
+            earlier = [number for number in checkpoints(folder) if number < step]
+            older = max(earlier, default=None)
             advice = "There is no older checkpoint: copy it again, or start the training again"
             if older is not None:
                 advice = (

@@ -69,7 +69,7 @@ def _nodes(ray: Any) -> Iterator[Finding]:
             node["NodeID"], soft=False
         )
         try:
-            found: Mapping[str, str] = ray.get(
+            there: Mapping[str, str] = ray.get(
                 task.options(scheduling_strategy=where).remote(), timeout=TASK_S
             )
         except Exception as error:
@@ -78,16 +78,14 @@ def _nodes(ray: Any) -> Iterator[Finding]:
                 name, "problem", f"runs no task: {' '.join(str(error).split())[:200]}", advice
             )
             continue
-        other = [
-            f"{of} {found[of] or 'missing'}, here {have}"
-            for of, have in mine.items()
-            if found[of] != have
-        ]
-        resources = {of: node["Resources"].get(of, 0) for of in ("CPU", "GPU")}
-        amounts = ", ".join(f"{count:g} {of}s" for of, count in resources.items())
-        yield held(
-            name, not other, "; ".join([amounts, *other]), "install there what is installed here"
-        )
+        differing = []
+        for package, have in mine.items():
+            if there[package] != have:
+                differing.append(f"{package} {there[package] or 'missing'}, here {have}")
+        resources = node["Resources"]
+        amounts = f"{resources.get('CPU', 0):g} CPUs, {resources.get('GPU', 0):g} GPUs"
+        detail = "; ".join([amounts, *differing])
+        yield held(name, not differing, detail, "install there what is installed here")
 
 
 def look() -> dict[str, str]:

@@ -232,11 +232,14 @@ def _look_up(
 
 def _unknown(path: tuple[str, ...], known: Mapping[str, object], base: Mapping[str, object]) -> str:
     name = ".".join(path)
-    there = get_close_matches(path[-1], known, 1)
-    names = [f"{'.'.join(path[:-1])}.{there[0]}".lstrip(".")] if there else []
-    if not there:  # the right name in a wrong place, or nearly
-        names = get_close_matches(path[-1], {one.rpartition(".")[2] for one in flatten(base)}, 1)
-        names = [one for one in flatten(base) if names and one.rpartition(".")[2] == names[0]][:1]
+    near = get_close_matches(path[-1], known, 1)
+    names = [f"{'.'.join(path[:-1])}.{near[0]}".lstrip(".")] if near else []
+    if not near:
+        # The right name in a wrong place, or nearly: the last parts of all options are compared.
+        options = flatten(base)
+        endings = {option.rpartition(".")[2] for option in options}
+        for ending in get_close_matches(path[-1], endings, 1):
+            names = [option for option in options if option.rpartition(".")[2] == ending][:1]
     hint = f"; did you mean {'verl.' + names[0]!r}?" if names else "."
     return f"verl has no option {name!r}{hint} `--set +verl.{name}=VALUE` adds one on purpose"
 
@@ -260,12 +263,11 @@ def _on_policy(config: Config, device: str, chosen: Mapping[str, object]) -> boo
     whole = (
         train.mini_batch_size or train.batch_size
     ) == train.batch_size and train.batching == "by_rollout"
+    corrections = (*own, "actor_rollout_ref.actor.policy_loss")
     return (
         config.packs(device)
         and whole
-        and not any(
-            at(chosen, name, None) for name in (*own, "actor_rollout_ref.actor.policy_loss")
-        )
+        and not any(at(chosen, name, None) for name in corrections)
         and at(chosen, "actor_rollout_ref.actor.ppo_epochs", 1) == 1
     )
 

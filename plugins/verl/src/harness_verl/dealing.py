@@ -48,12 +48,13 @@ def deal(rows: Sequence[Row], seed: int, step: int, parts: int) -> list[list[Row
         return sum(row.calls for row in some)
 
     dealt: list[list[Row]] = [[] for _ in range(min(parts, len(rollouts)))]
+    # The rollouts with the most calls first, so that small ones even out the rest. A hash decides
+    # between equal ones, as any fixed order would keep the same tasks together in all steps.
     for name in sorted(rollouts, key=lambda name: (-calls(rollouts[name]), drawn(name))):
         min(dealt, key=calls).extend(rollouts[name])
-    return [
-        sorted(part, key=lambda row: (row.tokens, row.position, row.session, row.call))
-        for part in dealt
-    ]
+    for part in dealt:
+        part.sort(key=lambda row: (row.tokens, row.position, row.session, row.call))
+    return dealt
 
 
 def deal_to_ranks(part: Sequence[Row], ranks: int) -> list[list[Row]]:

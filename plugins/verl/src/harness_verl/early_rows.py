@@ -48,10 +48,10 @@ def write(number: int) -> None:
     logger = os.environ.get("VERL_FILE_LOGGER_PATH", "")
     if not _known or not logger.endswith("-verl.jsonl"):
         return
-    data = _known["metrics"] | {
-        f"timing_s/{name}": seconds for name, seconds in _known["times"].items()
-    }
-    data = {name: float(value) for name, value in data.items() if _is_number(value)}
+    values = dict(_known["metrics"])
+    for name, seconds in _known["times"].items():
+        values[f"timing_s/{name}"] = seconds
+    data = {name: float(value) for name, value in values.items() if _is_number(value)}
     row = {"step": number, "data": data | measured(data)}
     with Path(logger.removesuffix("-verl.jsonl") + "-early.jsonl").open("ab", buffering=0) as file:
         file.write(orjson.dumps(row) + b"\n")

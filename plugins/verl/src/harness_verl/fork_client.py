@@ -29,12 +29,12 @@ def main() -> None:
         handed, *argv = given
         instead, simple = argv, True
     else:
-        handed, argv = (
-            HANDED,
-            [one for one in given if not one.startswith((CONTEXT, "--language="))],
-        )
+        argv = [word for word in given if not word.startswith((CONTEXT, "--language="))]
+        handed = HANDED
+        # Without a server of forks, Ray's own way of starting a worker is taken.
         instead = [os.path.join(os.path.dirname(argv[0]), "setup_worker.py"), *given]
-        simple = set_up(next((one for one in given if one.startswith(CONTEXT)), CONTEXT))
+        contexts = [word for word in given if word.startswith(CONTEXT)]
+        simple = set_up(contexts[0] if contexts else CONTEXT)
     if not (simple and forked(argv, handed.removeprefix(HANDED))):
         os.execve(sys.executable, [sys.executable, *instead], before)
 

@@ -34,9 +34,9 @@ def checkpoint_bytes(config: Config, model_path: str, steps: int) -> int:
     if not (folder := Path(model_path)).is_dir():
         return 0
     config_of_model = about(model_path)
-    weights = sum(
-        file.stat().st_size for kind in ("safetensors", "bin") for file in folder.glob(f"*.{kind}")
-    )
+    weights = 0
+    for kind in ("safetensors", "bin"):
+        weights += sum(file.stat().st_size for file in folder.glob(f"*.{kind}"))
     dtype = config_of_model.get("dtype") or config_of_model.get("torch_dtype")
     half = dtype in ("bfloat16", "float16")
     contents = at(
@@ -105,14 +105,8 @@ def _replicas(config: Config, settings: Mapping[str, object], device: str) -> No
             "among devices, which only flash-attention can: install flash-attn"
         )
     rollout = "actor_rollout_ref.rollout"
-    sizes = {
-        name: int(at(settings, f"{rollout}.{name}", 1))
-        for name in (
-            "tensor_model_parallel_size",
-            "data_parallel_size",
-            "pipeline_model_parallel_size",
-        )
-    }
+    names = ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size")
+    sizes = {name: int(at(settings, f"{rollout}.{name}", 1)) for name in names}
     size = 1
     for value in sizes.values():
         size *= value

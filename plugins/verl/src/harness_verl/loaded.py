@@ -17,11 +17,14 @@ class Loaded:
 
     def note(self) -> None:
         """Record the times of everything that is imported now."""
-        files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
-        folders = {
-            path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")
-        }
-        self._seen = {path: _changed(path) for path in files | folders if path}
+        # Modules may be added meanwhile by a thread, so the list is copied at once.
+        modules = list(sys.modules.values())
+        paths = {getattr(module, "__file__", None) for module in modules}
+        # A folder's time shows packages that are added to it or removed.
+        for path in sys.path:
+            if Path(path).name in ("site-packages", "dist-packages"):
+                paths.add(path)
+        self._seen = {path: _changed(path) for path in paths if path}
 
     def unchanged(self) -> bool:
         """Return whether all files are as they were when this process began, and none is newer.

@@ -35,8 +35,13 @@ def row_by_row(tokens: Sequence[int]) -> Iterator[None]:
 def pieces(logits: torch.Tensor) -> list[int]:
     """Return how many tokens of `[tokens, vocabulary]` each chunk has."""
     size = max(1, CHUNK // logits.shape[-1])
+    # A chunk never spans two rows: sums depend on it, and a row's result must not depend on the
+    # rows next to it.
     rows = _rows.get() if sum(_rows.get()) == len(logits) else (len(logits),)
-    return [min(size, row - begin) for row in rows for begin in range(0, row, size)]
+    sizes: list[int] = []
+    for row in rows:
+        sizes += [min(size, row - begin) for begin in range(0, row, size)]
+    return sizes
 
 
 def logprobs_from_logits(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

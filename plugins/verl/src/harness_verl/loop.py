@@ -77,17 +77,14 @@ class HarnessAgentLoop(AgentLoopBase):
             about = {}
             # The values go into a field of harness, as verl pays all rows of a rollout alike.
             if merges or config.credit != "shared":
-                calls = [
-                    [outcome.kinds[call], size]
-                    for call, size in zip(one.calls, one.sizes, strict=True)
-                ]
-                about = {
-                    ABOUT: {
-                        "calls": calls,
-                        "values": values,
-                        "saved": one.saved,
-                        "again": one.again,
-                    }
+                calls = []
+                for call, size in zip(one.calls, one.sizes, strict=True):
+                    calls.append([outcome.kinds[call], size])
+                about[ABOUT] = {
+                    "calls": calls,
+                    "values": values,
+                    "saved": one.saved,
+                    "again": one.again,
                 }
             outputs.append(
                 AgentLoopOutput(

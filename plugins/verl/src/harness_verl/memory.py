@@ -98,8 +98,7 @@ def gpu_bytes() -> int:
     with suppress(Exception):
         nvml: Any = importlib.import_module("pynvml")
         nvml.nvmlInit()
-        handles = [
-            nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())
-        ]
+        indices = range(nvml.nvmlDeviceGetCount())
+        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in indices]
         return int(min(nvml.nvmlDeviceGetMemoryInfo(handle).total for handle in handles))
     return 0

@@ -64,14 +64,10 @@ def trained_policy(checkpoint: Path) -> Any:
 
     actor = checkpoint / "actor"
     world = json.loads((actor / "fsdp_config.json").read_text())["world_size"]
-    shards = [
-        torch.load(
-            actor / f"model_world_size_{world}_rank_{rank}.pt",
-            map_location="cpu",
-            weights_only=False,
-        )
-        for rank in range(world)
-    ]
+    shards = []
+    for rank in range(world):
+        file = actor / f"model_world_size_{world}_rank_{rank}.pt"
+        shards.append(torch.load(file, map_location="cpu", weights_only=False))
     weights = {name: _whole([shard[name] for shard in shards]).float() for name in shards[0]}
     adapter = actor / "lora_train_meta.json"
     with init_empty_weights():

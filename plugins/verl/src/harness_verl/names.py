@@ -28,10 +28,11 @@ MEASURES: Mapping[str, tuple[str, ...]] = {
     "clipped": ("actor/pg_clipfrac",),
     "cut": ("response_length/clip_ratio",),
     "rollout_probs_diff": ("training/rollout_probs_diff_max",),
-    **{
-        name: (f"training/{name}",)
-        for name in ("calls", "merged_calls", "tokens", "saved_tokens", "chosen_tokens")
-    },
+    "calls": ("training/calls",),
+    "merged_calls": ("training/merged_calls",),
+    "tokens": ("training/tokens",),
+    "saved_tokens": ("training/saved_tokens",),
+    "chosen_tokens": ("training/chosen_tokens",),
 }
 """The measures of a step, and which of verl's figures add up to each."""
 
@@ -49,5 +50,10 @@ LOST_FILE = ".lost"
 
 def measured(data: Mapping[str, Any]) -> dict[str, float]:
     """Return the measures of a step, without those that verl did not report."""
-    found = {name: [data[one] for one in of if one in data] for name, of in MEASURES.items()}
-    return {name: float(sum(figures)) for name, figures in found.items() if figures}
+    measures = {}
+    for name, of in MEASURES.items():
+        # Several figures of verl may be parts of one measure, and some are missing in some modes.
+        figures = [data[figure] for figure in of if figure in data]
+        if figures:
+            measures[name] = float(sum(figures))
+    return measures

@@ -17,9 +17,8 @@ def main() -> None:
     """Report no port, and run as long as the raylet."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    options = dict(
-        argument.removeprefix("--").split("=", 1) for argument in sys.argv[1:] if "=" in argument
-    )
+    given = [argument for argument in sys.argv[1:] if "=" in argument]
+    options = dict(argument.removeprefix("--").split("=", 1) for argument in given)
     for port in PORTS:
         path = os.path.join(options["session-dir"], f"{port}_{options['node-id']}")
         with open(f"{path}.new", "w", encoding="utf-8") as file:

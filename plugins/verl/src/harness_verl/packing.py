@@ -77,10 +77,9 @@ class PackedEngine(FSDPEngineWithLMHead):
         self.pass_packed_cu_seqlens = self.module.config._attn_implementation in (PACKED, SHARED)
         inputs, outputs = super().prepare_model_inputs(micro_batch)
         self._kept, self.rows = None, {}
-        packed, fused = (
-            tensordict_utils.get_non_tensor_data(micro_batch, key=key, default=default)
-            for key, default in (("use_remove_padding", True), ("use_fused_kernels", False))
-        )
+        option = tensordict_utils.get_non_tensor_data
+        packed = option(micro_batch, key="use_remove_padding", default=True)
+        fused = option(micro_batch, key="use_fused_kernels", default=False)
         if packed and not fused and not self.use_ulysses_sp and not outputs["pad_size"]:
             ends = micro_batch["input_ids"].offsets()[1:]
             positions = torch.arange(inputs["input_ids"].shape[1], device=ends.device)
@@ -88,11 +87,12 @@ class PackedEngine(FSDPEngineWithLMHead):
             first = (ends - micro_batch["responses"].offsets().diff())[row]
             kept = positions[(positions >= first - 1) & (positions < ends[row] - 1)]
             asked = micro_batch["response_mask"].values().bool()
+            # The last position of a row is kept in any case, so that no row is empty.
             kept = kept[asked.index_fill(0, micro_batch["responses"].offsets()[1:] - 1, True)]
             self._kept = kept, len(positions)
             self.rows = {
-                size: torch.bincount(row[some]).tolist()
-                for size, some in ((len(kept), kept), (len(row), positions))
+                len(kept): torch.bincount(row[kept]).tolist(),
+                len(row): torch.bincount(row[positions]).tolist(),
             }
             inputs["logits_to_keep"] = kept
             for name in ("input_ids_rmpad_rolled", "temperature_rmpad"):
@@ -155,10 +155,8 @@ class PackedEngine(FSDPEngineWithLMHead):
         loss, output = super().forward_step(micro_batch, loss_function, forward_only)
         if _on_policy(loss_function):
             ours = no_padding_2_padding(output["model_output"]["log_probs"], micro_batch)
-            theirs, mask = (
-                micro_batch[name].to_padded_tensor(0.0).to(ours.device)
-                for name in ("old_log_probs", "response_mask")
-            )
+            theirs = micro_batch["old_log_probs"].to_padded_tensor(0.0).to(ours.device)
+            mask = micro_batch["response_mask"].to_padded_tensor(0.0).to(ours.device)
             gaps = (ours.exp() - theirs.exp()).abs()[mask.bool()]
             gaps = gaps if len(gaps) else gaps.new_zeros(1)  # of a pass of masked rows alone
             output["metrics"]["actor/rollout_probs_diff_max"] = Metric("max", gaps.max())
@@ -190,11 +188,11 @@ class PackedEngine(FSDPEngineWithLMHead):
 
     def _save_now(self, *arguments: Any, **more: Any) -> None:
         config = self.module.config
-        own = {
-            name: getattr(config, name)
-            for name in ("_attn_implementation", "attn_implementation")
-            if getattr(config, name, "") in (PACKED, SHARED)
-        }
+        own = {}
+        for name in ("_attn_implementation", "attn_implementation"):
+            attention = getattr(config, name, "")
+            if attention in (PACKED, SHARED):
+                own[name] = attention
         for name in own:
             setattr(config, name, "sdpa")
         try:

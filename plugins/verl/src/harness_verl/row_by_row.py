@@ -108,10 +108,9 @@ def _any(module: Any, whole: Any, rows: Rows, given: torch.Tensor, *more: Any, *
 
     arguments = zip(*map(split, (given, *more)), strict=True)
     options = zip(*map(split, named.values()), strict=True) if named else [()] * len(sizes)
-    found = [
-        whole(*row, **dict(zip(named, its, strict=True)))
-        for row, its in zip(arguments, options, strict=True)
-    ]
-    if isinstance(found[0], tuple):
-        return tuple(torch.cat(parts, 1) for parts in zip(*found, strict=True))
-    return torch.cat(found, 1)
+    results = []
+    for row, values in zip(arguments, options, strict=True):
+        results.append(whole(*row, **dict(zip(named, values, strict=True))))
+    if isinstance(results[0], tuple):
+        return tuple(torch.cat(parts, 1) for parts in zip(*results, strict=True))
+    return torch.cat(results, 1)

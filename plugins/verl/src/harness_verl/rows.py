@@ -75,7 +75,9 @@ def rows_of(calls: Sequence[Transition], *, merge: bool) -> list[DialogueRow]:
     for number, call in enumerate(calls):
         prompt = call.prompt_ids or ()
         earlier = [row for row in rows if merge and row.role == call.role]
-        row = max((row for row in earlier if row.goes_on(prompt)), key=len, default=None)
+        # The longest row that fits, as a shorter one is a beginning that several calls share.
+        continued = [row for row in earlier if row.goes_on(prompt)]
+        row = max(continued, key=len, default=None)
         if row is None:
             row = DialogueRow(call.role, bool(earlier), [*prompt])
             rows.append(row)

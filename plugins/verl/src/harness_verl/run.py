@@ -117,8 +117,9 @@ class VerlRun(RolloutWork):
             with self._log.open("rb") as file:
                 file.seek(self._begins)
                 lines = file.read().decode(errors="replace").splitlines()
-            if found := [line for line in lines if line.startswith(OURS)]:
-                return found[-1].removeprefix(OURS)
+            causes = [line for line in lines if line.startswith(OURS)]
+            if causes:
+                return causes[-1].removeprefix(OURS)
             if time.monotonic() > ends:
                 return ""
             time.sleep(POLL_S)
@@ -172,13 +173,16 @@ def last_error(log: Path, status: int = 1) -> str:
         return explained
     lines = [line for line in text.splitlines()[-400:] if line.strip()]
     lines = [line for line in lines if not _WARNS.search(line)]
+    # A process that was killed has written no cause of its own, so only sure patterns count.
     for pattern in _NAMES_A_CAUSE[:3] if status < 0 else _NAMES_A_CAUSE:
-        if found := [index for index, line in enumerate(lines) if pattern.search(line)]:
-            last = re.sub(_PREFIX, "", lines[found[-1]], count=1).strip().removeprefix(OURS)
-            following = lines[found[-1] + 1 :][:1] if last.endswith(":") else []
-            return " ".join(
-                [last, *(re.sub(_PREFIX, "", line, count=1).strip() for line in following)]
-            )[:300]
+        places = [index for index, line in enumerate(lines) if pattern.search(line)]
+        if places:
+            cause = [re.sub(_PREFIX, "", lines[places[-1]], count=1).strip().removeprefix(OURS)]
+            # A message may begin on a line of its own and go on below.
+            if cause[0].endswith(":"):
+                for line in lines[places[-1] + 1 :][:1]:
+                    cause.append(re.sub(_PREFIX, "", line, count=1).strip())
+            return " ".join(cause)[:300]
     if status < 0:
         return f"it was killed by {signal.Signals(-status).name}"
     return (lines or ["no output"])[-1].strip()[:300]

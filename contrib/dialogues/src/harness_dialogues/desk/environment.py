@@ -69,9 +69,9 @@ class Desk:
         self._changes: dict[str, Change] = {}
 
     async def call(self, tool: str, arguments: Mapping[str, JSON]) -> Observation:
-        observation: Observation = getattr(self, f"_{tool}")(
-            **{name: str(value).strip() for name, value in arguments.items()}
-        )
+        # A policy may send a number where the schema has a text.
+        texts = {name: str(value).strip() for name, value in arguments.items()}
+        observation: Observation = getattr(self, f"_{tool}")(**texts)
         return Observation(observation.text[: self._max_chars], observation.ok)
 
     async def close(self) -> Mapping[str, JSON]:
@@ -80,11 +80,10 @@ class Desk:
     def _find_customer(self, name: str, postcode: str) -> Observation:
         for number, person in self._world["customers"].items():
             if (person["name"].casefold(), person["postcode"]) == (name.casefold(), postcode):
-                orders = [
-                    order
-                    for order, details in self._world["orders"].items()
-                    if details["customer"] == number
-                ]
+                orders = []
+                for order, details in self._world["orders"].items():
+                    if details["customer"] == number:
+                        orders.append(order)
                 return _shown({"customer": number, "orders": orders})
         return Observation(f"There is no customer {name!r} with postcode {postcode!r}.", ok=False)
 
@@ -134,14 +133,13 @@ class Desk:
                 ok=False,
             )
         original: Mapping[str, object] = {**details}
-        changed = {
-            name: value for name, value in {**now, **change}.items() if original.get(name) != value
-        }
-        self._changes = {
-            number: changes_of_order
-            for number, changes_of_order in {**self._changes, order: changed}.items()
-            if changes_of_order
-        }
+        # A value that is changed back is no change, so that states compare by what differs.
+        changed = {}
+        for name, value in {**now, **change}.items():
+            if original.get(name) != value:
+                changed[name] = value
+        changes = {**self._changes, order: changed}
+        self._changes = {number: values for number, values in changes.items() if values}
         return Observation(f"Done. {self._show_order(order).text}")
 
 

@@ -43,27 +43,28 @@ def customer(messages: Messages) -> Reply:
 
 def clerk(messages: Messages) -> Reply:
     """Find customer and order, read the rules, and fulfil the request."""
-    texts = [str(message["content"]) for message in messages if message["role"] == "user"]
-    turn = len(messages) - next(
-        n for n, message in enumerate(reversed(messages)) if message["role"] == "user"
-    )
-    seen = [_read(str(message["content"])) for message in messages if message["role"] == "tool"]
-    seen_now = [
-        _read(str(message["content"])) for message in messages[turn:] if message["role"] == "tool"
-    ]
-    account = next((data for data in seen if "customer" in data and "orders" in data), None)
-    if account is None:
-        name, postcode = re.findall(r"I am (.+), my postcode is (\d+)", texts[0])[0]
+    users = [index for index, message in enumerate(messages) if message["role"] == "user"]
+    first_text = str(messages[users[0]]["content"])
+    wish = str(messages[users[-1]]["content"])
+    accounts = [data for data in _outputs(messages) if "customer" in data and "orders" in data]
+    if not accounts:
+        name, postcode = re.findall(r"I am (.+), my postcode is (\d+)", first_text)[0]
         return _call("find_customer", name=name, postcode=postcode)
-    number = re.findall(r"order (\d+)", texts[-1])[0]
-    if number not in account["orders"]:
+    number = re.findall(r"order (\d+)", wish)[0]
+    if number not in accounts[0]["orders"]:
         return Reply(REFUSED)
-    order = next((data for data in seen_now if data.get("order") == number), None)
-    if order is None:
+    # An order that was read before this wish may have changed since.
+    seen_now = _outputs(messages[users[-1] + 1 :])
+    orders = [data for data in seen_now if data.get("order") == number]
+    if not orders:
         return _call("show_order", order=number)
     if "" in seen_now[-1]:  # a tool's output that is no JSON: done or refused
         return Reply("It is done." if seen_now[-1][""].startswith("Done.") else REFUSED)
-    return _act(texts[-1], number, order)
+    return _act(wish, number, orders[0])
+
+
+def _outputs(messages: Messages) -> list[Message]:
+    return [_read(str(message["content"])) for message in messages if message["role"] == "tool"]
 
 
 def _act(wish: str, number: str, order: Message) -> Reply:

@@ -101,23 +101,26 @@ class Visit:
 def visit(random: Random) -> Visit:
     """Return a customer with one or two wishes, among other customers with their own orders."""
     names = random.sample([f"{first} {last}" for first in _FIRST for last in _LAST], 3)
+    # The order of draws is part of the task set: another one gives other tasks and hashes.
     numbers = iter(map(str, random.sample(range(1000, 10000), 12)))
-    customers = {
-        f"C{next(numbers)}": Person(name=name, postcode=str(random.randint(10000, 99999)))
-        for name in names
-    }
+    customers = {}
+    for name in names:
+        number = f"C{next(numbers)}"
+        customers[number] = Person(name=name, postcode=str(random.randint(10000, 99999)))
     stock = {}
     for article in _ARTICLES:
         stock[article] = {size: random.choice((0, 1, 4)) for size in _SIZES}
-    orders: dict[str, Order] = {
-        next(numbers): _order(random, customer) for customer in customers for _ in range(3)
-    }
+    orders: dict[str, Order] = {}
+    for customer in customers:
+        for _ in range(3):
+            order_number = next(numbers)
+            orders[order_number] = _order(random, customer)
     visitor = next(iter(customers))
     world = World(customers=customers, orders=orders, stock=stock)
-    chosen = random.sample(
-        [number for number, order in orders.items() if order["customer"] == visitor], 2
-    )
+    own = [number for number, order in orders.items() if order["customer"] == visitor]
     others = [number for number, order in orders.items() if order["customer"] != visitor]
+    chosen = random.sample(own, 2)
+    # One in four times it is another customer's order, which has to be refused.
     chosen[1] = random.choice((chosen[1], chosen[1], chosen[1], others[0]))
     random.shuffle(chosen)
     wish_count = random.choice((1, 2, 2))
@@ -142,34 +145,25 @@ def _wish(random: Random, world: World, mine: str, number: str) -> Wish:
     """Return a wish for an order, and the change that the rules allow."""
     order = world["orders"][number]
     packed = order["status"] == "being packed"
-    kind = random.choice(
-        ("cancel", "size", "address")
-        if order["status"] != "delivered"
-        else ("return", "return", "cancel")
-    )
+    kinds = ("cancel", "size", "address")
+    if order["status"] == "delivered":
+        kinds = ("return", "return", "cancel")
+    kind = random.choice(kinds)
     change: Change
     if kind == "cancel":
         reason = random.choice(REASONS)
         because = "I ordered it by mistake" if reason == REASONS[0] else "I no longer need it"
-        says, change, may = (
-            f"Please cancel order {number}, {because}.",
-            {"status": "cancelled", "reason": reason},
-            packed,
-        )
+        says = f"Please cancel order {number}, {because}."
+        change, may = {"status": "cancelled", "reason": reason}, packed
     elif kind == "size":
         size = random.choice([size for size in _SIZES if size != order["size"]])
         says, change = f"Please change the size of order {number} to {size}.", {"size": size}
         may = packed and world["stock"][order["article"]][size] > 0
     elif kind == "address":
-        street, town = (
-            f"{random.randint(100, 199)} {random.choice(_STREETS)}",
-            random.choice(_TOWNS),
-        )
-        says, change, may = (
-            f"Please send order {number} to {street}, {town}.",
-            {"street": street, "town": town},
-            packed,
-        )
+        house, street = random.randint(100, 199), random.choice(_STREETS)
+        street, town = f"{house} {street}", random.choice(_TOWNS)
+        says = f"Please send order {number} to {street}, {town}."
+        change, may = {"street": street, "town": town}, packed
     else:
         says, change = f"Please take back order {number}.", {"status": "returned"}
         may = (order["days_since_delivery"] or 0) <= RETURN_DAYS

@@ -40,12 +40,11 @@ class Domain:
         self.files = folder.joinpath(*PACKAGE.split("."), "data", "domains", name)
         module = importlib.import_module(f"{PACKAGE}.{name}.tools")
         title = f"{name.title()}AgentTools"
-        self.state: type[StoreModel] = getattr(
-            importlib.import_module(f"{PACKAGE}.{name}.{title}"), title
-        )
-        self.tools: dict[str, Call] = {
-            factory.__name__: factory() for factory in getattr(module, f"all_{name}_tools")
-        }
+        state_module = importlib.import_module(f"{PACKAGE}.{name}.{title}")
+        self.state: type[StoreModel] = getattr(state_module, title)
+        self.tools: dict[str, Call] = {}
+        for factory in getattr(module, f"all_{name}_tools"):
+            self.tools[factory.__name__] = factory()
         database: Any = self.state.model_fields["db"].annotation
         with gzip.open(self.files / "db.json.gz") as file:
             self._pristine: bytes = pickle.dumps(database.model_validate(json.load(file)), 5)
@@ -85,6 +84,7 @@ class Domain:
     def changes(self, session: StoreModel) -> Changes:
         """Return changed records. Sessions with equal changes have equal final states."""
         now = _records(session)
+        # A deleted record has no content to hash: an empty text marks it.
         changes = {key: "" for key in self._was if key not in now}
         for key, record in now.items():
             was = self._was.get(key)
@@ -103,11 +103,11 @@ def _records(session: StoreModel) -> dict[str, bytes]:
     """Return every record of a database, by table and key."""
     database: BaseModel = getattr(session, "db")  # noqa: B009 (a field of its subclasses)
     tables = database.model_dump(warnings=False)
-    return {
-        f"{table}/{key}": marshal.dumps(record, 2)
-        for table, records in tables.items()
-        for key, record in records.items()
-    }
+    contents = {}
+    for table, records in tables.items():
+        for key, record in records.items():
+            contents[f"{table}/{key}"] = marshal.dumps(record, 2)
+    return contents
 
 
 def _digest(record: bytes) -> str:
@@ -119,28 +119,31 @@ def _digest(record: bytes) -> str:
 def _typed(execute: Call, arguments: Arguments) -> dict[str, object]:
     """Convert arguments such as JSON's 3.0 to an integer if the parameter is one."""
     hints = get_type_hints(execute)
-    return {
-        name: int(value) if hints.get(name) is int and isinstance(value, float) else value
-        for name, value in arguments.items()
-    }
+    converted: dict[str, object] = {}
+    for name, value in arguments.items():
+        if hints.get(name) is int and isinstance(value, float):
+            converted[name] = int(value)
+        else:
+            converted[name] = value
+    return converted
 
 
 def _definition(name: str, execute: Call) -> Definition:
     """Return a tool's definition as inspect_ai makes it, with inlined schemas."""
     documentation = docstring_parser.parse(inspect.getdoc(execute) or "")
     descriptions = {param.arg_name: param.description or "" for param in documentation.params}
-    fields: dict[str, Any] = {
-        argument: (hint, Field(description=descriptions.get(argument)))
-        for argument, hint in get_type_hints(execute).items()
-        if argument != "return"
-    }
+    fields: dict[str, Any] = {}
+    for argument, hint in get_type_hints(execute).items():
+        if argument != "return":
+            fields[argument] = (hint, Field(description=descriptions.get(argument)))
     schema = create_model(name, **fields).model_json_schema()
     definitions = schema.pop("$defs", {})
+    properties = {}
+    for key, part in schema.get("properties", {}).items():
+        properties[key] = _inline(part, definitions)
     parameters: dict[str, object] = {
         "type": "object",
-        "properties": {
-            key: _inline(part, definitions) for key, part in schema.get("properties", {}).items()
-        },
+        "properties": properties,
         "required": schema.get("required", []),
         "additionalProperties": False,
     }
@@ -155,12 +158,15 @@ def _inline(schema: object, definitions: Mapping[str, dict[str, object]]) -> obj
     if not isinstance(schema, dict):
         return schema
     if "$ref" in schema:
-        schema = {
-            **definitions[schema["$ref"].rpartition("/")[2]],
-            **{k: v for k, v in schema.items() if k != "$ref"},
-        }
-    first = {"type": schema["type"]} if isinstance(schema.get("type"), str) else {}
-    untitled = {
-        key: part for key, part in schema.items() if not (key == "title" and isinstance(part, str))
-    }
-    return {key: _inline(part, definitions) for key, part in {**first, **untitled}.items()}
+        # What is next to a reference, such as a description, takes precedence.
+        own = {key: part for key, part in schema.items() if key != "$ref"}
+        schema = {**definitions[schema["$ref"].rpartition("/")[2]], **own}
+    inlined: dict[str, object] = {}
+    # The type goes first, as inspect_ai writes it.
+    if isinstance(schema.get("type"), str):
+        inlined["type"] = schema["type"]
+    for key, part in schema.items():
+        # A property may be called `title`; only pydantic's titles are texts.
+        if not (key == "title" and isinstance(part, str)):
+            inlined[key] = _inline(part, definitions)
+    return inlined

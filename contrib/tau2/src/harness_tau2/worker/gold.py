@@ -47,15 +47,12 @@ def _task(domain: Domain, task: Any, split: str) -> TaskEntry:
         return {**entry, "left_out": "it starts with another database"}
     if any(action.requestor != "assistant" for action in criteria.actions):
         return {**entry, "left_out": "its user calls tools"}
+    actions = [(action.name, action.arguments) for action in criteria.actions]
     try:
-        changes, refused = domain.replay(
-            [(action.name, action.arguments) for action in criteria.actions]
-        )
+        changes, refused = domain.replay(actions)
     except Exception as error:
-        return {
-            **entry,
-            "left_out": f"its gold cannot be replayed: {type(error).__name__}: {error}"[:200],
-        }
+        reason = f"its gold cannot be replayed: {type(error).__name__}: {error}"[:200]
+        return {**entry, "left_out": reason}
     required_texts = list(criteria.communicate_info or ()) if "COMMUNICATE" in basis else []
     judged = changes if "DB" in basis else None
     return {

@@ -90,18 +90,18 @@ class Server:
     ) -> tuple[Any, list[tuple[str, JSONObject]]]:
         """Return a client with calls that see the caller's state, and the tools with definitions."""
         client = await stack.enter_async_context(Client(self._server))
-        prefix = f"{name}_" if (name := self._toolset.server_name) else ""
-        return client, [
-            (
-                tool.name,
-                {
-                    "name": prefix + tool.name,
-                    "description": tool.description or "",
-                    "parameters": tool.input_schema,
-                },
-            )
-            for tool in (await client.list_tools()).tools
-        ]
+        server_name = self._toolset.server_name
+        prefix = f"{server_name}_" if server_name else ""
+        tools: list[tuple[str, JSONObject]] = []
+        for tool in (await client.list_tools()).tools:
+            # Names are shown with the server's, as verifiers does, and called without it.
+            definition: JSONObject = {
+                "name": prefix + tool.name,
+                "description": tool.description or "",
+                "parameters": tool.input_schema,
+            }
+            tools.append((tool.name, definition))
+        return client, tools
 
 
 class Session:
@@ -146,9 +146,8 @@ class Session:
         result = await client.call_tool(name, dict(arguments))
         content = mcp_content_to_chat_content(result.content)
         if not isinstance(content, str):
-            content = "\n".join(
-                part.get("text", "(an image, which is not shown)") for part in content
-            )
+            texts = [part.get("text", "(an image, which is not shown)") for part in content]
+            content = "\n".join(texts)
         return content, not result.is_error
 
     async def close(self) -> JSONObject:
@@ -229,11 +228,11 @@ def _files(kind: type) -> dict[str, str]:
     file = Path(inspect.getfile(kind))
     package = (file.parent / "__init__.py").is_file()
     files = sorted(file.parent.rglob("*")) if package else [file]
-    return {
-        str(path): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in files
-        if path.is_file() and "__pycache__" not in path.parts
-    }
+    hashes = {}
+    for path in files:
+        if path.is_file() and "__pycache__" not in path.parts:
+            hashes[str(path)] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return hashes
 
 
 def _requires_runtime(function: Any) -> bool:
@@ -245,21 +244,16 @@ def _requires_runtime(function: Any) -> bool:
 def _check(task: Any) -> None:
     """Refuse tasks with unsupported needs: a runtime, a judging model, control of every request."""
     kind = type(task)
-    needs = [
-        fn.__name__
-        for fn in (*task.hooks("metric"), *task.hooks("reward"))
-        if _requires_runtime(fn)
-    ]
+    functions = (*task.hooks("metric"), *task.hooks("reward"))
+    needs = [function.__name__ for function in functions if _requires_runtime(function)]
     if needs or kind.NEEDS_CONTAINER:
         raise Refused(f"it needs a runtime for the agent ({needs[0] if needs else 'a container'})")
     if any(getattr(kind, name) is not getattr(vf.Task, name) for name in ("setup", "finalize")):
         raise Refused("its tasks prepare a runtime (setup or finalize), which is not supported")
-    if task.config.judges or discover_decorated(task, "intercept"):
-        raise Refused(
-            "a model judges it (config.task.judges)"
-            if task.config.judges
-            else "it changes requests (intercept)"
-        )
+    if task.config.judges:
+        raise Refused("a model judges it (config.task.judges)")
+    if discover_decorated(task, "intercept"):
+        raise Refused("it changes requests (intercept)")
     if any(hook_boundary(fn, allow_trace=True) is not Trace for fn in task.hooks("stop")):
         raise Refused(
             "it stops at single requests or replies; only stops that read the trace are supported"
@@ -287,14 +281,15 @@ def _entry(task: Any) -> JSONObject:
     own = data.model_dump(
         mode="json", include=set(type(data).model_fields) - set(vf.TaskData.model_fields)
     )
+    # Without an answer the taskset's own fields are shown as gold; its rules grade either way.
     answer = own.get("answer")
+    if not isinstance(answer, str) or not answer.strip():
+        answer = json.dumps(own, sort_keys=True)
     return {
         "name": data.name or data.id or "",
         "system": "\n\n".join(system),
         "question": "\n\n".join(question),
-        "gold": answer
-        if isinstance(answer, str) and answer.strip()
-        else json.dumps(own, sort_keys=True),
+        "gold": answer,
         "hash": task.hash,
     }
 

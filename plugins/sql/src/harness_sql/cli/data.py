@@ -18,7 +18,7 @@ from harness_sql.cli.prepared import layouts, prepared, state
 from harness_sql.cli.progress import progress_bar
 
 if TYPE_CHECKING:
-    from harness_sql.tasks.files import checking
+    from harness_sql.tasks.files import FilesTasks, checking
     from harness_sql.tasks.prepared.prepare import Report
 
 app = typer.Typer(
@@ -88,18 +88,12 @@ def check(
     training could start, 1 if something is broken, 2 if the files cannot be read at all.
     """
     from harness.config import load_config
-    from harness.plugins import make, registry, task_set_spec
+    from harness.plugins import make, task_set_spec
     from harness.training.data import refusals
-    from harness_sql.tasks.files.checking import check, place
+    from harness_sql.tasks.files.checking import check
 
-    if (
-        file is not None
-        and not file.suffix
-        and any(one.name == str(file) for one in registry().specs("task set"))
-    ):
-        raise TaskSetError(
-            f"{file} is a task set, not a file. Say `harness data check --task {file}`"
-        )
+    if file is not None:
+        _refuse_task_set(file)
     named = [] if file is None else [f"task.options.path={json.dumps(str(file))}"]
     if task is not None:
         named.append(f"task.name={json.dumps(task)}")
@@ -113,13 +107,12 @@ def check(
     tasks = make(task_set_spec("files"), resolved.task.options, "task.options")
     with progress_bar() as progress:
         report = check(tasks, progress)
-    wanted = [resolved.task.train_split, resolved.task.val_split]
-    broken = [tasks.empty(split) for split in dict.fromkeys(wanted) if not report.sizes(split)]
+    broken = []
+    for split in dict.fromkeys((resolved.task.train_split, resolved.task.val_split)):
+        if not report.sizes(split):
+            broken.append(tasks.empty(split))
     if refused := refusals(resolved, tasks.good("all")):
-        first, reason = next(iter(refused.items()))
-        where = next(place(tasks, one) for one in tasks.collection.questions if one.id == first)
-        how_many = f"{len(refused)} of {report.questions} questions, the first being {where}"
-        broken.append(f"reward {resolved.reward.name!r} cannot judge {how_many}: {reason}")
+        broken.append(_refused(resolved.reward.name, refused, tasks, report.questions))
     sizes = report.sizes(resolved.task.val_split)
     detectable = {seeds: _detectable(seeds, sizes) for seeds in SEEDS} if sizes else {}
     ok = not (broken or report.gold_failed or (report.bad and not tasks.skip_bad))
@@ -150,13 +143,37 @@ def _detectable(seeds: int, sizes: Sequence[int]) -> float:
     )
 
 
+def _refuse_task_set(file: Path) -> None:
+    """Refuse the name of a task set in place of a file."""
+    from harness.plugins import registry
+
+    # A file with an ending is meant as a file, even if a task set has its name.
+    names = [] if file.suffix else [spec.name for spec in registry().specs("task set")]
+    if str(file) in names:
+        raise TaskSetError(
+            f"{file} is a task set, not a file. Say `harness data check --task {file}`"
+        )
+
+
+def _refused(reward: str, refused: Mapping[str, str], tasks: FilesTasks, questions: int) -> str:
+    """Return how many questions a reward cannot judge, with the place and reason of the first."""
+    from harness_sql.tasks.files.checking import place
+
+    first, reason = next(iter(refused.items()))
+    first_question = next(one for one in tasks.collection.questions if one.id == first)
+    how_many = f"{len(refused)} of {questions} questions"
+    return (
+        f"reward {reward!r} cannot judge {how_many}, the first being "
+        f"{place(tasks, first_question)}: {reason}"
+    )
+
+
 def _print_detectable(split: str, sizes: Sequence[int], detectable: Mapping[int, float]) -> None:
-    differences = [
-        f"{100 * difference:.1f} points with {seeds} trainings an arm"
-        if difference < 1
-        else f"nothing with {seeds} trainings an arm"
-        for seeds, difference in detectable.items()
-    ]
+    differences = []
+    for seeds, difference in detectable.items():
+        # Values of 1 and more lie outside the scale: not even all against nothing would show.
+        what = f"{100 * difference:.1f} points" if difference < 1 else "nothing"
+        differences.append(f"{what} with {seeds} trainings an arm")
     say(
         f"smallest detectable difference on {split} (questions: {sum(sizes):,}): "
         f"{', '.join(differences)}"
@@ -179,10 +196,7 @@ def _print_check(report: checking.Report, skip_bad: bool) -> None:
     if counts:
         say(f"splits: {counts} ({report.splitting})")
     for split, clusters in report.clusters.items():
-        shown = ", ".join(f"{name} {count}" for name, count in list(clusters.items())[:SHOWN])
-        others = list(clusters.values())[SHOWN:]
-        more = f" and {len(others)} more of {others[-1]} to {others[0]}" if others else ""
-        say(f"  clusters of {split}: {shown}{more}")
+        say(f"  clusters of {split}: {_shown_clusters(clusters)}")
     for finding in report.bad:
         say(f"{'left out' if skip_bad else 'broken'}: {places(finding.places)}: {finding.what}")
     for finding in report.gold_failed:
@@ -215,6 +229,14 @@ def _print_check(report: checking.Report, skip_bad: bool) -> None:
         say("no question is asked twice, and none of train's golds is asked for elsewhere")
     for group in report.together:
         say(f"judged on together, for their tables are the same: {', '.join(group)}")
+
+
+def _shown_clusters(clusters: Mapping[str, int]) -> str:
+    """Return the sizes of the largest clusters, and the range of the others."""
+    shown = [f"{name} {count}" for name, count in list(clusters.items())[:SHOWN]]
+    others = list(clusters.values())[SHOWN:]
+    more = f" and {len(others)} more of {others[-1]} to {others[0]}" if others else ""
+    return f"{', '.join(shown)}{more}"
 
 
 @app.command()
@@ -291,11 +313,8 @@ def list_(as_json: JsonOption = False) -> None:
         emit_json(rows, indent=None)
         return
     for entry in rows:
-        say(
-            "  ".join(
-                str(entry[key]) for key in ("name", "state", "folder", "detail") if entry[key]
-            )
-        )
+        cells = (entry["name"], entry["state"], entry["folder"], entry["detail"])
+        say("  ".join(filter(None, cells)))
 
 
 @app.command()
@@ -349,14 +368,11 @@ def _print_report(report: Report, as_json: bool) -> None:
             f"{len(part.gold_failed)} with a gold query that fails"
         )
     if report.missing:
-        lost = {
-            db_id: sum(part.skipped.get(db_id, 0) for part in report.parts.values())
-            for db_id in report.missing
-        }
-        say(
-            "missing databases: "
-            + ", ".join(f"{db_id} ({count} questions)" for db_id, count in lost.items())
-        )
+        lost = []
+        for db_id in report.missing:
+            count = sum(part.skipped.get(db_id, 0) for part in report.parts.values())
+            lost.append(f"{db_id} ({count} questions)")
+        say(f"missing databases: {', '.join(lost)}")
     for file, reason in report.damaged.items():
         say(f"damaged database: {file}: {reason}")
     for one in report.unread:

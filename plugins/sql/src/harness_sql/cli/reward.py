@@ -15,7 +15,7 @@ from harness.errors import ConfigError, RunFailed
 
 if TYPE_CHECKING:
     from harness_sql.rewards.audit import AuditRow
-    from harness_sql.rewards.judge_audit import Label
+    from harness_sql.rewards.judge_audit import JudgedRow, Label
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Examine rewards.")
 
@@ -93,9 +93,11 @@ def _audit_judge(
 
     (honest, rows), values = asyncio.run(asked())
     if not rows:
-        why = next(one.reason for one in honest if one.right is None or one.wrong is None)
+        # Without any attack an honest answer had no value, which ended the audit.
+        unjudged = [one for one in honest if one.right is None or one.wrong is None]
         raise RunFailed(
-            f"an honest answer was not judged, so there is nothing to hold attacks against: {why}"
+            "an honest answer was not judged, so there is nothing to hold attacks against: "
+            f"{unjudged[0].reason}"
         )
     agreement = _agreement(graded, values) if graded else None
     failed = [row for row in rows if not row.holds]
@@ -118,12 +120,7 @@ def _audit_judge(
         table.add_row(f"right: {case.right}", f"{one.right:g}")
         table.add_row(f"wrong: {case.wrong}", f"{one.wrong:g}")
     for row in rows:
-        result = (
-            "" if row.holds else f"NOT JUDGED: {row.reason}" if row.value is None else "SUCCEEDS"
-        )
-        table.add_row(
-            row.attack, "-" if row.value is None else f"{row.value:g}", f"{row.gain:+g}", result
-        )
+        table.add_row(row.attack, *_cells(row))
     results().print(table)
     found = sum(row.value is not None for row in failed)
     results().print(
@@ -149,6 +146,14 @@ def _audit_judge(
     return status
 
 
+def _cells(row: JudgedRow) -> tuple[str, str, str]:
+    """Return the value, the gain and the outcome of an attack as the table shows them."""
+    gain = f"{row.gain:+g}"
+    if row.value is None:
+        return "-", gain, "" if row.holds else f"NOT JUDGED: {row.reason}"
+    return f"{row.value:g}", gain, "" if row.holds else "SUCCEEDS"
+
+
 def _agreement(labels: list[Label], values: list[float | None]) -> dict[str, Any]:
     """Return how the judge's values agree with the labels, with 95 % intervals.
 
@@ -158,26 +163,27 @@ def _agreement(labels: list[Label], values: list[float | None]) -> dict[str, Any
 
     from harness.compare.estimates import accuracy
 
-    both = [(one, value) for one, value in zip(labels, values, strict=True) if value is not None]
-    measures = {
-        "agreement on which side of 0.5": [
-            float((value >= 0.5) == (one.label >= 0.5)) for one, value in both
-        ],
-        "mean distance": [abs(value - one.label) for one, value in both],
-    }
-    found: dict[str, object] = {}
+    judged = [(one, value) for one, value in zip(labels, values, strict=True) if value is not None]
+    same_side: list[float] = []
+    distances: list[float] = []
+    for one, value in judged:
+        same_side.append(float((value >= 0.5) == (one.label >= 0.5)))
+        distances.append(abs(value - one.label))
+    measures = {"agreement on which side of 0.5": same_side, "mean distance": distances}
+    agreement: dict[str, object] = {}
     for name, scores in measures.items():
-        rows = [
-            (0, one.question, str(n), score)
-            for n, ((one, _), score) in enumerate(zip(both, scores, strict=True))
-        ]
+        # Each answer is a task of its own; answers to one question count as a cluster.
+        rows = []
+        for number, (one, _) in enumerate(judged):
+            rows.append((0, one.question, str(number), scores[number]))
         mean = accuracy(pl.DataFrame(rows, ["seed", "cluster", "task_id", "value"], orient="row"))
         if mean is None:
             raise RunFailed(
                 "none of the labelled answers was judged, so nothing is known of the agreement"
             )
-        found[name] = {"mean": mean.mean, "interval_95": [mean.low, mean.high], "labels": len(rows)}
-    return found | {"unscored": len(labels) - len(both)}
+        interval = [mean.low, mean.high]
+        agreement[name] = {"mean": mean.mean, "interval_95": interval, "labels": len(rows)}
+    return agreement | {"unscored": len(labels) - len(judged)}
 
 
 def _print_table(rows: list[AuditRow], failed: list[AuditRow]) -> None:

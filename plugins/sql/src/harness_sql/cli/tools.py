@@ -69,31 +69,28 @@ def offered(config: Config, progress: Progress) -> Offer:
     none = queries = 0
     failed: dict[str, list[str]] = {}
     splits = dict.fromkeys((config.task.train_split, config.task.val_split))
-    asked = [(split, task) for split in splits for task in task_set.load(split)]
-    for number, (split, task) in enumerate(asked, 1):
+    tasks = []
+    for split in splits:
+        tasks += [(split, task) for task in task_set.load(split)]
+    for number, (split, task) in enumerate(tasks, 1):
         counts[split] += 1
         tools = where.tools_for(where.payload(task, limits))
         none += not tools
         for tool in tools:
+            # Tools of tasks with the same definition are one tool, which is checked once.
             key = str(tool.definition)
             seen[key] = tool, seen.get(key, (tool, 0))[1] + 1
         if has_query(task):
             queries += 1
             if error := gold_error(database_of(task), task.gold):
                 failed.setdefault(error, []).append(task.id)
-        progress("running the gold queries", number, len(asked))
-    found = tuple(
-        OfferedTool(
-            tool.name,
-            tool.description,
-            tuple(tool.parameters.get("properties", ())),
-            tasks,
-            problem_of(tool),
-        )
-        for tool, tasks in seen.values()
-    )
-    ok = not failed and not any(one.problem for one in found)
-    return Offer(ok, dict(counts), none, found, queries, failed)
+        progress("running the gold queries", number, len(tasks))
+    offers = []
+    for tool, count in seen.values():
+        arguments = tuple(tool.parameters.get("properties", ()))
+        offers.append(OfferedTool(tool.name, tool.description, arguments, count, problem_of(tool)))
+    ok = not failed and not any(offer.problem for offer in offers)
+    return Offer(ok, dict(counts), none, tuple(offers), queries, failed)
 
 
 def problem_of(tool: Tool) -> str:
@@ -127,10 +124,8 @@ def check_tools(config: Config, as_json: bool) -> None:
 
 
 def _print(config: Config, offer: Offer) -> None:
-    say(
-        f"{config.task.name}: "
-        f"{', '.join(f'{split} {count:,}' for split, count in offer.counts.items())} questions"
-    )
+    counts = ", ".join(f"{split} {count:,}" for split, count in offer.counts.items())
+    say(f"{config.task.name}: {counts} questions")
     for tool in offer.tools:
         first = " ".join(tool.description.split())
         summary = first if len(first) <= _SHOWN else f"{first[: _SHOWN - 1]}…"

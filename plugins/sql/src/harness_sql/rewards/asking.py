@@ -83,29 +83,30 @@ def grades_of(text: object, criteria: Sequence[str]) -> dict[str, float]:
         raise ValueError("the reply is empty")
     fenced = _FENCED.fullmatch(text.strip())
     try:
-        found = json.loads(fenced[1] if fenced else text, object_pairs_hook=_once_each)
+        grades = json.loads(fenced[1] if fenced else text, object_pairs_hook=_once_each)
     except RecursionError as error:
         raise ValueError("the reply is nested too deep") from error
     except json.JSONDecodeError as error:
         raise ValueError(f"the reply is not JSON ({error.msg})") from error
-    if not fits(found, criteria):
+    if not fits(grades, criteria):
         raise ValueError(
             f"the reply is not a number from 0 to 1 for each of {', '.join(criteria)}: "
             f"{text!r:.120}"
         )
-    return {name: float(found[name]) for name in criteria}
+    return {name: float(grades[name]) for name in criteria}
 
 
 def fits(grades: object, criteria: Sequence[str]) -> bool:
     """Return whether there is a number from 0 to 1 for each criterion and nothing else."""
-    return (
-        isinstance(grades, dict)
-        and grades.keys() == set(criteria)
-        and all(
-            isinstance(one, int | float) and not isinstance(one, bool) and 0 <= one <= 1
-            for one in grades.values()
-        )
-    )
+    if not isinstance(grades, dict) or grades.keys() != set(criteria):
+        return False
+    for grade in grades.values():
+        # `true` is an int in Python, and no grade.
+        if isinstance(grade, bool) or not isinstance(grade, int | float):
+            return False
+        if not 0 <= grade <= 1:
+            return False
+    return True
 
 
 def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -189,10 +190,11 @@ class JudgeClient:
         usage: dict[str, int] = {}
         try:
             reply = answer.json()
-            usage = {
-                name: int((reply.get("usage") or {}).get(name) or 0)
-                for name in ("prompt_tokens", "completion_tokens")
-            }
+            # Counted before the grades are read: a reply without valid grades is paid as well.
+            counts = reply.get("usage") or {}
+            prompt_tokens = int(counts.get("prompt_tokens") or 0)
+            completion_tokens = int(counts.get("completion_tokens") or 0)
+            usage = {"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens}
             choice = reply["choices"][0]
             if choice.get("finish_reason") == "length":
                 raise ValueError("the reply was cut off: raise max_tokens")

@@ -207,9 +207,8 @@ class BirdRVes(BirdAccuracy):
         """Return the deadline and number of runs, marked as not reproducible."""
         given = inspect.signature(cls).bind_partial(**options)
         given.apply_defaults()
-        return {name: given.arguments[name] for name in ("timeout_s", "runs")} | {
-            "reproducible": False
-        }
+        chosen = {name: given.arguments[name] for name in ("timeout_s", "runs")}
+        return chosen | {"reproducible": False}
 
     async def score(self, task: Task, attempt: Attempt) -> Verdict:
         """Return the square root of the official reward, 0 to 1.118.
@@ -262,4 +261,7 @@ def paid(ratio: float) -> float:
 
     The ratio is gold's time divided by the answer's.
     """
-    return next((reward for least, reward in _BUCKETS if ratio >= least), _SLOWEST)
+    for least, reward in _BUCKETS:
+        if ratio >= least:
+            return reward
+    return _SLOWEST

@@ -100,21 +100,18 @@ def facts_of(task: Task) -> list[str]:
     if given is None and (words := in_words(task)):
         given = _SEPARATOR.split(plain(words))
     elif given is None and has_query(task):
-        given = [
-            _written(cell)
-            for row in result_of(task).rows
-            for cell in row
-            if isinstance(cell, str | int | float)
-        ]
-    facts = (plain(str(fact)).strip().rstrip(".。") for fact in given or ())
-    return list(dict.fromkeys(fact for fact in facts if fact))
+        given = []
+        for row in result_of(task).rows:
+            given += [_written(cell) for cell in row if isinstance(cell, str | int | float)]
+    facts = [plain(str(fact)).strip().rstrip(".。") for fact in given or ()]
+    return list(dict.fromkeys(filter(None, facts)))
 
 
 def _written(cell: str | float) -> str:
     """Return a cell as an answer would state it, without an exponent."""
-    return (
-        f"{Decimal(repr(cell)):f}" if isinstance(cell, float) and math.isfinite(cell) else str(cell)
-    )
+    if isinstance(cell, float) and math.isfinite(cell):
+        return f"{Decimal(repr(cell)):f}"
+    return str(cell)
 
 
 def plain(text: str) -> str:
@@ -124,8 +121,8 @@ def plain(text: str) -> str:
 
 def numbers_of(text: str) -> list[Number]:
     """Return every number in a plain text. A number with too many digits counts as a name."""
-    found = (_number(one) for one in _NUMBER.finditer(text))
-    return [number for number in found if number is not None]
+    numbers = map(_number, _NUMBER.finditer(text))
+    return [number for number in numbers if number is not None]
 
 
 def _number(found: re.Match[str]) -> Number | None:
@@ -136,21 +133,23 @@ def _number(found: re.Match[str]) -> Number | None:
 
 
 def _judged(facts: list[str], question: str, answer: str) -> Verdict:
-    marks = [int(mark) for mark in _LIST_MARK.findall(answer)]
+    # The numbers of a list are no facts. Only numbers that count from 1 on are those of a list.
+    marks = list(map(int, _LIST_MARK.findall(answer)))
     if len(marks) > 1 and marks == list(range(1, len(marks) + 1)):
         answer = _LIST_MARK.sub(" ", answer)
     numbers = numbers_of(answer)
     words = " ".join(answer.split())
     stated = sum(_is_stated(fact, words, numbers) for fact in facts)
-    known = [
-        value
-        for text in (*facts, question)
-        for number in numbers_of(text)
-        for value in number.values
-    ]
-    invented = len(
-        {one.values[0] for one in numbers if not any(one.states(value) for value in known)}
-    )
+    # Numbers of the question count as known: an answer may repeat them, as in "the top 5 are".
+    grounded: list[Decimal] = []
+    for text in (*facts, question):
+        for number in numbers_of(text):
+            grounded += number.values
+    inventions = set()
+    for number in numbers:
+        if not any(map(number.states, grounded)):
+            inventions.add(number.values[0])
+    invented = len(inventions)
     parts = {
         "recall": stated / len(facts),
         "precision": stated / (stated + invented) if stated else 0.0,
@@ -162,9 +161,10 @@ def _judged(facts: list[str], question: str, answer: str) -> Verdict:
 
 
 def _is_stated(fact: str, words: str, numbers: Collection[Number]) -> bool:
-    found = _NUMBER.fullmatch(fact)
-    if found and (number := _number(found)):
-        return any(one.states(value) for one in numbers for value in number.values)
+    match = _NUMBER.fullmatch(fact)
+    number = _number(match) if match else None
+    if number is not None:
+        return any(stated.states(value) for stated in numbers for value in number.values)
     fact = " ".join(fact.split())
     before = r"(?<![a-z0-9])" if fact[0].isascii() and fact[0].isalnum() else ""
     after = r"(?![a-z0-9])" if fact[-1].isascii() and fact[-1].isalnum() else ""

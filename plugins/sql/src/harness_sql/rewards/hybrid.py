@@ -79,7 +79,8 @@ class Hybrid:
             if verdict.value is None:
                 return Verdict(None, f"{name}: {verdict.reason}", flags=verdict.flags)
             parts[name] = weight * verdict.value
-            parts |= {f"{name}.{part}": value for part, value in verdict.parts.items()}
+            for part, value in verdict.parts.items():
+                parts[f"{name}.{part}"] = value
             reasons.append(f"{name}: {verdict.reason}")
             flags |= dict.fromkeys(verdict.flags)
         total = math.fsum(parts[name] for name, *_ in self._parts)
@@ -111,7 +112,7 @@ def _resolved(
             "reward.options.parts: hybrid needs one part at least. "
             "Leave parts out for executes and judge"
         )
-    found = {}
+    resolved = {}
     for name, part in parts.items():
         where = f"reward.options.parts.{name}"
         unknown = part.keys() - {"reward", "weight", "options"}
@@ -129,9 +130,9 @@ def _resolved(
             raise ConfigError(f"{where}.weight is {weight!r}. Give a number above 0")
         if not isinstance(options, Mapping):
             raise ConfigError(f"{where}.options is {options!r}. Give options by name")
-        found[name] = {
+        resolved[name] = {
             "reward": str(part.get("reward", name)),
             "weight": float(weight),
             "options": dict(options),
         }
-    return found
+    return resolved

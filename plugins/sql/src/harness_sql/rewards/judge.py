@@ -74,11 +74,9 @@ class Judge:
         cache: Path | None = None,
     ) -> None:
         _check_endpoint(endpoint)
-        if (
-            not criteria
-            or len(set(criteria)) < len(criteria)
-            or not all(re.fullmatch(r"[\w-]+", c) for c in criteria)
-        ):
+        # The judge's reply is an object with these names, so they must be keys as they are.
+        valid = [re.fullmatch(r"[\w-]+", name) for name in criteria]
+        if not criteria or len(set(criteria)) < len(criteria) or not all(valid):
             raise ValueError(
                 f"criteria={list(criteria)} must be different names of letters and digits"
             )
@@ -117,12 +115,12 @@ class Judge:
         """Return the options that determine a grade, without the judge's address and connection."""
         given = inspect.signature(cls).bind_partial(**options)
         given.apply_defaults()
-        found = given.arguments
-        instructions = FRAME + rubric_text(found["rubric"], found["rubric_file"])
+        resolved = given.arguments
+        instructions = FRAME + rubric_text(resolved["rubric"], resolved["rubric_file"])
         names = ("model", "temperature", "max_tokens", "max_answer_chars")
-        return {name: found[name] for name in names} | {
-            "request": dict(found["request"] or {}),
-            "criteria": list(found["criteria"]),
+        return {name: resolved[name] for name in names} | {
+            "request": dict(resolved["request"] or {}),
+            "criteria": list(resolved["criteria"]),
             "rubric": hashlib.sha256(instructions.encode()).hexdigest()[:16],
         }
 
@@ -149,6 +147,7 @@ class Judge:
         grades.
         """
         answer = attempt.answer or ""
+        # Invisible characters alone (control, format, space) are no answer, and a request costs.
         if not any(unicodedata.category(character)[0] not in "CZ" for character in answer):
             return Verdict(
                 0.0,
@@ -164,11 +163,8 @@ class Judge:
         if not paid:
             self._ledger.add(self._model, "cached")
         grades = {name: float(entry["grades"][name]) for name in self._criteria}
-        return Verdict(
-            fmean(grades.values()),
-            ", ".join(f"{name} {one:g}" for name, one in grades.items()),
-            grades,
-        )
+        reason = ", ".join(f"{name} {grade:g}" for name, grade in grades.items())
+        return Verdict(fmean(grades.values()), reason, grades)
 
     async def _judged(self, data: Mapping[str, str]) -> dict[str, Any]:
         return {"grades": await self._client.grades(data, self._ledger), "model": self._model}

@@ -170,24 +170,26 @@ async def audit_judge(
     """
     rights = await _values(judge, [(case, case.right) for case in CASES])
     wrongs = await _values(judge, [(case, case.wrong) for case in CASES])
-    honest = [
-        Honest(right, wrong, why if right is None else reason)
-        for (right, why), (wrong, reason) in zip(rights, wrongs, strict=True)
-    ]
-    if any(one.right is None or one.wrong is None for one in honest):
+    honest = []
+    for (right, why), (wrong, reason) in zip(rights, wrongs, strict=True):
+        honest.append(Honest(right, wrong, why if right is None else reason))
+    if any(None in (one.right, one.wrong) for one in honest):
         return honest, []
-    plays = [(case, attack(case)) for attack in ATTACKS.values() for case in CASES]
-    found = await _values(judge, plays)
+    plays = []
+    for attack in ATTACKS.values():
+        plays += [(case, attack(case)) for case in CASES]
+    verdicts = await _values(judge, plays)
     rows = []
     for number, name in enumerate(ATTACKS):
-        mine = found[number * len(CASES) : (number + 1) * len(CASES)]
-        missing = [reason for value, reason in mine if value is None]
-        gains = [
-            (value or 0.0) - (wrong or 0.0)
-            for (value, _), (wrong, _) in zip(mine, wrongs, strict=True)
-        ]
+        attacked = verdicts[number * len(CASES) : (number + 1) * len(CASES)]
+        missing = [reason for value, reason in attacked if value is None]
+        # An attack must gain over the plain wrong answer: a lenient judge gives that something too.
+        gains = []
+        for (value, _), (wrong, _) in zip(attacked, wrongs, strict=True):
+            gains.append((value or 0.0) - (wrong or 0.0))
         best = max(range(len(CASES)), key=gains.__getitem__)
-        value, reason = (None, missing[0]) if missing else mine[best]
+        # One attack without a value leaves open what the judge would have given.
+        value, reason = (None, missing[0]) if missing else attacked[best]
         rows.append(JudgedRow(name, value, round(gains[best], 6), margin, reason))
     return honest, rows
 
@@ -216,13 +218,10 @@ def read_labels(file: Path) -> list[Label]:
             continue
         try:
             row = json.loads(line)
-            question, answer, gold, label = (
-                row[name] for name in ("question", "answer", "gold", "label")
-            )
-            if (
-                not all(isinstance(text, str) for text in (question, answer, gold))
-                or not 0 <= label <= 1
-            ):
+            question, answer, gold = row["question"], row["answer"], row["gold"]
+            label = row["label"]
+            texts = [isinstance(text, str) for text in (question, answer, gold)]
+            if not all(texts) or not 0 <= label <= 1:
                 raise ValueError
         except (ValueError, LookupError, TypeError, RecursionError) as error:
             raise ConfigError(

@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable
+from itertools import chain
 
 from harness.records import Attempt, Task, Verdict
 from harness_sql.rewards.execution_accuracy import ExecutionAccuracy
@@ -89,4 +90,4 @@ def _is_query(sql: str) -> bool:
 
 
 def _cells(rows: Iterable[tuple[object, ...]]) -> list[Hashable]:
-    return [cell for row in rows for cell in row]
+    return list(chain.from_iterable(rows))

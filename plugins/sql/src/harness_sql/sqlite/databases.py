@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 from harness.util.parsing import file_hash
@@ -65,34 +66,36 @@ def databases_of(path: str | Path) -> tuple[str, ...]:
     the same folder that have the same tables and columns: the other databases of a test suite.
     """
     name = os.fspath(path)
-    known = _siblings.get(name)
+    remembered = _siblings.get(name)
     try:
-        if known is not None and os.stat(known[0]).st_mtime_ns == known[1]:
-            return known[2]
+        if remembered is not None and os.stat(remembered[0]).st_mtime_ns == remembered[1]:
+            return remembered[2]
         text = os.path.abspath(name)
         folder = text if os.path.isdir(text) else os.path.dirname(text)
+        # Read before the files: one that is added meanwhile makes the folder newer than this.
         changed = os.stat(folder).st_mtime_ns
-        others = sorted(
-            entry.path
-            for entry in os.scandir(folder)
-            if entry.name.endswith(".sqlite") and entry.is_file()
-        )
+        files = []
+        for entry in os.scandir(folder):
+            if entry.name.endswith(".sqlite") and entry.is_file():
+                files.append(entry.path)
+        files.sort()
     except (OSError, ValueError):
         return (os.path.abspath(name),)
     if text != folder:
-        if others in ([], [text]):
-            others = [text]
-        else:
-            layout = execute(text, _LAYOUT, _LAYOUT_LIMITS)
-            same = [
-                other
-                for other in others
-                if layout.ok
-                and other != text
-                and execute(other, _LAYOUT, _LAYOUT_LIMITS).rows == layout.rows
-            ]
-            others = sorted([text, *same])
+        files = [text] if files in ([], [text]) else _with_siblings(text, files)
     if os.path.isabs(name):  # a relative name may mean another file tomorrow
         with _lock:
-            _siblings[name] = (folder, changed, tuple(others))
-    return tuple(others)
+            _siblings[name] = (folder, changed, tuple(files))
+    return tuple(files)
+
+
+def _with_siblings(database: str, files: Sequence[str]) -> list[str]:
+    """Return a database and those of the files that have the same tables and columns, sorted."""
+    siblings = [database]
+    layout = execute(database, _LAYOUT, _LAYOUT_LIMITS)
+    # A damaged database has no layout, and others without one are not like it.
+    if layout.ok:
+        for file in files:
+            if file != database and execute(file, _LAYOUT, _LAYOUT_LIMITS).rows == layout.rows:
+                siblings.append(file)
+    return sorted(siblings)

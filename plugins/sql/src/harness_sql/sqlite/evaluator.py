@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 from harness_sql.sqlite.databases import content_hash, databases_of
@@ -269,7 +270,7 @@ class _Judge:
                 )
             golds.append(result)
         self._left_s = min(self._left_s, self._timeout_s - spent_s)
-        flags = ["empty_gold"] if all(not result.rows for result in golds) else []
+        flags = [] if any(result.rows for result in golds) else ["empty_gold"]
         if len(pred) > MAX_PREDICTION_CHARS:
             reason = f"the prediction has more than {MAX_PREDICTION_CHARS:,} characters"
             return Match(False, reason, (*flags, "prediction_too_long"))
@@ -305,7 +306,7 @@ class _Judge:
 
     def _on_all(self, golds: list[GoldResult], sql: str, ordered: bool) -> Match:
         flags: set[str] = set()
-        empty = all(not gold.rows for gold in golds)
+        empty = not any(gold.rows for gold in golds)
         for (path, _), gold in zip(self._databases, golds, strict=True):
             result = self._execute(path, sql, gold)
             if not result.ok:
@@ -435,11 +436,14 @@ def _reference_sorts_apart(gold: list[Row], pred: list[Row], ordered: bool) -> b
     """Return whether the reference's quick check rejects two results that are equal."""
     if not gold or len(gold[0]) == 1:
         return False
-    types = [{type(value) for row in rows for value in row} for rows in (gold, pred)]
-    if not (float in types[0] | types[1] and int in types[0] | types[1]):
+    types = set(map(type, chain.from_iterable(gold)))
+    types.update(map(type, chain.from_iterable(pred)))
+    if not (float in types and int in types):
         return False
-    left, right = (
-        [tuple(sorted(row, key=lambda value: str(value) + str(type(value)))) for row in rows]
-        for rows in (gold, pred)
-    )
+    # The reference sorts the cells of a row by their text and type, so 1 and 1.0 may change places.
+    left, right = list(map(_in_text_order, gold)), list(map(_in_text_order, pred))
     return left != right if ordered else set(left) != set(right)
+
+
+def _in_text_order(row: Row) -> Row:
+    return tuple(sorted(row, key=lambda value: str(value) + str(type(value))))

@@ -123,10 +123,10 @@ class _Parts:
     def _copies(self, group: _Group) -> int:
         key = ("copies", id(group))
         if key not in self.known:
-            self.known[key] = 0  # of a part that is being counted: recursion is not expanded
-            self.known[key] = group.count("select") + sum(
-                self._copies(part) for part in self._uses(group)
-            )
+            # Of a part that is being counted: recursion is not expanded.
+            self.known[key] = 0
+            below = sum(self._copies(part) for part in self._uses(group))
+            self.known[key] = group.count("select") + below
         return self.known[key]
 
     def _terms(self, group: _Group) -> int:

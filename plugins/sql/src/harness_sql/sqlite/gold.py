@@ -88,14 +88,18 @@ class GoldCache:
             stored = json.loads(file.read_text(encoding="utf-8"))
             if stored["key"] != list(key) or stored["changing"]:
                 return None
-            rows = [
-                tuple(bytes.fromhex(v["x"]) if isinstance(v, dict) else v for v in row)
-                for row in stored["rows"]
-            ]
-            columns, tables, reads = (stored[name] for name in ("columns", "tables", "reads"))
-            size_bytes, elapsed_s = stored["size_bytes"], stored["elapsed_s"]
+            # JSON has no bytes: `_write` stores them as objects with hexadecimal digits.
+            rows = []
+            for row in stored["rows"]:
+                cells = (bytes.fromhex(v["x"]) if isinstance(v, dict) else v for v in row)
+                rows.append(tuple(cells))
             return GoldResult(
-                tuple(columns), rows, frozenset(tables), frozenset(reads), size_bytes, elapsed_s
+                tuple(stored["columns"]),
+                rows,
+                frozenset(stored["tables"]),
+                frozenset(stored["reads"]),
+                stored["size_bytes"],
+                stored["elapsed_s"],
             )
         except (OSError, ValueError, KeyError, TypeError):
             return None
@@ -104,12 +108,13 @@ class GoldCache:
         file = self._file(key)
         if file is None:
             return
+        rows = []
+        for row in result.rows:
+            rows.append([{"x": v.hex()} if isinstance(v, bytes) else v for v in row])
         stored = {
             "key": key,
             "columns": result.columns,
-            "rows": [
-                [{"x": v.hex()} if isinstance(v, bytes) else v for v in row] for row in result.rows
-            ],
+            "rows": rows,
             "tables": sorted(result.tables),
             "reads": sorted(result.reads),
             "size_bytes": result.size_bytes,
@@ -133,7 +138,9 @@ def _compute(path: str, sql: str, limits: Limits) -> GoldResult:
         return GoldResult(error="its result is too large to compare", error_type="too_large")
     if not result.ok:
         return GoldResult(error=result.error or "unknown", error_type=result.error_type)
-    size = sum(len(v) if isinstance(v, str | bytes) else 8 for row in result.rows for v in row)
+    size = 0
+    for row in result.rows:
+        size += sum(len(v) if isinstance(v, str | bytes) else 8 for v in row)
     return GoldResult(
         result.columns,
         result.rows,
@@ -146,9 +153,8 @@ def _compute(path: str, sql: str, limits: Limits) -> GoldResult:
 
 
 def _bytes_in_memory(result: GoldResult) -> int:
-    names = sum(sys.getsizeof(name) for name in (*result.columns, *result.tables, *result.reads))
-    return (
-        500
-        + names
-        + sum(sys.getsizeof(row) + 8 + sum(map(sys.getsizeof, row)) for row in result.rows)
-    )
+    size = 500 + sum(map(sys.getsizeof, (*result.columns, *result.tables, *result.reads)))
+    for row in result.rows:
+        # 8 bytes are the list's pointer to the row.
+        size += sys.getsizeof(row) + 8 + sum(map(sys.getsizeof, row))
+    return size

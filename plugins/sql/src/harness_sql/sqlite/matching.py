@@ -13,7 +13,7 @@ import itertools
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 Row = tuple[Any, ...]
@@ -67,26 +67,33 @@ def with_merged_floats(*results: Sequence[Row]) -> list[list[Row]] | None:
     Returns:
         The results, or None if no float is near another number.
     """
-    numbers = sorted(
-        {
-            value
-            for rows in results
-            for row in rows
-            for value in row
-            if isinstance(value, int | float) and _is_compared(value)
-        }
-    )
+    numbers = _compared_numbers(results)
     merged: dict[float, float] = {}
+    # Neighbours are enough: a chain of near numbers takes the value of its first one.
     for before, value in itertools.pairwise(numbers):
         near = max(FLOAT_DIGITS * max(abs(before), abs(value)), _NEAR_ZERO)
         if value - before <= near and (isinstance(before, float) or isinstance(value, float)):
             merged[value] = merged.get(before, before)
     if not merged:
         return None
-    return [
-        [tuple(merged.get(v, v) if isinstance(v, int | float) else v for v in row) for row in rows]
-        for rows in results
-    ]
+    replaced = []
+    for rows in results:
+        replaced.append([tuple(_merged(value, merged) for value in row) for row in rows])
+    return replaced
+
+
+def _compared_numbers(results: Iterable[Sequence[Row]]) -> list[float]:
+    """Return the different numbers of all results that merging looks at, in rising order."""
+    numbers: set[float] = set()
+    for row in itertools.chain.from_iterable(results):
+        for value in row:
+            if isinstance(value, int | float) and _is_compared(value):
+                numbers.add(value)
+    return sorted(numbers)
+
+
+def _merged(value: Any, merged: Mapping[float, float]) -> Any:
+    return merged.get(value, value) if isinstance(value, int | float) else value
 
 
 def _is_compared(value: float) -> bool:
@@ -113,7 +120,7 @@ class _Search:
 
     def decide(self) -> bool | None:
         """Return the verdict, or None if the time ran out."""
-        start = _colours([[_bag(row) for row in rows] for rows in self.rows])
+        start = _colours([_bag(row) for row in self.rows[0]], [_bag(row) for row in self.rows[1]])
         if start is None:
             return False
         width = len(self.sides[0])
@@ -131,29 +138,19 @@ class _Search:
             groups = self._groups(rows, open_columns)
             if groups is None:
                 return False
+            # Equal columns can be matched in any way without a loss, so only groups with
+            # differences ever need a search.
             settled = [group for group in groups if self._alike(group)]
             if not settled:
-                return self._branch(
-                    rows, open_columns, min(groups, key=lambda group: len(group[0]))
-                )
+                smallest = min(groups, key=lambda group: len(group[0]))
+                return self._branch(rows, open_columns, smallest)
             for group in settled:
                 for left, right in zip(*group, strict=True):
                     split = self._split(rows, left, right)
                     if split is None:
                         return False
                     rows = split
-            open_columns = (
-                [
-                    column
-                    for column in open_columns[0]
-                    if not any(column in group[0] for group in settled)
-                ],
-                [
-                    column
-                    for column in open_columns[1]
-                    if not any(column in group[1] for group in settled)
-                ],
-            )
+            open_columns = _without(open_columns, settled)
         return True
 
     def _branch(
@@ -172,11 +169,8 @@ class _Search:
             split = self._split(rows, left, right)
             if split is None:
                 continue
-            rest = (
-                [column for column in open_columns[0] if column != left],
-                [column for column in open_columns[1] if column != right],
-            )
-            if self._match(split, rest):
+            others = _without(open_columns, [([left], [right])])
+            if self._match(split, others):
                 return True
         return False
 
@@ -184,35 +178,56 @@ class _Search:
         self, rows: tuple[list[int], list[int]], open_columns: tuple[list[int], list[int]]
     ) -> list[tuple[list[int], list[int]]] | None:
         """Return both sides' columns by colour, or None if the colour counts differ."""
-        found: dict[Hashable, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+        by_colour: dict[Hashable, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
         for side in (0, 1):
             for column in open_columns[side]:
                 key = _bag(zip(rows[side], self.sides[side][column], strict=True))
-                found[key][side].append(column)
-        groups = list(found.values())
-        return groups if all(len(left) == len(right) for left, right in groups) else None
+                by_colour[key][side].append(column)
+        groups = list(by_colour.values())
+        for left, right in groups:
+            if len(left) != len(right):
+                return None
+        return groups
 
     def _alike(self, group: tuple[list[int], list[int]]) -> bool:
         """Return whether all columns of the group are equal, so that any matching is valid."""
-        return all(
-            self.sides[side][column] == self.sides[side][group[side][0]]
-            for side in (0, 1)
-            for column in group[side]
-        )
+        for side in (0, 1):
+            columns = self.sides[side]
+            for column in group[side]:
+                if columns[column] != columns[group[side][0]]:
+                    return False
+        return True
 
     def _split(
         self, rows: tuple[list[int], list[int]], left: int, right: int
     ) -> tuple[list[int], list[int]] | None:
-        columns = (self.sides[0][left], self.sides[1][right])
-        return _colours([list(zip(rows[side], columns[side], strict=True)) for side in (0, 1)])
+        left_keys = list(zip(rows[0], self.sides[0][left], strict=True))
+        right_keys = list(zip(rows[1], self.sides[1][right], strict=True))
+        return _colours(left_keys, right_keys)
+
+
+def _without(
+    columns: tuple[list[int], list[int]], groups: Iterable[tuple[list[int], list[int]]]
+) -> tuple[list[int], list[int]]:
+    """Return both sides' columns except those of the groups."""
+    left, right = list(columns[0]), list(columns[1])
+    for group in groups:
+        for column in group[0]:
+            left.remove(column)
+        for column in group[1]:
+            right.remove(column)
+    return left, right
 
 
 def _bag(values: Any) -> Hashable:
     return frozenset(Counter(values).items())
 
 
-def _colours(sides: Sequence[Sequence[Hashable]]) -> tuple[list[int], list[int]] | None:
+def _colours(
+    left_keys: Sequence[Hashable], right_keys: Sequence[Hashable]
+) -> tuple[list[int], list[int]] | None:
     """Number both sides' keys jointly. Return None if the two multisets of keys differ."""
     numbers: dict[Hashable, int] = {}
-    left, right = ([numbers.setdefault(key, len(numbers)) for key in side] for side in sides)
+    left = [numbers.setdefault(key, len(numbers)) for key in left_keys]
+    right = [numbers.setdefault(key, len(numbers)) for key in right_keys]
     return (left, right) if Counter(left) == Counter(right) else None

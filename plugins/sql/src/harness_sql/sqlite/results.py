@@ -91,11 +91,10 @@ def render(execution: Execution, limits: Limits = AGENT_LIMITS) -> str:
     names = [_cut(_one_line(name), limits.max_cell_chars) for name in execution.columns]
     shown = _columns_that_fit(names, limits.max_text_chars // 2)
     lines = [" | ".join(names[:shown])]
-    notes = (
-        [f"(only the first {shown} of {len(names)} columns are shown)"]
-        if shown < len(names)
-        else []
-    )
+    notes = []
+    if shown < len(names):
+        notes.append(f"(only the first {shown} of {len(names)} columns are shown)")
+    # 48 characters are room for the note on rows, which is not known yet.
     room = limits.max_text_chars - len(lines[0]) - sum(len(note) + 1 for note in notes) - 48
     rows = 0
     for row in execution.rows[: limits.max_rows]:

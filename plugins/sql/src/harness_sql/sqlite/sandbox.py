@@ -351,13 +351,14 @@ class _Session:
         If this fails, every date function counts.
         """
         named = frozenset(self.guard.named)
-        found = {CHANGING_FUNCTIONS[name] for name in named & CHANGING_FUNCTIONS.keys()}
+        inputs = {CHANGING_FUNCTIONS[name] for name in named & CHANGING_FUNCTIONS.keys()}
         dated = named & DATE_FUNCTIONS
         if dated:
             seen = result.ok and (self.guarded or self._run(sql, limits, _LONG_PROGRAM).ok)
-            unseen = set() if seen else {f"{name}() of an unknown time" for name in dated}
-            found |= self.functions.clock_reads | unseen
-        return frozenset(found)
+            inputs |= self.functions.clock_reads
+            if not seen:
+                inputs |= {f"{name}() of an unknown time" for name in dated}
+        return frozenset(inputs)
 
     def _next(self, mode: _Mode, result: Execution) -> _Mode | None:
         """Return the mode for another execution of a query that exceeded this mode, or None."""

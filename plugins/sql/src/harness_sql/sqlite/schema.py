@@ -66,15 +66,17 @@ def schema_text(
         blocks = _blocks(path, style, sample_rows, notes or {})
     comment = "-- " if style == "create" else ""
     gap = "\n\n" if (sample_rows or notes) and not from_file else "\n"
-    whole = gap.join(text for _, text in blocks)
+    names = [name for name, _ in blocks]
+    texts = [text for _, text in blocks]
+    whole = gap.join(texts)
     if limit_chars is None or len(whole) <= limit_chars:
         return whole
     for count in range(len(blocks) - 1, 0, -1):
-        text = gap.join(text for _, text in blocks[:count])
-        note = _note(comment, [name for name, _ in blocks[count:]], limit_chars - len(text) - 1)
+        text = gap.join(texts[:count])
+        note = _note(comment, names[count:], limit_chars - len(text) - 1)
         if note is not None:
             return f"{text}\n{note}"
-    return _first_table(path, blocks, style, comment, limit_chars)
+    return _first_table(path, names, style, comment, limit_chars)
 
 
 def _blocks(
@@ -90,10 +92,12 @@ def _blocks(
     )
     blocks: list[tuple[str, str]] = []
     for name, sql, kind in found.rows:
-        text = (
-            compact(name, columns_of(path, name)) if style == "compact" else f"{str(sql).strip()};"
-        )
-        text += "".join(f"\n-- {line}" for line in notes.get(name.lower(), ()))
+        if style == "compact":
+            text = compact(name, columns_of(path, name))
+        else:
+            text = f"{str(sql).strip()};"
+        for line in notes.get(name.lower(), ()):
+            text += f"\n-- {line}"
         if sample_rows and kind == "table":
             text += _samples(path, name, sample_rows)
         blocks.append((name, text))
@@ -112,29 +116,34 @@ def tables_of(path: Path) -> dict[str, list[Column]]:
 
 def columns_of(path: Path, table: str) -> list[Column]:
     """Return the columns of one table."""
-    keys = _query(path, f"PRAGMA foreign_key_list({_quoted(table)})").rows
-    targets = {str(row[3]).lower(): f"{row[2]}.{row[4]}" if row[4] else str(row[2]) for row in keys}
-    rows = _query(path, f"PRAGMA table_info({_quoted(table)})").rows
-    return [
-        Column(row[1], row[2], bool(row[5]), targets.get(str(row[1]).lower(), "")) for row in rows
-    ]
+    targets = {}
+    for key in _query(path, f"PRAGMA foreign_key_list({_quoted(table)})").rows:
+        # A key without a column references the primary key of the other table.
+        targets[str(key[3]).lower()] = f"{key[2]}.{key[4]}" if key[4] else str(key[2])
+    columns = []
+    for row in _query(path, f"PRAGMA table_info({_quoted(table)})").rows:
+        # SQLite ignores the case of names, and a key may name its column in another one.
+        target = targets.get(str(row[1]).lower(), "")
+        columns.append(Column(row[1], row[2], bool(row[5]), target))
+    return columns
 
 
 def compact(table: str, columns: list[Column], more: str = "") -> str:
     """Return one line such as `singer(singer_id int pk, concert_id int -> concert.concert_id)`."""
     described = []
     for column in columns:
-        parts = [_bare(column.name), column.type.lower(), "pk" if column.key else ""]
-        parts.append(f"-> {column.target}" if column.target else "")
-        described.append(" ".join(part for part in parts if part))
-    return f"{_bare(table)}({', '.join([*described, more] if more else described)})"
+        words = [_bare(column.name), column.type.lower()]
+        words += ["pk"] if column.key else []
+        words += [f"-> {column.target}"] if column.target else []
+        described.append(" ".join(filter(None, words)))
+    if more:
+        described.append(more)
+    return f"{_bare(table)}({', '.join(described)})"
 
 
-def _first_table(
-    path: Path, blocks: list[tuple[str, str]], style: str, comment: str, limit_chars: int
-) -> str:
+def _first_table(path: Path, names: list[str], style: str, comment: str, limit_chars: int) -> str:
     """Return the first table, with as many columns as fit."""
-    name = blocks[0][0]
+    name, others = names[0], names[1:]
     columns = columns_of(path, name)
     for count in range(len(columns), -1, -1):
         left = len(columns) - count
@@ -142,19 +151,22 @@ def _first_table(
         if style == "compact":
             text = compact(name, columns[:count], f"... {more}" if more else "")
         else:
-            lines = [
-                f"  {_quoted(column.name)} {column.type}".rstrip() for column in columns[:count]
-            ]
-            body = ",\n".join(lines) + (f"\n  -- {more}" if more else "")
-            text = f"CREATE TABLE {_quoted(name)} (\n{body}\n);"
-        others = [other for other, _ in blocks[1:]]
+            text = _create(name, columns[:count], more)
         note = _note(comment, others, limit_chars - len(text) - 1)
         if others and note is not None:
             return f"{text}\n{note}"
         if not others and len(text) <= limit_chars:
             return text
-    note = _note(comment, [name for name, _ in blocks], limit_chars)
+    note = _note(comment, names, limit_chars)
     return note or ""
+
+
+def _create(name: str, columns: list[Column], more: str) -> str:
+    lines = [f"  {_quoted(column.name)} {column.type}".rstrip() for column in columns]
+    body = ",\n".join(lines)
+    if more:
+        body += f"\n  -- {more}"
+    return f"CREATE TABLE {_quoted(name)} (\n{body}\n);"
 
 
 def _note(comment: str, names: list[str], room: int) -> str | None:
@@ -170,15 +182,16 @@ def _samples(path: Path, table: str, count: int) -> str:
     shown = execute(path, f"SELECT * FROM {_quoted(table)} LIMIT {count}", _LIMITS)
     if not shown.ok or not shown.rows:
         return ""
-    lines = [" | ".join(shown.columns)]
+    text = f"\n-- {' | '.join(shown.columns)}"
     for row in shown.rows:
-        cells = ("NULL" if value is None else " ".join(str(value).split()) for value in row)
-        lines.append(
-            " | ".join(
-                cell if len(cell) <= _SAMPLE_CHARS else cell[:_SAMPLE_CHARS] + "…" for cell in cells
-            )
-        )
-    return "".join(f"\n-- {line}" for line in lines)
+        text += f"\n-- {' | '.join(map(_sample, row))}"
+    return text
+
+
+def _sample(value: object) -> str:
+    """Return a cell on one line: a line break would end the comment that it is part of."""
+    cell = "NULL" if value is None else " ".join(str(value).split())
+    return cell if len(cell) <= _SAMPLE_CHARS else cell[:_SAMPLE_CHARS] + "…"
 
 
 def _statements_of(file: Path) -> list[tuple[str, str]]:

@@ -47,9 +47,11 @@ class Built:
 
     def changed(self) -> list[str]:
         """Return names of databases with files that changed after `database` returned them."""
-        return sorted(
-            name for name, (path, digest) in self._built.items() if fingerprint(path) != digest
-        )
+        names = []
+        for name, (path, digest) in self._built.items():
+            if fingerprint(path) != digest:
+                names.append(name)
+        return sorted(names)
 
 
 class Bundle(Built):

@@ -53,43 +53,40 @@ class GeneratedTasks(WithSchemas):
             TaskSetError: The split does not exist, or bundled files are damaged.
         """
         check_split(self.name, split, self.splits)
-        rows = [
-            json.loads(line) for line in self._bundle.read(f"{split}.jsonl").decode().splitlines()
-        ]
-        paths = {
-            db_id: str(self._database(db_id))
-            for db_id in dict.fromkeys(row["db_id"] for row in rows)
-        }
-        return [
-            Task(
-                id=row["id"],
-                task_set=self.name,
-                split=split,
-                question=row["question"],
-                gold=row["query"],
-                cluster=row["db_id"],
-                difficulty=row["difficulty"],
-                data={
-                    DATABASE: paths[row["db_id"]],
-                    **{key: value for key, value in row.items() if key not in _TASK},
-                },
-            )
-            for row in rows
-        ]
+        lines = self._bundle.read(f"{split}.jsonl").decode().splitlines()
+        rows = [json.loads(line) for line in lines]
+        # Making a database takes a while, so each one is made once, in the order of the file.
+        db_ids = dict.fromkeys(row["db_id"] for row in rows)
+        paths = {db_id: str(self._database(db_id)) for db_id in db_ids}
+        return [self._task(row, split, paths[row["db_id"]]) for row in rows]
+
+    def _task(self, row: Mapping[str, Any], split: str, database: str) -> Task:
+        data = {DATABASE: database}
+        data.update((key, value) for key, value in row.items() if key not in _TASK)
+        return Task(
+            id=row["id"],
+            task_set=self.name,
+            split=split,
+            question=row["question"],
+            gold=row["query"],
+            cluster=row["db_id"],
+            difficulty=row["difficulty"],
+            data=data,
+        )
 
     def describe(self) -> Mapping[str, Any]:
         """Return counts, licence, options, and the hashes of questions and databases."""
+        # Hashes of the SQL texts. `load` ensures that each file matches its text.
+        databases = {}
+        for db_id, script in self._scripts.items():
+            databases[db_id] = hashlib.sha256(script.encode()).hexdigest()
         return {
             "name": self.name,
             "licence": self._manifest["licence"],
             "generator_seed": self._manifest["seed"],
             "counts": self._manifest["counts"],
             "sha256": self._manifest["sha256"],
-            # Hashes of the SQL texts. `load` ensures that each file matches its text.
-            "databases": {
-                db_id: hashlib.sha256(script.encode()).hexdigest()
-                for db_id, script in self._scripts.items()
-            },
+            "databases": databases,
             "options": {"schema_chars": self.schema_chars},
         }
 

@@ -29,13 +29,11 @@ def prepare(
         TaskSetError: A source is damaged or has another layout, or the target holds something else.
     """
     with ExitStack() as stack:
-        opened = [
-            stack.enter_context(open_source(path, "BIRD", BIRD.marks, BIRD.folders))
-            for path in sources
-        ]
-        more = (
-            stack.enter_context(open_databases(databases, BIRD.folders))
-            if databases is not None
-            else None
-        )
+        opened = []
+        for path in sources:
+            source = open_source(path, "BIRD", BIRD.marks, BIRD.folders)
+            opened.append(stack.enter_context(source))
+        more = None
+        if databases is not None:
+            more = stack.enter_context(open_databases(databases, BIRD.folders))
         return prepare_layout(merged(opened), BIRD, target or BIRD.default_folder(), more, progress)

@@ -118,45 +118,49 @@ class FilesTasks(WithSchemas):
                 bad.
         """
         check_split("files", split, (*SPLITS, ALL))
-        found = self.collection
+        collection = self.collection
         if not self.skip_bad:
-            refuse(found.bad)
-        if found.bad:
-            places = ", ".join(f"{one.path} {one.where}" for one in found.bad[:5])
-            more = f" and {len(found.bad) - 5} more" if len(found.bad) > 5 else ""
+            refuse(collection.bad)
+        if collection.bad:
+            places = ", ".join(f"{one.path} {one.where}" for one in collection.bad[:5])
+            more = f" and {len(collection.bad) - 5} more" if len(collection.bad) > 5 else ""
             _say_once(
-                f"left out, as task.options.skip_bad asks: {len(found.bad)} bad lines, "
+                f"left out, as task.options.skip_bad asks: {len(collection.bad)} bad lines, "
                 f"{places}{more}"
             )
         tasks = self.good(split)
         if not tasks:
             raise TaskSetError(f"{', '.join(map(str, self.files.values()))}: {self.empty(split)}")
-        for path in {Path(database_of(task)) for task in tasks} - self._loaded.keys():
-            self._loaded[path] = _digests(path, found.names[path])
+        databases = {Path(database_of(task)) for task in tasks}
+        for path in databases - self._loaded.keys():
+            self._loaded[path] = _digests(path, collection.names[path])
         return tasks
 
     def good(self, split: str) -> list[Task]:
         """Return the tasks of a split's good lines, ignoring bad ones."""
-        return [
-            Task(
-                id=one.id,
-                task_set=self.name,
-                split=split,
-                question=f"{one.question}\nHint: {one.evidence}"
-                if one.evidence and self.evidence
-                else one.question,
-                gold=one.gold or one.answer,
-                cluster=one.cluster,
-                difficulty=one.difficulty,
-                data={
-                    DATABASE: str(one.database),
-                    GOLD_IS: "query" if one.gold else "answer",
-                    **({ANSWER: one.answer} if one.answer else {}),
-                },
-            )
-            for one in self.collection.questions
-            if split in (one.split, ALL)
-        ]
+        questions = self.collection.questions
+        return [self._task(one, split) for one in questions if split in (one.split, ALL)]
+
+    def _task(self, question: Question, split: str) -> Task:
+        text = question.question
+        if question.evidence and self.evidence:
+            text = f"{text}\nHint: {question.evidence}"
+        data = {
+            DATABASE: str(question.database),
+            GOLD_IS: "query" if question.gold else "answer",
+        }
+        if question.answer:
+            data[ANSWER] = question.answer
+        return Task(
+            id=question.id,
+            task_set=self.name,
+            split=split,
+            question=text,
+            gold=question.gold or question.answer,
+            cluster=question.cluster,
+            difficulty=question.difficulty,
+            data=data,
+        )
 
     def empty(self, split: str) -> str:
         """Return why a split has no question, and what to do."""
@@ -185,7 +189,9 @@ class FilesTasks(WithSchemas):
         changed: set[str] = set()
         for path, before in self._loaded.items():
             now = _digests(path, self.collection.names[path], read_again=True)
-            changed |= {name for name in {*before, *now} if before.get(name) != now.get(name)}
+            for name in {*before, *now}:
+                if before.get(name) != now.get(name):
+                    changed.add(name)
         return sorted(changed)
 
     def describe(self) -> Mapping[str, Any]:
@@ -193,14 +199,15 @@ class FilesTasks(WithSchemas):
 
         Hashes cover the content: the same questions in another file format have the same hash.
         """
-        found = self.collection
+        collection = self.collection
         if not self.skip_bad:
-            refuse(found.bad)
-        databases = {
-            name: digest
-            for path in found.names
-            for name, digest in _digests(path, found.names[path]).items()
-        }
+            refuse(collection.bad)
+        databases: dict[str, str] = {}
+        for path, own_name in collection.names.items():
+            databases.update(_digests(path, own_name))
+        by_split: dict[str, list[Any]] = {split: [] for split in SPLITS}
+        for question in collection.questions:
+            by_split[question.split].append(self._asked(question))
         return {
             "name": self.name,
             "options": {
@@ -210,13 +217,11 @@ class FilesTasks(WithSchemas):
                 "sample_rows": self.sample_rows,
                 "skip_bad": self.skip_bad,
             },
-            "splitting": found.splitting,
-            "counts": dict(sorted(Counter(one.split for one in found.questions).items())),
-            "left_out": [f"{one.file} {one.where}" for one in found.bad],
+            "splitting": collection.splitting,
+            "counts": dict(sorted(Counter(one.split for one in collection.questions).items())),
+            "left_out": [f"{one.file} {one.where}" for one in collection.bad],
             "questions_sha256": {
-                split: _hash(self._asked(one) for one in found.questions if one.split == split)
-                for split in SPLITS
-                if any(one.split == split for one in found.questions)
+                split: _hash(questions) for split, questions in by_split.items() if questions
             },
             "databases": len(databases),
             "databases_sha256": _hash(sorted(databases.items())),

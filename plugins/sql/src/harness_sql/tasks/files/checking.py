@@ -83,12 +83,13 @@ def check(tasks: FilesTasks, progress: Progress = lambda *_: None) -> Report:
     Raises:
         TaskSetError: A file is missing, damaged as a whole, or lacks a column.
     """
-    found = tasks.collection
-    questions = found.questions
+    collection = tasks.collection
+    questions = collection.questions
     failed: dict[str, list[str]] = {}
     empty: list[str] = []
     differs: list[str] = []
     changing: dict[str, list[str]] = {}
+    # Many questions repeat a query on the same database, and a gold query may take seconds.
     golds: dict[tuple[Path, str], _Gold] = {}
     for number, one in enumerate(questions, 1):
         if one.gold:
@@ -106,41 +107,72 @@ def check(tasks: FilesTasks, progress: Progress = lambda *_: None) -> Report:
                 changing.setdefault(what, []).append(place(tasks, one))
         progress("running the gold queries", number, len(questions))
     bad: dict[str, list[str]] = {}
-    for line in found.bad:
+    for line in collection.bad:
         bad.setdefault(line.problem, []).append(f"{line.path}, {line.where}")
-    asked: dict[tuple[Path, str], list[Question]] = {}
-    for one in questions:
-        asked.setdefault((one.database, one.question), []).append(one)
-    several = [group for group in asked.values() if len(group) > 1]
+    twice, differing = _repeated(tasks, questions)
     return Report(
         files={role: str(path) for role, path in tasks.files.items()},
         questions=len(questions),
         gold_queries=sum(bool(one.gold) for one in questions),
-        databases=len(found.names),
-        splitting=found.splitting,
-        clusters={
-            split: dict(
-                Counter(one.cluster for one in questions if one.split == split).most_common()
-            )
-            for split in SPLITS
-            if any(one.split == split for one in questions)
-        },
-        bad=[Finding(what, tuple(places)) for what, places in bad.items()],
-        gold_failed=[Finding(what, tuple(places)) for what, places in failed.items()],
+        databases=len(collection.names),
+        splitting=collection.splitting,
+        clusters=_clusters(questions),
+        bad=_findings(bad),
+        gold_failed=_findings(failed),
         gold_empty=empty,
         gold_differs=differs,
-        gold_changing=[Finding(what, tuple(places)) for what, places in changing.items()],
-        twice=[
-            [place(tasks, one) for one in group] for group in several if len(_golds(group)) == 1
-        ],
-        differing=[
-            [place(tasks, one) for one in group] for group in several if len(_golds(group)) > 1
-        ],
-        leaked=[[place(tasks, one) for one in pair] for pair in _leaked(questions)],
-        together=sorted(
-            {tuple(databases) for path in found.names if len(databases := databases_of(path)) > 1}
-        ),
+        gold_changing=_findings(changing),
+        twice=twice,
+        differing=differing,
+        leaked=[_places(tasks, pair) for pair in _leaked(questions)],
+        together=_together(collection.names),
     )
+
+
+def _findings(places: Mapping[str, Sequence[str]]) -> list[Finding]:
+    return [Finding(what, tuple(where)) for what, where in places.items()]
+
+
+def _places(tasks: FilesTasks, questions: Iterable[Question]) -> list[str]:
+    return [place(tasks, question) for question in questions]
+
+
+def _clusters(questions: Sequence[Question]) -> dict[str, dict[str, int]]:
+    """Return the number of questions by cluster, largest first, of every split that has any."""
+    clusters = {}
+    for split in SPLITS:
+        sizes = Counter(one.cluster for one in questions if one.split == split)
+        if sizes:
+            clusters[split] = dict(sizes.most_common())
+    return clusters
+
+
+def _repeated(
+    tasks: FilesTasks, questions: Sequence[Question]
+) -> tuple[list[list[str]], list[list[str]]]:
+    """Return the places of repeated questions: those with one gold, and those with several."""
+    groups: dict[tuple[Path, str], list[Question]] = {}
+    for one in questions:
+        groups.setdefault((one.database, one.question), []).append(one)
+    twice: list[list[str]] = []
+    differing: list[list[str]] = []
+    for group in groups.values():
+        if len(group) == 1:
+            continue
+        # Without a single gold, a correct answer to one of them is wrong for another.
+        golds = {(one.gold, one.answer) for one in group}
+        (twice if len(golds) == 1 else differing).append(_places(tasks, group))
+    return twice, differing
+
+
+def _together(databases: Iterable[Path]) -> list[tuple[str, ...]]:
+    """Return the groups of databases that are judged together."""
+    groups = set()
+    for path in databases:
+        siblings = tuple(databases_of(path))
+        if len(siblings) > 1:
+            groups.add(siblings)
+    return sorted(groups)
 
 
 def place(tasks: FilesTasks, one: Question) -> str:
@@ -150,7 +182,10 @@ def place(tasks: FilesTasks, one: Question) -> str:
 
 def gold_error(database: str | Path, gold: str) -> str:
     """Return the first error of a gold query on a database or its siblings, or an empty string."""
-    return next((error for _, _, error in _results(database, gold) if error), "")
+    for _, _, error in _results(database, gold):
+        if error:
+            return error
+    return ""
 
 
 def _results(database: str | Path, gold: str) -> Iterator[tuple[str, GoldResult, str]]:
@@ -205,36 +240,33 @@ def _differs(path: str | Path, sql: str, first: GoldResult) -> bool:
     again = execute(path, sql, room)
     if not again.ok:
         return False
-    results = [[tuple(map(_rounded, row)) for row in rows] for rows in (first.rows, again.rows)]
-    return (
-        results[0] != results[1]
-        if "order by" in sql.lower()
-        else Counter(results[0]) != Counter(results[1])
-    )
+    first_rows = [tuple(map(_rounded, row)) for row in first.rows]
+    rows_again = [tuple(map(_rounded, row)) for row in again.rows]
+    if "order by" in sql.lower():
+        return first_rows != rows_again
+    return Counter(first_rows) != Counter(rows_again)
 
 
 def _rounded(cell: object) -> object:
     return float(f"{cell:.{_DIGITS}g}") if isinstance(cell, float) else cell
 
 
-def _golds(group: Iterable[Question]) -> set[tuple[str, str]]:
-    return {(one.gold, one.answer) for one in group}
-
-
 def _leaked(questions: Sequence[Question]) -> list[tuple[Question, Question]]:
     """Return questions outside of `train`, each with the question of `train` that leaks it."""
-    known: dict[tuple[Path, str, str], Question] = {}
+    trained: dict[tuple[Path, str, str], Question] = {}
     for one in questions:
         if one.split == "train":
-            known.setdefault((one.database, "question", one.question), one)
+            trained.setdefault((one.database, "question", one.question), one)
             if one.gold:
-                known.setdefault((one.database, "gold", one.gold), one)
-    return [
-        (one, same)
-        for one in questions
-        if one.split != "train"
-        and (
-            same := known.get((one.database, "gold", one.gold))
-            or known.get((one.database, "question", one.question))
-        )
-    ]
+                trained.setdefault((one.database, "gold", one.gold), one)
+    pairs = []
+    for one in questions:
+        if one.split == "train":
+            continue
+        # A shared gold query goes first: it leaks the answer also of a question in other words.
+        same = trained.get((one.database, "gold", one.gold))
+        if same is None:
+            same = trained.get((one.database, "question", one.question))
+        if same is not None:
+            pairs.append((one, same))
+    return pairs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -64,16 +64,16 @@ def collect(
     for role, path in files.items():
         table = read(path)
         known_databases = Databases(Path(os.path.abspath(path)).parent, databases)
-        found = columns_of(
-            table, columns, one_database=databases is not None and databases.is_file()
-        )
+        one_database = databases is not None and databases.is_file()
+        column_names = columns_of(table, columns, one_database=one_database)
         if role != "path":
-            found.pop("split", None)  # the file says it
-        has_splits |= "split" in found
+            # The file is the split, whatever its own column says.
+            column_names.pop("split", None)
+        has_splits |= "split" in column_names
         ids: dict[str, str] = {}
         for row in table.rows:
             try:
-                question = question_of(row, role, found, known_databases)
+                question = question_of(row, role, column_names, known_databases)
                 if question.id and question.id in ids:
                     raise BadRow(
                         f"the id {question.id!r} is that of {ids[question.id]}, too. "
@@ -84,7 +84,7 @@ def collect(
                 continue
             ids[question.id] = row.where
             questions.append(question)
-    names = _names(question.database for question in questions)
+    names = _names({question.database for question in questions})
     questions = [replace(one, cluster=one.cluster or names[one.database]) for one in questions]
     if "path" not in files:
         splitting = "by file"
@@ -96,13 +96,15 @@ def collect(
     return Collection(_with_ids(questions, names), bad, names, splitting)
 
 
-def _names(databases: Iterable[Path]) -> dict[Path, str]:
+def _names(databases: set[Path]) -> dict[Path, str]:
     """Return the stems of the files or, if stems repeat, paths below their common folder."""
-    paths = sorted(set(databases))
-    if len({path.stem for path in paths}) == len(paths):
-        return {path: path.stem for path in paths}
-    common = os.path.commonpath([path.parent for path in paths])
-    return {path: path.relative_to(common).as_posix() for path in paths}
+    paths = sorted(databases)
+    names = {path: path.stem for path in paths}
+    # Absolute paths would be unique too, but a cluster's name must not depend on the machine.
+    if len(set(names.values())) < len(paths):
+        common = os.path.commonpath([path.parent for path in paths])
+        names = {path: path.relative_to(common).as_posix() for path in paths}
+    return names
 
 
 def _split(
@@ -116,6 +118,8 @@ def _split(
     several = len(clusters) > 1
     units = [one.cluster for one in questions] if several else _kin(questions)
     sizes = Counter(units)
+    # The order of a hash depends on the seed and the name alone: a question that is added leaves
+    # the other clusters where they were, as far as room allows.
     order = sorted(sizes, key=lambda name: hashlib.sha256(f"{seed}\0{name}".encode()).digest())
     room = max(1, round(val_share * len(questions)))
     val: set[str] = set()
@@ -125,12 +129,11 @@ def _split(
             room -= sizes[name]
     if not val and len(order) > 1:
         val.add(min(order, key=lambda name: sizes[name]))
+    assigned = []
+    for one, unit in zip(questions, units, strict=True):
+        assigned.append(replace(one, split="val" if unit in val else "train"))
     what = "by cluster" if several else "by question, since all share one cluster"
-    made = [
-        replace(one, split="val" if unit in val else "train")
-        for one, unit in zip(questions, units, strict=True)
-    ]
-    return made, f"seed {seed}, {what}"
+    return assigned, f"seed {seed}, {what}"
 
 
 def _kin(questions: Sequence[Question]) -> list[str]:

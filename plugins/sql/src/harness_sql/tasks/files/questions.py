@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from harness.errors import ConfigError, TaskSetError, nearest
@@ -92,7 +93,7 @@ def columns_of(
         TaskSetError: A named column does not exist, several columns match, or a required one is
             missing.
     """
-    found: dict[str, str] = {}
+    chosen: dict[str, str] = {}
     there = f"Its columns: {', '.join(map(str, table.columns)) or 'none'}"
     for field, usual in FIELDS.items():
         if field in mapping:
@@ -102,7 +103,7 @@ def columns_of(
                     f"{table.file} has no column {column!r} (task.options.columns.{field}). {there}"
                 )
             if column:
-                found[field] = column
+                chosen[field] = column
             continue
         named = [column for column in table.columns if str(column).strip().lower() in usual]
         if len(named) > 1:
@@ -111,20 +112,20 @@ def columns_of(
                 f"Say which: {_OPTION}.columns.{field}={named[0]}"
             )
         if named:
-            found[field] = named[0]
+            chosen[field] = named[0]
     for fields, otherwise in (
         (("question",), ""),
         (("gold", "answer"), ""),
         (("database",), f", or give one SQLite file for all: {_OPTION}.databases=FILE"),
     ):
-        if found.keys().isdisjoint(fields) and not (fields == ("database",) and one_database):
-            usual_names = ", ".join(name for field in fields for name in FIELDS[field])
+        if chosen.keys().isdisjoint(fields) and not (fields == ("database",) and one_database):
+            usual_names = ", ".join(chain.from_iterable(FIELDS[field] for field in fields))
             raise TaskSetError(
                 f"{table.file} has no column for the {' or the '.join(fields)} "
                 f"(usual names: {usual_names}). {there}. "
                 f"Name it: {_OPTION}.columns.{fields[0]}=COLUMN{otherwise}"
             )
-    return found
+    return chosen
 
 
 def question_of(row: Row, file: str, columns: Mapping[str, str], databases: Databases) -> Question:
@@ -136,14 +137,15 @@ def question_of(row: Row, file: str, columns: Mapping[str, str], databases: Data
     if row.problem:
         raise BadRow(row.problem)
     cells = {field: row.cells.get(column) for field, column in columns.items()}
-    question, gold, evidence = (
-        _text(cells, columns, name) for name in ("question", "gold", "evidence")
-    )
+    question = _text(cells, columns, "question")
+    gold = _text(cells, columns, "gold")
+    evidence = _text(cells, columns, "evidence")
     if not question:
         raise BadRow("the question is empty. Write one or remove the line")
     answer = _answer(cells.get("answer"))
     if not gold and not answer:
         raise BadRow("neither a gold query nor an answer. Add one or remove the line")
+    # A short gold query may be in its question by chance; a long one gives the answer away.
     if len(gold) >= LEAKED_CHARS and (gold in question or gold in evidence):
         raise BadRow(
             "the gold query is in the text that the agent is shown, its question or evidence. "
@@ -233,13 +235,10 @@ class Databases:
             if (self._folder / name).is_file():
                 return [_absolute(self._folder / name)]
             for place in (self._folder, self._folder / name):
-                files = [
-                    _absolute(file)
-                    for end in _ENDINGS
-                    if (file := place / f"{name}{end}").is_file()
-                ]
-                if files:
-                    return files
+                files = [place / f"{name}{end}" for end in _ENDINGS]
+                existing = [_absolute(file) for file in files if file.is_file()]
+                if existing:
+                    return existing
         except (OSError, ValueError):  # a name that no file can have
             pass
         return []
@@ -299,7 +298,7 @@ def _split(cells: Mapping[str, object], columns: Mapping[str, str]) -> str:
     for split, names in SPLITS.items():
         if label.lower() in names:
             return split
-    known = ", ".join(name for names in SPLITS.values() for name in names)
+    known = ", ".join(chain.from_iterable(SPLITS.values()))
     raise BadRow(
         f"{columns['split']!r} is {label!r}, no split ({known}). "
         f"Correct it, or leave the column unused: {_OPTION}.columns.split=null"

@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -66,12 +67,10 @@ def read(file: Path) -> Table:
     elif kind in _SEPARATORS:
         columns, rows = _csv(file, content, _SEPARATORS[kind])
     else:
-        rows = (
-            _json_list(file, content)
-            if content.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"["
-            else _json_lines(content)
-        )
-        columns = tuple(dict.fromkeys(name for row in rows for name in row.cells))
+        # A list in one JSON file and JSON lines share an ending.
+        is_list = content.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"["
+        rows = _json_list(file, content) if is_list else _json_lines(content)
+        columns = tuple(dict.fromkeys(chain.from_iterable(row.cells for row in rows)))
     if not rows:
         raise TaskSetError(f"{file} has no questions in it")
     if all(row.problem for row in rows):
@@ -162,11 +161,12 @@ def _object(where: str, value: object) -> Row:
 def _csv(file: Path, content: bytes, separator: str) -> tuple[tuple[str, ...], list[Row]]:
     text = _decoded(file, content)
     header = text.partition("\n")[0]
-    if separator not in header:  # spreadsheets write semicolons where a comma is the decimal point
-        separator = next((other for other in ";\t" if other in header), separator)
-    records = _records(
-        file, csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
-    )
+    # Spreadsheets write semicolons where a comma is the decimal point.
+    present = [other for other in (separator, ";", "\t") if other in header]
+    if present:
+        separator = present[0]
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
+    records = _records(file, reader)
     names = [name.strip() for name in next(records, ("", []))[1]]
     if len(set(names)) < len(names):
         raise TaskSetError(
@@ -174,17 +174,13 @@ def _csv(file: Path, content: bytes, separator: str) -> tuple[tuple[str, ...], l
         )
     rows = []
     for where, cells in records:
-        odd = (
-            f"{len(cells)} cells, but {len(names)} columns. "
-            f"Put text with {separator!r} in it in double quotes"
-        )
-        rows.append(
-            Row(
-                where,
-                dict(zip(names, cells, strict=False)),
-                odd if len(cells) != len(names) else "",
+        problem = ""
+        if len(cells) != len(names):
+            problem = (
+                f"{len(cells)} cells, but {len(names)} columns. "
+                f"Put text with {separator!r} in it in double quotes"
             )
-        )
+        rows.append(Row(where, dict(zip(names, cells, strict=False)), problem))
     return tuple(names), rows
 
 
@@ -216,9 +212,8 @@ def _parquet(file: Path, content: bytes) -> tuple[tuple[str, ...], list[Row]]:
     except (OSError, ValueError, OverflowError, pyarrow.ArrowException) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise TaskSetError(f"{file} is no whole Parquet file: {reason}. Write it again") from error
-    return tuple(table.column_names), [
-        Row(f"row {number}", row) for number, row in enumerate(cells, 1)
-    ]
+    rows = [Row(f"row {number}", row) for number, row in enumerate(cells, 1)]
+    return tuple(table.column_names), rows
 
 
 def _decoded(file: Path, content: bytes) -> str:

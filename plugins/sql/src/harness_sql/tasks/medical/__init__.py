@@ -55,29 +55,28 @@ class MedicalTasks:
         check_split(self.name, split, SPLITS)
         import pyarrow.parquet
 
-        rows = pyarrow.parquet.read_table(
-            io.BytesIO(self._bundle.read(f"{split}.parquet"))
-        ).to_pylist()
+        content = io.BytesIO(self._bundle.read(f"{split}.parquet"))
+        rows = pyarrow.parquet.read_table(content).to_pylist()
         self._build()
-        return [
-            Task(
-                id=row["id"],
-                task_set=self.name,
-                split=split,
-                question=row["question"],
-                gold=row["answer"],
-                cluster=row["cluster"],
-                difficulty=row["difficulty"],
-                data={
-                    DATABASE: str(self.path),
-                    GOLD_IS: "answer",
-                    TOOL: self.tool,
-                    "facts": row["facts"],
-                    "kind": row["kind"],
-                },
-            )
-            for row in rows
-        ]
+        return [self._task(row, split) for row in rows]
+
+    def _task(self, row: Mapping[str, Any], split: str) -> Task:
+        return Task(
+            id=row["id"],
+            task_set=self.name,
+            split=split,
+            question=row["question"],
+            gold=row["answer"],
+            cluster=row["cluster"],
+            difficulty=row["difficulty"],
+            data={
+                DATABASE: str(self.path),
+                GOLD_IS: "answer",
+                TOOL: self.tool,
+                "facts": row["facts"],
+                "kind": row["kind"],
+            },
+        )
 
     def context(self, task: Task) -> Mapping[str, str]:
         return {"schema": self.schema}

@@ -63,7 +63,9 @@ class PreparedTasks(WithSchemas):
         """
         check_split(self.name, split, self.splits)
         seen: Counter[str] = Counter()
-        tasks = [task for name in self.parts_of(split) for task in self._tasks(name, split, seen)]
+        tasks: list[Task] = []
+        for name in self.parts_of(split):
+            tasks += self._tasks(name, split, seen)
         if split == REST:
             tasks = self._without_sample(tasks)
         if not tasks:
@@ -91,11 +93,11 @@ class PreparedTasks(WithSchemas):
 
     def check(self) -> list[str]:
         """Return databases that changed after their tasks were loaded, as relative paths."""
-        return sorted(
-            self._below(path)
-            for path, digest in self._loaded.items()
-            if fingerprint(path) != digest
-        )
+        changed = []
+        for path, digest in self._loaded.items():
+            if fingerprint(path) != digest:
+                changed.append(self._below(path))
+        return sorted(changed)
 
     def describe(self) -> Mapping[str, Any]:
         """Return counts, licence, options and hashes of the data, without local paths."""
@@ -103,15 +105,16 @@ class PreparedTasks(WithSchemas):
         if manifest is not None:
             databases: dict[str, str] = manifest["databases"]
         else:
-            databases = {
-                file.relative_to(self.folder).as_posix(): content_hash(str(file))
-                for place in self.layout.folders
-                for file in sorted(self.folder.glob(f"{place}/*/*.sqlite"))
+            databases = self._hashed_databases()
+        lines = [f"{name} {value}" for name, value in sorted(databases.items())]
+        counts = {}
+        for name, part in (manifest or {}).get("parts", {}).items():
+            counts[name] = {
+                "questions": part["questions"],
+                "runnable": part["runnable"],
+                "gold_failed": len(part["gold_failed"]),
+                "gold_empty": part["gold_empty"],
             }
-        digest = hashlib.sha256(
-            "\n".join(f"{name} {value}" for name, value in sorted(databases.items())).encode()
-        )
-        parts = (manifest or {}).get("parts", {})
         return {
             "name": self.name,
             "licence": self.licence,
@@ -119,18 +122,18 @@ class PreparedTasks(WithSchemas):
             "options": self.options(),
             "questions_sha256": questions_hash(self.folder, self.layout),
             "databases": len(databases),
-            "databases_sha256": digest.hexdigest(),
+            "databases_sha256": hashlib.sha256("\n".join(lines).encode()).hexdigest(),
             "missing_databases": (manifest or {}).get("missing", []),
-            "counts": {
-                name: {
-                    "questions": part["questions"],
-                    "runnable": part["runnable"],
-                    "gold_failed": len(part["gold_failed"]),
-                    "gold_empty": part["gold_empty"],
-                }
-                for name, part in parts.items()
-            },
+            "counts": counts,
         }
+
+    def _hashed_databases(self) -> dict[str, str]:
+        """Return hashes of all databases, for a folder that something else prepared."""
+        hashes = {}
+        for place in self.layout.folders:
+            for file in sorted(self.folder.glob(f"{place}/*/*.sqlite")):
+                hashes[file.relative_to(self.folder).as_posix()] = content_hash(str(file))
+        return hashes
 
     def rows(self, parquet: str) -> list[dict[str, Any]]:
         """Return the rows of one of the folder's Parquet files.
@@ -201,16 +204,17 @@ class PreparedTasks(WithSchemas):
             db_id, question, gold = row["db_id"], row["question"], row["query"]
             if not self.belongs(name, db_id, gold):
                 continue
-            paths = [row["db_path"]] if row.get("db_path") else []
-            paths += [database_file(db_id, place) for place in part.folders]
-            found = next(
-                (path for path in (self.folder / path for path in paths) if path.is_file()), None
-            )
-            if found is None or (db_id, gold) in failing:
+            database = self._database(row, part)
+            # A question with a failing gold query can have no verdict, so it is not asked.
+            if database is None or (db_id, gold) in failing:
                 lost[db_id] += 1
                 continue
             key = hashlib.sha256(f"{db_id}\0{question}\0{gold}".encode()).hexdigest()[:12]
             seen[key] += 1
+            data = {DATABASE: str(database)}
+            for field in ("evidence", "question_id"):
+                if row.get(field):
+                    data[field] = row[field]
             tasks.append(
                 Task(
                     id=f"{db_id}/{key}" + (f"-{seen[key]}" if seen[key] > 1 else ""),
@@ -220,14 +224,7 @@ class PreparedTasks(WithSchemas):
                     gold=gold,
                     cluster=db_id,
                     difficulty=row.get("difficulty") or "",
-                    data={
-                        DATABASE: str(found),
-                        **{
-                            field: row[field]
-                            for field in ("evidence", "question_id")
-                            if row.get(field)
-                        },
-                    },
+                    data=data,
                 )
             )
         if lost:
@@ -240,11 +237,21 @@ class PreparedTasks(WithSchemas):
             )
         return tasks
 
+    def _database(self, row: Mapping[str, Any], part: Part) -> Path | None:
+        """Return the first existing file of a row's database, at its own path or in the folders."""
+        paths: list[str] = [row["db_path"]] if row.get("db_path") else []
+        paths += [database_file(row["db_id"], place) for place in part.folders]
+        for file in (self.folder / path for path in paths):
+            if file.is_file():
+                return file
+        return None
+
     def _failing(self, name: str) -> set[tuple[str, str]]:
         if self._manifest is None:
             return set()
+        # Gold queries were run for whole parts, and a sample is drawn from one.
         sample = self.layout.sample
-        part = self._manifest["parts"].get(
-            sample[0] if sample and name == sample[1].name else name, {}
-        )
+        if sample and name == sample[1].name:
+            name = sample[0]
+        part = self._manifest["parts"].get(name, {})
         return {(item["db_id"], item["query"]) for item in part.get("gold_failed", ())}

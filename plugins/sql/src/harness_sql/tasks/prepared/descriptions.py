@@ -42,10 +42,8 @@ def read_descriptions(source: Source) -> tuple[list[dict[str, str]], list[str]]:
         except (csv.Error, ValueError) as error:
             unread.append(f"{file}: {error}")
             continue
-        rows += [
-            {"db_id": db_id, "table": table, "column": column, "text": text}
-            for column, text in described
-        ]
+        for column, text in described:
+            rows.append({"db_id": db_id, "table": table, "column": column, "text": text})
     return sorted(rows, key=lambda row: (row["db_id"], row["table"])), unread
 
 
@@ -58,7 +56,9 @@ def decoded(content: bytes) -> str:
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return content.decode("utf-16", "replace")
     beginning = content[:_LOOKED_AT]
-    nulls = [beginning[start::2].count(0) for start in (0, 1)]
+    # Half of the bytes of UTF-16 are zero in text with few characters beyond Latin: which half
+    # tells the order of bytes.
+    nulls = [beginning[0::2].count(0), beginning[1::2].count(0)]
     if max(nulls) > len(beginning) // 4:
         return content.decode("utf-16-be" if nulls[0] > nulls[1] else "utf-16-le", "replace")
     return content.removeprefix(codecs.BOM_UTF8).decode("utf-8", "harness_cp1252")
@@ -68,10 +68,9 @@ def _as_windows_latin(error: UnicodeError) -> tuple[str, int]:
     """Decode the bytes of a decoding error as Windows-1252, else as ISO-8859-1."""
     if not isinstance(error, UnicodeDecodeError):
         raise error
-    bad = error.object[error.start : error.end]
-    text = "".join(
-        bytes([byte]).decode("cp1252" if byte not in _NO_CP1252 else "latin-1") for byte in bad
-    )
+    text = ""
+    for byte in error.object[error.start : error.end]:
+        text += bytes([byte]).decode("latin-1" if byte in _NO_CP1252 else "cp1252")
     return text, error.end
 
 
@@ -93,14 +92,19 @@ def _described(text: str) -> Iterator[tuple[str, str]]:
         raise ValueError(f"it has no column {_NAME!r}; its first line is {first_line[:60]!r}")
     reader.fieldnames = names
     for row in reader:
-        cells = {
-            name: " ".join(cell.split()) for name, cell in row.items() if isinstance(cell, str)
-        }
+        # A row with too many or too few cells has a list or None among its values.
+        cells = {}
+        for name, cell in row.items():
+            if isinstance(cell, str):
+                cells[name] = " ".join(cell.split())
         column = cells.get(_NAME, "")
+        # Many descriptions only repeat the name, or each other in another case.
+        repeated = {column.lower()}
         texts: list[str] = []
         for name in ("column_name", "column_description", "value_description"):
             cell = cells.get(name, "")
-            if cell and cell.lower() not in (column.lower(), *(one.lower() for one in texts)):
+            if cell and cell.lower() not in repeated:
+                repeated.add(cell.lower())
                 texts.append(cell)
         text = "; ".join(texts)
         if column and text:

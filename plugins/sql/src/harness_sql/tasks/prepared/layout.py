@@ -61,10 +61,8 @@ class Layout:
     @property
     def parquets(self) -> tuple[str, ...]:
         """All Parquet files of questions."""
-        return (
-            *(part.parquet for part in self.parts),
-            *((self.sample[1].parquet,) if self.sample else ()),
-        )
+        names = tuple(part.parquet for part in self.parts)
+        return (*names, self.sample[1].parquet) if self.sample else names
 
     @property
     def sample_splits(self) -> dict[str, Part]:
@@ -78,7 +76,10 @@ class Layout:
     @property
     def marks(self) -> frozenset[str]:
         """File names that identify a source."""
-        return frozenset(name for part in self.parts for name in (part.official, part.parquet))
+        names: set[str] = set()
+        for part in self.parts:
+            names |= {part.official, part.parquet}
+        return frozenset(names)
 
     def default_folder(self) -> Path:
         """Return the folder in the environment variable, or one in the user's cache."""

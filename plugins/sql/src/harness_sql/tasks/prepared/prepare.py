@@ -98,18 +98,20 @@ def prepare(
             holds something else.
     """
     say = progress or (lambda *_: None)
-    questions = {
-        part: rows
-        for part in layout.parts
-        if (rows := read_questions(source, layout, part)) is not None
-    }
-    named = {row["db_id"] for rows in questions.values() for row in rows}
+    questions: dict[Part, list[dict[str, str]]] = {}
+    named: set[str] = set()
+    for part in layout.parts:
+        rows = read_questions(source, layout, part)
+        if rows is not None:
+            questions[part] = rows
+            named |= {row["db_id"] for row in rows}
     if databases is not None:
         source = with_databases(source, databases, named)
     files = [file for file in source.files if file.endswith((".sqlite", ".sql"))]
     if not named:
         raise TaskSetError(f"{source.name} has no questions in it. Download it again")
-    if not named & {file.split("/")[1] for file in files if file.endswith(".sqlite")}:
+    present = {file.split("/")[1] for file in files if file.endswith(".sqlite")}
+    if not named & present:
         raise TaskSetError(
             f"{source.name} has none of the {len(named)} databases that its questions name. "
             f"Say where they are: {layout.command} SOURCE --databases FOLDER"
@@ -125,10 +127,9 @@ def prepare(
             f"{target} is not empty and was not prepared by harness. Give another folder with --out"
         )
     target.parent.mkdir(parents=True, exist_ok=True)
-    needed, free = (
-        sum(source.files[file].size for file in files),
-        shutil.disk_usage(target.parent).free,
-    )
+    # A folder that fills the disk half way would fail after minutes of copying.
+    needed = sum(source.files[file].size for file in files)
+    free = shutil.disk_usage(target.parent).free
     if needed > free:
         raise TaskSetError(
             f"the databases of {source.name} unpack to {needed / 2**20:,.0f} MiB, "
@@ -180,10 +181,13 @@ def _build(
         tables[part.parquet], report.parts[part.name] = _part(
             part, rows, layout, folder, databases, say
         )
-    named = {db_id for part in report.parts.values() for db_id in part.skipped}
-    report.missing = sorted(
-        db_id for db_id in named if not any(f"/{db_id}/" in file for file in damaged)
-    )
+    skipped: set[str] = set()
+    for part_report in report.parts.values():
+        skipped.update(part_report.skipped)
+    for db_id in sorted(skipped):
+        # Damaged databases have a list of their own, with the reasons.
+        if not any(f"/{db_id}/" in file for file in damaged):
+            report.missing.append(db_id)
     manifest: dict[str, Any] = {
         "format": FORMAT,
         "task_set": layout.name,
@@ -196,18 +200,18 @@ def _build(
     for part in questions:
         if layout.sample and layout.sample[0] == part.name:
             whole = tables[part.parquet]
-            tables[layout.sample[1].parquet] = [
-                whole[position] for position in sample_of(len(whole))
-            ]
+            drawn = [whole[position] for position in sample_of(len(whole))]
+            tables[layout.sample[1].parquet] = drawn
             manifest["sample"] = {"size": SAMPLE_SIZE, "seed": SAMPLE_SEED}
     columns = [*layout.columns, "db_path"]
-    manifest["parquet"] = {
-        name: _write_parquet(rows, columns, folder / name) for name, rows in tables.items()
-    }
+    hashes = {}
+    for name, rows in tables.items():
+        hashes[name] = _write_parquet(rows, columns, folder / name)
+    manifest["parquet"] = hashes
     if layout.descriptions:
         described, report.unread = read_descriptions(source)
         manifest["unread_descriptions"] = report.unread
-        manifest["parquet"][layout.descriptions] = _write_parquet(
+        hashes[layout.descriptions] = _write_parquet(
             described, COLUMNS, folder / layout.descriptions
         )
     _write(folder / MANIFEST, json.dumps(manifest, indent=1, ensure_ascii=False).encode())
@@ -218,7 +222,10 @@ def _check_databases(
     folder: Path, layout: Layout, say: Progress
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Return hashes of the usable databases and reasons of the damaged ones, by relative path."""
-    files = sorted(file for place in layout.folders for file in folder.glob(f"{place}/*/*.sqlite"))
+    files: list[Path] = []
+    for place in layout.folders:
+        files += folder.glob(f"{place}/*/*.sqlite")
+    files.sort()
     good: dict[str, str] = {}
     bad: dict[str, str] = {}
     for count, file in enumerate(files):
@@ -246,11 +253,12 @@ def _part(
     for count, question in enumerate(questions):
         say(f"running the gold queries of {part.name}", count + 1, len(questions))
         db_id = question["db_id"]
-        paths = (database_file(db_id, place) for place in part.folders)
-        path = next((path for path in paths if path in databases), None)
-        if path is None:
+        paths = [database_file(db_id, place) for place in part.folders]
+        usable = [path for path in paths if path in databases]
+        if not usable:
             skipped[db_id] += 1
             continue
+        path = usable[0]
         error, empty = _gold(folder / path, question["query"], layout)
         if error:
             report.gold_failed.append(

@@ -104,22 +104,20 @@ def open_source(
     """
     with ExitStack() as stack:
         files = _opened(path, folders, stack)
-        found = sorted(
-            (name for name in files if PurePosixPath(name).name in marks),
-            key=lambda name: (name.count("/"), name),
-        )
-        if not found:
+        questions = [name for name in files if PurePosixPath(name).name in marks]
+        if not questions:
             some = " or ".join(sorted(marks)[:4])
             raise TaskSetError(f"{path} has no {some}: it does not look like {title}")
-        root = found[0][: -len(PurePosixPath(found[0]).name)]
-        wanted = {
-            name[len(root) :]: opener
-            for name, opener in files.items()
-            if name.startswith(root)
-            and (name[len(root) :] in marks or name[len(root) :] == MANIFEST)
-        }
+        # A source may have copies of the files further down: the one nearest to the top counts.
+        nearest = min(questions, key=lambda name: (name.count("/"), name))
+        root = nearest[: -len(PurePosixPath(nearest).name)]
+        near_questions: dict[str, File] = {}
+        for name, opener in files.items():
+            below = name[len(root) :]
+            if name.startswith(root) and (below in marks or below == MANIFEST):
+                near_questions[below] = opener
         folder = path.parent / root if path.is_dir() else None
-        source = Source(path.name, {**wanted, **_databases(files, folders)}, folder)
+        source = Source(path.name, {**near_questions, **_databases(files, folders)}, folder)
         yield replace(source, made_for=_made_for(source))
 
 
@@ -132,31 +130,38 @@ def open_databases(path: Path, folders: Sequence[str]) -> Iterator[Source]:
     """
     with ExitStack() as stack:
         files = _opened(path, folders, stack)
-        found = _databases(files, folders) or _databases(
-            {f"{folders[0]}/{name.partition('/')[2]}": opener for name, opener in files.items()},
-            folders,
-        )
-        if not found:
+        databases = _databases(files, folders)
+        if not databases:
+            # The given folder may itself be the one with databases, under any name.
+            renamed = {}
+            for name, opener in files.items():
+                renamed[f"{folders[0]}/{name.partition('/')[2]}"] = opener
+            databases = _databases(renamed, folders)
+        if not databases:
             raise TaskSetError(
                 f"{path} has no databases (such as {folders[0]}/NAME/NAME.sqlite). "
                 "Correct --databases"
             )
-        yield Source(path.name, found)
+        yield Source(path.name, databases)
 
 
 def merged(sources: Sequence[Source]) -> Source:
     """Merge sources. If several have a file, the first one's is used."""
     if len(sources) == 1:
         return sources[0]
-    files = {name: opener for source in reversed(sources) for name, opener in source.files.items()}
+    files: dict[str, File] = {}
+    for source in reversed(sources):
+        files.update(source.files)
     return Source(" and ".join(source.name for source in sources), files)
 
 
 def with_databases(source: Source, databases: Source, db_ids: Collection[str]) -> Source:
     """Return a source with databases from another one, as far as that has them."""
-    given = {
-        name: opener for name, opener in databases.files.items() if (_id(name) or "") in db_ids
-    }
+    given = {}
+    for name, opener in databases.files.items():
+        if (_id(name) or "") in db_ids:
+            given[name] = opener
+    # A database is replaced as a whole: its other files describe the replaced one.
     replaced = {_id(name) for name in given}
     own = {name: opener for name, opener in source.files.items() if _id(name) not in replaced}
     return replace(source, files={**own, **given}, folder=None)
@@ -172,23 +177,25 @@ def read_questions(source: Source, layout: Layout, part: Part) -> list[dict[str,
     if not file:
         return None
     try:
-        return [
-            {
-                column: _text(
-                    next((row[name] for name in names if name in row), None),
-                    names[0],
-                    column,
-                    layout,
-                )
-                for column, names in layout.columns.items()
-            }
-            for row in rows
-        ]
+        return [_question(row, layout) for row in rows]
     except (KeyError, TypeError) as error:
-        needed = ", ".join(
-            names[0] for column, names in layout.columns.items() if column not in layout.optional
-        )
-        raise TaskSetError(f"{file} of {source.name} lacks {error}; it needs {needed}") from error
+        needed = []
+        for column, names in layout.columns.items():
+            if column not in layout.optional:
+                needed.append(names[0])
+        raise TaskSetError(
+            f"{file} of {source.name} lacks {error}; it needs {', '.join(needed)}"
+        ) from error
+
+
+def _question(row: Any, layout: Layout) -> dict[str, str]:
+    """Return the layout's columns of a row. Editions of a task set name a column differently."""
+    question = {}
+    for column, names in layout.columns.items():
+        present = [name for name in names if name in row]
+        value = row[present[0]] if present else None
+        question[column] = _text(value, names[0], column, layout)
+    return question
 
 
 def columns_of(source: Source, part: Part) -> frozenset[str]:
@@ -222,9 +229,10 @@ def _text(value: object, official: str, column: str, layout: Layout) -> str:
 
 
 def _rows(source: Source, part: Part) -> tuple[str, list[Any]]:
-    file = next((file for file in (part.official, part.parquet) if file in source.files), "")
-    if not file:
+    present = [file for file in (part.official, part.parquet) if file in source.files]
+    if not present:
         return "", []
+    file = present[0]
     try:
         content = source.read(file)
         rows = (
@@ -296,8 +304,8 @@ def _opened(path: Path, folders: Sequence[str], stack: ExitStack) -> Files:
                 f"{path} is not a readable zip file ({error}). Download it again"
             ) from error
     for folder in folders:
-        inner = next((name for name in files if f"/{name}".endswith(f"/{folder}.zip")), None)
-        if inner is None or any(f"/{folder}/" in f"/{name}" for name in files):
+        inner = _nested(files, folder)
+        if inner is None:
             continue
         try:
             archive = stack.enter_context(zipfile.ZipFile(stack.enter_context(files[inner]())))
@@ -305,10 +313,22 @@ def _opened(path: Path, folders: Sequence[str], stack: ExitStack) -> Files:
             raise TaskSetError(
                 f"{inner} of {path.name} is damaged: {error}. Download it again"
             ) from error
-        found = _zipped(archive)
-        below = "" if _databases(found, [folder]) else f"{folder}/"
-        files = {**files, **{f"{below}{name}": opener for name, opener in found.items()}}
+        unpacked = _zipped(archive)
+        # Some archives contain the folder of their name, others only what is in it.
+        below = "" if _databases(unpacked, [folder]) else f"{folder}/"
+        files = {**files, **{f"{below}{name}": opener for name, opener in unpacked.items()}}
     return files
+
+
+def _nested(files: Files, folder: str) -> str | None:
+    """Return the archive of a folder of databases, or None if the folder is unpacked or absent."""
+    archives = []
+    for name in files:
+        if f"/{folder}/" in f"/{name}":
+            return None
+        if f"/{name}".endswith(f"/{folder}.zip"):
+            archives.append(name)
+    return archives[0] if archives else None
 
 
 def _file(path: Path) -> File:
@@ -320,17 +340,16 @@ def _walked(path: Path) -> Files:
     for place, folders, names in os.walk(path, followlinks=True):
         here = Path(place).relative_to(path.parent)
         folders[:] = sorted(folders) if len(here.parts) < _DEPTH else []
-        files.update(
-            {(here / name).as_posix(): _file(Path(place) / name) for name in sorted(names)}
-        )
+        for name in sorted(names):
+            files[(here / name).as_posix()] = _file(Path(place) / name)
     return files
 
 
 def _zipped(archive: zipfile.ZipFile) -> Files:
     """Return files in archive order, so that a compressed nested archive is read only once."""
-    entries = sorted(archive.infolist(), key=lambda entry: entry.header_offset)
-    return {
-        entry.filename: File(partial(archive.open, entry), entry.file_size)
-        for entry in entries
-        if not entry.is_dir() and not entry.filename.startswith("__MACOSX/")
-    }
+    files = {}
+    for entry in sorted(archive.infolist(), key=lambda entry: entry.header_offset):
+        # macOS adds a hidden copy of each file's attributes, under the file's own name.
+        if not entry.is_dir() and not entry.filename.startswith("__MACOSX/"):
+            files[entry.filename] = File(partial(archive.open, entry), entry.file_size)
+    return files
