@@ -75,7 +75,7 @@ def dev(
         requests.append(request.dump())
     with roles_answered(resolved) as roles, answered(answers, resolved) as served:
         spans = _run(resolved, requests, served, roles)
-    # Imports agentlightning, which takes seconds: after every refusal, and after `_run`'s own.
+    # Imports agentlightning, which takes seconds, so it comes after everything that may refuse.
     from harness.rollout.spans import from_spans
 
     ended = []

@@ -82,7 +82,9 @@ def _machines(runs: Sequence[Run]) -> tuple[list[str], list[tuple[int, int, str]
         for launch in run.record["launches"]:
             # Runs at once: 0 outside a study. Cores: 0 if an older record lacks them.
             at_once, cores = launch.get("runs_at_once", 0), launch.get("cores") or 0
-            ways.add((at_once, cores, launch.get("gpu_service", "")))
+            # A run alone has the GPU to itself, with the service or without.
+            service = launch.get("gpu_service", "") if at_once > 1 else ""
+            ways.add((at_once, cores, service))
     return sorted(kinds), sorted(ways)
 
 

@@ -66,7 +66,8 @@ class EnvironmentSpec(Spec):
 class ProgramSpec(Spec):
     """A program.
 
-    `target` is a class that takes no arguments and follows `harness.contracts.programs.Program`.
+    `target` is a class that takes no arguments and inherits from
+    `harness.contracts.programs.Program`.
     """
 
     __slots__ = ()

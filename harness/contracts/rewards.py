@@ -27,6 +27,10 @@ class RewardFunction(Protocol):
     def identity(cls, options: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the options that decide a verdict, and more if needed, such as a file's hash."""
 
+    @classmethod
+    def answer_form(cls, options: Mapping[str, Any]) -> str:
+        """Return the form of answers, as `RewardSpec.answer_form`, if it follows from options."""
+
     def keep_in(self, folder: Path) -> None:
         """Receive a folder of the run for persistent data, before the first verdict.
 

@@ -130,8 +130,8 @@ def _plugins() -> Iterator[Finding]:
     from harness.plugins import registry
 
     for state in registry().states:
-        version_of = f"{state.distribution} {state.version}"
-        yield held(f"plugin {state.name}", not state.problem, version_of, state.problem or "")
+        release = f"{state.distribution} {state.version}"
+        yield held(f"plugin {state.name}", not state.problem, release, state.problem or "")
 
 
 def _machine() -> Iterator[Finding]:

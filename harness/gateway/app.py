@@ -145,8 +145,8 @@ class GatewayApp:
             raise Refusal("bad_request", f"sampling may not contain {', '.join(sorted(reserved))}")
         if not isinstance(timeout_s, int | float) or isinstance(timeout_s, bool) or timeout_s <= 0:
             raise Refusal("bad_request", "timeout_s must be a number above 0")
-        names = isinstance(roles, list) and all(isinstance(role, str) for role in roles)
-        if not names or not roles:
+        are_names = isinstance(roles, list) and all(isinstance(role, str) for role in roles)
+        if not are_names or not roles:
             raise Refusal("bad_request", "roles must be a list of names")
         self._attempts.open(
             AttemptLog(rollout_id, attempt_id, sampling, timeout_s, frozenset(roles))

@@ -172,10 +172,11 @@ def _requirements(spec: AgentSpec) -> dict[str, str]:
         installed = next(iter(distributions(name=requirement.name, path=folders)), None)
         if installed is None:  # for another platform, or left out on purpose
             continue
-        versions[name] = installed.metadata["Version"]
-        for below in map(Requirement, installed.metadata.get_all("Requires-Dist", [])):
-            if _asked_for(below, extras):
-                unvisited.append(below)
+        metadata = installed.metadata  # reads a file at each access
+        versions[name] = metadata["Version"]
+        for needed in map(Requirement, metadata.get_all("Requires-Dist", [])):
+            if _asked_for(needed, extras):
+                unvisited.append(needed)
     return versions
 
 

@@ -56,6 +56,17 @@ def reward_spec(name: str) -> RewardSpec:
     return registry().spec("reward", name, RewardSpec)
 
 
+def answer_form(name: str, options: Mapping[str, Any]) -> str:
+    """Return the form of the answers that a reward with these options scores; empty: any text.
+
+    A reward with a form that follows from its options has a class method `answer_form`.
+    """
+    spec = reward_spec(name)
+    by_options = None if spec.answer_form else getattr(load(spec), "answer_form", None)
+    form: str = by_options(options) if by_options is not None else spec.answer_form
+    return form
+
+
 def trainer_spec(name: str) -> TrainerSpec:
     """Return the trainer called `name`."""
     return registry().spec("trainer", name, TrainerSpec)

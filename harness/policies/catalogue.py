@@ -184,11 +184,11 @@ def _catalogue(package: str, file: str) -> dict[str, Named]:
         raise FileNotFoundError(f"there is no package {package!r}")
     home = Path(spec.origin).parent
     listed = TypeAdapter(list[Named]).validate_python(parse_yaml((home / file).read_bytes()))
-    by_own_name = {}
+    policies = {}
     for named in listed:
         # Catalogues name folders relative to themselves.
-        by_own_name[named.name] = replace(named, bundled=named.bundled and home / named.bundled)
-    return by_own_name
+        policies[named.name] = replace(named, bundled=named.bundled and home / named.bundled)
+    return policies
 
 
 def cached_dir(name: str) -> Path:

@@ -94,7 +94,7 @@ class BlockingRollouts:
         ) -> Callable[..., Any]:
             def instead(*arguments: Any) -> Any:
                 if os.getpid() == here and fatal(*arguments):
-                    # For which this thread acts, or the only one.
+                    # The rollout for which this thread acts, or the only one.
                     rollout = UNDER_WAY.get(None) or UnderWay.only()
                     if rollout is not None:
                         self._bring_down(
@@ -121,7 +121,7 @@ class BlockingRollouts:
         task = asyncio.Task(work, loop=loop, **options)
         context: contextvars.Context | None = options.get("context")
         rollout = UNDER_WAY.get(None) if context is None else context.get(UNDER_WAY)
-        # Must not cancel tasks of other rollouts or of harness.
+        # Out of asyncio's registry, so that one rollout's `all_tasks` never finds another's.
         asyncio.tasks._unregister_task(task)
         if rollout is not None:
             self._owners[task] = rollout

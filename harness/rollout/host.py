@@ -263,7 +263,7 @@ def _late(
     take.
     """
     calls: list[Transition | CallFailure] = [*transitions]
-    # A request that was refused took no time of the endpoint.
+    # What the agent itself caused excuses nothing.
     calls += [failure for failure in failures if failure.cause != "agent"]
     if not calls or len(calls) > program(request.program).most_calls(request.max_turns):
         return "timeout"

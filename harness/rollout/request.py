@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from harness.config import Config
-from harness.plugins import environment, environment_of, program, program_of, reward_spec
+from harness.plugins import answer_form, environment, environment_of, program, program_of
 from harness.records import Problem, Task
 
 Phase = Literal["train", "val"]
@@ -59,7 +59,8 @@ class RolloutRequest:
         where = environment_of(config.task.name)
         limits = config.sandbox.model_dump()
         name = program_of(config.agent)
-        inputs = program(name).inputs(context, reward_spec(config.reward.name).answer_form)
+        form = answer_form(config.reward.name, config.reward.options)
+        inputs = program(name).inputs(context, form)
         return cls(
             problem=Problem(task.id, task.question, dict(inputs)),
             program=name,

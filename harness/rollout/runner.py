@@ -117,7 +117,7 @@ class PluginAgent(agl.LitAgent[Input]):
         if attempt.outcome in INFRASTRUCTURE_OUTCOMES:
             earlier = await store.query_attempts(rollout.rollout_id)
             # Those that were lost with their worker do not count: it was not their fault.
-            failed = [before for before in earlier if before.status == "failed"]
+            failed = [other for other in earlier if other.status == "failed"]
             if len(failed) < request.retries:
                 # The store queues it again.
                 raise RolloutError(f"{attempt.outcome}: {attempt.detail}")

@@ -137,14 +137,14 @@ def accuracy_of(
     # Samples of a task are not independent, so the interval is over the means of tasks.
     keys = COLUMNS[:3]
     each = table.drop_nulls("reward").group_by(keys).agg(value=pl.mean("reward")).sort(keys)
-    mean = estimate(each, span)
+    estimated = estimate(each, span)
     bounds = None
     if expected:
         bounds = [(sum(scored) + end * (expected - len(scored))) / expected for end in span]
     result: Scores = {
-        "accuracy": mean.mean if mean else None,
+        "accuracy": estimated.mean if estimated else None,
         "graded": graded or is_graded(scored),
-        "interval_95": [round(mean.low, 4), round(mean.high, 4)] if mean else None,
+        "interval_95": [round(estimated.low, 4), round(estimated.high, 4)] if estimated else None,
         "tasks": tasks,
         "scored": len(scored),
         "unscored": expected - len(scored),

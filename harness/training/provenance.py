@@ -82,9 +82,10 @@ def load() -> float | None:
 
 
 def gpu_service() -> str:
-    """Return `mps` if NVIDIA's Multi-Process Service serves GPU programs here, else nothing.
+    """Return `mps` if the pipe of NVIDIA's Multi-Process Service is there, else nothing.
 
-    Programs find it by its named pipe, in the folder that `CUDA_MPS_PIPE_DIRECTORY` names.
+    GPU programs look for it in the folder that `CUDA_MPS_PIPE_DIRECTORY` names. A service that was
+    killed may leave its pipe behind.
     """
     folder = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or "/tmp/nvidia-mps")
     return "mps" if (folder / "control").exists() else ""

@@ -18,6 +18,7 @@ from harness.contracts.hookspecs import RewardSpec
 from harness.contracts.tasks import TaskSet
 from harness.plugins import (
     agent_spec,
+    answer_form,
     environment,
     environment_of,
     framework_versions,
@@ -190,6 +191,9 @@ def identity(
         "verl": {name: value for name, value in data["verl"].items() if name not in _MEMORY_ONLY},
     }
     # Further keys appear only with another value than the usual one, as above.
+    form = answer_form(config.reward.name, config.reward.options)
+    if of_program.inputs({}, form):  # the program shows it
+        identified["answer_form"] = form
     reward = reward_of(config)
     if (reward.low, reward.high) != (0, 1):
         identified["reward_range"] = [reward.low, reward.high]

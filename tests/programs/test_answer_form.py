@@ -13,8 +13,10 @@ SCHEMA = {"schema": "CREATE TABLE singer (name TEXT)"}
 FORM = "Answer with one SQLite query that returns what is asked, and nothing else."
 
 
-def problem(agent, reward):
-    config = load_config(agent=agent, overrides=[f"reward.name={reward}"])
+def problem(agent, reward, **options):
+    config = load_config(
+        agent=agent, overrides=[f"reward.name={reward}", ("reward.options", options)]
+    )
     return RolloutRequest.build(TASK, SCHEMA, config, "val").problem
 
 
@@ -24,6 +26,13 @@ def problem(agent, reward):
 def test_an_agent_for_any_task_is_asked_for_a_query_where_the_reward_executes_the_answer(reward):
     asked = PROMPTS.user(problem("reference_tools", reward))
     assert asked.endswith(f"Form of the answer:\n{FORM}\n\nQuestion: How many singers?")
+
+
+def test_a_weighted_reward_shows_the_form_that_one_of_its_parts_needs():
+    judged = {"weight": 1.0, "options": {"endpoint": "http://127.0.0.1:1/v1", "model": "m"}}
+    parts = {"judge": judged, "execution_accuracy": {"weight": 1.0}}
+    assert FORM in PROMPTS.user(problem("reference_tools", "hybrid", parts=parts))
+    assert problem("reference_tools", "hybrid", parts={"judge": judged}).context == SCHEMA
 
 
 @pytest.mark.parametrize("reward", ["facts", "judge"])
@@ -40,6 +49,11 @@ def test_a_program_that_asks_for_a_query_itself_gets_no_form():
     [
         ("```sql\nSELECT 1\n```", "SELECT 1"),
         ("<think>count</think>\n```SQLite\nSELECT 1;\n```\n", "SELECT 1;"),
+        ("```sql\nSELECT `a b` FROM t\n```", "SELECT `a b` FROM t"),
+        (
+            "```sql\nSELECT 1\n```\n```sql\nSELECT 2\n```",
+            "```sql\nSELECT 1\n```\n```sql\nSELECT 2\n```",
+        ),
         ("SELECT 1", "SELECT 1"),
         ("There are 3 singers.", "There are 3 singers."),
         ("```\nSELECT 1\n```", "```\nSELECT 1\n```"),

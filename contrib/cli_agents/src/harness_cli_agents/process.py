@@ -19,7 +19,7 @@ MAX_BYTES = 4 << 20
 """Most bytes that a command may write to its output, and to its answer file."""
 LOOK_S = 1.0
 """Seconds between two looks at the size of the output."""
-_ERROR = re.compile(r"error\b", re.IGNORECASE)
+_ERROR = re.compile(r"\W*(?:\w*error|fatal)\b", re.IGNORECASE)
 
 
 class CommandFailed(RolloutError):
@@ -93,11 +93,11 @@ async def run(
 def reason_in(output: str) -> str:
     """Return the line that most likely states why a command ended; empty if there is no text.
 
-    The last line that names an error goes first, because some commands end with statistics such as
-    the number of used tokens. Otherwise it is the last line that is not a number.
+    It is the last line that begins with the name of an error, because some commands end with
+    statistics such as the number of used tokens; else the last line with a letter; else the last.
     """
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    errors = [line for line in lines if _ERROR.search(line)]
+    errors = [line for line in lines if _ERROR.match(line)]
     texts = [line for line in lines if any(character.isalpha() for character in line)]
     candidates = errors or texts or lines
     return candidates[-1] if candidates else ""

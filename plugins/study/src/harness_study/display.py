@@ -252,7 +252,7 @@ CORES_TO_SHARE_A_GPU = 5
 five trainings overloaded 16 cores (docs/studies.md). No bound was measured."""
 
 
-def share_gpus(plan: Plan) -> bool:
+def shares_gpus(plan: Plan) -> bool:
     """Return whether several runs use one GPU at the same time."""
     gpus = plan["gpus"] or []
     return len(set(gpus)) < len(gpus)
@@ -260,11 +260,12 @@ def share_gpus(plan: Plan) -> bool:
 
 def time_slices(plan: Plan) -> str:
     """Return a remark if trainings share a GPU without NVIDIA's Multi-Process Service."""
-    if not share_gpus(plan) or gpu_service():
+    if not shares_gpus(plan) or gpu_service():
         return ""
     return (
-        "Trainings take turns on the GPU that they share. NVIDIA's Multi-Process Service runs them "
-        "together, with half the time per update: nvidia-cuda-mps-control -d, before the study."
+        "Runs take turns on the GPU that they share. NVIDIA's Multi-Process Service runs them "
+        "together and halved an update in one study (docs/studies.md): "
+        "start nvidia-cuda-mps-control -d before the study."
     )
 
 
@@ -272,7 +273,7 @@ def few_cores(plan: Plan) -> str:
     """Return a remark if trainings share a GPU with few cores each; empty otherwise."""
     cores = plan["cores_per_run"]
     # Without known cores (0) there is nothing to compare.
-    if not share_gpus(plan) or not 0 < cores < CORES_TO_SHARE_A_GPU:
+    if not shares_gpus(plan) or not 0 < cores < CORES_TO_SHARE_A_GPU:
         return ""
     total = cores * plan["runs_at_once"]
     advised = max(1, total // CORES_TO_SHARE_A_GPU)

@@ -264,7 +264,7 @@ class Batches:
         totals = data.batch["token_level_rewards"].sum(-1).tolist()
         scores = dict(self._untrained)
         last: dict[tuple[str, str], int] = {}
-        # The reward of a session is with its last row, and rows come in any order.
+        # As in verl, the score of a session's last row counts; rows come in any order.
         for (uid, session, call), total in zip(sessions, totals, strict=True):
             name = (uid, str(session))
             if call >= last.get(name, 0):

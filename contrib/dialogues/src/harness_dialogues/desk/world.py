@@ -160,8 +160,8 @@ def _wish(random: Random, world: World, mine: str, number: str) -> Wish:
         says, change = f"Please change the size of order {number} to {size}.", {"size": size}
         may = packed and world["stock"][order["article"]][size] > 0
     elif kind == "address":
-        house, street = random.randint(100, 199), random.choice(_STREETS)
-        street, town = f"{house} {street}", random.choice(_TOWNS)
+        house, name = random.randint(100, 199), random.choice(_STREETS)
+        street, town = f"{house} {name}", random.choice(_TOWNS)
         says = f"Please send order {number} to {street}, {town}."
         change, may = {"street": street, "town": town}, packed
     else:

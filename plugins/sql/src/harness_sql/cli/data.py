@@ -314,7 +314,7 @@ def list_(as_json: JsonOption = False) -> None:
         return
     for entry in rows:
         cells = (entry["name"], entry["state"], entry["folder"], entry["detail"])
-        say("  ".join(filter(None, cells)))
+        say("  ".join(map(str, filter(None, cells))))
 
 
 @app.command()

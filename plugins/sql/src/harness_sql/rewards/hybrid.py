@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import ConfigError
-from harness.plugins import make, reward_identity, reward_spec, reward_version
+from harness.plugins import answer_form, make, reward_identity, reward_spec, reward_version
 from harness.records import Attempt, Task, Verdict
 from harness.rollout.scoring import checked
 
@@ -52,6 +52,14 @@ class Hybrid:
                 "options": decides,
             }
         return {"parts": found}
+
+    @classmethod
+    def answer_form(cls, options: Mapping[str, Any]) -> str:
+        """Return the form that one of the parts needs; others score any text."""
+        for part in _resolved(**options).values():
+            if form := answer_form(part["reward"], part["options"]):
+                return form
+        return ""
 
     def keep_in(self, folder: Path) -> None:
         """Give every part that stores data its own folder."""

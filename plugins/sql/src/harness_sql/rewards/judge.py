@@ -75,8 +75,8 @@ class Judge:
     ) -> None:
         _check_endpoint(endpoint)
         # The judge's reply is an object with these names, so they must be keys as they are.
-        valid = [re.fullmatch(r"[\w-]+", name) for name in criteria]
-        if not criteria or len(set(criteria)) < len(criteria) or not all(valid):
+        different = bool(criteria) and len(set(criteria)) == len(criteria)
+        if not different or not all(re.fullmatch(r"[\w-]+", name) for name in criteria):
             raise ValueError(
                 f"criteria={list(criteria)} must be different names of letters and digits"
             )

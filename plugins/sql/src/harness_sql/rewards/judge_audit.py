@@ -220,8 +220,8 @@ def read_labels(file: Path) -> list[Label]:
             row = json.loads(line)
             question, answer, gold = row["question"], row["answer"], row["gold"]
             label = row["label"]
-            texts = [isinstance(text, str) for text in (question, answer, gold)]
-            if not all(texts) or not 0 <= label <= 1:
+            are_texts = all(isinstance(text, str) for text in (question, answer, gold))
+            if not are_texts or not 0 <= label <= 1:
                 raise ValueError
         except (ValueError, LookupError, TypeError, RecursionError) as error:
             raise ConfigError(

@@ -19,8 +19,10 @@ from harness_sql.tool_loop.prompts import (
     Prompts,
 )
 
+# A query may hold single backticks around names, so the text ends at the whole fence only.
 _ONE_QUERY = re.compile(
-    r"(?P<fence>`{3,})(?:sql|sqlite)\s(?P<query>[^`]*)(?P=fence)", re.IGNORECASE
+    r"(?P<fence>`{3,})(?:sql|sqlite)\s(?P<query>(?:(?!(?P=fence)).)*)(?P=fence)",
+    re.IGNORECASE | re.DOTALL,
 )
 
 

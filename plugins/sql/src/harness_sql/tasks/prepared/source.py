@@ -349,7 +349,7 @@ def _zipped(archive: zipfile.ZipFile) -> Files:
     """Return files in archive order, so that a compressed nested archive is read only once."""
     files = {}
     for entry in sorted(archive.infolist(), key=lambda entry: entry.header_offset):
-        # macOS adds a hidden copy of each file's attributes, under the file's own name.
+        # macOS adds a file of attributes for each file, with the same ending.
         if not entry.is_dir() and not entry.filename.startswith("__MACOSX/"):
             files[entry.filename] = File(partial(archive.open, entry), entry.file_size)
     return files
