@@ -22,6 +22,7 @@ import zmq
 from tests.train.conftest import TWO_STEPS
 
 LIMIT_S = 300.0
+SEND_MS = 2_000
 QUEUE_PROCESSES = ("TransferQueueController", "SimpleStorageUnit")
 """Actors of TransferQueue, as their titles name them."""
 CODE_FOLLOWS = b"\xc1\xfe\xed"
@@ -108,8 +109,11 @@ def send_code(address: str, port: int, creates: Path, identity: bytes) -> None:
     context = zmq.Context()
     stranger = context.socket(zmq.DEALER)
     stranger.identity = identity
+    # A port that refuses the handshake leaves no connection, and sending would wait for one.
+    stranger.sndtimeo = SEND_MS
     stranger.connect(f"tcp://{reached(address)}:{port}")
-    stranger.send_multipart([CODE_FOLLOWS, pickle.dumps(CreatesFolder(creates))])
+    with suppress(zmq.Again):
+        stranger.send_multipart([CODE_FOLLOWS, pickle.dumps(CreatesFolder(creates))])
     stranger.poll(500)
     context.destroy(linger=500)
 
