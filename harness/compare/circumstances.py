@@ -89,9 +89,9 @@ def _machines(runs: Sequence[Run]) -> tuple[list[str], list[tuple[int, int, str]
 
 
 def _sharing_text(at_once: int, cores: int, gpu_service: str) -> str:
-    service = f" through {gpu_service.upper()}" if gpu_service else ""
     if not at_once:
-        return f"outside a study{with_cores(cores)}{service}"
+        return f"outside a study{with_cores(cores)}"
+    service = f" through {gpu_service.upper()}" if gpu_service else ""
     runs = "run" if at_once == 1 else "runs"
     return f"{at_once} {runs} at a time{with_cores(cores)}{service}"
 

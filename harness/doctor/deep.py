@@ -123,7 +123,7 @@ def _cuda(config: Config, say: Say) -> Iterator[Finding]:
         yield held(
             "CUDA build", driver[0] >= int(wanted), shown, f"install a driver for CUDA {wanted}"
         )
-    # Without a local folder the size is not known, and nothing can be said of the memory.
+    # Without a local folder the size is not known, and the memory cannot be checked.
     if len(answer) > 1 and (size := _parameters(config)):
         total = sum(map(int, answer[1:])) / 2**30 * min(1.0, config.gpus / max(1, len(answer) - 1))
         needed = size * BYTES_A_PARAMETER / 2**30

@@ -111,7 +111,8 @@ async def shrink(agent: Agent, reference: Agent, program: str, scenario: Scenari
         failing = [candidate for candidate in candidates if candidate.name in result.failed]
         if not failing:
             break
-        # The first of them is the greatest step: candidates that leave out a whole reply come first.
+        # The first of them is the greatest step: candidates that leave out a whole reply come
+        # first.
         scenario = failing[0]
     return scenario
 

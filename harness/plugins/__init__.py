@@ -62,9 +62,11 @@ def answer_form(name: str, options: Mapping[str, Any]) -> str:
     A reward with a form that follows from its options has a class method `answer_form`.
     """
     spec = reward_spec(name)
-    by_options = None if spec.answer_form else getattr(load(spec), "answer_form", None)
-    form: str = by_options(options) if by_options is not None else spec.answer_form
-    return form
+    if spec.answer_form:
+        return spec.answer_form
+    by_options = getattr(load(spec), "answer_form", None)
+    form: str | None = by_options(options) if by_options is not None else None
+    return form or ""
 
 
 def trainer_spec(name: str) -> TrainerSpec:

@@ -74,8 +74,8 @@ class LoadBalancer:
                 """What brings everyone to a level."""
                 return sum(member.lacks(level) for member in everyone)
 
-            # More is dealt at a higher level, so the highest level that the waiting rollouts can fill is
-            # found by halving.
+            # More is dealt at a higher level, so the highest level that the waiting rollouts can
+            # fill is found by halving.
             levels = range(running, running + free + 1)
             level = running + bisect_right(levels, waiting, key=dealt) - 1
             if running <= level < running + free and dealt(level) < waiting:

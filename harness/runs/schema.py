@@ -50,7 +50,8 @@ class Launch(TypedDict):
     gpu_service: NotRequired[
         Annotated[
             str,
-            "`mps` if NVIDIA's Multi-Process Service was there for programs that share a GPU; missing: it was not, no GPU, or an older record",
+            "`mps` if NVIDIA's Multi-Process Service was there for programs that share a GPU; "
+            "missing: it was not, no GPU, or an older record",
         ]
     ]
     ended: NotRequired[Annotated[str, "UTC, ISO 8601; missing where it was killed outright"]]
@@ -157,7 +158,9 @@ class Identity(TypedDict):
         Annotated[list[float], "lowest and highest value; 0 and 1 where missing", _REWARD]
     ]
     answer_form: NotRequired[
-        Annotated[str, "form of answers that the prompts ask for, where the reward decides it", _AGENT]
+        Annotated[
+            str, "form of answers that the prompts ask for, where the reward decides it", _AGENT
+        ]
     ]
     reward_shuffled: Annotated[
         bool, "whether this is the control in which nothing can be learned", _REWARD
