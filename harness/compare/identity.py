@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from harness.compare.keys import Exempt
 from harness.compare.kinds import other_kinds
 from harness.errors import NotComparable
-from harness.runs.record_types import keys
+from harness.runs.record_types import COSTS_ONLY, keys
 from harness.runs.schema import Group
 from harness.util.parsing import flatten
 
@@ -254,6 +254,8 @@ def _comparable(run: Run, more: Iterable[str] = ()) -> dict[str, Any]:
     # evaluation may be served on any machine.
     if run.record["kind"] == "train":
         flat["device"] = run.record["device"]
+    for option in COSTS_ONLY:
+        flat.pop(f"verl.{option}", None)
     # An empty mapping is a section with options that only other runs set, so it is no value.
     return {key: value for key, value in flat.items() if value != {}}
 

@@ -11,6 +11,13 @@ from typing_extensions import is_typeddict
 
 from harness.runs.schema import Identity, Key
 
+COSTS_ONLY = (
+    "actor_rollout_ref.model.enable_gradient_checkpointing",
+    "actor_rollout_ref.actor.checkpoint.async_save",
+    "actor_rollout_ref.rollout.engine_kwargs.vllm.distributed_executor_backend",
+)
+"""Options of verl that change time and memory only. They are no part of an identity, and
+comparisons ignore them in older records."""
 _UNIONS = (Union, UnionType)
 _ARROW: dict[Any, str] = {
     int: "int64",

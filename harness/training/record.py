@@ -36,6 +36,7 @@ from harness.policies.roles import Answerer
 from harness.records import AGENT_OUTCOMES, Task
 from harness.rollout.request import sampling_of
 from harness.runs.folder import RunFolder, now
+from harness.runs.record_types import COSTS_ONLY
 from harness.runs.replies import replies_of
 from harness.runs.rows import Episode
 from harness.runs.schema import (
@@ -188,7 +189,7 @@ def identity(
         "train": train_options,
         "steps": len(train) // config.train.batch_size,
         "deterministic": config.deterministic,
-        "verl": {name: value for name, value in data["verl"].items() if name not in _MEMORY_ONLY},
+        "verl": {name: value for name, value in data["verl"].items() if name not in COSTS_ONLY},
     }
     # Further keys appear only with another value than the usual one, as above.
     form = answer_form(config.reward.name, config.reward.options)
@@ -243,11 +244,6 @@ def graded(reward: RewardSpec) -> bool:
     return reward.graded or (reward.low, reward.high) != (0, 1)
 
 
-_MEMORY_ONLY = (
-    "actor_rollout_ref.model.enable_gradient_checkpointing",
-    "actor_rollout_ref.actor.checkpoint.async_save",
-)
-"""Options of a trainer that cost time or memory and decide nothing that is learned."""
 _NOT_IDENTITY = {
     "loggers",
     "keep_checkpoints",

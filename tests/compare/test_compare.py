@@ -31,6 +31,7 @@ from harness.compare.numbers import known_digits
 from harness.compare.references import reference_rows
 from harness.compare.selection import select
 from harness.errors import NotComparable, UserError
+from harness.runs.record_types import COSTS_ONLY
 from harness.runs.schema import Shadow
 
 from .synthetic import SHADOW, certificate
@@ -183,6 +184,21 @@ def test_runs_that_differ_in_what_must_be_identical_are_refused(
     assert f"--allow {key.partition('.')[0]}" in advice and compare(
         chosen, allow=re.findall(r"--allow (\S+)", advice)
     )
+
+
+def test_options_that_change_time_and_memory_only_may_differ(write_run: Write) -> None:
+    one, other = write_run(), write_run("langgraph_sql")
+    # As in records from before these options were left out of the identity.
+    record = json.loads((other.path / "run.json").read_text())
+    for option in COSTS_ONLY:
+        record["identity"]["verl"][option] = "set"
+    (other.path / "run.json").write_text(json.dumps(record))
+    assert compare(select([one.path, other.path]))["pairs"]
+
+    record["identity"]["verl"]["actor_rollout_ref.rollout.top_k"] = 3
+    (other.path / "run.json").write_text(json.dumps(record))
+    with pytest.raises(NotComparable, match=r"^verl\.actor_rollout_ref\.rollout\.top_k differs"):
+        compare(select([one.path, other.path]))
 
 
 @pytest.mark.parametrize(

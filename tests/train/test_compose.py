@@ -12,7 +12,7 @@ import pytest
 from harness.config import load_config
 from harness.errors import ConfigError
 from harness.training.checks import check
-from harness.util.parsing import differing, flatten
+from harness.util.parsing import at, differing, flatten
 from harness_verl.compose import verl_settings
 from harness_verl.isolation import HOOK
 from harness_verl.limits import micro_batch
@@ -24,9 +24,34 @@ TOOLS = "agent=langgraph_tools"
 MICRO = "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu"
 
 
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look up models of no folder in the cache only: without a network, the hub retries for 23 s."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+
+
 def settings(*overrides: str, device: str = "cuda", preset: str = "cpu") -> dict[str, Any]:
     config = load_config(preset, None, overrides)
     return verl_settings(config, device=device, model_path="m", run_dir=Path("/r"), steps=1)
+
+
+EXECUTOR = "engine_kwargs.vllm.distributed_executor_backend"
+
+
+def executor(*overrides: str, device: str = "cuda") -> str | None:
+    rollout = settings(*overrides, device=device)["actor_rollout_ref"]["rollout"]
+    backend: str | None = at(rollout, EXECUTOR)
+    return backend
+
+
+def test_an_engine_of_one_gpu_runs_its_worker_in_its_own_process() -> None:
+    rollout = "verl.actor_rollout_ref.rollout"
+    assert executor() == "uni"
+    assert executor(f"{rollout}.engine_kwargs.vllm.kv_cache_memory_bytes=1000") == "uni"
+    assert executor(f"{rollout}.{EXECUTOR}=mp") == "mp"
+    assert executor(f"{rollout}.tensor_model_parallel_size=2", "gpus=2") is None
+    assert executor("deterministic=true") is None
+    assert executor(device="cpu") is None
 
 
 @pytest.mark.parametrize(
@@ -301,22 +326,22 @@ def test_what_counts_rows_is_refused_where_a_row_may_hold_several_calls(option: 
 
 
 def test_vllm_reads_tool_calls_where_the_program_offers_tools() -> None:
-    def reads(*overrides: str, device: str = "cuda", model: str = "Qwen/Qwen2.5") -> Any:
+    def reads(*overrides: str, device: str = "cuda", model: str = "Qwen/Qwen2.5") -> dict[str, Any]:
         config = load_config("cpu", None, overrides)
         made = verl_settings(config, device=device, model_path=model, run_dir=Path("/r"), steps=1)
-        return made["actor_rollout_ref"]["rollout"].get("engine_kwargs")
+        engine = dict(at(made, "actor_rollout_ref.rollout.engine_kwargs.vllm", {}))
+        engine.pop("distributed_executor_backend", None)
+        return engine
 
-    assert reads(TOOLS) == {"vllm": {"enable_auto_tool_choice": True, "tool_call_parser": "hermes"}}
-    assert (
-        reads(TOOLS, model="meta-llama/Llama-3.2-1B")["vllm"]["tool_call_parser"] == "llama3_json"
-    )
+    assert reads(TOOLS) == {"enable_auto_tool_choice": True, "tool_call_parser": "hermes"}
+    assert reads(TOOLS, model="meta-llama/Llama-3.2-1B")["tool_call_parser"] == "llama3_json"
     coder = reads(TOOLS, model="Qwen/Qwen2.5-Coder-0.5B-Instruct")
-    assert coder["vllm"]["tool_call_parser"] == "qwen2_5_coder"
-    assert reads() is None and reads(TOOLS, device="cpu") is None
+    assert coder["tool_call_parser"] == "qwen2_5_coder"
+    assert reads() == {} and reads(TOOLS, device="cpu") == {}
     # A framework's own way may be tools where the program's is text.
-    assert reads("agent=openai_agents_sql_idiomatic")["vllm"]["tool_call_parser"] == "hermes"
+    assert reads("agent=openai_agents_sql_idiomatic")["tool_call_parser"] == "hermes"
     own = "verl.actor_rollout_ref.rollout.engine_kwargs.vllm.tool_call_parser=qwen3_xml"
-    assert reads(TOOLS, own)["vllm"] == {
+    assert reads(TOOLS, own) == {
         "enable_auto_tool_choice": True,
         "tool_call_parser": "qwen3_xml",
     }

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from importlib.metadata import version
+from importlib.metadata import entry_points, version
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import zmq
 transfer_queue = pytest.importorskip("transfer_queue")
 
 from harness_verl.patched import transfer_queue as patch  # noqa: E402
+from harness_verl.patched import vllm_sleep  # noqa: E402
 
 WAIT_MS = 1000
 """How long a message may take that must not arrive."""
@@ -120,6 +121,46 @@ def test_the_function_is_replaced_in_every_module(key_file: Path) -> None:
     done = subprocess.run([sys.executable, "-c", REPLACED], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["[]"]
+
+
+class Worker:
+    """A worker with vLLM's assertion on the memory of the whole GPU."""
+
+    def __init__(self, message: str | None = None) -> None:
+        self.message = message
+        self.levels: list[int] = []
+
+    def sleep(self, level: int = 1) -> None:
+        self.levels.append(level)
+        assert self.message is None, self.message
+
+
+class Wrapper:
+    """Has a worker as vLLM's `WorkerWrapperBase` has one."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+
+
+def test_memory_that_another_process_allocates_does_not_end_a_sleep(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    quiet, shared = Worker(), Worker("Memory usage increased after sleeping.")
+    vllm_sleep.sleep(Wrapper(quiet), level=2)
+    assert not caplog.records
+    vllm_sleep.sleep(Wrapper(shared), level=2)
+    assert (quiet.levels, shared.levels) == ([2], [2])
+    assert "other processes allocated memory" in caplog.text
+
+
+def test_vllm_finds_the_patch_by_its_entry_point() -> None:
+    (point,) = entry_points(group="vllm.general_plugins", name="harness_sleep")
+    assert point.load() is vllm_sleep.allow_other_processes
+
+
+def test_any_other_assertion_of_a_sleep_is_raised() -> None:
+    with pytest.raises(AssertionError, match="no allocator"):
+        vllm_sleep.sleep(Wrapper(Worker("no allocator")))
 
 
 STORE = """

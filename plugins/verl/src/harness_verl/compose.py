@@ -30,6 +30,8 @@ SAMPLERS = {
 """Our replay buffer by verl's `trainer.v1.trainer_mode`."""
 Section: TypeAlias = dict[str, Any]
 """A section of verl's configuration: its values, and sections in it."""
+_PARALLEL = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "data_parallel_size")
+"""Options of the rollout that spread one engine over several GPUs."""
 FREE = (("ray_kwargs", "ray_init"),)
 """Sections that accept unknown options: verl passes them to `ray.init`. So do empty mappings."""
 
@@ -79,6 +81,7 @@ def verl_settings(
     if device == "cuda":
         merge(settings, placement(config, own, model_path))
     merge(settings, own)
+    _run_worker_in_engine(settings)
     model = settings["actor_rollout_ref"]["model"]
     if device == "cuda" and "enable_gradient_checkpointing" not in model:
         model["enable_gradient_checkpointing"] = recomputes(config, settings, model_path)
@@ -199,6 +202,21 @@ def _adapt(settings: Section, config: Config, device: str, model_path: str, own:
     if offers_tools(config.agent) and device != "cpu":
         reads = {"enable_auto_tool_choice": True, "tool_call_parser": tool_parser(model_path)}
         merge(settings, {"actor_rollout_ref": {"rollout": {"engine_kwargs": {"vllm": reads}}}})
+
+
+def _run_worker_in_engine(settings: Section) -> None:
+    """Run vLLM's worker in the process of its engine where an engine uses one GPU.
+
+    verl requests a process of its own for the worker (`mp`). Engine and worker then wait for each
+    other in busy loops, which take 2.4 cores per training. A deterministic training keeps `mp`,
+    since no run has compared the two.
+    """
+    rollout = settings["actor_rollout_ref"]["rollout"]
+    sizes = [rollout.get(key, 1) for key in _PARALLEL]
+    one_gpu = all(size == 1 for size in sizes)
+    if rollout.get("name") == "vllm" and one_gpu and not rollout.get("full_determinism"):
+        engine = rollout.setdefault("engine_kwargs", {}).setdefault("vllm", {})
+        engine.setdefault("distributed_executor_backend", "uni")
 
 
 def chosen(config: Config) -> Section:
