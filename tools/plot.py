@@ -385,6 +385,68 @@ def published() -> go.Figure:
     return figure
 
 
+QWEN_STUDIES = {"qwen-roles": "qwen_roles", "qwen-scaffolds": "qwen_scaffolds"}
+QWEN_ARMS = {
+    "langgraph_sql_idiomatic": "LangGraph's own agent",
+    "all roles": "all roles",
+    "check only": "check only",
+    "first query only": "first query only",
+    "write and rewrite": "write and rewrite",
+}
+"""Arms of the studies with the 0.5B model and their labels, the last one on top."""
+ANSWERS = {"right": "#1f5fbf", "runs, wrong": "#9ecae1", "fails": "#bbbbbb"}
+"""What becomes of an answer, and its colour."""
+
+
+def qwen() -> go.Figure:
+    """Plot accuracy of the 0.5B model by arm, and its gain split into format and skill."""
+    titles = ("right answers, %; grey: before; blue: after", "answers before and after, %")
+    figure = make_subplots(1, 2, subplot_titles=titles, horizontal_spacing=0.1)
+    runs: dict[str, list[Run]] = {}
+    for folder, study in QWEN_STUDIES.items():
+        for run in packed(folder, study):
+            runs.setdefault(run.arm, []).append(run)
+    bars: dict[str, list[float]] = {answer: [] for answer in ANSWERS}
+    names: list[str] = []
+    for arm, label in QWEN_ARMS.items():
+        curves = [list(result_of(run.record)["val_curve"].values()) for run in runs[arm]]
+        percent = [[100 * value for value in curve] for curve in curves]
+        both_ends(figure, label, percent, row=1, col=1)
+        # The last row is drawn on top.
+        for when, step in (("after", 20), ("before", 0)):
+            answers = pl.concat([run.validation(step) for run in runs[arm]])
+            right = answers["reward"].mean()
+            fails = answers["reward_reason"].str.starts_with("the prediction fails").mean()
+            names.append(f"{label}, {when}")
+            bars["right"].append(100 * right)
+            bars["fails"].append(100 * fails)
+            bars["runs, wrong"].append(100 * (1 - right - fails))
+    for answer, values in bars.items():
+        texts = [f"{value:.0f}" for value in values]
+        figure.add_bar(
+            x=values,
+            y=names,
+            name=answer,
+            text=texts,
+            orientation="h",
+            marker={"color": ANSWERS[answer]},
+            row=1,
+            col=2,
+        )
+    figure.update_xaxes(range=[25, 55], row=1, col=1)
+    figure.update_xaxes(range=[0, 100], row=1, col=2)
+    # The left panel names the arms, in the same order.
+    ends = [name.rpartition(", ")[2] for name in names]
+    figure.update_yaxes(tickvals=names, ticktext=ends, tickfont={"size": 12}, row=1, col=2)
+    figure.update_layout(
+        title="Qwen2.5-Coder-0.5B on Spider, 20 steps, eight trainings an arm",
+        barmode="stack",
+        legend={"orientation": "h", "x": 0.6, "y": -0.1, "traceorder": "normal"},
+        margin={"l": 190},
+    )
+    return figure
+
+
 def packed(folder: str, study: str) -> list[Run]:
     """Return the runs of a packed study."""
     return select([Path(unpacked(HERE / "studies" / folder / PACKED).name) / study]).runs
@@ -472,6 +534,7 @@ if __name__ == "__main__":
     save(transfer(), HERE / "studies" / "scaffolds" / "transfer.png")
     save(teams(), HERE / "studies" / "teams" / "teams.png")
     save(published(), HERE / "studies" / "qwen-published" / "curves.png")
+    save(qwen(), HERE / "studies" / "qwen-roles" / "arms.png")
     one, by_role, critic = "one agent, all tools", "critic too, credit by role", "critic too"
     before = members(
         "team-roles-before", ("team_roles", "team_roles_begun"), (one, *MEMBERS, by_role, critic)
