@@ -415,8 +415,8 @@ def qwen() -> go.Figure:
         # The last row is drawn on top.
         for when, step in (("after", 20), ("before", 0)):
             answers = pl.concat([run.validation(step) for run in runs[arm]])
-            right = answers["reward"].mean()
-            fails = answers["reward_reason"].str.starts_with("the prediction fails").mean()
+            right = fmean(answers["reward"])
+            fails = fmean(answers["reward_reason"].str.starts_with("the prediction fails"))
             names.append(f"{label}, {when}")
             bars["right"].append(100 * right)
             bars["fails"].append(100 * fails)
