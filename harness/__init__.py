@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from harness.api.training import train
     from harness.compare import compare
     from harness.compare.compared import Compared
-    from harness.config import Config
+    from harness.config import Config, TrainConfig
     from harness.contracts.environments import (
         Environment,
         EnvironmentSession,
@@ -153,6 +153,7 @@ __all__ = [
     "ToolCall",
     "Toolbox",
     "TrackerSpec",
+    "TrainConfig",
     "Trainer",
     "TrainerContract",
     "TrainerSpec",
@@ -174,7 +175,7 @@ __all__ = [
 _HOMES = {
     "harness": "compare",
     "harness.compare.compared": "Compared",
-    "harness.config": "Config",
+    "harness.config": "Config TrainConfig",
     "harness.contracts.environments": "Environment EnvironmentSession Observation Tool "
     "check_offered",
     "harness.errors": "ConfigError EndpointError EnvironmentFault EnvironmentProblem HarnessError NoSuchArm "

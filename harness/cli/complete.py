@@ -54,8 +54,13 @@ def runs(incomplete: str) -> list[str]:
 
 
 def settings(incomplete: str) -> list[str]:
-    """Settings: with each value where these have names, else up to where the value goes."""
-    from harness.config import Config
+    """Settings: with each value where these have names, else up to where the value goes.
+
+    Options of every installed trainer are among them.
+    """
+    from harness.config import Config, TrainConfig
+    from harness.config.trainer_sections import section_of
+    from harness.errors import PluginError
     from harness.util.parsing import flatten
 
     kinds = {
@@ -64,9 +69,25 @@ def settings(incomplete: str) -> list[str]:
         "reward.name": "reward",
         "agent": "agent",
     }
+    defaults = flatten(Config().model_dump())
+    sections: dict[str, type[TrainConfig]] = {}
+    for trainer in _names("trainer"):
+        try:
+            section = section_of(trainer)
+        except PluginError:  # one broken trainer must not hide the others' options
+            continue
+        for option in section.model_fields:
+            sections.setdefault(f"train.{option}", section)
+            # Without a default that is known: the word ends where the value goes.
+            defaults.setdefault(f"train.{option}", None)
     words = []
-    for key, value in flatten(Config().model_dump()).items():
-        names = _names(kinds[key]) if key in kinds else _choices(Config, key)
+    for key, value in defaults.items():
+        if key in kinds:
+            names = _names(kinds[key])
+        elif key in sections:
+            names = _choices(sections[key], key.removeprefix("train."))
+        else:
+            names = _choices(Config, key)
         if names:
             words += [f"{key}={name}" for name in names]
         else:

@@ -265,15 +265,15 @@ def optimizer_steps(run: Run) -> list[tuple[int, int, int]]:
     """Return training step, optimizer steps up to it, trained tokens up to it.
 
     With `batching: by_rollout`, a training step has as many optimizer steps as configured, or none
-    without trained rows. verl itself makes one of every `mini_batch_size` x `group_size`
-    transitions, so more trained roles mean more.
+    without trained rows; a trainer without `mini_batch_size` has one a training step. verl itself
+    makes one of every `mini_batch_size` x `group_size` transitions, so more trained roles mean more.
     """
     import polars as pl
 
     config, train = run.record["config"], run.record["config"]["train"]
-    tasks = train["mini_batch_size"] or train["batch_size"]
+    tasks = train.get("mini_batch_size") or train["batch_size"]
     fixed = None
-    if train.get("batching") == "by_rollout":
+    if "mini_batch_size" not in train or train.get("batching") == "by_rollout":
         fixed = math.ceil(train["batch_size"] / tasks)
     counts: list[tuple[int, int, int]] = []
     steps = tokens = 0

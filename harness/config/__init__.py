@@ -11,10 +11,12 @@ from harness.config.configuration import (
     resolve_device,
     validate,
 )
+from harness.config.sections import TrainConfig
 
 __all__ = [
     "Config",
     "Setting",
+    "TrainConfig",
     "cache_dir",
     "key_in",
     "load_config",

@@ -8,12 +8,12 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic import BaseModel, Field, SerializeAsAny, ValidationError, field_validator
 
 import harness
 from harness.config.sections import (
@@ -28,6 +28,7 @@ from harness.config.sections import (
     TaskConfig,
     TrainConfig,
 )
+from harness.config.trainer_sections import fitting, section_of, trainer_named
 from harness.errors import ConfigError
 from harness.util.formatting import shown
 from harness.util.parsing import flatten, merge, nested, numbers, parse_yaml
@@ -73,7 +74,7 @@ class Config(Section):
     eval: EvalConfig = Field(default_factory=EvalConfig)
     sandbox: SandboxConfig = Field(default_factory=SandboxConfig)
     rollout: RolloutSettings = Field(default_factory=RolloutSettings)
-    train: TrainConfig = Field(default_factory=TrainConfig)
+    train: SerializeAsAny[TrainConfig] = Field(default_factory=TrainConfig)
     verl: dict[str, Any] = Field(default_factory=dict)
     """Options of verl's own configuration, nested or dotted; they override harness's values.
     Unknown options are refused, unless a `+` before the dotted name adds them.
@@ -93,16 +94,15 @@ class Config(Section):
         # A role without any setting is answered by the policy, as if it were not named.
         return {name: role for name, role in roles.items() if role != RoleConfig()}
 
-    def packs(self, device: str) -> bool:
-        """Return whether rows are packed on this resolved device."""
-        if self.train.packed is not None:
-            return self.train.packed
-        return device == "cpu" or (device == "cuda" and not self.deterministic)
-
-    def shares_prompts(self, device: str) -> bool:
-        """Return whether an update computes shared prompts once on this resolved device."""
-        chosen = self.train.share_prompts
-        return self.packs(device) and (device == "cuda" if chosen is None else chosen)
+    @field_validator("train", mode="before")
+    @classmethod
+    def _of_its_trainer(cls, train: Any) -> Any:
+        """Return the section of the trainer that is named, validated; other data as it is."""
+        if type(train) is TrainConfig:
+            train = train.model_dump(exclude_unset=True)
+        if not isinstance(train, Mapping):
+            return train
+        return section_of(trainer_named({"train": train})).model_validate(train)
 
     def batch_invariant(self, device: str) -> bool:
         """Return whether vLLM computes each reply independently of its batch on this device.
@@ -111,14 +111,6 @@ class Config(Section):
             device: A resolved one.
         """
         return device == "cuda" and (self.deterministic or self.rollout.batch_invariant)
-
-    def merges(self, calls_tools: bool) -> bool:
-        """Return whether calls of a dialogue become one row.
-
-        Args:
-            calls_tools: Whether the program calls tools.
-        """
-        return calls_tools and self.train.merge_calls and self.train.batching == "by_rollout"
 
     def dump(self) -> dict[str, Any]:
         """Return plain data for YAML or JSON.
@@ -152,27 +144,38 @@ def load_config(
     Raises:
         ConfigError: A layer cannot be read, a key is unknown or a value does not fit.
     """
-    data: dict[str, Any] = {}
-    if preset:
-        merge(data, _one_place(numbers(_read(preset_path(preset)))))
-    if file:
-        merge(data, _one_place(numbers(_read(file))))
-    for item in overrides:
-        if isinstance(item, tuple):
-            merge(data, _placed(*item))
-            continue
-        key, separator, text = item.partition("=")
-        if not separator or not key.strip():
-            raise ConfigError(f"--set wants key=value, got {item!r}. Example: --set train.steps=20")
-        try:
-            value = parse_yaml(text)
-        except ValueError as error:
-            raise ConfigError(
-                f"--set {key}: not a YAML value that can be read: {shown(text)} ({error})"
-            ) from error
-        merge(data, _placed(key.strip(), numbers(value)))
-    merge(data, {key: value for key, value in direct.items() if value is not None})
+    of_preset = _one_place(numbers(_read(preset_path(preset)))) if preset else {}
+    layers = [_one_place(numbers(_read(file)))] if file else []
+    layers += map(_set, overrides)
+    layers.append({key: value for key, value in direct.items() if value is not None})
+    data = _merged([of_preset, *layers])
+    adapted = fitting(of_preset, trainer_named(data))
+    if adapted != of_preset:
+        data = _merged([adapted, *layers])
     return validate(data)
+
+
+def _merged(layers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    data: dict[str, Any] = {}
+    for layer in layers:
+        merge(data, layer)
+    return data
+
+
+def _set(item: Setting) -> dict[str, Any]:
+    """Return one `--set` as nested data."""
+    if isinstance(item, tuple):
+        return _placed(*item)
+    key, separator, text = item.partition("=")
+    if not separator or not key.strip():
+        raise ConfigError(f"--set wants key=value, got {item!r}. Example: --set train.steps=20")
+    try:
+        value = parse_yaml(text)
+    except ValueError as error:
+        raise ConfigError(
+            f"--set {key}: not a YAML value that can be read: {shown(text)} ({error})"
+        ) from error
+    return _placed(key.strip(), numbers(value))
 
 
 def _one_place(layer: dict[str, Any]) -> dict[str, Any]:
@@ -206,7 +209,7 @@ def validate(data: Mapping[str, Any]) -> Config:
     try:
         return Config.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(_explain(error)) from error
+        raise ConfigError(_explain(error, trainer_named(data))) from error
 
 
 def presets_dir() -> Path:
@@ -305,28 +308,53 @@ def _read(path: Path) -> dict[str, Any]:
     return {NAMED_NOW.get(str(key), str(key)): value for key, value in data.items()}
 
 
-def _explain(error: ValidationError) -> str:
+def _explain(error: ValidationError, trainer: str) -> str:
+    """Return the first error in one line.
+
+    Args:
+        trainer: The trainer that the configuration names.
+    """
     first = error.errors()[0]
     where = [str(part) for part in first["loc"]]
     key = ".".join(where)
     if first["type"] == "extra_forbidden":
-        section: type[BaseModel] = RoleConfig if where[0] == "roles" else Config
-        for part in where[:-1] if section is Config else ():
-            section = type(section.model_fields[part].get_default(call_default_factory=True))
-        if key in NAMED_NOW:
-            close = [NAMED_NOW[key]]
-        else:
-            close = get_close_matches(where[-1], section.model_fields, 1)
-            # A key without its section.
-            if not close and section is Config:
-                every_key = flatten(Config().model_dump())
-                close = [whole for whole in every_key if whole.rpartition(".")[2] == key]
-        prefix = ".".join(where[:-1])
-        hint = f". Known here: {', '.join(section.model_fields)}"
-        if close:
-            hint = f"; did you mean {'.'.join([*where[:-1], close[0]])!r}?"
-        return f"unknown configuration key {key!r}{' in ' + prefix if prefix else ''}{hint}"
+        return _unknown(where, trainer)
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     if first["type"] == "value_error":  # a message of harness's own validators
         return f"configuration key {key!r}: {first['ctx']['error']}{more}"
     return f"configuration key {key!r}: {first['msg']}, got {shown(first['input'])}{more}"
+
+
+def _unknown(where: Sequence[str], trainer: str) -> str:
+    key, prefix, known = ".".join(where), ".".join(where[:-1]), _known(where, trainer)
+    if key in NAMED_NOW:
+        close = [NAMED_NOW[key]]
+    else:
+        close = get_close_matches(where[-1], known, 1)
+        # A key without its section.
+        if not close and where[0] != "roles":
+            close = [whole for whole in _every_key(trainer) if whole.rpartition(".")[2] == key]
+    hint = f". Known here: {', '.join(known)}"
+    if close:
+        hint = f"; did you mean {'.'.join([*where[:-1], close[0]])!r}?"
+    place = f" in {prefix}" if prefix else ""
+    if prefix == "train":
+        place += f" of trainer {trainer!r}"
+    return f"unknown configuration key {key!r}{place}{hint}"
+
+
+def _known(where: Sequence[str], trainer: str) -> list[str]:
+    """Return the keys of the section that the key at `where` is in."""
+    if where[0] == "roles":
+        return list(RoleConfig.model_fields)
+    if where[0] == "train" and len(where) > 1:
+        return list(section_of(trainer).model_fields)
+    section: type[BaseModel] = Config
+    for part in where[:-1]:
+        section = type(section.model_fields[part].get_default(call_default_factory=True))
+    return list(section.model_fields)
+
+
+def _every_key(trainer: str) -> list[str]:
+    other = flatten(Config().model_dump(exclude={"train"}))
+    return [*other, *(f"train.{name}" for name in section_of(trainer).model_fields)]

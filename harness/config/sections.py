@@ -220,7 +220,10 @@ class RolloutSettings(Section):
 
 
 class TrainConfig(Section):
-    """The trainer, its algorithm and the number of updates."""
+    """The trainer, the number of updates, and what every trainer means the same by.
+
+    A trainer adds its own options in a subclass, which its `TrainerSpec` names.
+    """
 
     trainer: str = "verl"
     algorithm: Literal["grpo", "rejection"] = "grpo"
@@ -236,13 +239,6 @@ class TrainConfig(Section):
     """Number of steps; unset: `epochs` over the training tasks."""
     epochs: int = Field(1, ge=1)
     learning_rate: float = Field(1e-6, gt=0)
-    mini_batch_size: int | None = Field(None, ge=1)
-    """Tasks per optimizer step; unset: the whole batch."""
-    batching: Literal["by_rollout", "verl"] = "by_rollout"
-    """`by_rollout`: rows in a fixed order whenever they arrive, a fixed number of optimizer steps,
-    whole rollouts per device, and a baseline over all scored rollouts of a task. `verl`: verl's own
-    batching, in order of arrival.
-    """
     failed_rollouts: Literal["zero", "leave_out"] = "zero"
     """Training of rollouts that the agent failed (error, deadline, overlong prompt, no call).
     `zero`: reward 0 in their group. `leave_out`: not in their group. The verdict is 0 either way,
@@ -253,40 +249,32 @@ class TrainConfig(Section):
     answer. `role`: the reward's value for its role; without one, correctness for a check and `turn`
     for other roles.
     """
-    merge_calls: bool = True
-    """Combine consecutive calls of a dialogue with tools into one row of an update. The gradient is
-    the same; needs `batching: by_rollout`.
-    """
-    micro_batch_size: int = Field(8, ge=1)
-    """Most sequences per forward pass on one device, for padded rows. The largest number that
-    divides the batch is used.
-    """
-    packed: bool | None = None
-    """Pack rows end to end instead of padding them, `micro_batch_tokens` at a time; unset: on CPUs,
-    and on GPUs without `deterministic`.
-    """
-    micro_batch_tokens: int = Field(16384, ge=1)
-    """Most tokens per forward pass on one device, for packed rows; at least one row is taken."""
-    recompute: bool | None = None
-    """On GPUs: recompute activations in the backward pass instead of keeping them, for a third more
-    time and half the memory; unset: if they might not fit.
-    """
-    share_prompts: bool | None = None
-    """For packed rows: compute a prompt that several rows share once per update; unset: on GPUs
-    without flash-attn.
-    """
-    clip_low: float = Field(0.2, gt=0)
-    clip_high: float = Field(0.3, gt=0)
-    kl_coefficient: float = Field(0.0, ge=0)
-    """Weight of the KL loss to the initial policy; 0 loads no reference model."""
-    entropy_coefficient: float = 0.0
-    weight_decay: float = Field(0.01, ge=0)
     val_every: int = Field(32, ge=0)
     """Steps between validations; 0: only before and after training."""
     save_every: int = Field(64, ge=0)
     """Steps between checkpoints; the last step is always saved."""
     keep_checkpoints: int = Field(2, ge=1)
-    lora_rank: int = Field(0, ge=0)
     loggers: list[Literal["tensorboard", "wandb", "swanlab", "mlflow"]] = Field(
         default_factory=list
     )
+
+    def identity(self, device: str, deterministic: bool, calls_tools: bool) -> dict[str, Any]:
+        """Return the options that runs must share to be compared, as plain data.
+
+        A trainer overrides this where its own options cannot change what is learned.
+
+        Args:
+            device: The resolved device.
+            deterministic: The configuration's `deterministic`.
+            calls_tools: Whether the agent's program calls tools.
+        """
+        return self.model_dump(mode="json", exclude={"loggers", "keep_checkpoints", "save_every"})
+
+
+class UncheckedTrainConfig(TrainConfig):
+    """The section `train` of a trainer that is not installed: its options are kept unchecked.
+
+    An evaluation of what it trained needs none of them, and a training is refused.
+    """
+
+    model_config = ConfigDict(extra="allow")

@@ -128,9 +128,14 @@ class TrainerSpec(Spec):
     Attributes:
         devices: Devices that it trains on: any of `cpu`, `cuda` and `npu`. Other devices are
             refused.
+        options: The section `train` with the trainer's own options: a subclass of
+            `harness.TrainConfig`, as `package.module:Name`, with a default for each of them. It is
+            imported whenever a configuration names the trainer. By default the trainer has no
+            options of its own.
     """
 
     devices: tuple[str, ...] = ("cpu", "cuda")
+    options: str = ""
 
 
 class CommandSpec(Spec):

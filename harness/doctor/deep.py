@@ -131,9 +131,7 @@ def _cuda(config: Config, say: Say) -> Iterator[Finding]:
             f"{total:.0f} GiB on {config.gpus}, "
             f"about {needed:.0f} for weights, gradients and optimizer"
         )
-        yield held(
-            "GPU memory", needed < total, shown, "more gpus, train.lora_rank, or a smaller policy"
-        )
+        yield held("GPU memory", needed < total, shown, "more gpus, LoRA, or a smaller policy")
 
 
 _TORCH = (

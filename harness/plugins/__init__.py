@@ -27,6 +27,7 @@ from harness.plugins.discovery import KINDS as KINDS
 
 if TYPE_CHECKING:
     from harness.config import Config
+    from harness.config.sections import TrainConfig
     from harness.contracts.environments import Environment
     from harness.contracts.programs import Program
     from harness.contracts.rewards import RewardFunction
@@ -72,6 +73,29 @@ def answer_form(name: str, options: Mapping[str, Any]) -> str:
 def trainer_spec(name: str) -> TrainerSpec:
     """Return the trainer called `name`."""
     return registry().spec("trainer", name, TrainerSpec)
+
+
+def train_section(trainer: str) -> type[TrainConfig]:
+    """Return the section `train` of a trainer, with its own options if it has any.
+
+    Raises:
+        PluginError: The section does not import, or is no subclass of `TrainConfig`.
+    """
+    from harness.config.sections import TrainConfig, UncheckedTrainConfig
+
+    # What a trainer that is missing here trained can be evaluated.
+    if trainer not in {spec.name for spec in registry().specs("trainer")}:
+        return UncheckedTrainConfig
+    spec = trainer_spec(trainer)
+    if not spec.options:
+        return TrainConfig
+    section = load(replace(spec, target=spec.options))
+    if not isinstance(section, type) or not issubclass(section, TrainConfig):
+        raise PluginError(
+            f"trainer {trainer!r}: {spec.options} must be a section: "
+            "write `class Options(harness.TrainConfig)`"
+        )
+    return section
 
 
 def program_of(agent: str) -> str:

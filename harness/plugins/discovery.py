@@ -343,6 +343,8 @@ def _fault_of_its_kind(spec: Spec) -> str | None:
                 f"devices of {spec.name!r} has {', '.join(map(repr, sorted(unknown)))}. "
                 f"Use some of: {', '.join(DEVICES)}"
             )
+    if isinstance(spec, TrainerSpec) and spec.options and not _is_target(spec.options):
+        return f"options of {spec.name!r} is {spec.options!r}, not package.module:Name"
     if isinstance(spec, TaskSetSpec):
         fault = _fault_of_a_task_set(spec)
         if fault:
@@ -351,6 +353,10 @@ def _fault_of_its_kind(spec: Spec) -> str | None:
         if isinstance(spec, kind) and not getattr(spec, field):
             return f"{spec.name!r} names no {field}; `harness plugins` lists those installed"
     return None
+
+
+def _is_target(value: object) -> bool:
+    return isinstance(value, str) and re.fullmatch(r"\w+(\.\w+)*:\w+", value) is not None
 
 
 def _is_range(low: object, high: object) -> bool:

@@ -156,15 +156,6 @@ def identity(
     data = config.dump()
     measured = config.eval if kind == "eval" else EvalConfig()
     of_program = program(program_of(config.agent))
-    train_options = {key: value for key, value in data["train"].items() if key not in _NOT_IDENTITY}
-    # Packed, shared and merged rows round otherwise. A key appears only where that is so, which
-    # keeps the identity of runs that are older than these options.
-    if config.packs(device):
-        train_options["packed"] = True
-    if config.shares_prompts(device):
-        train_options["shared_prompts"] = True
-    if config.merges(of_program.calls_tools):
-        train_options["merged"] = True
     identified: Identity = {
         "program": program_of(config.agent),
         "prompts": of_program.prompts_hash,
@@ -186,12 +177,13 @@ def identity(
         "group_size": config.rollout.group_size,
         "rollout_timeout_s": config.rollout.timeout_s,
         "rollout_retries": config.rollout.retries,
-        "train": train_options,
+        "train": config.train.identity(device, config.deterministic, of_program.calls_tools),
         "steps": len(train) // config.train.batch_size,
         "deterministic": config.deterministic,
         "verl": {name: value for name, value in data["verl"].items() if name not in COSTS_ONLY},
     }
-    # Further keys appear only with another value than the usual one, as above.
+    # Further keys appear only with another value than the usual one, which keeps the identity of
+    # runs that are older than them.
     form = answer_form(config.reward.name, config.reward.options)
     if of_program.inputs({}, form):  # the program shows it
         identified["answer_form"] = form
@@ -242,21 +234,6 @@ def graded(reward: RewardSpec) -> bool:
     Values that it gives may say so, too.
     """
     return reward.graded or (reward.low, reward.high) != (0, 1)
-
-
-_NOT_IDENTITY = {
-    "loggers",
-    "keep_checkpoints",
-    "save_every",
-    "micro_batch_size",
-    "micro_batch_tokens",
-    "packed",
-    "recompute",
-    "share_prompts",
-    "merge_calls",
-}
-"""Training options that cannot change what is learned. Packed and merged rows round otherwise: they
-stand there where it is so."""
 
 
 def changed_data(task_set: TaskSet) -> list[str]:

@@ -263,6 +263,7 @@ def test_what_a_hook_returns_is_checked(
         ("harness_tasks", TaskSetSpec("t", "a:B", "", splits=()), "splits of 't'"),
         ("harness_tasks", TaskSetSpec("t", "a:B", "", splits=("dev", "")), "splits of 't'"),
         ("harness_trainers", TrainerSpec("n", "a:B", "", devices=["cpu"]), "devices of 'n'"),  # type: ignore[arg-type]
+        ("harness_trainers", TrainerSpec("n", "a:B", "", options="a.B"), "options of 'n' is 'a.B'"),
         (
             "harness_trainers",
             TrainerSpec("n", "a:B", "", devices=("gpu",)),

@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError
 
 from harness.compare.selection import named_arm
 from harness.compare.states import config_hash
-from harness.config import Config, load_config, presets_dir
+from harness.config import Config, Setting, load_config, presets_dir
 from harness.config.sections import Section
 from harness.errors import ConfigError, NoSuchArm, nearest
 from harness.plugins import reward_of, trained_by
@@ -254,18 +254,13 @@ def differences(jobs: Iterable[Job]) -> dict[str, dict[str, Any]]:
 
 def _resolve(study: Study, settings: Mapping[str, Any], overrides: Sequence[str]) -> Config:
     preset = settings.get("preset", study.preset)
-    direct: dict[str, Any] = {}
-    items = []
+    items: list[Setting] = []
     for key, value in settings.items():
-        if key in _DIRECT:
-            direct[key] = value
-        elif key != "preset":
+        if key not in (*_DIRECT, "preset"):
             items.append(f"{key}={json.dumps(value)}")
-    config = load_config(preset, None, items, **direct)
-    # A second pass: options of the command line win, also over the agent of an arm.
-    if overrides:
-        base = [f"{key}={json.dumps(value)}" for key, value in config.dump().items()]
-        config = load_config(None, None, [*base, *overrides])
+    items += [(key, settings[key]) for key in _DIRECT if settings.get(key) is not None]
+    # Options of the command line win, also over the agent of an arm.
+    config = load_config(preset, None, [*items, *overrides])
     config.agent_match = trained_by(config.agent, config.agent_match)
     return config
 

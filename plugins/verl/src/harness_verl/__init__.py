@@ -15,5 +15,6 @@ def harness_trainers() -> list[TrainerSpec]:
             "harness_verl.trainer:VerlTrainer",
             "GRPO, or rejection fine-tuning, by verl's own V1 trainer on Ray",
             devices=("cpu", "cuda", "npu"),
+            options="harness_verl.options:VerlTrainConfig",
         )
     ]

@@ -20,6 +20,7 @@ from harness_verl.isolation import HOOK
 from harness_verl.limits import check, micro_batch
 from harness_verl.memory import placement, recomputes
 from harness_verl.names import CROSS_ENTROPY, ON_POLICY, PACKED, SHARED
+from harness_verl.options import options
 
 AGENT_LOOP = "harness"
 SAMPLERS = {
@@ -55,7 +56,8 @@ def verl_settings(
     Raises:
         ConfigError: verl, or agents that call over HTTP, cannot work with this combination.
     """
-    own, merges = chosen(config), config.merges(program(program_of(config.agent)).calls_tools)
+    own = chosen(config)
+    merges = options(config).merges(program(program_of(config.agent)).calls_tools)
     mode = at(own, "trainer.v1.trainer_mode", "sync")
     if mode not in SAMPLERS:
         raise ConfigError(f"verl.trainer.v1.trainer_mode {mode!r} is none of {', '.join(SAMPLERS)}")
@@ -107,7 +109,7 @@ def _data(config: Config, data_dir: Path) -> Section:
 
 
 def _actor_and_rollout(config: Config, data_dir: Path) -> Section:
-    train, sampling = config.train, config.sampling
+    train, sampling = options(config), config.sampling
     mini = train.mini_batch_size or train.batch_size
     micro = micro_batch(
         train.micro_batch_size, mini * config.rollout.group_size, config.gpus * config.nodes
@@ -161,7 +163,7 @@ def _trainer(config: Config, run_dir: Path, steps: int) -> Section:
 
 
 def _sampler(config: Config, mode: str, merges: bool) -> Section:
-    train = config.train
+    train = options(config)
     return {
         "custom_sampler": {"path": "pkg://harness_verl.sampler", "name": SAMPLERS[mode]},
         "sampler_kwargs": {
@@ -175,7 +177,7 @@ def _sampler(config: Config, mode: str, merges: bool) -> Section:
 
 def _adapt(settings: Section, config: Config, device: str, model_path: str, own: Section) -> None:
     """Apply what depends on the device, adapters, algorithm and tools."""
-    train = config.train
+    train = options(config)
     if train.lora_rank:
         # Merge the adapter before the servers get the weights: agents name the policy, and the
         # servers would answer that name with the base model alone.
@@ -276,14 +278,14 @@ def _on_policy(config: Config, device: str, chosen: Mapping[str, object]) -> boo
 
     That holds where a step is one optimizer step and no option corrects for a difference.
     """
-    train = config.train
+    train = options(config)
     own = ("trainer.v1.trainer_mode", "algorithm.rollout_correction", "algorithm.adv_estimator")
     whole = (
         train.mini_batch_size or train.batch_size
     ) == train.batch_size and train.batching == "by_rollout"
     corrections = (*own, "actor_rollout_ref.actor.policy_loss")
     return (
-        config.packs(device)
+        train.packs(device, config.deterministic)
         and whole
         and not any(at(chosen, name, None) for name in corrections)
         and at(chosen, "actor_rollout_ref.actor.ppo_epochs", 1) == 1
@@ -292,7 +294,8 @@ def _on_policy(config: Config, device: str, chosen: Mapping[str, object]) -> boo
 
 def _rows(config: Config, device: str) -> Section:
     """Return how rows become a forward pass's tensors: packed by tokens, or padded by number."""
-    if not config.packs(device):
+    train = options(config)
+    if not train.packs(device, config.deterministic):
         return {
             "model": {
                 "use_remove_padding": False,
@@ -300,12 +303,13 @@ def _rows(config: Config, device: str) -> Section:
             }
         }
     flash = device == "cuda" and importlib.util.find_spec("flash_attn") is not None
-    if config.shares_prompts(device) and (not flash or config.train.share_prompts):
+    shares = train.shares_prompts(device, config.deterministic)
+    if shares and (not flash or train.share_prompts):
         attention = SHARED
     else:
         attention = "flash_attention_2" if flash else PACKED
     tokens = max(
-        config.train.micro_batch_tokens,
+        train.micro_batch_tokens,
         config.sampling.max_prompt_tokens + config.sampling.max_response_tokens,
     )
     by_tokens = {"log_prob_use_dynamic_bsz": True, "log_prob_max_token_len_per_gpu": tokens}

@@ -12,6 +12,7 @@ from harness.errors import ConfigError
 from harness.policies import about
 from harness.util.parsing import at, nested
 from harness_verl.names import CROSS_ENTROPY, ON_POLICY, PACKED, SHARED
+from harness_verl.options import options
 
 
 def micro_batch(wanted: int, rows: int, devices: int) -> int:
@@ -42,7 +43,9 @@ def checkpoint_bytes(config: Config, model_path: str, steps: int) -> int:
     contents = at(
         nested(config.verl), "actor_rollout_ref.actor.checkpoint.save_contents", ["optimizer"]
     )
-    moments = 2 if "optimizer" in contents and not config.train.lora_rank else 0  # LoRA's are small
+    moments = (
+        2 if "optimizer" in contents and not options(config).lora_rank else 0
+    )  # LoRA's are small
     saved = -(-steps // (config.train.save_every or steps))
     # Asynchronous saving (`saving.py`) removes an older checkpoint only after the next is complete.
     asynchronous = at(nested(config.verl), "actor_rollout_ref.actor.checkpoint.async_save", False)
@@ -79,7 +82,7 @@ def check(
             "sampling.temperature 0: all rollouts of a task would be the same, "
             "and nothing is learned from them. Take one above 0; validation is greedy all the same"
         )
-    if config.train.batching == "by_rollout" and estimator == "gae":
+    if options(config).batching == "by_rollout" and estimator == "gae":
         raise ConfigError(
             "verl.algorithm.adv_estimator=gae trains a critic and its mini-batches are cut "
             "by rows: set train.batching=verl with it"
@@ -182,7 +185,7 @@ _LONGER = ("linear", "dynamic", "yarn")
 
 def _credit(config: Config, settings: Mapping[str, object]) -> None:
     needs = f"train.credit={config.train.credit} pays calls of one rollout differently, which"
-    if config.train.batching != "by_rollout":
+    if options(config).batching != "by_rollout":
         raise ConfigError(
             f"{needs} verl's own batches cannot: set train.batching=by_rollout with it"
         )
@@ -202,13 +205,13 @@ def _rejection(config: Config, settings: Mapping[str, object], device: str) -> N
         raise ConfigError(
             f"{needs}, which is not made for {device}: take cpu or cuda, or train.algorithm=grpo"
         )
-    if config.train.batching != "by_rollout":
+    if options(config).batching != "by_rollout":
         raise ConfigError(
             f"{needs}, which verl's own batches know nothing of: "
             "set train.batching=by_rollout with it"
         )
     for name in ("kl_coefficient", "entropy_coefficient"):
-        if value := getattr(config.train, name):
+        if value := getattr(options(config), name):
             raise ConfigError(f"{needs}: set train.{name}=0 with it, not {value:g}")
     for name, known in _CROSS_ENTROPY.items():
         if (value := at(settings, name, known[0])) not in known:

@@ -16,6 +16,7 @@ from harness.rollout.session import Session
 from harness.runs.folder import replace_text
 from harness.util import start_trace
 from harness_verl.names import ABOUT, LOST_FILE
+from harness_verl.options import options
 from harness_verl.rows import UNTRAINED, rows_of
 from harness_verl.shared import SessionFile, phase_of
 
@@ -67,16 +68,16 @@ class HarnessAgentLoop(AgentLoopBase):
         }
         bounds = {"min_global_steps": oldest, "max_global_steps": newest}
         fields = {"turn_scores": [], "tool_rewards": [], "reward_extra_info": {}, **bounds}
-        config, values = session.config.train, dict(outcome.values)
+        train, values = options(session.config), dict(outcome.values)
         merges = bool(self.config.trainer.v1.sampler.sampler_kwargs.merges)
         rows = rows_of(outcome.calls, merge=merges)
-        if not rows and config.batching == "by_rollout":
+        if not rows and train.batching == "by_rollout":
             rows = [UNTRAINED]
         outputs = []
         for one in rows:
             about = {}
             # The values go into a field of harness, as verl pays all rows of a rollout alike.
-            if merges or config.credit != "shared":
+            if merges or train.credit != "shared":
                 calls = []
                 for call, size in zip(one.calls, one.sizes, strict=True):
                     calls.append([outcome.kinds[call], size])

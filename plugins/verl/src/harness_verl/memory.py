@@ -10,6 +10,7 @@ from typing import Any
 from harness.config import Config
 from harness.policies import about
 from harness.util.parsing import at
+from harness_verl.options import options
 
 SHARE = 0.75
 """Share of a GPU's memory that an update may be expected to take."""
@@ -28,8 +29,9 @@ def recomputes(config: Config, settings: Mapping[str, object], model: str) -> bo
         settings: verl's settings.
         model: A local folder, or a Hugging Face id.
     """
-    if config.train.recompute is not None:
-        return config.train.recompute
+    recompute = options(config).recompute
+    if recompute is not None:
+        return recompute
     if not (memory := gpu_bytes()):
         return True
     rollout = "actor_rollout_ref.rollout"
