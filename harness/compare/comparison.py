@@ -28,6 +28,7 @@ from harness.compare.keys import (
     Comparison,
     Decision,
     Failed,
+    Figures,
     Identified,
     Pair,
 )
@@ -91,7 +92,14 @@ def compare(
     agreement = agree(by_arm, base)
     pairs = _pairs(by_arm, base, margin, agreement)
     _decide(pairs)
-    arms = [arm_of(name, runs) for name, runs in by_arm.items()]
+    arms: list[Arm] = []
+    figures: dict[str, list[Figures]] = {}
+    one_seed = True
+    for name, runs in by_arm.items():
+        arm = arm_of(name, runs)
+        arms.append(arm)
+        figures[name] = arm["per_seed"]
+        one_seed = one_seed and len(runs) == 1
     exceptions += heed_unused_tools(pairs, arms, allowed=UNUSED_TOOLS in allow)
     checkpoint = selection.study.get("checkpoint")
     learning = learn(by_arm, base, checkpoint, span)
@@ -115,17 +123,17 @@ def compare(
         "checkpoint": checkpoint,
         "times_compare": times_compare(usable),
         "ceiling": _saturated(arms, span),
-        "one_seed": all(len(runs) == 1 for runs in by_arm.values()),
+        "one_seed": one_seed,
         "arms": arms,
         "pairs": pairs,
         "learning": learning,
         "agreement": agreement,
-        "by_role": held_by_role({arm["name"]: arm["per_seed"] for arm in arms}, base),
+        "by_role": held_by_role(figures, base),
         "views": views(by_arm, base, width),
         "exceptions": exceptions,
         "remarks": remarks,
         "missing": selection.missing,
-        "failed": [_failed(run, usable) for run in selection.runs if run not in usable],
+        "failed": _all_failed(selection.runs, usable),
         "identity": _identified(usable),
     }
     if any(run.graded for run in usable):
@@ -231,7 +239,10 @@ def _baseline(name: str | None, arms: Mapping[str, Sequence[Run]], selection: Se
     """Return the baseline arm: the named one, or the first arm if none is named."""
     if name is None:
         return next(iter(arms))
-    names: dict[str, set[str]] = {arm: set() for arm in selection.arms}
+    # An arm without any run has no other names, but is known: the error names what it lacks.
+    names: dict[str, set[str]] = {}
+    for planned in selection.arms:
+        names[planned] = set()
     arm = named_arm(name, names | other_names(selection.runs))
     if arm not in arms:
         others = ", ".join(map(repr, arms))
@@ -343,7 +354,8 @@ def _decide(pairs: Sequence[Pair]) -> None:
     """Correct the p values of all pairs as one family and set their verdicts."""
     # With many arms some p value is small by chance. "Different" and "equivalent" are families of
     # their own, because a verdict claims only one of them.
-    for pair, corrected in zip(pairs, statistics.holm([pair["p"] for pair in pairs]), strict=True):
+    p_values = [pair["p"] for pair in pairs]
+    for pair, corrected in zip(pairs, statistics.holm(p_values), strict=True):
         pair["p_holm"] = corrected
     # The margin holds for the whole comparison, so all pairs have this p value or none has.
     stated = [pair["p_equivalence"] for pair in pairs if pair["p_equivalence"] is not None]
@@ -386,6 +398,15 @@ def verdict(
     if learned and identical:
         return "identical"
     return "different" if p < ALPHA else "cannot tell"
+
+
+def _all_failed(runs: Sequence[Run], usable: Sequence[Run]) -> list[Failed]:
+    """Return the runs that the comparison leaves out, and why."""
+    failed: list[Failed] = []
+    for run in runs:
+        if run not in usable:
+            failed.append(_failed(run, usable))
+    return failed
 
 
 def _failed(run: Run, usable: Sequence[Run]) -> Failed:
