@@ -101,6 +101,7 @@ def role_tables(by_role: ByRole, baseline: str = "", note: str = ROLE_NOTE) -> l
     means = _role_table("by_role", "By role", _role_rows(by_role, by_role, _mean_of_role), note)
     if not baseline:
         return [means]
+    # The baseline's own row would hold nothing but dashes.
     others = [arm for arm in by_role if arm != baseline]
     differences = _role_table(
         "by_role_differences",

@@ -125,7 +125,10 @@ def sampled_table(comparison: Comparison) -> Table:
     note = f"{several['samples']} samples a task, by task and seed, then means."
     if compared:
         note += " p values are corrected over this table."
-    short = [f"{arm} {count}" for arm, count in several["short"].items() if count]
+    short: list[str] = []
+    for arm, count in several["short"].items():
+        if count:
+            short.append(f"{arm} {count}")
     if short:
         note += (
             f" Fewer of them scored: {', '.join(short)}; "
