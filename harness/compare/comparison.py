@@ -27,8 +27,6 @@ from harness.compare.keys import (
     Arm,
     Comparison,
     Decision,
-    Failed,
-    Figures,
     Identified,
     Pair,
 )
@@ -37,7 +35,7 @@ from harness.compare.measures import measure
 from harness.compare.one_way_intervals import correct_sides, sides_of
 from harness.compare.plumbing import UNUSED_TOOLS, heed_unused_tools
 from harness.compare.power import Spread
-from harness.compare.runs import why_left_out
+from harness.compare.runs import left_out
 from harness.compare.sampled import sampled
 from harness.compare.scores import paired_differences, scores, span_of
 from harness.compare.selection import named_arm, other_names
@@ -92,14 +90,7 @@ def compare(
     agreement = agree(by_arm, base)
     pairs = _pairs(by_arm, base, margin, agreement)
     _decide(pairs)
-    arms: list[Arm] = []
-    figures: dict[str, list[Figures]] = {}
-    one_seed = True
-    for name, runs in by_arm.items():
-        arm = arm_of(name, runs)
-        arms.append(arm)
-        figures[name] = arm["per_seed"]
-        one_seed = one_seed and len(runs) == 1
+    arms = [arm_of(name, runs) for name, runs in by_arm.items()]
     exceptions += heed_unused_tools(pairs, arms, allowed=UNUSED_TOOLS in allow)
     checkpoint = selection.study.get("checkpoint")
     learning = learn(by_arm, base, checkpoint, span)
@@ -123,17 +114,17 @@ def compare(
         "checkpoint": checkpoint,
         "times_compare": times_compare(usable),
         "ceiling": _saturated(arms, span),
-        "one_seed": one_seed,
+        "one_seed": all(len(runs) == 1 for runs in by_arm.values()),
         "arms": arms,
         "pairs": pairs,
         "learning": learning,
         "agreement": agreement,
-        "by_role": held_by_role(figures, base),
+        "by_role": held_by_role({arm["name"]: arm["per_seed"] for arm in arms}, base),
         "views": views(by_arm, base, width),
         "exceptions": exceptions,
         "remarks": remarks,
         "missing": selection.missing,
-        "failed": _all_failed(selection.runs, usable),
+        "failed": left_out(selection.runs, usable),
         "identity": _identified(usable),
     }
     if any(run.graded for run in usable):
@@ -398,22 +389,3 @@ def verdict(
     if learned and identical:
         return "identical"
     return "different" if p < ALPHA else "cannot tell"
-
-
-def _all_failed(runs: Sequence[Run], usable: Sequence[Run]) -> list[Failed]:
-    """Return the runs that the comparison leaves out, and why."""
-    failed: list[Failed] = []
-    for run in runs:
-        if run not in usable:
-            failed.append(_failed(run, usable))
-    return failed
-
-
-def _failed(run: Run, usable: Sequence[Run]) -> Failed:
-    return {
-        "run": run.id,
-        "arm": run.arm,
-        "seed": run.seed,
-        "status": run.record["status"],
-        "reason": why_left_out(run, usable),
-    }

@@ -178,11 +178,8 @@ class StudyRun:
     def _fill(self, waiting: list[tuple[Step, Standing]]) -> None:
         """Start jobs in order while there is room."""
         # Jobs that will still end: an evaluation waits for its training among them.
-        busy: set[str] = set()
-        for active in self._active:
-            busy.add(active.step.job.key)
-        for step, _ in waiting:
-            busy.add(step.job.key)
+        busy = {active.step.job.key for active in self._active}
+        busy |= {step.job.key for step, _ in waiting}
         for step, standing in list(waiting):
             job = step.job
             if not self._free or len(self._active) >= len(self._slots):
@@ -341,8 +338,7 @@ class StudyRun:
             local = [active for active in self._active if not active.launched.cancel]
             for active in local:
                 active.launched.stop()
-            # Saving what a resumption needs takes a while, but a job that hangs must not hold up
-            # the terminal for ever.
+            # Saving takes a while, but a job that hangs must not hold up the terminal for ever.
             ends = time.monotonic() + STOP_S
             running = _not_ended(local)
             while running and time.monotonic() < ends:
