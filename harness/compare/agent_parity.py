@@ -38,8 +38,7 @@ def check_parity(runs: Sequence[Run], allow: Iterable[str] = ()) -> list[str]:
         remarks += _check_certified(agents, runs, permitted)
         if not permitted:
             _check_same_scenarios(agents, runs)
-        strict_runs = [run for run in runs if not is_idiomatic(run.record["agent"])]
-        remarks += check_shadow(strict_runs, permitted)
+        remarks += check_shadow(runs, permitted)
     idiomatic = []
     for name, certificate in agents.items():
         if (certificate is not None and not certificate["strict"]) or is_idiomatic(name):
@@ -89,7 +88,9 @@ def _check_certified(agents: Certificates, runs: Sequence[Run], permitted: bool)
 
 def _check_same_scenarios(agents: Certificates, runs: Sequence[Run]) -> None:
     """Refuse certificates for other prompts, scenarios or another reference."""
-    programs = {run.record["agent"]: run.record["identity"].get("program") for run in runs}
+    programs: dict[str, str | None] = {}
+    for run in runs:
+        programs[run.record["agent"]] = run.record["identity"].get("program")
     # Agents of different programs have different prompts on purpose, so only those of one program
     # are compared with each other.
     parts = ("prompts", "scenarios", "reference")

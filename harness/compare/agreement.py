@@ -8,6 +8,7 @@ which the gradient norm shows.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -25,23 +26,45 @@ SameAnswers = dict[tuple[str, int], tuple[int, int]]
 """Common draws and those with the same answer, by phase and step."""
 
 
+@dataclass
+class _Pool:
+    """Common draws of several seeds and steps, and those with the same answer."""
+
+    draws: int = 0
+    same: int = 0
+
+    def add(self, draws: int, same: int) -> None:
+        """Add the counts of one seed and step."""
+        self.draws += draws
+        self.same += same
+
+    def share(self) -> float | None:
+        """Return the share with the same answer; None without any draw."""
+        return self.same / self.draws if self.draws else None
+
+
 def agree(arms: Mapping[str, Sequence[Run]], baseline: str) -> dict[str, Agreement]:
     """Return shares of answers equal to the baseline's, by arm, pooled over common seeds."""
     for runs in arms.values():
         for run in runs:
             if not {*DRAW, "answer"} <= set(run.episodes.columns):
                 return {}
-    by_seed = {run.pairing: run for run in arms[baseline]}
-    answers = {seed: _answers(run) for seed, run in by_seed.items()}
+    by_seed: dict[int, Run] = {}
+    answers: dict[int, pl.DataFrame] = {}
+    for run in arms[baseline]:
+        by_seed[run.pairing] = run
+        answers[run.pairing] = _answers(run)
     agreements: dict[str, Agreement] = {}
     for name, runs in arms.items():
         # Other seeds have other sampling seeds, so equal answers would be equal by chance.
         paired = [run for run in runs if run.pairing in by_seed]
         if name == baseline or not paired:
             continue
-        counts = [_same(_answers(run), answers[run.pairing]) for run in paired]
+        counts: list[SameAnswers] = []
         steps: list[AgreementStep] = []
-        for run, count in zip(paired, counts, strict=True):
+        for run in paired:
+            count = _same(_answers(run), answers[run.pairing])
+            counts.append(count)
             steps += _training_steps(run, by_seed[run.pairing], count)
         agreements[name] = _agreement(runs, counts, steps)
     return agreements
@@ -53,34 +76,42 @@ def _agreement(
     """Return an arm's agreement with the baseline, from the counts of every common seed."""
     # Numbers of draws are summed before they are divided: each draw counts once, whatever the
     # seed that it belongs to.
-    total, start, first, training, end = [], [], [], [], []
+    total, start, first, training, end = _Pool(), _Pool(), _Pool(), _Pool(), _Pool()
     for count in counts:
+        # Seeds may end at different steps, so each has its own last validation.
         validated = [step for phase, step in count if phase == "val"]
         last_step = max(validated, default=0)
-        for (phase, step), same_of in count.items():
-            total.append(same_of)
+        for (phase, step), (draws, same) in count.items():
+            total.add(draws, same)
             if phase == "train":
-                training.append(same_of)
+                training.add(draws, same)
             if (phase, step) == ("train", 1):
-                first.append(same_of)
+                first.add(draws, same)
             if (phase, step) == ("val", 0):
-                start.append(same_of)
+                start.add(draws, same)
             if phase == "val" and step == last_step != 0:
-                end.append(same_of)
-    gradients = [entry["gradient"] for entry in steps if entry["gradient"] is not None]
-    # Equal answers do not suffice: gradients that differ show in a later step's answers.
-    parted = [entry["step"] for entry in steps if entry["same"] != 1 or entry["gradient"]]
-    every_seed = {entry["seed"] for entry in steps} == {run.seed for run in runs}
-    all_same = all(draws == same for draws, same in total)
+                end.add(draws, same)
+    compared_seeds: set[int] = set()
+    gradients: list[float] = []
+    parted: list[int] = []
+    for entry in steps:
+        compared_seeds.add(entry["seed"])
+        if entry["gradient"] is not None:
+            gradients.append(entry["gradient"])
+        # Equal answers do not suffice: gradients that differ show in a later step's answers.
+        if entry["same"] != 1 or entry["gradient"]:
+            parted.append(entry["step"])
+    # A seed that the baseline lacks was compared with nothing, so it may differ.
+    every_seed = compared_seeds == {run.seed for run in runs}
     return {
-        "draws": sum(draws for draws, _ in total),
-        "start": _share(start),
-        "first": _share(first),
-        "training": _share(training),
-        "end": _share(end),
+        "draws": total.draws,
+        "start": start.share(),
+        "first": first.share(),
+        "training": training.share(),
+        "end": end.share(),
         "parted": min(parted, default=None),
         "gradient": max(gradients, default=None),
-        "identical": every_seed and not parted and all_same,
+        "identical": every_seed and not parted and total.same == total.draws,
         "steps": steps,
     }
 
@@ -151,9 +182,3 @@ def _apart(mine: dict[int, float], theirs: dict[int, float], step: int) -> float
     one, other = mine[step], theirs[step]
     # Relative to the larger norm, since norms shrink while a policy learns.
     return abs(one - other) / max(abs(one), abs(other)) if one != other else 0.0
-
-
-def _share(counts: Sequence[tuple[int, int]]) -> float | None:
-    draws = sum(draws for draws, _ in counts)
-    same = sum(same for _, same in counts)
-    return same / draws if draws else None

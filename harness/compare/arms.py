@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 from harness.compare import statistics
 from harness.compare.estimates import accuracy
@@ -42,8 +42,8 @@ def arm_of(name: str, runs: Sequence[Run]) -> Arm:
         "interquartile_mean": statistics.interquartile_mean(matrix.ravel()),
         "interquartile_mean_interval": statistics.interquartile_mean_interval(matrix),
         **_means(per_seed),
-        "shares": _mean_parts([figures["shares"] for figures in per_seed]),
-        "reward_parts": _mean_parts([figures["reward_parts"] for figures in per_seed]),
+        "shares": _mean_parts(per_seed, "shares"),
+        "reward_parts": _mean_parts(per_seed, "reward_parts"),
         "unscored": sum(figures["unscored"] for figures in per_seed),
         "accuracy_bounds": worst_cases(runs),
         "failures": _failures(per_seed),
@@ -80,20 +80,27 @@ def _means(per_seed: Sequence[Figures]) -> Means:
     rows = cast(Sequence[Mapping[str, float | None]], per_seed)
     means: dict[str, float | None] = {}
     for key in Means.__annotations__:
-        means[key] = _mean([row[key] for row in rows])
+        means[key] = _mean(rows, key)
     return cast(Means, means)
 
 
-def _mean_parts(per_seed: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def _mean_parts(
+    per_seed: Sequence[Figures], key: Literal["shares", "reward_parts"]
+) -> dict[str, float]:
     """Return the mean of every part over the seeds that have it."""
     # Unlike a role that was not trained, a part that is missing was not measured, so it is no 0.
     values: dict[str, list[float]] = {}
-    for parts in per_seed:
-        for name, value in parts.items():
+    for figures in per_seed:
+        for name, value in figures[key].items():
             values.setdefault(name, []).append(value)
-    return {name: sum(known) / len(known) for name, known in values.items()}
+    return {name: sum(measured) / len(measured) for name, measured in values.items()}
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+def _mean(rows: Sequence[Mapping[str, float | None]], key: str) -> float | None:
+    """Return the mean of a figure over the seeds that have it."""
+    measured: list[float] = []
+    for row in rows:
+        value = row[key]
+        if value is not None:
+            measured.append(value)
+    return sum(measured) / len(measured) if measured else None

@@ -6,6 +6,7 @@ from harness.compare.columns import Table
 from harness.compare.costs import Price, per_right_answer, significant, tokens_per_answer
 from harness.compare.keys import Arm, Comparison, EstimateData, Pair
 from harness.compare.numbers import number, points, with_interval
+from harness.compare.pairs import any_one_seed, identical_arms, pairs_by_arm
 from harness.compare.verdicts import verdict_text
 from harness.util.formatting import measured
 
@@ -20,7 +21,7 @@ def answer(comparison: Comparison, price: Price | None = None) -> str:
     parts = []
     if not comparison["pairs"]:
         parts.append(_alone(comparison["arms"][0], comparison))
-    same = [pair["arm"] for pair in comparison["pairs"] if pair["identical"]]
+    same = identical_arms(comparison)
     if same:
         parts.append(
             f"{_listed(same)} gave the same answers as {comparison['baseline']} in every step"
@@ -74,24 +75,24 @@ def _interval(estimate: EstimateData, signed: bool = False) -> str:
 
 def _cheapest(comparison: Comparison, price: Price | None) -> str:
     """Return the arm with the cheapest right answers; empty without a choice or counts."""
-    known: dict[str, float] = {}
+    costs: dict[str, float] = {}
     for arm in comparison["arms"]:
         cost = _right_answer(arm, price)
         if cost is not None:
-            known[arm["name"]] = cost
+            costs[arm["name"]] = cost
     # The only arm with a cost is not the cheapest one, as long as those of others are unknown.
-    if not known or (len(comparison["arms"]) > 1 and len(known) < 2):
+    if not costs or (len(comparison["arms"]) > 1 and len(costs) < 2):
         return ""
-    name = min(known, key=lambda arm_name: known[arm_name])
-    amount = significant(known[name])
+    name = min(costs, key=lambda arm_name: costs[arm_name])
+    amount = significant(costs[name])
     if price is None:
         takes, amount = "takes", f"{amount} tokens per right answer"
     else:
         takes, amount = "costs", f"{amount} per right answer at the given prices"
-    if len(known) == 1:
+    if len(costs) == 1:
         return f"it {takes} {amount}"
     # Costs that look alike in print do not differ by more than is known.
-    if len(set(map(significant, known.values()))) == 1:
+    if len(set(map(significant, costs.values()))) == 1:
         return f"each {takes} {amount}"
     return f"cheapest: {name}, {amount}"
 
@@ -106,7 +107,7 @@ def _right_answer(arm: Arm, price: Price | None) -> float | None:
 
 def table(comparison: Comparison, price: Price | None = None) -> Table:
     """Return the one table: what each arm reached, how it differs, and what an answer cost."""
-    by_arm = {pair["arm"]: pair for pair in comparison["pairs"]}
+    by_arm = pairs_by_arm(comparison)
     graded = comparison.get("graded", False)
     heads = ["arm", f"{measured(graded)}{'' if graded else ' %'}"]
     if comparison["pairs"]:
@@ -135,7 +136,7 @@ def table(comparison: Comparison, price: Price | None = None) -> Table:
         "Intervals: 95 %. Tokens: "
         "of one rollout of the last validation that ended well, all its calls."
     )
-    if any(pair["one_seed"] for pair in comparison["pairs"]) and comparison["kind"] == "train":
+    if any_one_seed(comparison) and comparison["kind"] == "train":
         note += " One seed: another training may reach something else."
     return Table("brief", "", heads, rows, note)
 
@@ -148,9 +149,15 @@ def _differs(pair: Pair) -> list[str]:
 
 def picture(comparison: Comparison) -> str:
     """Return every arm's mean and interval on one scale, as lines of text; empty without any."""
-    reached = {arm["name"]: arm["accuracy_final"] for arm in comparison["arms"]}
-    low = min(estimate["low"] for estimate in reached.values())
-    high = max(estimate["high"] for estimate in reached.values())
+    reached: dict[str, EstimateData] = {}
+    lows: list[float] = []
+    highs: list[float] = []
+    for arm in comparison["arms"]:
+        estimate = arm["accuracy_final"]
+        reached[arm["name"]] = estimate
+        lows.append(estimate["low"])
+        highs.append(estimate["high"])
+    low, high = min(lows), max(highs)
     # The scale has room at both ends but never reaches past what a reward can be, unless an
     # interval does.
     room = max((high - low) * 0.05, 0.005)

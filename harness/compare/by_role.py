@@ -45,7 +45,7 @@ def roles_table(run: Run, *keys: str) -> pl.DataFrame:
 
     every, group_keys = _rows(run), [*keys, "role"]
     summed = (*COUNTS, "paid")
-    known = [name for name in summed if every[name].null_count() < len(every)]
+    recorded = [name for name in summed if every[name].null_count() < len(every)]
     sums = {name: whole(name) for name in summed}
     rows = every.group_by(group_keys).agg(pl.mean("reward"), **sums)
     # A rollout may skip a role. Every role is paired with all rollouts, or the figures of a role
@@ -59,9 +59,11 @@ def roles_table(run: Run, *keys: str) -> pl.DataFrame:
     rows = grid.join(rows, group_keys, "left", maintain_order="left")
     # A role without a call made 0 calls. A count that the run did not record stays unknown.
     uncalled = pl.col("calls").is_null()
-    rows = rows.with_columns(
-        pl.when(uncalled).then(0).otherwise(name).alias(name) for name in known
-    )
+    filled: list[pl.Expr] = []
+    for name in recorded:
+        filled.append(pl.when(uncalled).then(0).otherwise(name).alias(name))
+    # All at once: one by one, `calls` would be filled before the others look at it.
+    rows = rows.with_columns(filled)
     rates = []
     for name in ("calls", "failed_calls", "prompt_tokens", "response_tokens"):
         rates.append((pl.col(name) / pl.col("rollouts")).alias(f"{name}_per_rollout"))

@@ -24,15 +24,20 @@ def times_compare(runs: Sequence[Run]) -> bool:
 
 def _code_remarks(runs: Sequence[Run]) -> list[str]:
     remarks: list[str] = []
-    codes = [run.record["commit"] for run in runs]
-    commits = {code["hash"] if code else "unknown" for code in codes}
+    commits: set[str] = set()
+    changed = False
+    for run in runs:
+        commit = run.record["commit"]
+        commits.add(commit["hash"] if commit else "unknown")
+        changed = changed or bool(commit and commit["dirty"])
+    # Releases are installed without a checkout; their version has to do.
     if commits == {"unknown"}:
         installed = ", ".join(sorted({run.record["harness_version"] for run in runs}))
         remarks.append(f"The commit of the code is not known: harness {installed}, installed.")
     if len(commits) > 1:
         shortened = sorted(commit[:10] for commit in commits)
         remarks.append(f"Runs were made by {len(commits)} commits: {', '.join(shortened)}.")
-    if any(code["dirty"] for code in codes if code):
+    if changed:
         remarks.append("Some runs were made with uncommitted changes in the source tree.")
     return remarks
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from harness.compare.by_role import ROLE_FIGURES
 from harness.compare.keys import Arm, ByRole, Comparison, Pair, RoleFigure, ToolUse
@@ -56,15 +56,18 @@ def behaviour(comparison: Comparison) -> Table:
         "hurt": lambda arm: number(arm["hurt"], 1),
         "unscored": lambda arm: number(arm["unscored"], 0),
         "groups with signal %": lambda arm: points(arm["signal"]),
-        "failures": lambda arm: (
-            ", ".join(f"{name} {count:,}" for name, count in arm["failures"].items()) or "none"
-        ),
+        "failures": _failures_of,
         "parity": lambda arm: arm["parity"],
     }
     title = "What the agents did"
     if comparison["kind"] == "train":
         title += " (last validation; failures over the whole run)"
     return _from_cells("behaviour", title, cells, comparison["arms"], _behaviour_note(comparison))
+
+
+def _failures_of(arm: Arm) -> str:
+    counts = [f"{cause} {count:,}" for cause, count in arm["failures"].items()]
+    return ", ".join(counts) or "none"
 
 
 def _behaviour_note(comparison: Comparison) -> str:
@@ -98,6 +101,7 @@ def role_tables(by_role: ByRole, baseline: str = "", note: str = ROLE_NOTE) -> l
     means = _role_table("by_role", "By role", _role_rows(by_role, by_role, _mean_of_role), note)
     if not baseline:
         return [means]
+    # The baseline's own row would hold nothing but dashes.
     others = [arm for arm in by_role if arm != baseline]
     differences = _role_table(
         "by_role_differences",
@@ -157,12 +161,8 @@ def cost(comparison: Comparison) -> Table:
         "other %": lambda arm: points(arm["shares"].get("other")),
         "run (min)": lambda arm: number(None if arm["wall_s"] is None else arm["wall_s"] / 60, 1),
         "GPU-hours": lambda arm: number(arm["gpu_hours"], 2),
-        "framework ms/call": lambda arm: known_digits(
-            [run["overhead_ms_per_call"] for run in arm["per_seed"]]
-        ),
-        "gateway ms/call": lambda arm: known_digits(
-            [run["gateway_ms_per_call"] for run in arm["per_seed"]]
-        ),
+        "framework ms/call": lambda arm: _ms_per_call(arm, "overhead_ms_per_call"),
+        "gateway ms/call": lambda arm: _ms_per_call(arm, "gateway_ms_per_call"),
     }
     note = (
         "Framework: a rollout's time outside calls of model and tools, "
@@ -173,6 +173,11 @@ def cost(comparison: Comparison) -> Table:
     if not comparison["times_compare"]:
         note += " Times of different arms do not compare: not all had alike machines."
     return _from_cells("cost", "What it cost", cells, comparison["arms"], note)
+
+
+def _ms_per_call(arm: Arm, key: Literal["overhead_ms_per_call", "gateway_ms_per_call"]) -> str:
+    """Return a time over the seeds; from their spread follows how many of its digits are known."""
+    return known_digits([run[key] for run in arm["per_seed"]])
 
 
 def evidence(comparison: Comparison) -> Table:
@@ -236,5 +241,6 @@ def _from_cells(
             continue
         heads.append(head)
         columns.append(column)
-    filled = [list(row) for row in zip(*columns, strict=True)]
+    # Cells were made by column, to leave empty ones out; a table has them by row.
+    filled = list(map(list, zip(*columns, strict=True)))
     return Table(key, title, heads, filled, note)

@@ -27,7 +27,6 @@ from harness.compare.keys import (
     Arm,
     Comparison,
     Decision,
-    Failed,
     Identified,
     Pair,
 )
@@ -36,7 +35,7 @@ from harness.compare.measures import measure
 from harness.compare.one_way_intervals import correct_sides, sides_of
 from harness.compare.plumbing import UNUSED_TOOLS, heed_unused_tools
 from harness.compare.power import Spread
-from harness.compare.runs import why_left_out
+from harness.compare.runs import left_out
 from harness.compare.sampled import sampled
 from harness.compare.scores import paired_differences, scores, span_of
 from harness.compare.selection import named_arm, other_names
@@ -125,7 +124,7 @@ def compare(
         "exceptions": exceptions,
         "remarks": remarks,
         "missing": selection.missing,
-        "failed": [_failed(run, usable) for run in selection.runs if run not in usable],
+        "failed": left_out(selection.runs, usable),
         "identity": _identified(usable),
     }
     if any(run.graded for run in usable):
@@ -231,7 +230,10 @@ def _baseline(name: str | None, arms: Mapping[str, Sequence[Run]], selection: Se
     """Return the baseline arm: the named one, or the first arm if none is named."""
     if name is None:
         return next(iter(arms))
-    names: dict[str, set[str]] = {arm: set() for arm in selection.arms}
+    # An arm without any run has no other names, but is known: the error names what it lacks.
+    names: dict[str, set[str]] = {}
+    for planned in selection.arms:
+        names[planned] = set()
     arm = named_arm(name, names | other_names(selection.runs))
     if arm not in arms:
         others = ", ".join(map(repr, arms))
@@ -343,7 +345,8 @@ def _decide(pairs: Sequence[Pair]) -> None:
     """Correct the p values of all pairs as one family and set their verdicts."""
     # With many arms some p value is small by chance. "Different" and "equivalent" are families of
     # their own, because a verdict claims only one of them.
-    for pair, corrected in zip(pairs, statistics.holm([pair["p"] for pair in pairs]), strict=True):
+    p_values = [pair["p"] for pair in pairs]
+    for pair, corrected in zip(pairs, statistics.holm(p_values), strict=True):
         pair["p_holm"] = corrected
     # The margin holds for the whole comparison, so all pairs have this p value or none has.
     stated = [pair["p_equivalence"] for pair in pairs if pair["p_equivalence"] is not None]
@@ -386,13 +389,3 @@ def verdict(
     if learned and identical:
         return "identical"
     return "different" if p < ALPHA else "cannot tell"
-
-
-def _failed(run: Run, usable: Sequence[Run]) -> Failed:
-    return {
-        "run": run.id,
-        "arm": run.arm,
-        "seed": run.seed,
-        "status": run.record["status"],
-        "reason": why_left_out(run, usable),
-    }

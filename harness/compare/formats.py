@@ -23,6 +23,7 @@ from harness.compare.keys import (
     Pair,
 )
 from harness.compare.layout import tables
+from harness.compare.pairs import pairs_by_arm
 from harness.compare.references import Reference
 from harness.compare.sentences import sentences
 from harness.util.formatting import printable
@@ -193,7 +194,7 @@ def _markdown_row(cells: Sequence[str]) -> str:
 
 def _csv(comparison: Comparison) -> str:
     """Return one row per arm with unrounded numbers."""
-    by_arm = {pair["arm"]: pair for pair in comparison["pairs"]}
+    by_arm = pairs_by_arm(comparison)
     rows = []
     # Arms have different failures and parts of a step, so the heads are those of all rows.
     heads: dict[str, None] = {}

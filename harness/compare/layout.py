@@ -16,6 +16,7 @@ from harness.compare.columns import (
 from harness.compare.keys import Comparison
 from harness.compare.numbers import interval, number, p_value, points, with_interval
 from harness.compare.one_way_intervals import disagreeing
+from harness.compare.pairs import counted_in
 from harness.compare.references import Reference
 from harness.compare.score_tables import (
     accuracy_table,
@@ -92,8 +93,11 @@ def _reward_parts(comparison: Comparison) -> Table:
         parts |= dict.fromkeys(arm["reward_parts"])
     rows = []
     for arm in comparison["arms"]:
-        means = [number(arm["reward_parts"].get(part), 3) for part in parts]
-        rows.append([arm["name"], *means])
+        row = [arm["name"]]
+        # Arms of a study may have different rewards; a part that an arm lacks is a dash.
+        for part in parts:
+            row.append(number(arm["reward_parts"].get(part), 3))
+        rows.append(row)
     note = "Means over the verdicts that have the part, then over seeds."
     if comparison["kind"] == "train":
         note = f"Last validation: {note[0].lower()}{note[1:]}"
@@ -110,8 +114,7 @@ def _sides(comparison: Comparison) -> Table:
         for side in (pair["sides"]["seeds"], pair["sides"]["clusters"]):
             cells += [interval((side["low"], side["high"])), p_value(side["p_holm"])]
         rows.append([*cells, p_value(pair["p_holm"])])
-    several = any("starts" in pair for pair in comparison["pairs"])
-    counted = "starts" if several else "seeds"
+    counted = counted_in(comparison)
     heads = [
         "arm against baseline",
         "difference (points)",
@@ -134,9 +137,11 @@ def _starts(comparison: Comparison) -> Table:
     """The policies that trainings began with, and the differences from each."""
     starts = comparison.get("starts", [])
     # With one start, its differences are those of the comparison and need no column.
-    arms = [pair["arm"] for pair in comparison["pairs"]] if len(starts) > 1 else []
+    arms: list[str] = []
     heads = ["start", "made by", "trainings"]
-    heads += [f"{arm}: difference (points)" for arm in arms]
+    for pair in comparison["pairs"] if len(starts) > 1 else ():
+        arms.append(pair["arm"])
+        heads.append(f"{pair['arm']}: difference (points)")
     rows = []
     for start in starts:
         policy = f"{start['policy']} ({start['model'][:8]})"

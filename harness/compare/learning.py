@@ -41,9 +41,15 @@ def learn(
     # A measure that only some runs have would compare other seeds than the verdicts do.
     taken: dict[Measure, dict[str, pl.DataFrame]] = {}
     if checkpoint is not None and all(checkpoint in run.val_curve() for run in runs):
-        taken["checkpoint"] = {name: scores(group, checkpoint) for name, group in arms.items()}
-    curves = {name: areas(group) for name, group in arms.items()}
-    if all(_covers(curves[name], group) for name, group in arms.items()):
+        taken["checkpoint"] = {}
+        for name, group in arms.items():
+            taken["checkpoint"][name] = scores(group, checkpoint)
+    curves: dict[str, pl.DataFrame] = {}
+    complete = True
+    for name, group in arms.items():
+        curves[name] = areas(group)
+        complete = complete and _covers(curves[name], group)
+    if complete:
         taken["area"] = curves
     return {"measures": list(taken), "arms": held_against(taken, baseline, span)}
 

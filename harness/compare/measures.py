@@ -167,7 +167,7 @@ def reward_parts(rows: pl.DataFrame) -> dict[str, float]:
         for name, value in parse_cell(text, {}).items():
             if (part := finite_or_null(value)) is not None:
                 values.setdefault(name, []).append(part)
-    return {name: sum(known) / len(known) for name, known in values.items()}
+    return {name: sum(parts) / len(parts) for name, parts in values.items()}
 
 
 def failures(rows: pl.DataFrame) -> dict[str, int]:

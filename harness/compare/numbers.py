@@ -58,15 +58,15 @@ def known_digits(values: Sequence[float | None]) -> str:
     Three significant digits at most and two decimals; none below the first digit of the
     standard error where there are several values.
     """
-    known = [value for value in values if value is not None]
-    if not known:
+    measured = [value for value in values if value is not None]
+    if not measured:
         return "-"
     # Places count as powers of ten. Digits below the standard error would look like knowledge and
     # change with every new seed.
-    mean = fmean(known)
+    mean = fmean(measured)
     last = _first_place(mean) - 2
-    if len(known) > 1:
-        last = max(last, _first_place(stdev(known) / sqrt(len(known))))
+    if len(measured) > 1:
+        last = max(last, _first_place(stdev(measured) / sqrt(len(measured))))
     # The first digit of the mean stays, however wide the values spread.
     last = max(-2, min(last, _first_place(mean)))
     return f"{round(mean, -last):,.{max(-last, 0)}f}"

@@ -41,10 +41,15 @@ def sides_of(rows: pl.DataFrame, width: float = 1.0) -> Sides | None:
 
 def correct_sides(pairs: Sequence[Pair]) -> None:
     """Correct the p values of every side over all pairs, as those of the verdict are."""
-    known = [pair["sides"] for pair in pairs if "sides" in pair]
+    seeds_alone: list[Side] = []
+    clusters_alone: list[Side] = []
+    for pair in pairs:
+        if "sides" in pair:
+            seeds_alone.append(pair["sides"]["seeds"])
+            clusters_alone.append(pair["sides"]["clusters"])
     # Two families: a side is compared with the verdict, never chosen because its p is smaller.
-    _correct([sides["seeds"] for sides in known])
-    _correct([sides["clusters"] for sides in known])
+    _correct(seeds_alone)
+    _correct(clusters_alone)
 
 
 def _correct(sides: Sequence[Side]) -> None:

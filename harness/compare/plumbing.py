@@ -24,10 +24,9 @@ def heed_unused_tools(pairs: Sequence[Pair], arms: Sequence[Arm], *, allowed: bo
     exempt: dict[str, str] = {}
     for pair in pairs:
         arm, base = by_name[pair["arm"]], by_name[pair["baseline"]]
-        # If one seed called its tools, the server can parse the calls of this agent.
         unused: dict[str, str] = {}
         for either in (arm, base):
-            if all(run["tools_unused"] for run in either["per_seed"]):
+            if _never_called(either):
                 unused[either["name"]] = parsed_of(either)
         # Arms of one agent share the fault, so their difference is not that of two parsers.
         if arm["agent"] == base["agent"] or not unused:
@@ -42,3 +41,9 @@ def heed_unused_tools(pairs: Sequence[Pair], arms: Sequence[Arm], *, allowed: bo
             f"{', '.join(reasons)}; --allow {UNUSED_TOOLS} gives a verdict all the same"
         )
     return [{"key": UNUSED_TOOLS, "why": "allowed", "values": exempt}] if exempt else []
+
+
+def _never_called(arm: Arm) -> bool:
+    """Return whether no seed of an arm called its tools."""
+    # If one seed called them, the server can parse the calls of this agent.
+    return all(run["tools_unused"] for run in arm["per_seed"])

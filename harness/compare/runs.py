@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from harness.compare.keys import Trained
+from harness.compare.keys import Failed, Trained
 from harness.errors import UserError
 from harness.records import AGENT_OUTCOMES
 from harness.runs.folder import Kind, RunFolder
@@ -321,6 +321,24 @@ def find_all(root: Path) -> list[Run]:
     folders = [record.parent for record in records]
     # Names of runs begin with the time of their start.
     return readable(sorted(folders, key=lambda folder: folder.name))
+
+
+def left_out(runs: Sequence[Run], usable: Sequence[Run]) -> list[Failed]:
+    """Return the runs that a comparison leaves out, and why."""
+    failed: list[Failed] = []
+    for run in runs:
+        if run in usable:
+            continue
+        failed.append(
+            {
+                "run": run.id,
+                "arm": run.arm,
+                "seed": run.seed,
+                "status": run.record["status"],
+                "reason": why_left_out(run, usable),
+            }
+        )
+    return failed
 
 
 def why_left_out(run: Run, usable: Sequence[Run]) -> str:

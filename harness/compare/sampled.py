@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from math import comb
 from typing import TYPE_CHECKING, cast
 
@@ -51,14 +52,19 @@ def agreed(samples: Sequence[tuple[str | None, float]]) -> float:
         samples: Meaning and value in order; a sample without meaning has no vote. Without votes the
             first one counts.
     """
-    votes = Counter(meaning for meaning, _ in samples if meaning is not None)
+    votes = Counter[str]()
+    # Samples of one meaning may differ in value; its first one counts.
+    first_values: dict[str, float] = {}
+    for meaning, value in samples:
+        if meaning is not None:
+            votes[meaning] += 1
+            first_values.setdefault(meaning, value)
     if not votes:
         return samples[0][1]
     # The earliest of equally frequent answers, not the best of them: choosing by value would read
     # the gold.
     winner, _ = votes.most_common(1)[0]
-    values = [value for meaning, value in samples if meaning == winner]
-    return values[0]
+    return first_values[winner]
 
 
 def measures(samples: int) -> list[str]:
@@ -192,20 +198,22 @@ def sampled(
     None unless all were sampled.
     """
     # With the smallest number of samples of any run: the best of more would favour the other arms.
-    samples = min(run.samples for runs in arms.values() for run in runs)
+    samples = min(run.samples for run in chain.from_iterable(arms.values()))
     if samples == 1:
         return None
-    tables = {name: by_task(_episodes(runs), samples) for name, runs in arms.items()}
-    taken: dict[str, dict[str, pl.DataFrame]] = {}
     # `best_1` is the mean reward, which the comparison tests as accuracy: once more here, it would
     # make the correction over this family stricter for nothing.
-    for name in measures(samples)[1:]:
-        taken[name] = {arm: _taken(table, name) for arm, table in tables.items()}
+    names = measures(samples)[1:]
+    taken: dict[str, dict[str, pl.DataFrame]] = {}
     short: dict[str, int] = {}
     left_out: dict[str, dict[str, int]] = {}
-    for arm, table in tables.items():
+    for arm, runs in arms.items():
+        table = by_task(_episodes(runs), samples)
         short[arm] = _short(table, samples)
-        left_out[arm] = {name: table[name].null_count() for name in taken}
+        left_out[arm] = {}
+        for name in names:
+            taken.setdefault(name, {})[arm] = _taken(table, name)
+            left_out[arm][name] = table[name].null_count()
     return {
         "samples": samples,
         "measures": list(taken),

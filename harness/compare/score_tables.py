@@ -7,6 +7,7 @@ from dataclasses import replace
 from harness.compare.columns import Table
 from harness.compare.keys import Arm, Comparison, EstimateData, Pair, View
 from harness.compare.numbers import interval, number, p_value, points, with_interval
+from harness.compare.pairs import identical_arms, pairs_by_arm
 from harness.compare.sampled import title
 from harness.compare.verdicts import measure_text, verdict_text
 from harness.util.formatting import measured
@@ -18,7 +19,7 @@ FAILED_BY_AGENT = "failed by agent %"
 
 def accuracy_table(comparison: Comparison) -> Table:
     """Return the main table: what every arm reached, its difference, and the verdict."""
-    by_arm = {pair["arm"]: pair for pair in comparison["pairs"]}
+    by_arm = pairs_by_arm(comparison)
     trained = comparison["kind"] == "train"
     reached = "final" if trained else measured(comparison.get("graded", False))
     bounds = f"{reached} %, unscored wrong to right"
@@ -124,7 +125,10 @@ def sampled_table(comparison: Comparison) -> Table:
     note = f"{several['samples']} samples a task, by task and seed, then means."
     if compared:
         note += " p values are corrected over this table."
-    short = [f"{arm} {count}" for arm, count in several["short"].items() if count]
+    short: list[str] = []
+    for arm, count in several["short"].items():
+        if count:
+            short.append(f"{arm} {count}")
     if short:
         note += (
             f" Fewer of them scored: {', '.join(short)}; "
@@ -146,7 +150,7 @@ def learning_table(comparison: Comparison) -> Table:
         heads.append(f"{measure_text(key, comparison)} %")
         if compared:
             heads += [DIFFERENCE, "p"]
-    same = {pair["arm"] for pair in comparison["pairs"] if pair["identical"]}
+    same = identical_arms(comparison)
     rows = []
     for arm in comparison["arms"] if measures else ():
         row = [arm["name"]]
@@ -183,7 +187,7 @@ def views_table(comparison: Comparison) -> Table:
     for view in shown:
         heads += _view_heads(view)
     heads += ["optimizer steps", "trained tokens", "trained calls by role"]
-    same = {pair["arm"] for pair in comparison["pairs"] if pair["identical"]}
+    same = identical_arms(comparison)
     rows = []
     for arm in comparison["arms"]:
         row = [arm["name"]]

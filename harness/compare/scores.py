@@ -39,10 +39,10 @@ def worst_cases(runs: Sequence[Run]) -> tuple[float, float] | None:
         return None
     # Why a rollout is unscored may depend on its answer, so leaving it out may favour an arm. Any
     # true mean lies between these two.
-    known = sum(value for value in rewards if value is not None)
+    scored_sum = sum(value for value in rewards if value is not None)
     lowest, highest = span_of(runs)
-    least = (known + unscored * lowest) / len(rewards)
-    most = (known + unscored * highest) / len(rewards)
+    least = (scored_sum + unscored * lowest) / len(rewards)
+    most = (scored_sum + unscored * highest) / len(rewards)
     return least, most
 
 

@@ -78,7 +78,9 @@ def select(paths: Iterable[Path], runs_dir: Path = Path("runs")) -> Selection:
             chosen.name = chosen.name or folder.name
     # A run may be given by itself and with its folder. Counted twice, it would look like a seed
     # that ran twice.
-    unique = {run.folder.path: run for run in chosen.runs}
+    unique: dict[Path, Run] = {}
+    for run in chosen.runs:
+        unique[run.folder.path] = run
     chosen.runs = list(unique.values())
     if not chosen.runs and not empty:
         raise UserError("no run was named. `harness runs list` shows what there is")
@@ -125,15 +127,20 @@ def name_arms(runs: Sequence[Run]) -> None:
 
     Settings that only follow the preset of another device are summarized by the device.
     """
-    configs = [flatten(run.record["config"]) for run in runs]
-    devices = [str(run.record.get("device")) for run in runs]
+    configs: list[dict[str, Any]] = []
+    devices: list[str] = []
+    kinds: set[str] = set()
+    for run in runs:
+        configs.append(flatten(run.record["config"]))
+        devices.append(str(run.record.get("device")))
+        kinds.add(run.record["kind"])
     # The seed is no part of a name: runs of an arm are those that differ in nothing else.
     keys = []
     for key in differing(configs):
         if key not in ("agent", "seed", "device") and not _goes_with_device(key, configs, devices):
             keys.append(key)
     several_devices = len(set(devices)) > 1
-    several_kinds = len({run.record["kind"] for run in runs}) > 1
+    several_kinds = len(kinds) > 1
     for run, config, device in zip(runs, configs, devices, strict=True):
         if run.arm:
             continue
@@ -261,8 +268,11 @@ def located(path: Path, runs_dir: Path) -> Path:
         return runs_dir / path
     if len(path.name) >= PART_OF_AN_ID:
         # The name may be a pattern that the shell found no file for.
-        matching = runs_dir.glob(f"*{escape(path.name)}*")
-        close = [run for run in matching if (run / "run.json").is_file()]
+        close: list[Path] = []
+        for folder in runs_dir.glob(f"*{escape(path.name)}*"):
+            if (folder / "run.json").is_file():
+                close.append(folder)
+        # Of several, none is more likely to be meant than the others.
         if len(close) == 1:
             return close[0]
     hint = nearest(str(path), _corrections(path, runs_dir), ".")
@@ -276,9 +286,13 @@ def _corrections(path: Path, runs_dir: Path) -> list[str]:
     """Return corrections of a mistyped path: studies or folders in its folder, and runs by id."""
     if path.suffix in (".yaml", ".yml"):
         return list(map(str, sorted(path.parent.glob(f"*{path.suffix}"))))
-    folders = [str(folder) for folder in sorted(path.parent.glob("*")) if folder.is_dir()]
-    runs = [run.name for run in sorted(runs_dir.glob("*")) if run.is_dir()]
-    return folders + runs
+    folders = list(map(str, _folders_in(path.parent)))
+    return folders + [run.name for run in _folders_in(runs_dir)]
+
+
+def _folders_in(parent: Path) -> list[Path]:
+    """Return the folders in a folder, by name; hints must not depend on the order on disk."""
+    return sorted(filter(Path.is_dir, parent.glob("*")))
 
 
 def _add_study(chosen: Selection, folder: Path) -> None:

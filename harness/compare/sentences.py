@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from harness.compare.keys import Comparison, Pair
+from harness.compare.keys import Comparison, EstimateData, Pair
 from harness.compare.numbers import points
+from harness.compare.pairs import any_one_seed, counted_in
 from harness.compare.verdicts import conclusions, counted, few_clusters
 from harness.util.formatting import measured
 
@@ -54,7 +55,7 @@ def _notes_on_pairs(comparison: Comparison) -> list[str]:
             "One seed an arm: this compares these checkpoints. "
             "It says nothing about what another training would reach."
         )
-    elif any(pair["one_seed"] for pair in comparison["pairs"]):
+    elif any_one_seed(comparison):
         notes.append(
             "Where one seed is common, or none, the comparison is of these checkpoints alone."
         )
@@ -66,7 +67,7 @@ def _meaning_of_equivalent(comparison: Comparison) -> str:
     if margin is None:
         return "No margin was stated, so nothing can be called equivalent."
     return (
-        f"Equivalent means: in {comparison['min_seeds']} {_counted(comparison)} or more "
+        f"Equivalent means: in {comparison['min_seeds']} {counted_in(comparison)} or more "
         "the difference is shown to lie "
         f"within ±{100 * margin:g} points, the margin stated beforehand "
         f"(p < {comparison['alpha']:g}), even if a training "
@@ -82,7 +83,10 @@ def _no_signal(comparison: Comparison) -> list[str]:
     """Return a note on trainings without a signal, and the reason."""
     notes = []
     for arm in comparison["arms"]:
-        reasons = {run["seed"]: run["no_signal"] for run in arm["per_seed"] if run["no_signal"]}
+        reasons: dict[int, str] = {}
+        for run in arm["per_seed"]:
+            if run["no_signal"]:
+                reasons[run["seed"]] = run["no_signal"]
         if not reasons:
             continue
         which = ""
@@ -141,12 +145,16 @@ def _collapses(comparison: Comparison) -> list[str]:
             (identical if pair["identical"] else others).append(pair)
     notes = []
     if identical:
-        names = ", ".join(pair["arm"] for pair in identical)
-        share = max(pair["collapses"]["share"] for pair in identical)
+        # Arms with fewer seeds exclude less. One figure for all of them is that of the fewest.
+        names: list[str] = []
+        share = 0.0
+        for pair in identical:
+            names.append(pair["arm"])
+            share = max(share, pair["collapses"]["share"])
         notes.append(
             f"Up to {points(share)} % of trainings with other seeds "
             "may still part from the baseline's, though these "
-            f"are identical (95 %): {names}."
+            f"are identical (95 %): {', '.join(names)}."
         )
     if others:
         far = comparison["margin"] or comparison["collapse"]
@@ -166,10 +174,16 @@ def _collapses(comparison: Comparison) -> list[str]:
 
 def _few_clusters(comparison: Comparison) -> list[str]:
     """Return a note if clusters limit the power, whatever the number of seeds."""
-    few = [pair["difference"] for pair in comparison["pairs"] if few_clusters(pair)]
-    if not few:
+    # Pairs differ in the questions that both arms have scored; the least evidence is reported.
+    fewest: EstimateData | None = None
+    for pair in comparison["pairs"]:
+        difference = pair["difference"]
+        if few_clusters(pair) and (
+            fewest is None or difference["equal_clusters"] < fewest["equal_clusters"]
+        ):
+            fewest = difference
+    if fewest is None:
         return []
-    fewest = min(few, key=lambda difference: difference["equal_clusters"])
     return [
         f"The questions lie in {fewest['clusters']} clusters, "
         f"which tell as much as {fewest['equal_clusters']:.1f} of "
@@ -179,19 +193,15 @@ def _few_clusters(comparison: Comparison) -> list[str]:
     ]
 
 
-def _counted(comparison: Comparison) -> str:
-    """What verdicts count: starts where any pair has several."""
-    several = any("starts" in pair for pair in comparison["pairs"])
-    return "starts" if several else "seeds"
-
-
 def _starts(comparison: Comparison) -> list[str]:
     """That verdicts count starts where there are several."""
-    several = [pair["starts"] for pair in comparison["pairs"] if "starts" in pair]
-    if not several:
+    most = 0
+    for pair in comparison["pairs"]:
+        most = max(most, pair.get("starts", 0))
+    if not most:
         return []
     return [
-        f"Trainings began with {max(several)} starts, "
+        f"Trainings began with {most} starts, "
         "which verdicts and their intervals count as what is independent, "
         "since all seeds of a start share it. "
         "Other intervals are for other seeds from these starts."

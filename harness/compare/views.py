@@ -86,15 +86,20 @@ def _view_arms(
         difference = None
         if name != baseline and mine is not None and theirs is not None:
             difference = crossed_mean(paired_differences(mine, theirs)[0], width)
-        values = [point.value for point in points if point.value is not None]
-        used = None
-        if budget is not None:
-            used = sum(point.used for point in points) / len(points) / max(budget, 1)
+        values: list[float] = []
+        steps: list[int] = []
+        used = 0
+        for point in points:
+            steps.append(point.step)
+            used += point.used
+            if point.value is not None:
+                values.append(point.value)
         rows[name] = {
             "accuracy": sum(values) / len(values) if values else None,
             "difference": difference.data() if difference else None,
-            "steps": [point.step for point in points],
-            "used": used,
+            "steps": steps,
+            # A run without any update uses nothing, so the budget may be 0.
+            "used": None if budget is None else used / len(points) / max(budget, 1),
         }
     return rows
 
@@ -103,10 +108,13 @@ def _scores(group: Sequence[Run], points: Sequence[Reached]) -> pl.DataFrame | N
     """Return an arm's scores at these steps; None if a run was not validated there."""
     import polars as pl
 
-    # Without one of its seeds, an arm's mean would be that of the other seeds, unnoticed.
-    if any(point.value is None for point in points):
-        return None
-    return pl.concat([run.scores(point.step) for run, point in zip(group, points, strict=True)])
+    tables: list[pl.DataFrame] = []
+    for run, point in zip(group, points, strict=True):
+        # Without one of its seeds, an arm's mean would be that of the other seeds, unnoticed.
+        if point.value is None:
+            return None
+        tables.append(run.scores(point.step))
+    return pl.concat(tables)
 
 
 def _within(
@@ -118,7 +126,10 @@ def _within(
         counted: Step, optimizer steps up to it, trained tokens up to it.
         place: Which of them the budget limits.
     """
-    spent = {counts[0]: counts[place] for counts in counted} | {0: 0}
+    spent: dict[int, int] = {}
+    for counts in counted:
+        spent[counts[0]] = counts[place]
+    spent[0] = 0  # the validation before training is free, whatever the budget
     curve = run.val_curve()
     fitting = [step for step in curve if budget is None or spent.get(step, 0) <= budget]
     if not fitting:

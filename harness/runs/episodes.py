@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from harness.records import Attempt, CallFailure, Task, Transition, Verdict
@@ -81,11 +81,16 @@ class _Sums:
     overridden: int = 0
     prompt_tokens: int = 0
     response_tokens: int = 0
+    trained: int = 0
+    trained_tokens: int = 0
     text_elsewhere: str = ""
     """The first such field of any call."""
+    served_models: dict[str, None] = field(default_factory=dict)
+    """Each name once: there is one, unless the policy changed during the rollout."""
 
 
-def _sums(calls: Iterable[Transition]) -> _Sums:
+def _sums(calls: Iterable[Transition], paid: Mapping[int, float]) -> _Sums:
+    """Return the sums over calls, of which the paid ones were trained."""
     sums = _Sums()
     for call in calls:
         sums.with_tools += bool(call.offered_tools)
@@ -97,6 +102,11 @@ def _sums(calls: Iterable[Transition]) -> _Sums:
         sums.prompt_tokens += call.prompt_tokens or 0
         sums.response_tokens += call.response_tokens or 0
         sums.text_elsewhere = sums.text_elsewhere or call.text_elsewhere
+        if call.index in paid:
+            sums.trained += 1
+            sums.trained_tokens += len(call.response_ids or ())
+        if call.served_model:
+            sums.served_models[call.served_model] = None
     return sums
 
 
@@ -122,13 +132,10 @@ def episode_row(
     Args:
         paid: Reward of each trained call in the training, by its index.
     """
-    trained = [call for call in attempt.transitions if call.index in paid]
     kept = _Kept()
-    sums = _sums(attempt.transitions)
+    sums = _sums(attempt.transitions, paid)
     # A call that failed in the end may have waited for a limited rate before.
     everything: list[Transition | CallFailure] = [*attempt.transitions, *attempt.failures]
-    # As text, with each name once: there is one, unless the policy changed during the rollout.
-    served = dict.fromkeys(call.served_model for call in attempt.transitions if call.served_model)
     return {
         "step": step,
         "phase": phase,
@@ -161,13 +168,13 @@ def episode_row(
         "unread_calls": sums.unread,
         "empty_replies": sums.empty,
         "text_elsewhere": sums.text_elsewhere,
-        "served_models": ", ".join(served),
+        "served_models": ", ".join(sums.served_models),
         "rate_limits": sum(call.rate_limits for call in everything),
         "rate_limit_s": sum(call.rate_limit_s for call in everything),
         "rewrites": rewrites,
         "transitions": len(attempt.transitions),
-        "trained_transitions": len(trained),
-        "trained_tokens": sum(len(call.response_ids or ()) for call in trained),
+        "trained_transitions": sums.trained,
+        "trained_tokens": sums.trained_tokens,
         "prompt_tokens": sums.prompt_tokens,
         "response_tokens": sums.response_tokens,
         "overridden_calls": sums.overridden,

@@ -196,11 +196,11 @@ class Follower:
 
     def _heed_signal(self, step: int) -> None:
         """Warn after several steps without a gradient."""
-        groups = [
-            teaches(rewards, self._least)
-            for rewards in self._groups.pop(step, {}).values()
-            if len(rewards) > 1
-        ]
+        groups: list[bool] = []
+        for rewards in self._groups.pop(step, {}).values():
+            # A single reward has nothing to differ from; its group counts neither way.
+            if len(rewards) > 1:
+                groups.append(teaches(rewards, self._least))
         self.progress.mixed = sum(groups) / len(groups) if groups else None
         self._flat = [*self._flat, step] if self.progress.mixed == 0 else []
         if len(self._flat) < FLAT_STEPS:
@@ -317,20 +317,21 @@ def standing(progress: Progress) -> str:
     """Return `step 12 of 20, reward 0.412, accuracy 53.4 % after step 10, left 3 min 20 s`."""
     trained = bool(progress.total_steps)
     validated = max(progress.val_curve, default=None)
-    values = []
+    # An evaluation has one policy, so that a step would say nothing.
+    values: list[str] = []
     if validated is not None:
-        values.append((mean(progress.val_curve[validated], progress.graded), validated))
+        value = mean(progress.val_curve[validated], progress.graded)
+        values.append(f"{value} after step {validated}" if trained else value)
     if progress.validating is not None:
-        values.append((so_far(progress), progress.validating))
+        value = so_far(progress)
+        values.append(f"{value} after step {progress.validating}" if trained else value)
     parts = []
     if trained:
         parts.append(f"step {steps_of(progress)}")
     if progress.reward is not None:
         parts.append(f"reward {progress.reward:.3f}")
     if values:
-        # An evaluation has one policy, so that a step would say nothing.
-        shown = [f"{value} after step {step}" if trained else value for value, step in values]
-        parts.append(f"{measured(progress.graded)} {', '.join(shown)}")
+        parts.append(f"{measured(progress.graded)} {', '.join(values)}")
     if progress.remaining_s is not None:
         parts.append(f"left {duration(progress.remaining_s)}")
     return ", ".join(parts)

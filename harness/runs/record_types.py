@@ -43,7 +43,10 @@ def columns(part: type) -> dict[str, str]:
 @cache
 def keys() -> dict[str, Key]:
     """Return every key of the identity, for comparisons, `runs diff` and reports."""
-    return {name: annotations[1] for name, (_, _, annotations) in described(Identity).items()}
+    keys_by_name: dict[str, Key] = {}
+    for name, (_, _, annotations) in described(Identity).items():
+        keys_by_name[name] = annotations[1]
+    return keys_by_name
 
 
 def fault(data: Any, part: type) -> str | None:

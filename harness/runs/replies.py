@@ -14,6 +14,7 @@ from harness.runs.schema import Replies
 def replies_of(rows: Sequence[Episode]) -> Replies | None:
     """Return the summary of these rollouts' replies; None if there is nothing to remark."""
     replies = empty = limits = 0
+    waits_s: list[float] = []
     elsewhere: Counter[str] = Counter()
     models: Counter[str] = Counter()
     # Rows of older versions lack some of these columns.
@@ -21,6 +22,7 @@ def replies_of(rows: Sequence[Episode]) -> Replies | None:
         replies += row.get("transitions") or 0
         empty += row.get("empty_replies") or 0
         limits += row.get("rate_limits") or 0
+        waits_s.append(row.get("rate_limit_s") or 0.0)
         if field := row.get("text_elsewhere"):
             elsewhere[field] += 1
         models.update(_names(row.get("served_models")))
@@ -33,7 +35,7 @@ def replies_of(rows: Sequence[Episode]) -> Replies | None:
         "empty": empty,
         "text_elsewhere": dict(elsewhere),
         "rate_limits": limits,
-        "rate_limit_s": round(sum(row.get("rate_limit_s") or 0.0 for row in rows), 3),
+        "rate_limit_s": round(sum(waits_s), 3),
         "served_models": dict(models) if len(models) > 1 else {},
         "failures": failures,
     }

@@ -102,6 +102,7 @@ def _table(rows: Sequence[Mapping[str, object]], kinds: Mapping[str, str]) -> pa
     whole = []
     for row in rows:
         whole.append({name: row.get(name) for name in kinds})
+    # With a schema a column keeps its type even where it is empty, so tables of runs fit together.
     schema = pa.schema([(name, _TYPES[kind]) for name, kind in kinds.items()])
     return pa.Table.from_pylist(whole, schema=schema)
 
@@ -134,7 +135,16 @@ def step_rows(logged: Sequence[LoggedStep], episodes: Sequence[Episode]) -> list
 
 def rollout_figures(group: Sequence[Episode]) -> dict[str, float]:
     """Return figures over the rollouts of one step and phase; means leave unscored rollouts out."""
-    rewards = [episode["reward"] for episode in group if episode["reward"] is not None]
+    rewards: list[float] = []
+    elapsed_s: list[float] = []
+    outcomes: list[str] = []
+    for episode in group:
+        outcomes.append(episode["outcome"])
+        # An unscored rollout has no reward; a mean with 0 for it would blame the policy.
+        if episode["reward"] is not None:
+            rewards.append(episode["reward"])
+        if episode["elapsed_s"] is not None:
+            elapsed_s.append(episode["elapsed_s"])
     figures: dict[str, float] = {"rollouts": float(len(group)), "scored": float(len(rewards))}
     rows = cast(Sequence[Mapping[str, Any]], group)
     for column in _MEANS:
@@ -142,13 +152,11 @@ def rollout_figures(group: Sequence[Episode]) -> dict[str, float]:
     for column in _TOTALS:
         # Rows of older versions lack these columns.
         figures[column] = float(sum(row.get(column) or 0 for row in rows))
-    elapsed_s = [episode["elapsed_s"] for episode in group if episode["elapsed_s"] is not None]
     if elapsed_s:
         figures["elapsed_s"] = sum(elapsed_s) / len(elapsed_s)
     if rewards:
         figures["reward"] = sum(rewards) / len(rewards)
         figures |= _rewrites(group)
-    outcomes = [episode["outcome"] for episode in group]
     for outcome in set(outcomes):
         figures[f"outcome/{outcome}"] = float(outcomes.count(outcome))
     return figures

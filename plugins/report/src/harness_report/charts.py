@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from harness.compare.scores import span_of
 from harness_report.arms import Arms, all_runs, graded_of, measured_of, several_in
 from harness_report.figures import (
     Curves,
@@ -13,8 +14,10 @@ from harness_report.figures import (
     by_step,
     colour_of,
     figure_of,
+    means_of,
     scaled,
     trace_of,
+    values_by_step,
 )
 from harness_report.outcome_charts import (
     by_group,
@@ -58,10 +61,14 @@ def charts(
         by_group(arms, "cluster", f"{measured_of(arms).capitalize()} by cluster"),
     ]
     runs = all_runs(arms)
-    lowest = min((run.span[0] for run in runs), default=0.0)
-    highest = max((run.span[1] for run in runs), default=1.0)
+    span = span_of(runs) if runs else (0.0, 1.0)
     graded = graded_of(arms)
-    return [scaled(figure, (lowest, highest), graded) for figure in made if figure["data"]]
+    shown: list[Figure] = []
+    for figure in made:
+        # What no run has measured is left out: an empty chart would look like a fault of the page.
+        if figure["data"]:
+            shown.append(scaled(figure, span, graded))
+    return shown
 
 
 def validation_curve(arms: Arms) -> Figure:
@@ -104,17 +111,14 @@ def training_curve(arms: Arms) -> Figure:
     data: list[Figure] = []
     window = 1
     for index, (arm, runs) in enumerate(arms.items()):
-        by_step: dict[int, list[float]] = {}
-        for run in runs:
-            for step, value in run.logged("rollout/reward").items():
-                by_step.setdefault(step, []).append(value)
-        if not by_step:
+        rewards = values_by_step(run.logged("rollout/reward") for run in runs)
+        if not rewards:
             continue
         # Rewards of single steps jump with their questions. A mean over an eighth of the training
         # shows the trend, and is drawn at its end, where it is known.
-        steps = sorted(by_step)
+        steps = list(rewards)
         window = max(1, len(steps) // 8)
-        means = [sum(by_step[step]) / len(by_step[step]) for step in steps]
+        means = means_of(rewards.values())
         if window > 1:
             points = trace_of(arm, "markers", steps, means, "%{y:.1%} at step %{x}")
             marker = {"size": 4, "color": colour_of(index), "opacity": 0.4}
@@ -155,7 +159,9 @@ def logged(arms: Arms) -> list[Figure]:
     length = (
         "Tokens that the policy wrote in a training rollout, over all its calls; mean of the step."
     )
-    speeds = {arm: list(map(_tokens_per_s, runs)) for arm, runs in arms.items()}
+    speeds: dict[str, list[dict[int, float]]] = {}
+    for arm, runs in arms.items():
+        speeds[arm] = list(map(_tokens_per_s, runs))
     speed = (
         "Tokens that the policy wrote in a step's training rollouts, "
         "by the seconds that these took."
@@ -256,7 +262,10 @@ def differences(comparison: Comparison | None) -> Figure:
 
 def _dots(comparison: Comparison) -> Figure:
     """Return a dot with its interval for every pair, in the colours of the arms."""
-    colours = {arm["name"]: colour_of(index) for index, arm in enumerate(comparison["arms"])}
+    # The baseline has no dot but keeps its colour, so that colours are those of the other charts.
+    colours: dict[str, str] = {}
+    for index, arm in enumerate(comparison["arms"]):
+        colours[arm["name"]] = colour_of(index)
     ends: Figure = {"type": "data", "symmetric": False, "thickness": 2, "width": 6}
     ends |= {"array": [], "arrayminus": []}
     dots: Figure = {"type": "scatter", "mode": "markers", "error_x": ends, "showlegend": False}
@@ -277,13 +286,15 @@ def cost_split(figures: Mapping[str, list[Figures]]) -> Figure:
     """Plot seconds of a step by part."""
     rows: dict[str, dict[str, float]] = {}
     for arm, runs in figures.items():
-        timed = [(run["step_s"], run["shares"]) for run in runs if run["step_s"] is not None]
-        if not timed:
-            continue
-        rows[arm] = {}
-        for part in PARTS:
-            seconds = sum(step_s * shares.get(part, 0.0) for step_s, shares in timed)
-            rows[arm][part] = seconds / len(timed)
+        seconds: dict[str, list[float]] = {}
+        for run in runs:
+            # A run without a finished step has no median of them.
+            if run["step_s"] is None:
+                continue
+            for part in PARTS:
+                seconds.setdefault(part, []).append(run["step_s"] * run["shares"].get(part, 0.0))
+        if seconds:
+            rows[arm] = dict(zip(seconds, means_of(seconds.values()), strict=True))
     names = list(reversed(rows))
     data: list[Figure] = []
     for part, colour in PARTS.items() if rows else ():

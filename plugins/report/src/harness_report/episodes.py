@@ -40,8 +40,13 @@ def sample(arms: Mapping[str, Sequence[Run]], cap: int) -> Shown:
         `total` (number of episodes of all runs), and `shown`.
     """
     runs: list[tuple[str, Run]] = []
+    total = 0
     for arm, group in arms.items():
-        runs += [(arm, run) for run in group if len(run.episodes)]
+        for run in group:
+            # A run that has just begun must not take room from those with something to show.
+            if len(run.episodes):
+                runs.append((arm, run))
+                total += len(run.episodes)
     texts: dict[str, int] = {}
     rows: list[Shown] = []
     for arm, run in runs:
@@ -52,7 +57,7 @@ def sample(arms: Mapping[str, Sequence[Run]], cap: int) -> Shown:
     return {
         "episodes": rows[:cap],
         "texts": list(texts),
-        "total": sum(len(run.episodes) for _, run in runs),
+        "total": total,
         "shown": min(len(rows), cap),
     }
 
@@ -169,9 +174,13 @@ def _golds(described: str) -> dict[str, str]:
     # The task set may be on another machine, or its plugin gone: the report does without golds.
     except Exception as error:
         log.info("no golds of %s: %s", task["name"], error)
-    # Episodes hold the question but not the task's id, so a question with several golds has none
-    # that is certain.
-    return {question: min(golds) for question, golds in by_question.items() if len(golds) == 1}
+    certain: dict[str, str] = {}
+    for question, golds in by_question.items():
+        # Episodes hold the question but not the task's id, so a question with several golds has
+        # none that is certain.
+        if len(golds) == 1:
+            certain[question] = golds.pop()
+    return certain
 
 
 def _calls(run: Run, table: pl.DataFrame) -> dict[str, list[Call]]:
@@ -188,8 +197,12 @@ def _calls(run: Run, table: pl.DataFrame) -> dict[str, list[Call]]:
 
 def _tool_calls(text: object) -> list[Shown]:
     needed = {"tool", "arguments", "text", "ok"}
-    calls: list[Shown] = parse_cell(text, [])
-    return [call for call in calls if isinstance(call, dict) and needed <= call.keys()]
+    calls: list[Shown] = []
+    # A run folder may come from another version or from others: what is no whole call is left out.
+    for call in parse_cell(text, []):
+        if isinstance(call, dict) and needed <= call.keys():
+            calls.append(call)
+    return calls
 
 
 def _episode(arm: str, run: Run, row: Episode) -> Shown:

@@ -48,15 +48,25 @@ def by_step(
     """
     data: list[Figure] = []
     for index, (arm, runs) in enumerate(curves.items()):
-        by_step: dict[int, list[float]] = {}
-        for curve in runs:
-            for step, value in curve.items():
-                by_step.setdefault(step, []).append(value)
-        if by_step:
-            # Runs may have been validated at different steps: each step has the runs that it has.
-            steps = sorted(by_step)
-            data += banded(arm, index, steps, [by_step[step] for step in steps], form=form)
+        values = values_by_step(runs)
+        if values:
+            data += banded(arm, index, list(values), list(values.values()), form=form)
     return figure_of(key, title, caption, data, "step", y, percent=form.endswith("%"))
+
+
+def values_by_step(curves: Iterable[Mapping[int, float]]) -> dict[int, list[float]]:
+    """Return the values of several runs by step, in the order of steps."""
+    by_step: dict[int, list[float]] = {}
+    # Runs may have been validated at different steps: each step has the runs that it has.
+    for curve in curves:
+        for step, value in curve.items():
+            by_step.setdefault(step, []).append(value)
+    return dict(sorted(by_step.items()))
+
+
+def means_of(values: Iterable[Sequence[float]]) -> list[float]:
+    """Return the mean over the runs at each place."""
+    return [sum(of_runs) / len(of_runs) for of_runs in values]
 
 
 def banded(
@@ -69,7 +79,7 @@ def banded(
     form: str = ".1%",
 ) -> list[Figure]:
     """Return means over several runs at each place as a line, and their range as a band."""
-    means = [sum(several) / len(several) for several in values]
+    means = means_of(values)
     mode = "lines+markers" if band or len(x) == 1 else "lines"
     line = trace_of(arm, mode, x, means, f"%{{y:{form}}} at step %{{x}}") | {"legendgroup": arm}
     line |= {"line": {"color": colour_of(index), "width": 2.5, "dash": dash_of(index)}}

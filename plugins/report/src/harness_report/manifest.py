@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness.compare.columns import Table
 from harness.compare.identity import differences
@@ -13,6 +13,7 @@ from harness.util.parsing import flatten
 
 if TYPE_CHECKING:
     from harness.compare.runs import Run
+    from harness.runs.schema import Certificate
 
 
 def manifest(runs: Sequence[Run]) -> list[Table]:
@@ -73,16 +74,21 @@ def _code(run: Run) -> str:
 
 def _identity(runs: Sequence[Run]) -> Table:
     """Return what must be identical: the value, or the number of different values."""
-    identities = [flatten(run.record["identity"]) for run in runs]
+    identities: list[dict[str, Any]] = []
+    keys: dict[str, None] = {}
+    for run in runs:
+        identity = flatten(run.record["identity"])
+        identities.append(identity)
+        keys |= dict.fromkeys(identity)
     # Keys that follow the seed differ without being forbidden, and are marked as such.
     forbidden = {difference.key for difference in differences(runs)}
-    keys: dict[str, None] = {}
-    for identity in identities:
-        keys |= dict.fromkeys(identity)
     rows = []
     for key in keys:
         # A key that a run lacks counts as a value: absence is a difference too.
-        values = list(dict.fromkeys(str(identity.get(key, "absent")) for identity in identities))
+        distinct: dict[str, None] = {}
+        for identity in identities:
+            distinct[str(identity.get(key, "absent"))] = None
+        values = list(distinct)
         same = "same in all" if len(values) == 1 else "by seed"
         if key in forbidden:
             same = f"{len(values)} values"
@@ -104,11 +110,12 @@ def _parity_row(agent: str, runs: Sequence[Run]) -> list[str]:
     """Return the cells of an agent: its first certificate, and the shadow checks of all runs."""
     from harness.plugins import is_reference
 
-    certificates = [run.parity for run in runs if run.parity]
-    if not certificates:
+    first: Certificate | None = None
+    for run in runs:
+        first = first or run.parity
+    if first is None:
         kind = "the reference" if is_reference(agent) else "no certificate"
         return [agent, kind, "", "", "", _shadow(runs)]
-    first = certificates[0]
     return [
         agent,
         "same agent, certified" if first["strict"] else "idiomatic: measured, not the same",

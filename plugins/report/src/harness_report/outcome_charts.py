@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from harness_report.arms import Arms, last_of, measured_of, several_in
@@ -16,6 +17,7 @@ from harness_report.figures import (
     colour_of,
     dash_of,
     figure_of,
+    means_of,
     trace_of,
 )
 
@@ -44,10 +46,11 @@ def rewrites(arms: Arms) -> Figure:
                 helped.setdefault(step, []).append(up)
                 hurt.setdefault(step, []).append(-down)
         # An agent without rewrites would be a line of zeros.
-        if not any(any(shares) for shares in (*helped.values(), *hurt.values())):
+        shares = chain(*helped.values(), *hurt.values())
+        if not any(shares):
             continue
         for name, shares_by_step in (("helped", helped), ("hurt", hurt)):
-            means = [sum(shares) / len(shares) for shares in shares_by_step.values()]
+            means = means_of(shares_by_step.values())
             hover = f"{name} %{{y:+.1%}} at step %{{x}}"
             trace = trace_of(arm, "lines+markers", shares_by_step, means, hover)
             line = {
@@ -76,13 +79,17 @@ def turns(arms: Arms) -> Figure:
     # If no rollout of any arm has several answers, the chart would be one bar of 100 % an arm.
     several = False
     for index, (arm, runs) in enumerate(arms.items()):
-        counts = Counter(rewrites + 1 for rewrites in _of_ended(runs, "rewrites"))
-        if not counts:
+        rewrites_of = Counter(_of_ended(runs, "rewrites"))
+        if not rewrites_of:
             continue
-        answers = sorted(counts)
-        several = several or answers[-1] > 1
-        shares = [counts[count] / counts.total() for count in answers]
-        data.append(bar_of(arm, index, list(map(str, answers)), shares))
+        answers: list[str] = []
+        shares: list[float] = []
+        for count, rollouts in sorted(rewrites_of.items()):
+            # The first answer is no rewrite.
+            answers.append(str(count + 1))
+            shares.append(rollouts / rewrites_of.total())
+            several = several or count > 0
+        data.append(bar_of(arm, index, answers, shares))
     caption = (
         f"Answers written for a question in the {last_of(arms)}: 1 means that the first was kept."
     )
@@ -138,6 +145,7 @@ def by_group(arms: Arms, column: str, title: str) -> Figure:
             means[arm] = dict(groups.select(column, "reward").rows())
             sizes |= dict(groups.select(column, "task_id").rows())
     names = sorted(sizes, key=_by_level)
+    # In a small group a single question moves the mean by several points, so its size is shown.
     labels = [f"{name} ({sizes[name]})" for name in names]
     seeds = ", mean over seeds" if several_in(arms) else ""
     caption = f"{last_of(arms).capitalize()}{seeds}; in brackets the number of questions."

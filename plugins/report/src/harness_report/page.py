@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from harness.compare.formats import html_tables, inline
 from harness.compare.layout import tables
 from harness.compare.measures import measure
 from harness.compare.numbers import with_interval
+from harness.compare.pairs import pairs_by_arm
 from harness.compare.references import reference_rows
 from harness.compare.sentences import sentences
 from harness.compare.verdicts import verdict_text
@@ -31,7 +32,7 @@ from harness_report.manifest import manifest
 if TYPE_CHECKING:
     from jinja2 import Template
 
-    from harness.compare.keys import Arm, Comparison, Pair
+    from harness.compare.keys import Arm, Comparison, Figures, Pair
     from harness.compare.references import Reference
     from harness.compare.runs import Run
     from harness.compare.selection import Selection
@@ -107,18 +108,20 @@ def render(
 
     comparison, compared_remarks = compared(selection, baseline, allow, margin)
     remarks = list(compared_remarks)
+    task_sets: set[str] = set()
     for run in selection.runs:
-        remarks += [f"{run.name}: {remark}." for remark in remarks_on(run.record["result"])]
+        task_sets.add(str(run.record["identity"]["task_set"].get("name")))
+        for remark in remarks_on(run.record["result"]):
+            remarks.append(f"{run.name}: {remark}.")
     # Charts show the runs that the tables are of. Without a comparison there are no such tables,
     # and whatever has begun is shown.
     shown = selection.runs
     if comparison is not None:
-        names = {arm["name"] for arm in comparison["arms"]}
-        shown = [run for run in selection.runs if run.finished and run.arm in names]
+        compared_arms = {arm["name"] for arm in comparison["arms"]}
+        shown = [run for run in selection.runs if run.finished and run.arm in compared_arms]
     arms = by_arm(shown, comparison)
     published: list[Reference] = []
     if references is not False:
-        task_sets = {str(run.record["identity"]["task_set"].get("name")) for run in selection.runs}
         published = reference_rows(None if references else min(task_sets))
     content = contents(selection, comparison, remarks, arms, sample(arms, episodes), published)
     # With all runs in the comparison, the matrix would only repeat its table.
@@ -147,9 +150,10 @@ def compared(
 
 def by_arm(runs: Iterable[Run], comparison: Comparison | None) -> dict[str, list[Run]]:
     """Return runs with episodes by arm and seed, with arms in the comparison's order."""
-    arms: dict[str, list[Run]] = (
-        {arm["name"]: [] for arm in comparison["arms"]} if comparison else {}
-    )
+    arms: dict[str, list[Run]] = {}
+    # Empty lists first: they give the arms their order, and so the colours of the charts.
+    for arm in comparison["arms"] if comparison else ():
+        arms[arm["name"]] = []
     for run in sorted(runs, key=lambda run: run.seed):
         if len(run.episodes):
             arms.setdefault(run.arm, []).append(run)
@@ -165,7 +169,9 @@ def contents(
     published: Sequence[Reference] = (),
 ) -> Contents:
     """Return the content of a page, by the names of its template."""
-    figures = {arm: list(map(measure, runs)) for arm, runs in arms.items()}
+    figures: dict[str, list[Figures]] = {}
+    for arm, runs in arms.items():
+        figures[arm] = list(map(measure, runs))
     shown = tables(comparison, published) if comparison else role_tables(held_by_role(figures))
     rows = matrix(selection)
     sections: dict[str, Any] = {}
@@ -270,7 +276,7 @@ def _sections(shown: Sequence[Table], manifest_tables: Sequence[Table]) -> dict[
     for table in shown:
         if table.key in SECTIONS:
             sections[SECTIONS[table.key]].append(table)
-    sections["manifest"] = [table for table in manifest_tables if table.rows]
+    sections["manifest"] = list(filter(attrgetter("rows"), manifest_tables))
     return sections
 
 
@@ -278,23 +284,23 @@ def _with_whole_intervals(table: Table) -> Table:
     """Return the table with intervals that do not break between lines, for narrow screens."""
     rows = []
     for row in table.rows:
-        rows.append([_INTERVAL.sub(_unbroken, cell) for cell in row])
+        rows.append(list(map(_with_whole_interval, row)))
     return replace(table, rows=rows)
 
 
-def _unbroken(interval: re.Match[str]) -> str:
-    return interval.group().replace(" ", "\u00a0")
+def _with_whole_interval(cell: str) -> str:
+    return _INTERVAL.sub(lambda interval: interval.group().replace(" ", "\u00a0"), cell)
 
 
 def _headline(comparison: Comparison | None, arms: Mapping[str, list[Run]]) -> list[dict[str, Any]]:
     """Return the key figures at the top of a page."""
     if comparison is None:
-        firsts = {arm: runs[0] for arm, runs in arms.items()}
         # A run alone has room for all of its figures.
-        if len(firsts) == 1:
-            return _cards(*firsts.values())
-        return [_card(arm, run) for arm, run in firsts.items()]
-    by_arm = {pair["arm"]: pair for pair in comparison["pairs"]}
+        if len(arms) == 1:
+            (only_runs,) = arms.values()
+            return _cards(only_runs[0])
+        return [_card(arm, runs[0]) for arm, runs in arms.items()]
+    by_arm = pairs_by_arm(comparison)
     graded = comparison.get("graded", False)
     cards = []
     for arm in comparison["arms"]:

@@ -147,9 +147,11 @@ def _execute(run: StudyRun) -> list[Standing]:
     try:
         return run.execute()
     except KeyboardInterrupt:
-        done = [ended for ended in run.standings if ended.state in ("finished", "skipped")]
+        done = 0
+        for standing in run.standings:
+            done += standing.state in ("finished", "skipped")
         raise KeyboardInterrupt(
-            f"{len(done)} of {len(run.standings)} runs are done, and what the others have is kept"
+            f"{done} of {len(run.standings)} runs are done, and what the others have is kept"
             f"{run.left()}. Go on: {as_called()}"
         ) from None
 
@@ -209,18 +211,26 @@ def _plan(name: str, steps: list[Step], runs_dir: Path, slots: list[Slot]) -> Pl
         if step.action != "skip" and timing is not None and count is not None:
             row |= {"estimate_s": timing.of(count), "estimate_from": timing.source}
         rows.append(row)
-    # Jobs without an estimate are counted apart: a total without them would look complete.
-    missing = [row for row in rows if row["action"] != "skip"]
-    known_s = [row["estimate_s"] for row in missing if row["estimate_s"] is not None]
+    missing = without_estimate = 0
+    estimates_s: list[float] = []
+    for row in rows:
+        if row["action"] == "skip":
+            continue
+        missing += 1
+        # Jobs without an estimate are counted apart: a total without them would look complete.
+        if row["estimate_s"] is None:
+            without_estimate += 1
+        else:
+            estimates_s.append(row["estimate_s"])
     return {
         "study": name,
         "jobs": rows,
-        "to_run": len(missing),
-        "estimate_s": makespan_s(known_s, len(slots)) if known_s else None,
+        "to_run": missing,
+        "estimate_s": makespan_s(estimates_s, len(slots)) if estimates_s else None,
         "runs_at_once": len(slots),
         "cores_per_run": len(slots[0].cores),
         "gpus": [slot.gpus for slot in slots if slot.gpus] or None,
-        "without_estimate": len(missing) - len(known_s),
+        "without_estimate": without_estimate,
         "differences": differences(step.job for step in steps),
     }
 
@@ -256,8 +266,11 @@ def _out_of_reach(jobs: list[Job], margin: float | None) -> int | None:
     if margin is None or len(seeds) < 2:
         return None
     # With the widest range of rewards the margin is the smallest share, and needs the most seeds.
-    rewards = [reward_of(job.config) for job in jobs]
-    width = max(reward.high - reward.low for reward in rewards)
+    widths: list[float] = []
+    for job in jobs:
+        reward = reward_of(job.config)
+        widths.append(reward.high - reward.low)
+    width = max(widths)
     least = seeds_for_equivalence(margin / width, family=len(seeds) - 1)
     return least if max(map(len, seeds.values())) < least else None
 
@@ -363,7 +376,8 @@ def _show_end(name: str, path: Path, standings: list[Standing]) -> None:
 
 def _seeds(text: str) -> list[int]:
     try:
-        seeds = [int(part) for part in text.split(",") if part.strip()]
+        # A comma at the end is no seed.
+        seeds = list(map(int, filter(str.strip, text.split(","))))
     except ValueError as error:
         raise UserError(
             f"--seeds takes numbers separated by commas, for example 0,1,2; got {text!r}"

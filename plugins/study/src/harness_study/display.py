@@ -158,10 +158,10 @@ class StudyDisplay:
                 continue
             estimate = self._plan[run.job.key]["estimate_s"]
             if estimate is None:
-                walls = [done.wall_s for done in standings if done.wall_s]
-                if not walls:
+                walls_s = [other.wall_s for other in standings if other.wall_s]
+                if not walls_s:
                     return None
-                estimate = sum(walls) / len(walls)
+                estimate = sum(walls_s) / len(walls_s)
             remaining.append(max(0.0, estimate - (_spent_s(run) or 0.0)))
         return makespan_s(remaining, self._at_once)
 
@@ -193,7 +193,9 @@ def fitted(rows: Sequence[Mapping[str, str]], title: str, width: int) -> Table:
 
     filled: set[str] = set()
     for row in rows:
-        filled.update(head for head, cell in row.items() if cell)
+        for head, cell in row.items():
+            if cell:
+                filled.add(head)
     heads = [head for head in COLUMNS if head == "" or head in filled]
 
     def widest(head: str) -> int:
@@ -201,6 +203,7 @@ def fitted(rows: Sequence[Mapping[str, str]], title: str, width: int) -> Table:
 
     def room() -> int:
         """Return the width left for the arm; borders take 3 per column and 1 more."""
+        # The arm and the run's output get what the other columns leave.
         taken = sum(widest(head) for head in heads if head not in ("arm", ""))
         borders = 3 * len(heads) + 1
         return width - taken - borders

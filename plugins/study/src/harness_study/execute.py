@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -338,11 +338,12 @@ class StudyRun:
             local = [active for active in self._active if not active.launched.cancel]
             for active in local:
                 active.launched.stop()
+            # Saving takes a while, but a job that hangs must not hold up the terminal for ever.
             ends = time.monotonic() + STOP_S
-            running = [active for active in local if not active.launched.ended()]
+            running = _not_ended(local)
             while running and time.monotonic() < ends:
                 time.sleep(0.1)
-                running = [active for active in running if not active.launched.ended()]
+                running = _not_ended(running)
             for active in running:
                 active.launched.stop(force=True)
             for active in local:
@@ -356,13 +357,21 @@ class StudyRun:
 
         Empty if none does.
         """
-        left = [active.launched for active in self._active if active.launched.cancel]
-        if not left:
+        jobs: list[str] = []
+        commands: list[str] = []
+        for active in self._active:
+            # Jobs of a queue have a command that ends them; local ones were ended with the study.
+            if active.launched.cancel:
+                jobs.append(active.launched.description)
+                commands.append(active.launched.cancel)
+        if not jobs:
             return ""
-        jobs = " and ".join(launched.description for launched in left)
-        commands = "; ".join(launched.cancel for launched in left)
-        verb = "continues (end it" if len(left) == 1 else "continue (end them"
-        return f"; {jobs} {verb}: {commands})"
+        verb = "continues (end it" if len(jobs) == 1 else "continue (end them"
+        return f"; {' and '.join(jobs)} {verb}: {'; '.join(commands)})"
+
+
+def _not_ended(active_jobs: Iterable[_Active]) -> list[_Active]:
+    return [active for active in active_jobs if not active.launched.ended()]
 
 
 @contextmanager

@@ -113,16 +113,26 @@ def read_study(path: Path) -> Study:
         study = Study.model_validate({"name": file.stem, **data})
     except ValidationError as error:
         first = error.errors()[0]
-        # pydantic names the branch of a union, such as `list[any]`, between the keys.
-        key = ".".join(part for part in map(str, first["loc"]) if "[" not in part)
+        key = _option(first["loc"])
         hint = f", got {shown(first['input'])}"
         if first["type"] == "extra_forbidden":
             hint = nearest(key, Study.model_fields)
         raise ConfigError(f"study {path}: {key!r}: {first['msg']}{hint}") from error
-    empty = [axis for axis, values in study.matrix.items() if not values]
-    if empty:
-        raise ConfigError(f"study {path}: axis {empty[0]!r} has no values")
+    for axis, values in study.matrix.items():
+        # A product with an empty axis is empty: the study would have no run at all.
+        if not values:
+            raise ConfigError(f"study {path}: axis {axis!r} has no values")
     return study
+
+
+def _option(location: Iterable[str | int]) -> str:
+    """Return the dotted key of a pydantic error."""
+    parts: list[str] = []
+    for part in map(str, location):
+        # pydantic names the branch of a union, such as `list[any]`, between the keys.
+        if "[" not in part:
+            parts.append(part)
+    return ".".join(parts)
 
 
 def study_path(path: Path) -> Path:
@@ -133,11 +143,13 @@ def study_path(path: Path) -> Path:
     named = shipped / f"{str(path).removesuffix('.yaml')}.yaml"
     if not path.is_absolute() and named.is_file():
         return named
-    names = [str(file.relative_to(shipped)) for file in shipped.rglob("*.yaml")]
-    known = sorted(name.removesuffix(".yaml") for name in names)
-    like = nearest(str(path), known, ".")
+    names: list[str] = []
+    for file in shipped.rglob("*.yaml"):
+        names.append(str(file.relative_to(shipped).with_suffix("")))
+    names.sort()
+    like = nearest(str(path), names, ".")
     raise ConfigError(
-        f"no study {str(path)!r}{like} Give a YAML file, or one of: {', '.join(known)}"
+        f"no study {str(path)!r}{like} Give a YAML file, or one of: {', '.join(names)}"
     )
 
 
@@ -156,8 +168,11 @@ def jobs_of(study: Study, overrides: Sequence[str] = (), only: Sequence[str] = (
         ConfigError: A configuration is invalid, or the baseline matches no arm or several arms.
     """
     every = list(itertools.product(*_axes(study)))
-    of_evaluations = [item for item in only if item.startswith("evaluate=")]
-    of_arms = [item for item in only if item not in of_evaluations]
+    # Which policies are evaluated is no axis of the arms, so these conditions are split off.
+    of_evaluations: list[str] = []
+    of_arms: list[str] = []
+    for item in only:
+        (of_evaluations if item.startswith("evaluate=") else of_arms).append(item)
     arms = [combination for combination in every if _chosen(combination, of_arms)]
     evaluate: list[str] = []
     for agent in study.evaluate:
@@ -244,7 +259,11 @@ def varied_keys(study: Study) -> list[str]:
 
 def differences(jobs: Iterable[Job]) -> dict[str, dict[str, Any]]:
     """Return the configuration keys that differ between arms, with the value of every arm."""
-    configs = {job.arm: flatten(job.config.dump()) for job in jobs if job.kind == "train"}
+    configs: dict[str, dict[str, Any]] = {}
+    for job in jobs:
+        # An evaluation has the configuration of its training, but for the agent.
+        if job.kind == "train":
+            configs[job.arm] = flatten(job.config.dump())
     values = {}
     for key in differing(configs.values()):
         if key != "seed":
@@ -282,9 +301,10 @@ def _check_baseline(study: Study, every: Sequence[Sequence[Choice]]) -> None:
     arms: dict[str, list[str]] = {}
     for combination in every:
         label, settings = _arm(study, combination, 0)
-        if study.evaluate:
-            arms |= {_evaluated(label, agent): [agent] for agent in study.evaluate}
-        else:
+        # A study that evaluates elsewhere compares the evaluations, not the trainings.
+        for agent in study.evaluate:
+            arms[_evaluated(label, agent)] = [agent]
+        if not study.evaluate:
             # An arm that is named needs no agent, and resolving its configuration takes time.
             arms[label] = [] if label == study.baseline else [_resolve(study, settings, ()).agent]
     try:
@@ -320,13 +340,15 @@ def _label(axis: str, value: object) -> str:
 
 def _chosen(combination: Sequence[tuple[str, str, dict[str, Any]]], only: Sequence[str]) -> bool:
     """Return whether an arm has one of the given labels on every axis that `only` names."""
+    # A label or the value itself may be given.
+    accepted: dict[str, tuple[str, str]] = {}
+    for name, choice, values in combination:
+        accepted[name] = (choice, str(values.get(name)))
     fits: dict[str, bool] = {}
     for item in only:
         axis, separator, label = item.partition("=")
         if not separator:
             raise ConfigError(f"--only takes axis=label, got {item!r}. Example: --only agent=NAME")
-        # A label or the value itself may be given.
-        accepted = {name: (choice, str(values.get(name))) for name, choice, values in combination}
         if axis not in accepted:
             raise ConfigError(
                 f"--only {item}: the study has no axis {axis!r}. Axes: {', '.join(accepted)}"

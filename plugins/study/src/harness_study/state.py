@@ -69,7 +69,9 @@ class StudyFolder:
         self.study = study
         earlier = read_state(self.path) if (self.path / STUDY_FILE).exists() else None
         self.launches: list[StudyLaunch] = earlier.get("launches", []) if earlier else []
-        known = {entry["key"]: entry for entry in earlier["jobs"]} if earlier else {}
+        recorded: dict[str, Entry] = {}
+        for old_entry in earlier["jobs"] if earlier else ():
+            recorded[old_entry["key"]] = old_entry
         self.entries: dict[str, Entry] = {}
         for job in jobs:
             entry: Entry = {
@@ -82,13 +84,13 @@ class StudyFolder:
                 "run": None,
                 "state": "planned",
             }
-            old = known.pop(job.key, None)
+            old = recorded.pop(job.key, None)
             if old is not None and old.get("config_hash") == job.config_hash:
                 entry |= {"run": old["run"], "state": old.get("state", "planned")}
                 entry |= {"pid": old.get("pid"), "pid_started": old.get("pid_started")}
                 entry["launcher"] = old.get("launcher")
             self.entries[job.key] = entry
-        self.entries |= known  # jobs of an earlier, larger launch remain part of the study
+        self.entries |= recorded  # jobs of an earlier, larger launch remain part of the study
 
     def next_steps(self, jobs: Sequence[Job], *, any_code: bool = False) -> list[Step]:
         """Return the next step of every job, in order.
@@ -168,11 +170,17 @@ class StudyFolder:
         own: list[Run] = []
         if job.kind == "train":
             own = [run for run, run_hash in runs if run.trained and run_hash == job_hash]
-        # A result of other code is no result of this study: arms would differ in the code as well.
-        usable = [run for run in own if any_code or same_code(run.record)]
-        finished = [run for run in usable if run.finished]
-        if finished:
-            return Step(job, "skip", finished[-1].folder.path, "finished")
+        usable: list[Run] = []
+        finished: Run | None = None
+        for run in own:
+            # A result of other code is no result of this study: arms would differ in the code as
+            # well.
+            if any_code or same_code(run.record):
+                usable.append(run)
+                # Of several the newest: folders are in the order of their starts.
+                finished = run if run.finished else finished
+        if finished is not None:
+            return Step(job, "skip", finished.folder.path, "finished")
         if left := self._left(job, entry):
             why = f"still running as {left.description}"
             return Step(job, "wait", self._folder(entry), why, left)
@@ -220,6 +228,7 @@ class StudyFolder:
             # A setting that the older run did not know cannot be the one that was changed by hand.
             keys = [key for key in differing([own, other]) if key in other]
             if keys and varied.isdisjoint(keys):
+                # Three settings suffice to recognize the run; a line has no room for all.
                 settings = [f"{key}={other[key]}" for key in keys[:3]]
                 return f"{run.id} has {', '.join(settings)}"
         return "not yet run"

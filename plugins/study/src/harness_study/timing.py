@@ -59,7 +59,10 @@ def timing_for(config: Config, known: Sequence[tuple[Mapping[str, Any], Timing]]
         same_batch = other["train"]["batch_size"] == wanted["train"]["batch_size"]
         if not same_policy or not same_batch:
             return 0
-        return 1 + len([key for key in _ALIKE if other.get(key) == wanted[key]])
+        alike = 1
+        for key in _ALIKE:
+            alike += other.get(key) == wanted[key]
+        return alike
 
     best = 0
     most_similar: list[Timing] = []

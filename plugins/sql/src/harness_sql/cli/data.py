@@ -115,6 +115,7 @@ def check(
         broken.append(_refused(resolved.reward.name, refused, tasks, report.questions))
     sizes = report.sizes(resolved.task.val_split)
     detectable = {seeds: _detectable(seeds, sizes) for seeds in SEEDS} if sizes else {}
+    # Bad lines that are skipped on request leave a set that can be trained on.
     ok = not (broken or report.gold_failed or (report.bad and not tasks.skip_bad))
     if as_json:
         emit_json(
@@ -220,12 +221,14 @@ def _print_check(report: checking.Report, skip_bad: bool) -> None:
         ("asked again, with another gold", report.differing),
         ("not in train, but its question or gold is", report.leaked),
     )
+    repeated = False
     for what, groups in doubles:
+        repeated = repeated or bool(groups)
         shown = "; ".join(places(group, " like ") for group in groups[:SHOWN])
         more = f"; and {len(groups) - SHOWN} more" if len(groups) > SHOWN else ""
         if groups:
             say(f"{what}: {len(groups)}: {shown}{more}")
-    if report.questions and not any(groups for _, groups in doubles):
+    if report.questions and not repeated:
         say("no question is asked twice, and none of train's golds is asked for elsewhere")
     for group in report.together:
         say(f"judged on together, for their tables are the same: {', '.join(group)}")

@@ -163,19 +163,23 @@ def _agreement(labels: list[Label], values: list[float | None]) -> dict[str, Any
 
     from harness.compare.estimates import accuracy
 
-    judged = [(one, value) for one, value in zip(labels, values, strict=True) if value is not None]
+    judged: list[Label] = []
     same_side: list[float] = []
     distances: list[float] = []
-    for one, value in judged:
-        same_side.append(float((value >= 0.5) == (one.label >= 0.5)))
-        distances.append(abs(value - one.label))
+    for label, value in zip(labels, values, strict=True):
+        # An answer that was not judged agrees with nothing; it is counted as unscored below.
+        if value is None:
+            continue
+        judged.append(label)
+        same_side.append(float((value >= 0.5) == (label.label >= 0.5)))
+        distances.append(abs(value - label.label))
     measures = {"agreement on which side of 0.5": same_side, "mean distance": distances}
     agreement: dict[str, object] = {}
     for name, scores in measures.items():
         # Each answer is a task of its own; answers to one question count as a cluster.
         rows = []
-        for number, (one, _) in enumerate(judged):
-            rows.append((0, one.question, str(number), scores[number]))
+        for number, (label, score) in enumerate(zip(judged, scores, strict=True)):
+            rows.append((0, label.question, str(number), score))
         mean = accuracy(pl.DataFrame(rows, ["seed", "cluster", "task_id", "value"], orient="row"))
         if mean is None:
             raise RunFailed(

@@ -13,6 +13,7 @@ from harness.config import Config
 from harness.contracts.environments import Tool
 from harness.contracts.tasks import TaskSet
 from harness.plugins import environment, environment_of, make, task_set_spec
+from harness.records import Task
 from harness.util.json_schema import SchemaFault, check_schema
 from harness_sql.cli.places import places
 from harness_sql.cli.progress import progress_bar
@@ -69,9 +70,10 @@ def offered(config: Config, progress: Progress) -> Offer:
     none = queries = 0
     failed: dict[str, list[str]] = {}
     splits = dict.fromkeys((config.task.train_split, config.task.val_split))
-    tasks = []
+    tasks: list[tuple[str, Task]] = []
     for split in splits:
-        tasks += [(split, task) for task in task_set.load(split)]
+        for task in task_set.load(split):
+            tasks.append((split, task))
     for number, (split, task) in enumerate(tasks, 1):
         counts[split] += 1
         tools = where.tools_for(where.payload(task, limits))
@@ -85,11 +87,13 @@ def offered(config: Config, progress: Progress) -> Offer:
             if error := gold_error(database_of(task), task.gold):
                 failed.setdefault(error, []).append(task.id)
         progress("running the gold queries", number, len(tasks))
-    offers = []
+    offers: list[OfferedTool] = []
+    ok = not failed
     for tool, count in seen.values():
         arguments = tuple(tool.parameters.get("properties", ()))
-        offers.append(OfferedTool(tool.name, tool.description, arguments, count, problem_of(tool)))
-    ok = not failed and not any(offer.problem for offer in offers)
+        problem = problem_of(tool)
+        ok = ok and not problem
+        offers.append(OfferedTool(tool.name, tool.description, arguments, count, problem))
     return Offer(ok, dict(counts), none, tuple(offers), queries, failed)
 
 

@@ -99,7 +99,8 @@ class SQLEnvironment(Environment):
         result = await asyncio.to_thread(execute, database_of(task), answer, _COMPARED)
         if not result.ok:
             return None
-        rows = [repr([_number(value) for value in row]) for row in result.rows]
+        rows = [repr(list(map(_number, row))) for row in result.rows]
+        # Without ORDER BY a database may give rows in any order, which is no other meaning.
         return "\n".join(rows if "order by" in answer.lower() else sorted(rows))
 
 

@@ -284,6 +284,7 @@ class _Judge:
             verdict = self._on_all(golds, candidate, ordered)
             if verdict.match is not False:
                 return Match(verdict.match, verdict.reason, (*flags, *verdict.flags))
+            # If no filling matches, the verdict is that on the query as it was written.
             first = first or verdict
         assert first is not None
         return Match(first.match, first.reason, (*flags, *first.flags))
@@ -313,6 +314,7 @@ class _Judge:
                 if not (result.error_type == "too_large" and result.columns):
                     return prediction_failed(result, self._timeout_s)
                 return Match(False, "the result is longer than gold's", ("prediction_too_large",))
+            # Any query that finds nothing equals an empty gold, so its columns and tables must agree.
             if empty and not result.rows:
                 if len(result.columns) != len(gold.columns):
                     return Match(

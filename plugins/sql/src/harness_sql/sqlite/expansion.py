@@ -105,10 +105,12 @@ class _Parts:
 
     def _uses(self, group: _Group) -> list[_Group]:
         """Return the parts of a group: those in parentheses, and named parts once for each use."""
-        found: list[_Group] = []
+        parts: list[_Group] = []
         for place, item in enumerate(group):
             if not isinstance(item, str):
-                found += [] if id(item) in self.bodies else [item]
+                # The body of a named part counts where its name is used, not where it is defined.
+                if id(item) not in self.bodies:
+                    parts.append(item)
             elif item.removeprefix("'") in self.named:
                 before = group[place - 1] if place else ""
                 after = group[place + 1] if place + 1 < len(group) else ""
@@ -117,8 +119,8 @@ class _Parts:
                     and before not in (".", "as")
                     and (id(group), place) not in self.definitions
                 ):
-                    found += self.named[item.removeprefix("'")]
-        return found
+                    parts += self.named[item.removeprefix("'")]
+        return parts
 
     def _copies(self, group: _Group) -> int:
         key = ("copies", id(group))

@@ -241,6 +241,8 @@ def _widest(arguments: tuple[object, ...], check: Callable[[], None]) -> int:
                 # SQLite would read a text as a number, so that all of its digits count.
                 digits = str(arguments[used] if used < len(arguments) else 0).replace("e", "0000")
                 used += 1
-            longest = max([longest, *(int(found[:12]) for found in _DIGITS.findall(digits))])
+            for number in _DIGITS.findall(digits):
+                # Twelve digits exceed every limit; reading millions of them would take long.
+                longest = max(longest, int(number[:12]))
         used += conversion.group(3) not in ("%", "n", "")
     return longest

@@ -88,11 +88,9 @@ class GoldCache:
             stored = json.loads(file.read_text(encoding="utf-8"))
             if stored["key"] != list(key) or stored["changing"]:
                 return None
-            # JSON has no bytes: `_write` stores them as objects with hexadecimal digits.
             rows = []
             for row in stored["rows"]:
-                cells = (bytes.fromhex(v["x"]) if isinstance(v, dict) else v for v in row)
-                rows.append(tuple(cells))
+                rows.append(tuple(map(_from_json, row)))
             return GoldResult(
                 tuple(stored["columns"]),
                 rows,
@@ -110,7 +108,7 @@ class GoldCache:
             return
         rows = []
         for row in result.rows:
-            rows.append([{"x": v.hex()} if isinstance(v, bytes) else v for v in row])
+            rows.append(list(map(_as_json, row)))
         stored = {
             "key": key,
             "columns": result.columns,
@@ -129,6 +127,15 @@ class GoldCache:
             with os.fdopen(handle, "w", encoding="utf-8") as out:
                 json.dump(stored, out)
             os.replace(name, file)
+
+
+def _as_json(cell: object) -> object:
+    """Return a cell for a file: JSON has no bytes, so these are an object with their digits."""
+    return {"x": cell.hex()} if isinstance(cell, bytes) else cell
+
+
+def _from_json(cell: Any) -> Any:
+    return bytes.fromhex(cell["x"]) if isinstance(cell, dict) else cell
 
 
 def _compute(path: str, sql: str, limits: Limits) -> GoldResult:

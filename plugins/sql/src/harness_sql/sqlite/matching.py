@@ -76,9 +76,14 @@ def with_merged_floats(*results: Sequence[Row]) -> list[list[Row]] | None:
             merged[value] = merged.get(before, before)
     if not merged:
         return None
-    replaced = []
-    for rows in results:
-        replaced.append([tuple(_merged(value, merged) for value in row) for row in rows])
+    return [_with_merged(rows, merged) for rows in results]
+
+
+def _with_merged(rows: Iterable[Row], merged: Mapping[float, float]) -> list[Row]:
+    """Return rows in which near numbers are the first one of their chain."""
+    replaced: list[Row] = []
+    for row in rows:
+        replaced.append(tuple(_merged(value, merged) for value in row))
     return replaced
 
 
@@ -120,7 +125,8 @@ class _Search:
 
     def decide(self) -> bool | None:
         """Return the verdict, or None if the time ran out."""
-        start = _colours([_bag(row) for row in self.rows[0]], [_bag(row) for row in self.rows[1]])
+        # A row's values in any order: the columns of the two sides are not matched yet.
+        start = _colours(list(map(_bag, self.rows[0])), list(map(_bag, self.rows[1])))
         if start is None:
             return False
         width = len(self.sides[0])
@@ -140,7 +146,7 @@ class _Search:
                 return False
             # Equal columns can be matched in any way without a loss, so only groups with
             # differences ever need a search.
-            settled = [group for group in groups if self._alike(group)]
+            settled = list(filter(self._alike, groups))
             if not settled:
                 smallest = min(groups, key=lambda group: len(group[0]))
                 return self._branch(rows, open_columns, smallest)

@@ -66,11 +66,15 @@ def schema_text(
         blocks = _blocks(path, style, sample_rows, notes or {})
     comment = "-- " if style == "create" else ""
     gap = "\n\n" if (sample_rows or notes) and not from_file else "\n"
-    names = [name for name, _ in blocks]
-    texts = [text for _, text in blocks]
+    names: list[str] = []
+    texts: list[str] = []
+    for name, text in blocks:
+        names.append(name)
+        texts.append(text)
     whole = gap.join(texts)
     if limit_chars is None or len(whole) <= limit_chars:
         return whole
+    # Whole tables only: half of one would look like all of its columns.
     for count in range(len(blocks) - 1, 0, -1):
         text = gap.join(texts[:count])
         note = _note(comment, names[count:], limit_chars - len(text) - 1)
@@ -202,6 +206,7 @@ def _statements_of(file: Path) -> list[tuple[str, str]]:
     blocks: list[tuple[str, str]] = []
     for statement in split_statements(script):
         tokens = [token for token in tokenize(statement) if token.kind not in ("space", "comment")]
+        # CREATE TABLE IF NOT EXISTS, and a name: dumps of databases have either form.
         words = [token.text.lower() for token in tokens[:6]]
         if words[:2] != ["create", "table"]:
             continue

@@ -54,15 +54,21 @@ class GeneratedTasks(WithSchemas):
         """
         check_split(self.name, split, self.splits)
         lines = self._bundle.read(f"{split}.jsonl").decode().splitlines()
-        rows = [json.loads(line) for line in lines]
-        # Making a database takes a while, so each one is made once, in the order of the file.
-        db_ids = dict.fromkeys(row["db_id"] for row in rows)
-        paths = {db_id: str(self._database(db_id)) for db_id in db_ids}
-        return [self._task(row, split, paths[row["db_id"]]) for row in rows]
+        paths: dict[str, str] = {}
+        tasks: list[Task] = []
+        for row in map(json.loads, lines):
+            db_id = row["db_id"]
+            # Making a database takes a while, so each one is made once, in the order of the file.
+            if db_id not in paths:
+                paths[db_id] = str(self._database(db_id))
+            tasks.append(self._task(row, split, paths[db_id]))
+        return tasks
 
     def _task(self, row: Mapping[str, Any], split: str, database: str) -> Task:
         data = {DATABASE: database}
-        data.update((key, value) for key, value in row.items() if key not in _TASK)
+        for key, value in row.items():
+            if key not in _TASK:
+                data[key] = value
         return Task(
             id=row["id"],
             task_set=self.name,

@@ -71,8 +71,10 @@ class FilesTasks(WithSchemas):
         sample_rows: NonNegativeInt = 0,
     ) -> None:
         super().__init__(schema_chars, style, sample_rows)
-        given = {"path": path, "train": train, "val": val, "test": test}
-        self.files = {role: file.expanduser() for role, file in given.items() if file is not None}
+        self.files: dict[str, Path] = {}
+        for role, file in (("path", path), ("train", train), ("val", val), ("test", test)):
+            if file is not None:
+                self.files[role] = file.expanduser()
         self.databases = databases.expanduser().absolute() if databases is not None else None
         self.columns = columns or {}
         self.val_share = val_share
@@ -138,8 +140,11 @@ class FilesTasks(WithSchemas):
 
     def good(self, split: str) -> list[Task]:
         """Return the tasks of a split's good lines, ignoring bad ones."""
-        questions = self.collection.questions
-        return [self._task(one, split) for one in questions if split in (one.split, ALL)]
+        tasks: list[Task] = []
+        for question in self.collection.questions:
+            if split in (question.split, ALL):
+                tasks.append(self._task(question, split))
+        return tasks
 
     def _task(self, question: Question, split: str) -> Task:
         text = question.question
@@ -205,9 +210,17 @@ class FilesTasks(WithSchemas):
         databases: dict[str, str] = {}
         for path, own_name in collection.names.items():
             databases.update(_digests(path, own_name))
-        by_split: dict[str, list[Any]] = {split: [] for split in SPLITS}
+        by_split: dict[str, list[list[str]]] = {}
         for question in collection.questions:
-            by_split[question.split].append(self._asked(question))
+            by_split.setdefault(question.split, []).append(self._asked(question))
+        counts: dict[str, int] = {}
+        for split, questions in sorted(by_split.items()):
+            counts[split] = len(questions)
+        # In the usual order of the splits, whichever the first line of a file belongs to.
+        hashes: dict[str, str] = {}
+        for split in SPLITS:
+            if split in by_split:
+                hashes[split] = _hash(by_split[split])
         return {
             "name": self.name,
             "options": {
@@ -218,11 +231,9 @@ class FilesTasks(WithSchemas):
                 "skip_bad": self.skip_bad,
             },
             "splitting": collection.splitting,
-            "counts": dict(sorted(Counter(one.split for one in collection.questions).items())),
+            "counts": counts,
             "left_out": [f"{one.file} {one.where}" for one in collection.bad],
-            "questions_sha256": {
-                split: _hash(questions) for split, questions in by_split.items() if questions
-            },
+            "questions_sha256": hashes,
             "databases": len(databases),
             "databases_sha256": _hash(sorted(databases.items())),
         }

@@ -85,10 +85,13 @@ def collect(
             ids[question.id] = row.where
             questions.append(question)
     names = _names({question.database for question in questions})
-    questions = [replace(one, cluster=one.cluster or names[one.database]) for one in questions]
+    for position, question in enumerate(questions):
+        # Questions on one database resemble each other, so without a column they are one cluster.
+        cluster = question.cluster or names[question.database]
+        questions[position] = replace(question, cluster=cluster)
     if "path" not in files:
         splitting = "by file"
-        questions = [replace(one, split=one.file) for one in questions]
+        questions = [replace(question, split=question.file) for question in questions]
     elif has_splits:
         splitting = "by column"
     else:

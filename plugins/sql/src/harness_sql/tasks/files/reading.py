@@ -162,9 +162,10 @@ def _csv(file: Path, content: bytes, separator: str) -> tuple[tuple[str, ...], l
     text = _decoded(file, content)
     header = text.partition("\n")[0]
     # Spreadsheets write semicolons where a comma is the decimal point.
-    present = [other for other in (separator, ";", "\t") if other in header]
-    if present:
-        separator = present[0]
+    for other in (separator, ";", "\t"):
+        if other in header:
+            separator = other
+            break
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     records = _records(file, reader)
     names = [name.strip() for name in next(records, ("", []))[1]]
@@ -180,6 +181,7 @@ def _csv(file: Path, content: bytes, separator: str) -> tuple[tuple[str, ...], l
                 f"{len(cells)} cells, but {len(names)} columns. "
                 f"Put text with {separator!r} in it in double quotes"
             )
+        # A row with too few or too many cells stays, so that all of them can be reported at once.
         rows.append(Row(where, dict(zip(names, cells, strict=False)), problem))
     return tuple(names), rows
 

@@ -106,6 +106,7 @@ class PreparedTasks(WithSchemas):
             databases: dict[str, str] = manifest["databases"]
         else:
             databases = self._hashed_databases()
+        # Sorted, so that the same databases have one hash, however their files were listed.
         lines = [f"{name} {value}" for name, value in sorted(databases.items())]
         counts = {}
         for name, part in (manifest or {}).get("parts", {}).items():
@@ -241,7 +242,8 @@ class PreparedTasks(WithSchemas):
         """Return the first existing file of a row's database, at its own path or in the folders."""
         paths: list[str] = [row["db_path"]] if row.get("db_path") else []
         paths += [database_file(row["db_id"], place) for place in part.folders]
-        for file in (self.folder / path for path in paths):
+        for path in paths:
+            file = self.folder / path
             if file.is_file():
                 return file
         return None

@@ -14,7 +14,7 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -253,12 +253,10 @@ def _part(
     for count, question in enumerate(questions):
         say(f"running the gold queries of {part.name}", count + 1, len(questions))
         db_id = question["db_id"]
-        paths = [database_file(db_id, place) for place in part.folders]
-        usable = [path for path in paths if path in databases]
-        if not usable:
+        path = _usable_path(db_id, part, databases)
+        if path is None:
             skipped[db_id] += 1
             continue
-        path = usable[0]
         error, empty = _gold(folder / path, question["query"], layout)
         if error:
             report.gold_failed.append(
@@ -270,6 +268,15 @@ def _part(
     report.runnable = len(rows)
     report.skipped = dict(sorted(skipped.items()))
     return rows, report
+
+
+def _usable_path(db_id: str, part: Part, databases: Collection[str]) -> str | None:
+    """Return the file of a database in the first folder that has it undamaged."""
+    for place in part.folders:
+        path = database_file(db_id, place)
+        if path in databases:
+            return path
+    return None
 
 
 def _gold(path: Path, query: str, layout: Layout) -> tuple[str, bool]:

@@ -162,9 +162,12 @@ def with_databases(source: Source, databases: Source, db_ids: Collection[str]) -
         if (_id(name) or "") in db_ids:
             given[name] = opener
     # A database is replaced as a whole: its other files describe the replaced one.
-    replaced = {_id(name) for name in given}
-    own = {name: opener for name, opener in source.files.items() if _id(name) not in replaced}
-    return replace(source, files={**own, **given}, folder=None)
+    replaced = set(map(_id, given))
+    files: dict[str, File] = {}
+    for name, opener in source.files.items():
+        if _id(name) not in replaced:
+            files[name] = opener
+    return replace(source, files={**files, **given}, folder=None)
 
 
 def read_questions(source: Source, layout: Layout, part: Part) -> list[dict[str, str]] | None:
@@ -192,8 +195,11 @@ def _question(row: Any, layout: Layout) -> dict[str, str]:
     """Return the layout's columns of a row. Editions of a task set name a column differently."""
     question = {}
     for column, names in layout.columns.items():
-        present = [name for name in names if name in row]
-        value = row[present[0]] if present else None
+        value = None
+        for name in names:
+            if name in row:
+                value = row[name]
+                break
         question[column] = _text(value, names[0], column, layout)
     return question
 
