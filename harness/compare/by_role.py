@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 COUNTS = ("calls", "failed_calls", "cut", "prompt_tokens", "response_tokens", "trained")
 RATES = ("per_rollout", "token_share")
 """Endings of the figures that a role without a call has."""
+_MAY_BE_NEGATIVE = ("credit", "reward")
+"""Figures that may be negative, since rewards may be; all others are counts or shares."""
 _HINTS = get_type_hints(RoleFigures, include_extras=True)
 ROLE_FIGURES: dict[str, tuple[str, str]] = {
     name: hint.__metadata__[1:] for name, hint in _HINTS.items()
@@ -135,6 +137,10 @@ def _role_figure(
         if seed in base_by_seed:
             differences.append(value - base_by_seed[seed])
     mean, interval = _over_seeds(list(by_seed.values()))
+    if interval is not None and name not in _MAY_BE_NEGATIVE:
+        # Student's interval is symmetric, and with few seeds reaches values that none can have.
+        most = 1.0 if name.endswith("share") else math.inf
+        interval = (max(interval[0], 0.0), min(interval[1], most))
     difference, difference_interval = _over_seeds(differences)
     return {
         "mean": mean,

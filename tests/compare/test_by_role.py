@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from harness import load_run
 from harness.cli import app
-from harness.compare.by_role import COUNTS, held_by_role, role_figures, roles_table
+from harness.compare.by_role import COUNTS, ROLE_FIGURES, held_by_role, role_figures, roles_table
 from harness.compare.comparison import compare
 from harness.compare.keys import RoleFigures
 from harness.compare.layout import tables
@@ -207,6 +207,23 @@ def test_arms_are_compared_by_seed_with_student_s_interval(runs: Path) -> None:
     assert (base["mean"], base["difference"]) == (1.0, None)
 
 
+def test_intervals_hold_no_value_that_a_count_or_a_share_cannot_have() -> None:
+    seeds: list[Any] = []
+    for seed, (calls, share, credit) in enumerate([(0.0, 0.9, -0.5), (0.0, 1.0, 0.5)]):
+        figures: dict[str, float | None] = dict.fromkeys(ROLE_FIGURES, None)
+        figures |= {"calls_per_rollout": calls + seed, "token_share": share, "credit": credit}
+        seeds.append({"seed": seed, "start": None, "by_role": {"write": figures}})
+    held = held_by_role({"arm": seeds})["arm"]["write"]
+    assert held["calls_per_rollout"]["interval"] == (
+        0.0,
+        pytest.approx(0.5 + 12.706 * 0.5, rel=1e-3),
+    )
+    low, high = held["token_share"]["interval"] or (None, None)
+    assert (low, high) == (pytest.approx(0.95 - 12.706 * 0.05, rel=1e-2), 1.0)
+    low, high = held["credit"]["interval"] or (None, None)
+    assert low == pytest.approx(-12.706 * 0.5, rel=1e-3) and high == -low
+
+
 def test_arms_without_a_common_seed_have_no_difference(runs: Path) -> None:
     per_seed = {arm["name"]: arm["per_seed"] for arm in compare(select([runs]))["arms"]}
     (base, first), (other, second) = per_seed.items()
@@ -227,7 +244,7 @@ def test_tables_show_them_and_only_where_there_are_several_roles(
     assert heads[:3] == ["arm", "role", "calls/rollout"] and len(rows) == 6
     cells = {(row[0].split()[0], row[1]): dict(zip(heads, row, strict=True)) for row in rows}
     assert cells["reference_sql", "write_query"]["calls/rollout"] == "1.00"  # the same in all seeds
-    assert cells["langgraph_sql", "rewrite_query"]["calls/rollout"] == "0.33 [-1.10, 1.77]"
+    assert cells["langgraph_sql", "rewrite_query"]["calls/rollout"] == "0.33 [0.00, 1.77]"
     assert cells["langgraph_sql", "write_query"]["own reward"] == "0.500"
     heads, *rows = _table(runs, "by_role_differences")
     assert {row[0].split()[0] for row in rows} == {"langgraph_sql"} and len(rows) == 3
