@@ -385,7 +385,7 @@ def published() -> go.Figure:
     return figure
 
 
-QWEN_STUDIES = {"qwen-roles": "qwen_roles", "qwen-scaffolds": "qwen_scaffolds"}
+QWEN_STUDIES = ("qwen_roles", "qwen_scaffolds")
 QWEN_ARMS = {
     "langgraph_sql_idiomatic": "LangGraph's own agent",
     "all roles": "all roles",
@@ -403,8 +403,8 @@ def qwen() -> go.Figure:
     titles = ("right answers, %; grey: before; blue: after", "answers before and after, %")
     figure = make_subplots(1, 2, subplot_titles=titles, horizontal_spacing=0.1)
     runs: dict[str, list[Run]] = {}
-    for folder, study in QWEN_STUDIES.items():
-        for run in packed(folder, study):
+    for study in QWEN_STUDIES:
+        for run in packed("qwen-roles", study):
             runs.setdefault(run.arm, []).append(run)
     bars: dict[str, list[float]] = {answer: [] for answer in ANSWERS}
     names: list[str] = []

@@ -67,9 +67,11 @@ def settings(incomplete: str) -> list[str]:
         "train.trainer": "trainer",
         "task.name": "task set",
         "reward.name": "reward",
+        "reward.training": "reward",
         "agent": "agent",
     }
-    defaults = flatten(Config().model_dump())
+    # Without the section `train`, which the default trainer defines: it may be broken.
+    defaults = flatten(Config.model_construct().model_dump(exclude={"train"}))
     sections: dict[str, type[TrainConfig]] = {}
     for trainer in _names("trainer"):
         try:
@@ -78,7 +80,6 @@ def settings(incomplete: str) -> list[str]:
             continue
         for option in section.model_fields:
             sections.setdefault(f"train.{option}", section)
-            # Without a default that is known: the word ends where the value goes.
             defaults.setdefault(f"train.{option}", None)
     words = []
     for key, value in defaults.items():

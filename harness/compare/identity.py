@@ -250,12 +250,16 @@ def check_data(runs: Iterable[Run]) -> None:
 def _comparable(run: Run, more: Iterable[str] = ()) -> dict[str, Any]:
     flat = {"kind": run.record["kind"], "samples": 1, **flatten(run.record["identity"])}
     flat |= {key: run.record["config"].get(key) for key in more}
-    # Rounding differs between devices and adds up over the steps of a training. The policy of an
-    # evaluation may be served on any machine.
     if run.record["kind"] == "train":
+        # Rounding differs between devices and adds up over the steps of a training. The policy of
+        # an evaluation may be served on any machine.
         flat["device"] = run.record["device"]
-    for option in COSTS_ONLY:
-        flat.pop(f"verl.{option}", None)
+    else:
+        # An evaluation trains nothing, and its section `train` depends on the installed trainers.
+        flat = {key: value for key, value in flat.items() if not key.startswith("train.")}
+    if not run.record["identity"].get("deterministic"):
+        for option in COSTS_ONLY:
+            flat.pop(f"verl.{option}", None)
     # An empty mapping is a section with options that only other runs set, so it is no value.
     return {key: value for key, value in flat.items() if value != {}}
 

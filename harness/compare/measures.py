@@ -265,7 +265,7 @@ def optimizer_steps(run: Run) -> list[tuple[int, int, int]]:
     """Return training step, optimizer steps up to it, trained tokens up to it.
 
     With `batching: by_rollout`, a training step has as many optimizer steps as configured, or none
-    without trained rows; a trainer without `mini_batch_size` has one a training step. verl itself
+    without trained rows; a trainer without `mini_batch_size` has one per training step. verl itself
     makes one of every `mini_batch_size` x `group_size` transitions, so more trained roles mean more.
     """
     import polars as pl

@@ -98,11 +98,15 @@ class Config(Section):
     @classmethod
     def _of_its_trainer(cls, train: Any) -> Any:
         """Return the section of the trainer that is named, validated; other data as it is."""
-        if type(train) is TrainConfig:
+        if isinstance(train, TrainConfig) and type(train) is not section_of(train.trainer):
             train = train.model_dump(exclude_unset=True)
         if not isinstance(train, Mapping):
             return train
         return section_of(trainer_named({"train": train})).model_validate(train)
+
+    def paid_by_training_reward(self) -> Config:
+        """Return this configuration with the reward that trains in place of `reward.name`."""
+        return self.model_copy(update={"reward": self.reward.of_training()})
 
     def batch_invariant(self, device: str) -> bool:
         """Return whether vLLM computes each reply independently of its batch on this device.
@@ -347,14 +351,15 @@ def _known(where: Sequence[str], trainer: str) -> list[str]:
     """Return the keys of the section that the key at `where` is in."""
     if where[0] == "roles":
         return list(RoleConfig.model_fields)
-    if where[0] == "train" and len(where) > 1:
-        return list(section_of(trainer).model_fields)
     section: type[BaseModel] = Config
-    for part in where[:-1]:
+    parts = list(where[:-1])
+    if parts[:1] == ["train"]:
+        section, parts = section_of(trainer), parts[1:]
+    for part in parts:
         section = type(section.model_fields[part].get_default(call_default_factory=True))
     return list(section.model_fields)
 
 
 def _every_key(trainer: str) -> list[str]:
-    other = flatten(Config().model_dump(exclude={"train"}))
+    other = flatten(Config.model_construct().model_dump(exclude={"train"}))
     return [*other, *(f"train.{name}" for name in section_of(trainer).model_fields)]

@@ -57,6 +57,12 @@ class RewardConfig(Section):
     """Planted handicap: the share of training rollouts that are trained with the opposite verdict.
     For calibration.
     """
+    training: str | None = None
+    """Control experiment: the reward that trains, in place of `name`. Verdicts and validations stay
+    those of `name`.
+    """
+    training_options: dict[str, Any] = Field(default_factory=dict)
+    """Options of the reward `training`."""
     concurrency: int | None = Field(None, ge=1)
     """Concurrent verdicts in one process; unset: as many as worker threads, cores + 4 and at most
     32.
@@ -73,6 +79,19 @@ class RewardConfig(Section):
         if self.range is not None and not self.range[0] < self.range[1]:
             raise ValueError(f"range {list(self.range)} does not go from a number to a greater one")
         return self
+
+    @model_validator(mode="after")
+    def _options_of_a_reward(self) -> RewardConfig:
+        if self.training_options and self.training is None:
+            raise ValueError("training_options needs the reward that has them: reward.training")
+        return self
+
+    def of_training(self) -> RewardConfig:
+        """Return the reward that trains, as the reward of a configuration."""
+        if self.training is None:
+            return self
+        own = {"name": self.training, "options": self.training_options, "range": None}
+        return self.model_copy(update={**own, "training": None, "training_options": {}})
 
 
 class PolicyConfig(Section):
@@ -220,7 +239,7 @@ class RolloutSettings(Section):
 
 
 class TrainConfig(Section):
-    """The trainer, the number of updates, and what every trainer means the same by.
+    """The trainer, the number of updates, and options that mean the same to every trainer.
 
     A trainer adds its own options in a subclass, which its `TrainerSpec` names.
     """
@@ -274,7 +293,8 @@ class TrainConfig(Section):
 class UncheckedTrainConfig(TrainConfig):
     """The section `train` of a trainer that is not installed: its options are kept unchecked.
 
-    An evaluation of what it trained needs none of them, and a training is refused.
+    Configurations can be read and endpoints and policies evaluated without it. A training, and the
+    export of a policy from its checkpoints, are refused.
     """
 
     model_config = ConfigDict(extra="allow")

@@ -83,7 +83,7 @@ def train_section(trainer: str) -> type[TrainConfig]:
     """
     from harness.config.sections import TrainConfig, UncheckedTrainConfig
 
-    # What a trainer that is missing here trained can be evaluated.
+    # Without the trainer, configurations can still be read.
     if trainer not in {spec.name for spec in registry().specs("trainer")}:
         return UncheckedTrainConfig
     spec = trainer_spec(trainer)
@@ -276,8 +276,11 @@ def reward_of(config: Config) -> RewardSpec:
     return replace(spec, low=config.reward.range[0], high=config.reward.range[1])
 
 
-def make_reward(config: Config) -> RewardFunction:
+def make_reward(config: Config, place: str = "reward.options") -> RewardFunction:
     """Build the configured reward with its options.
+
+    Args:
+        place: The key that holds the options, for messages.
 
     Raises:
         PluginError: It is not installed, does not import, declares no version or has no
@@ -286,7 +289,7 @@ def make_reward(config: Config) -> RewardFunction:
     """
     spec = reward_of(config)
     reward_version(spec)
-    reward: RewardFunction = make(spec, config.reward.options, "reward.options")
+    reward: RewardFunction = make(spec, config.reward.options, place)
     return reward
 
 

@@ -115,6 +115,11 @@ class Session:
         }
         self._program = program(program_of(config.agent))
         self._scorer = Scorer(config, folder.reward, roles_of(config.agent))
+        self._payer = self._scorer
+        """The reward that trains."""
+        if config.reward.training is not None:
+            paying = config.paid_by_training_reward()
+            self._payer = Scorer(paying, folder.reward / "training", roles_of(config.agent))
         self._environment = environment(environment_of(config.task.name))
         self._validation = validation or EvalConfig()
         self._client = RolloutClient(store)
@@ -157,8 +162,10 @@ class Session:
         call_kinds = kinds(attempt.transitions, turns)
         payment = _Payment(verdict.value, {})
         if phase == "train":
-            by = f"{task.id}/{session}"
-            payment = self._pay(attempt, verdict, turns, call_kinds, worth, step, by)
+            by, paid_verdict = f"{task.id}/{session}", verdict
+            if self._payer is not self._scorer:
+                attempt, paid_verdict = await self._payer.judge(task, attempt)
+            payment = self._pay(attempt, paid_verdict, turns, call_kinds, worth, step, by)
         elif self.config.reward.shuffle and step == 0 and verdict.value is not None:
             self._shuffles[""].note(step, verdict.value)
 
@@ -275,7 +282,7 @@ class Session:
         calls = attempt.transitions
         rewards: list[float | None] = [used] * len(calls)
         if train.credit != "shared":
-            values = payments(train.credit, attempt, verdict, turns, worth, self._scorer.of_a_check)
+            values = payments(train.credit, attempt, verdict, turns, worth, self._payer.of_a_check)
             by_kind = dict(zip(call_kinds, values, strict=True))
             controlled = {}
             for kind, value in by_kind.items():
@@ -293,7 +300,7 @@ class Session:
         if value is None:
             return None
         if inverts(self.config.seed, self.config.reward.inverted, step, by):
-            value = self._scorer.of_a_check(value, False)
+            value = self._payer.of_a_check(value, False)
         if self.config.reward.shuffle:
             return self._shuffles[kind].draw(step, f"{by}/{kind}", value)
         return value

@@ -16,8 +16,8 @@ COSTS_ONLY = (
     "actor_rollout_ref.actor.checkpoint.async_save",
     "actor_rollout_ref.rollout.engine_kwargs.vllm.distributed_executor_backend",
 )
-"""Options of verl that change time and memory only. They are no part of an identity, and
-comparisons ignore them in older records."""
+"""Options of verl that change time and memory only. Comparisons ignore them, except between
+deterministic trainings, which promise the same bits."""
 _UNIONS = (Union, UnionType)
 _ARROW: dict[Any, str] = {
     int: "int64",

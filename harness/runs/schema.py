@@ -165,6 +165,13 @@ class Identity(TypedDict):
     reward_shuffled: Annotated[
         bool, "whether this is the control in which nothing can be learned", _REWARD
     ]
+    reward_training: NotRequired[
+        Annotated[
+            dict[str, Any],
+            "version and options of the reward that trains; that of verdicts where missing",
+            _REWARD,
+        ]
+    ]
     reward_inverted: NotRequired[
         Annotated[
             float,

@@ -65,6 +65,7 @@ def check(config: Config, *, trains: bool = True, reads_reserved: bool = False) 
     checked_options(task_set, config.task.options, "task.options")
     make_reward(config)
     if trains:
+        _check_training_reward(config)
         trainer, device = trainer_spec(config.train.trainer), resolve_device(config.device)
         if device not in trainer.devices:
             raise ConfigError(
@@ -87,6 +88,24 @@ def check(config: Config, *, trains: bool = True, reads_reserved: bool = False) 
     check_roles(config, matched if trains else ())
     if trains:
         make_trainer(config).check(config)
+
+
+def _check_training_reward(config: Config) -> None:
+    """Refuse a reward of trainings that does not fit.
+
+    Raises:
+        PluginError: It is not installed or does not import.
+        ConfigError: Its options do not fit, or calls are paid by their drafts.
+    """
+    if config.reward.training is None:
+        return
+    make_reward(config.paid_by_training_reward(), "reward.training_options")
+    # Drafts are valued by `reward.name`, so a call would be paid by another reward than its rollout.
+    if config.train.credit != "shared":
+        raise ConfigError(
+            f"reward.training pays whole rollouts, not calls by {config.train.credit}: "
+            "set train.credit=shared"
+        )
 
 
 def check_network(config: Config, *, trains: bool = True) -> None:

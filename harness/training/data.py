@@ -16,7 +16,7 @@ from harness.policies.roles import Answerer, answerers
 from harness.records import Task
 from harness.runs.folder import RunFolder
 from harness.training.provenance import model_hash
-from harness.training.record import role_models
+from harness.training.record import role_models, training_reward
 from harness.training.task_order import trained_on
 from harness.util.parsing import flatten
 
@@ -45,10 +45,16 @@ def load_tasks(config: Config, task_set: TaskSet, split: str) -> Sequence[Task]:
             f"{twice[0]!r} for one: "
             "rows could not tell them apart. Give every task an id of its own"
         )
-    if refused := refusals(config, tasks):
+    judges = [config]
+    if config.reward.training is not None:
+        judges.append(config.paid_by_training_reward())
+    for judging in judges:
+        refused = refusals(judging, tasks)
+        if not refused:
+            continue
         first, reason = next(iter(refused.items()))
         raise TaskSetError(
-            f"reward {config.reward.name!r} cannot judge {len(refused)} of {len(tasks)} tasks "
+            f"reward {judging.reward.name!r} cannot judge {len(refused)} of {len(tasks)} tasks "
             f"of {config.task.name}'s "
             f"split {split!r}, the first being {first!r}: {reason}"
         )
@@ -167,6 +173,7 @@ def same_parts(folder: RunFolder, config: Config, task_set: TaskSet) -> None:
     parts: list[tuple[str, Mapping[str, object], Mapping[str, object], str]] = [
         ("the data are not those", began["task_set"], task_set.describe() if began["task_set"] else {}, "the data"),
         ("the reward is not the one", began["reward_options"], reward, "its options and files"),
+        ("the training reward is not the one", began.get("reward_training", {}), training_reward(config), "its options"),
         ("the policy is not the one", {"model": began["model"]}, {"model": model}, "policy.path"),
         ("a role's model is not the one", began.get("role_models", {}), role_models(_answers(config, folder)), "roles"),
     ]  # fmt: skip

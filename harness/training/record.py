@@ -8,7 +8,7 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import median_high
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import harness
 from harness.config import Config
@@ -36,7 +36,6 @@ from harness.policies.roles import Answerer
 from harness.records import AGENT_OUTCOMES, Task
 from harness.rollout.request import sampling_of
 from harness.runs.folder import RunFolder, now
-from harness.runs.record_types import COSTS_ONLY
 from harness.runs.replies import replies_of
 from harness.runs.rows import Episode
 from harness.runs.schema import (
@@ -180,7 +179,7 @@ def identity(
         "train": config.train.identity(device, config.deterministic, of_program.calls_tools),
         "steps": len(train) // config.train.batch_size,
         "deterministic": config.deterministic,
-        "verl": {name: value for name, value in data["verl"].items() if name not in COSTS_ONLY},
+        "verl": data["verl"],
     }
     # Further keys appear only with another value than the usual one, which keeps the identity of
     # runs that are older than them.
@@ -192,6 +191,8 @@ def identity(
         identified["reward_range"] = [reward.low, reward.high]
     if not is_endpoint_label(model_path) and config.batch_invariant(device):
         identified["batch_invariant"] = True
+    if config.reward.training is not None:
+        identified["reward_training"] = training_reward(config)
     if config.reward.inverted:
         identified["reward_inverted"] = config.reward.inverted
     if measured.samples > 1:
@@ -203,6 +204,15 @@ def identity(
             environment(environment_of(config.task.name)), [*train, *val], data["sandbox"]
         )
     return identified
+
+
+def training_reward(config: Config) -> dict[str, Any]:
+    """Return version and identity of the reward that trains; empty without one of its own."""
+    if config.reward.training is None:
+        return {}
+    spec = reward_spec(config.reward.training)
+    options = reward_identity(spec, config.reward.training_options, "reward.training_options")
+    return {"reward": reward_version(spec), "options": options}
 
 
 def role_models(answers: Mapping[str, Answerer]) -> dict[str, str]:

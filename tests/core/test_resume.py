@@ -131,6 +131,11 @@ def test_a_run_goes_on_with_the_policy_and_the_agent_that_it_began_with(
     assert isinstance(done.exception, UserError) and "the policy is not the one" in str(
         done.exception
     )
+    trained = ["reward.training=executes"]
+    with pytest.raises(UserError, match="the training reward is not the one"):
+        same_parts(
+            RunFolder(run), load_config("cpu", None, trained, agent="reference_sql"), PocketTasks()
+        )
     RunFolder(run).update(agent_source="0123456789abcdef")
     done = CliRunner().invoke(app, ["--resume", str(run)])
     assert isinstance(done.exception, UserError) and "the agent is not the one" in str(

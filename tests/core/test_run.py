@@ -15,11 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness.config import load_config
-from harness.errors import ConfigError, RunFailed, TaskSetError
+from harness.errors import ConfigError, RunFailed, TaskSetError, UserError
 from harness.plugins import environment, make_task_set
 from harness.records import Task
 from harness.runs.folder import RowLog, RunFolder
 from harness.runs.schema import RunRecord, Scores
+from harness.training.checks import check
 from harness.training.data import load_tasks
 from harness.training.launch import StartedRun, recorded
 from harness.training.provenance import model_hash
@@ -151,6 +152,37 @@ def test_a_policy_is_told_apart_by_all_that_it_is_loaded_from(tmp_path: Path) ->
     assert model_hash(str(tmp_path)) == fast
     (tmp_path / "modeling.py").write_text("")
     assert model_hash(str(tmp_path)) != fast
+
+
+def test_a_reward_that_trains_alone_is_part_of_the_identity() -> None:
+    def of(*settings: str) -> Any:
+        config = load_config("cpu", None, settings, agent="reference_sql")
+        return identity(config, PocketTasks(), [], [], "m", "cpu")
+
+    trained = "reward.training=executes"
+    assert "reward_training" not in of()
+    assert of(trained)["reward_training"] == {"reward": "executes/1", "options": {}}
+    with_rows = of(trained, "reward.training_options.rows=true")
+    assert with_rows["reward_training"]["options"] == {"rows": True}
+    for key in ("reward", "reward_options"):
+        assert of(trained)[key] == of()[key]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["reward.training=execute"], "'execute'.*'executes'"),
+        (
+            ["reward.training=executes", "reward.training_options.row=true"],
+            r"reward\.training_options.*row",
+        ),
+        (["reward.training_options.rows=true"], "needs the reward that has them"),
+        (["reward.training=executes", "train.credit=turn"], r"set train\.credit=shared"),
+    ],
+)
+def test_a_reward_that_trains_is_checked_before_a_run(settings: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        check(load_config("cpu", None, settings, agent="reference_sql"))
 
 
 def test_the_tools_that_a_policy_is_told_of_are_part_of_the_identity() -> None:

@@ -59,6 +59,22 @@ def test_executes_pays_for_a_query_of_the_attempt_that_ran(
     )
 
 
+@pytest.mark.parametrize(
+    ("answer", "ran", "value"),
+    [
+        ("SELECT 1", None, 1.0),
+        ("SELECT 1 WHERE 0", None, 0.0),
+        ("SELECT nope", True, 0.0),
+        ("There are four.", True, 0.0),
+    ],
+)
+def test_executes_with_rows_pays_for_an_answer_that_returns_a_row(
+    answer: str, ran: bool | None, value: float, singers: Task
+) -> None:
+    reward = Executes(rows=True)
+    assert asyncio.run(reward.score(singers, attempt(answer, ran=ran))).value == value
+
+
 def test_executes_is_unscored_without_a_database_that_works(tmp_path: Path) -> None:
     broken = tmp_path / "broken.sqlite"
     broken.write_bytes(b"nothing")

@@ -371,6 +371,29 @@ def test_shuffled_rewards_keep_their_distribution_and_lose_their_owner() -> None
 
 
 @pytest.mark.slow
+def test_training_may_be_paid_by_another_reward_than_the_verdict(
+    tmp_path: Path, scripted_server: StartServer
+) -> None:
+    tasks = pocket()
+    kinds = ("right", "SELECT 'wrong'", "SELECT 1 WHERE 0", "SELECT FROM")
+    kind_of = {question: kinds[number % 4] for number, question in enumerate(tasks)}
+    replies = {
+        question: gold if kind_of[question] == "right" else kind_of[question]
+        for question, (_, gold) in tasks.items()
+    }
+    folder, server = RunFolder.create(tmp_path, "x"), scripted_server(by_question(replies))
+    format_only = {"reward.training": "executes", "reward.training_options.rows": "true"}
+    Work(config(**format_only), folder, server, tasks=40).execute()
+    rows = list(folder.rows("episodes"))
+    assert {kind_of[row["question"]] for row in rows} == set(kinds)
+    for row in rows:
+        kind = kind_of[row["question"]]
+        assert row["reward"] == float(kind == "right")
+        assert row["used_reward"] == float(kind in ("right", "SELECT 'wrong'"))
+        assert row["reward_version"].startswith("execution_accuracy/")
+
+
+@pytest.mark.slow
 def test_a_share_of_rollouts_is_trained_with_the_opposite_verdict(
     tmp_path: Path, scripted_server: StartServer
 ) -> None:

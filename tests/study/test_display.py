@@ -130,9 +130,9 @@ def test_without_a_terminal_a_study_says_what_begins_ends_and_stands(
 @pytest.mark.parametrize(
     ("runs", "cores", "gpus", "remark"),
     [
-        (5, 3, [("0",)] * 5, "--jobs 3"),
-        (3, 5, [("0",)] * 3, ""),
-        (2, 2, [("0",), ("1",)], ""),
+        (8, 1, [("0",)] * 8, "--jobs 4"),
+        (3, 2, [("0",)] * 3, ""),
+        (2, 1, [("0",), ("1",)], ""),
         (2, 1, None, ""),
     ],
 )

@@ -50,6 +50,8 @@ def test_an_engine_of_one_gpu_runs_its_worker_in_its_own_process() -> None:
     assert executor(f"{rollout}.engine_kwargs.vllm.kv_cache_memory_bytes=1000") == "uni"
     assert executor(f"{rollout}.{EXECUTOR}=mp") == "mp"
     assert executor(f"{rollout}.tensor_model_parallel_size=2", "gpus=2") is None
+    assert executor(f"{rollout}.engine_kwargs.vllm.tensor_parallel_size=2", "gpus=2") is None
+    assert executor(f"{rollout}.engine_kwargs.vllm=null") == "uni"
     assert executor("deterministic=true") is None
     assert executor(device="cpu") is None
 

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from importlib.metadata import entry_points, version
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -153,9 +154,17 @@ def test_memory_that_another_process_allocates_does_not_end_a_sleep(
     assert "other processes allocated memory" in caplog.text
 
 
-def test_vllm_finds_the_patch_by_its_entry_point() -> None:
+def test_vllm_finds_the_patch_by_its_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
     (point,) = entry_points(group="vllm.general_plugins", name="harness_sleep")
-    assert point.load() is vllm_sleep.allow_other_processes
+    # Executors call the methods of this class of vLLM, which is not installed here.
+    worker_base = ModuleType("vllm.v1.worker.worker_base")
+    vars(worker_base)["WorkerWrapperBase"] = Wrapper
+    monkeypatch.setitem(sys.modules, worker_base.__name__, worker_base)
+    monkeypatch.setattr(Wrapper, "sleep", None, raising=False)
+    point.load()()
+    shared = Worker("Memory usage increased after sleeping.")
+    vars(Wrapper)["sleep"](Wrapper(shared), level=2)
+    assert shared.levels == [2]
 
 
 def test_any_other_assertion_of_a_sleep_is_raised() -> None:

@@ -250,10 +250,10 @@ def sharing(plan: Plan) -> str:
     return text
 
 
-CORES_TO_SHARE_A_GPU = 4
-"""Cores per training below which `few_cores` remarks on trainings that share a GPU. With four each, a
-step of a model of 0.5 billion parameters took 12.7 s; with two each, 18.5 s, so more trainings at
-once did not finish more per hour (results/studies/qwen-roles)."""
+CORES_TO_SHARE_A_GPU = 2
+"""Cores per training below which `few_cores` remarks on trainings that share a GPU. With a model of
+0.5 billion parameters, fifteen trainings with two cores each made more steps per hour than nine with
+four (results/studies/qwen-roles); fewer than two were not measured."""
 
 
 def shares_gpus(plan: Plan) -> bool:

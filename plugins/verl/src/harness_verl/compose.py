@@ -31,8 +31,13 @@ SAMPLERS = {
 """Our replay buffer by verl's `trainer.v1.trainer_mode`."""
 Section: TypeAlias = dict[str, Any]
 """A section of verl's configuration: its values, and sections in it."""
-_PARALLEL = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "data_parallel_size")
-"""Options of the rollout that spread one engine over several GPUs."""
+_PARALLEL = {
+    "tensor_model_parallel_size": "tensor_parallel_size",
+    "pipeline_model_parallel_size": "pipeline_parallel_size",
+    "data_parallel_size": "data_parallel_size",
+}
+"""Options of verl's rollout that spread one engine over several GPUs, and vLLM's names of them. All
+are 1 by default."""
 FREE = (("ray_kwargs", "ray_init"),)
 """Sections that accept unknown options: verl passes them to `ray.init`. So do empty mappings."""
 
@@ -214,11 +219,15 @@ def _run_worker_in_engine(settings: Section) -> None:
     since no run has compared the two.
     """
     rollout = settings["actor_rollout_ref"]["rollout"]
-    sizes = [rollout.get(key, 1) for key in _PARALLEL]
-    one_gpu = all(size == 1 for size in sizes)
-    if rollout.get("name") == "vllm" and one_gpu and not rollout.get("full_determinism"):
-        engine = rollout.setdefault("engine_kwargs", {}).setdefault("vllm", {})
-        engine.setdefault("distributed_executor_backend", "uni")
+    engine = (rollout.get("engine_kwargs") or {}).get("vllm") or {}
+    # Options of the engine, with vLLM's names, override those of the rollout.
+    one_gpu = all(
+        engine.get(in_vllm, rollout.get(in_verl, 1)) == 1 for in_verl, in_vllm in _PARALLEL.items()
+    )
+    if rollout.get("name") != "vllm" or not one_gpu or rollout.get("full_determinism"):
+        return
+    own = {"distributed_executor_backend": "uni", **engine}
+    rollout["engine_kwargs"] = {**(rollout.get("engine_kwargs") or {}), "vllm": own}
 
 
 def chosen(config: Config) -> Section:

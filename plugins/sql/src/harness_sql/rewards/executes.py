@@ -1,4 +1,4 @@
-"""The reward `executes`: 1 if the attempt executed a query, whatever its result."""
+"""The reward `executes`: 1 if the attempt executed a query, whatever its values."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ class Executes:
 
     Args:
         timeout_s: Deadline of the answer's execution.
+        rows: Whether the answer itself must be a query that returns at least one row; tool calls
+            then do not count.
     """
 
     version = "executes/1"
 
-    def __init__(self, *, timeout_s: PositiveFloat = 5.0) -> None:
+    def __init__(self, *, timeout_s: PositiveFloat = 5.0, rows: bool = False) -> None:
         self._timeout_s = timeout_s
+        self._rows = rows
 
     def refuses(self, task: Task) -> str:
         """Refuse a task without a database."""
@@ -34,12 +37,15 @@ class Executes:
     async def score(self, task: Task, attempt: Attempt) -> Verdict:
         """Return 1.0 or 0.0, or unscored if the database fails."""
         tool = tool_of(task)
-        if any(call.ok and call.tool == tool for call in attempt.tool_calls):
+        tool_executed = any(call.ok and call.tool == tool for call in attempt.tool_calls)
+        if tool_executed and not self._rows:
             return Verdict(1.0, "a query of the attempt executed")
         limits = Limits(timeout_s=self._timeout_s, max_rows=1)
         result = await asyncio.to_thread(execute, database_of(task), attempt.answer or "", limits)
         if result.error_type in ("missing_database", "damaged_database", "io"):
             return Verdict(None, f"the database fails: {result.error}")
+        if result.ok and self._rows and not result.rows:
+            return Verdict(0.0, "the answer returns no row")
         if result.ok:
             return Verdict(1.0, "the answer executes")
         return Verdict(0.0, f"nothing executed; the answer fails: {result.error}"[:300])
