@@ -191,7 +191,7 @@ def identity(
         identified["reward_range"] = [reward.low, reward.high]
     if not is_endpoint_label(model_path) and config.batch_invariant(device):
         identified["batch_invariant"] = True
-    if config.reward.training is not None:
+    if kind == "train" and config.reward.training is not None:
         identified["reward_training"] = training_reward(config)
     if config.reward.inverted:
         identified["reward_inverted"] = config.reward.inverted

@@ -166,6 +166,9 @@ def test_a_reward_that_trains_alone_is_part_of_the_identity() -> None:
     assert with_rows["reward_training"]["options"] == {"rows": True}
     for key in ("reward", "reward_options"):
         assert of(trained)[key] == of()[key]
+    config = load_config("cpu", None, [trained], agent="reference_sql")
+    evaluation = identity(config, PocketTasks(), [], [], "m", "cpu", "eval")
+    assert "reward_training" not in evaluation  # an evaluation trains nothing
 
 
 @pytest.mark.parametrize(

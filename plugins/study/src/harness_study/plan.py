@@ -263,7 +263,9 @@ def differences(jobs: Iterable[Job]) -> dict[str, dict[str, Any]]:
     for job in jobs:
         # An evaluation has the configuration of its training, but for the agent.
         if job.kind == "train":
-            configs[job.arm] = flatten(job.config.dump())
+            settings = flatten(job.config.dump())
+            # An empty mapping is a section with options that only other arms set, so it is no value.
+            configs[job.arm] = {key: value for key, value in settings.items() if value != {}}
     values = {}
     for key in differing(configs.values()):
         if key != "seed":
