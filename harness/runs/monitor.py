@@ -145,8 +145,10 @@ class Follower:
         else:
             self._rewards[key].append(row["reward"])
             state.graded = state.graded or is_graded([row["reward"]])
-            if phase == "train":
-                self._groups[step][row["task_id"]].append(row["reward"])
+        # Whether a group teaches depends on what was trained on, which controls exchange.
+        used = row.get("used_reward", row["reward"])
+        if phase == "train" and used is not None:
+            self._groups[step][row["task_id"]].append(used)
         state.phase = f"validating ({step})" if phase == "val" else f"step {step}"
         done = len(self._rewards[key]) + sum(self._failed[key].values())
         state.done, state.expected = done, self._expected[phase]

@@ -48,6 +48,7 @@ def row(
         step=step,
         session=0,
         paid={},
+        used_reward=reward if phase == "train" else None,
     )
     return {**base, **changes}
 
@@ -331,6 +332,18 @@ def test_steps_in_a_row_without_a_signal_are_remarked_once(tmp_path: Path) -> No
     assert remarks == ["", "", "steps 1 to 3:", "steps 1 to 3:", "", ""]
     assert shares == [0, 0, 0, 0, 0.5, 0]
     assert Monitor(folder, 9, {"train": 4, "val": 2}, 0.5).progress.phase == "starting"
+
+
+def test_a_group_teaches_by_the_rewards_that_train(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "x")
+    monitor = Monitor(folder, 9, {"train": 4, "val": 2}, 0.5)
+    # One group differs in its verdicts only, the other in what trains only; None trains nothing.
+    a, b = {"task_id": "a", "used_reward": 1.0}, {"task_id": "b"}
+    rows = [row(1, 1.0, **a), row(1, 0.0, **a), row(1, 1.0, **b, used_reward=0.0), row(1, 1.0, **b)]
+    rows.append(row(1, 0.0, **b, used_reward=None))
+    RowLog(folder, "episodes").add(rows)
+    RowLog(folder, "steps").add([{"step": 1, "data": {"step_s": 3.0}}])
+    assert monitor.poll().mixed == 0.5
 
 
 def test_where_the_best_are_trained_a_group_teaches_with_one_that_is_good_enough(
