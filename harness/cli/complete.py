@@ -59,9 +59,9 @@ def settings(incomplete: str) -> list[str]:
     Options of every installed trainer are among them.
     """
     from harness.config import Config, TrainConfig
+    from harness.config.configuration import defaults
     from harness.config.trainer_sections import section_of
     from harness.errors import PluginError
-    from harness.util.parsing import flatten
 
     kinds = {
         "train.trainer": "trainer",
@@ -70,8 +70,7 @@ def settings(incomplete: str) -> list[str]:
         "reward.training": "reward",
         "agent": "agent",
     }
-    # Without the section `train`, which the default trainer defines: it may be broken.
-    defaults = flatten(Config.model_construct().model_dump(exclude={"train"}))
+    values = defaults()
     sections: dict[str, type[TrainConfig]] = {}
     for trainer in _names("trainer"):
         try:
@@ -80,9 +79,9 @@ def settings(incomplete: str) -> list[str]:
             continue
         for option in section.model_fields:
             sections.setdefault(f"train.{option}", section)
-            defaults.setdefault(f"train.{option}", None)
+            values.setdefault(f"train.{option}", None)
     words = []
-    for key, value in defaults.items():
+    for key, value in values.items():
         if key in kinds:
             names = _names(kinds[key])
         elif key in sections:

@@ -266,7 +266,7 @@ def optimizer_steps(run: Run) -> list[tuple[int, int, int]]:
 
     With `batching: by_rollout`, a training step has as many optimizer steps as configured, or none
     without trained rows; a trainer without `mini_batch_size` has one per training step. verl itself
-    makes one of every `mini_batch_size` x `group_size` transitions, so more trained roles mean more.
+    makes one of every `mini_batch_size` x `group_size` transitions: more trained roles mean more.
     """
     import polars as pl
 

@@ -104,7 +104,7 @@ class Config(Section):
             return train
         return section_of(trainer_named({"train": train})).model_validate(train)
 
-    def paid_by_training_reward(self) -> Config:
+    def with_training_reward(self) -> Config:
         """Return this configuration with the reward that trains in place of `reward.name`."""
         return self.model_copy(update={"reward": self.reward.of_training()})
 
@@ -361,5 +361,12 @@ def _known(where: Sequence[str], trainer: str) -> list[str]:
 
 
 def _every_key(trainer: str) -> list[str]:
-    other = flatten(Config.model_construct().model_dump(exclude={"train"}))
-    return [*other, *(f"train.{name}" for name in section_of(trainer).model_fields)]
+    return [*defaults(), *(f"train.{name}" for name in section_of(trainer).model_fields)]
+
+
+def defaults() -> dict[str, Any]:
+    """Return the default settings with dotted keys, without `train`.
+
+    The default trainer defines that section, and it may not be importable.
+    """
+    return flatten(Config.model_construct().model_dump(exclude={"train"}))

@@ -311,7 +311,7 @@ def _fault(spec: Spec) -> str | None:
     end, form = r"\w+", "package.module:Name"
     if isinstance(spec, PolicyCatalogueSpec):
         end, form = r"[\w.-]+\.yaml", "package:file.yaml"
-    if not isinstance(spec.target, str) or not re.fullmatch(rf"\w+(\.\w+)*:{end}", spec.target):
+    if not _is_target(spec.target, end):
         return f"the target of {spec.name!r} is {spec.target!r}, not {form}"
     if not isinstance(spec.summary, str) or "\n" in spec.summary:
         return f"the summary of {spec.name!r} is {spec.summary!r}, not one line of text"
@@ -355,8 +355,8 @@ def _fault_of_its_kind(spec: Spec) -> str | None:
     return None
 
 
-def _is_target(value: object) -> bool:
-    return isinstance(value, str) and re.fullmatch(r"\w+(\.\w+)*:\w+", value) is not None
+def _is_target(value: object, end: str = r"\w+") -> bool:
+    return isinstance(value, str) and re.fullmatch(rf"\w+(\.\w+)*:{end}", value) is not None
 
 
 def _is_range(low: object, high: object) -> bool:

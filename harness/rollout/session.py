@@ -115,11 +115,11 @@ class Session:
         }
         self._program = program(program_of(config.agent))
         self._scorer = Scorer(config, folder.reward, roles_of(config.agent))
-        self._payer = self._scorer
-        """The reward that trains."""
+        self._training_scorer = self._scorer
         if config.reward.training is not None:
-            paying = config.paid_by_training_reward()
-            self._payer = Scorer(paying, folder.reward / "training", roles_of(config.agent))
+            self._training_scorer = Scorer(
+                config.with_training_reward(), folder.reward / "training", roles_of(config.agent)
+            )
         self._environment = environment(environment_of(config.task.name))
         self._validation = validation or EvalConfig()
         self._client = RolloutClient(store)
@@ -162,10 +162,11 @@ class Session:
         call_kinds = kinds(attempt.transitions, turns)
         payment = _Payment(verdict.value, {})
         if phase == "train":
-            by, paid_verdict = f"{task.id}/{session}", verdict
-            if self._payer is not self._scorer:
-                attempt, paid_verdict = await self._payer.judge(task, attempt)
-            payment = self._pay(attempt, paid_verdict, turns, call_kinds, worth, step, by)
+            by = f"{task.id}/{session}"
+            of_training = verdict
+            if self._training_scorer is not self._scorer:
+                attempt, of_training = await self._training_scorer.judge(task, attempt)
+            payment = self._pay(attempt, of_training, turns, call_kinds, worth, step, by)
         elif self.config.reward.shuffle and step == 0 and verdict.value is not None:
             self._shuffles[""].note(step, verdict.value)
 
@@ -282,7 +283,9 @@ class Session:
         calls = attempt.transitions
         rewards: list[float | None] = [used] * len(calls)
         if train.credit != "shared":
-            values = payments(train.credit, attempt, verdict, turns, worth, self._payer.of_a_check)
+            values = payments(
+                train.credit, attempt, verdict, turns, worth, self._training_scorer.of_a_check
+            )
             by_kind = dict(zip(call_kinds, values, strict=True))
             controlled = {}
             for kind, value in by_kind.items():
@@ -300,7 +303,7 @@ class Session:
         if value is None:
             return None
         if inverts(self.config.seed, self.config.reward.inverted, step, by):
-            value = self._payer.of_a_check(value, False)
+            value = self._training_scorer.of_a_check(value, False)
         if self.config.reward.shuffle:
             return self._shuffles[kind].draw(step, f"{by}/{kind}", value)
         return value

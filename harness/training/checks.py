@@ -99,8 +99,9 @@ def _check_training_reward(config: Config) -> None:
     """
     if config.reward.training is None:
         return
-    make_reward(config.paid_by_training_reward(), "reward.training_options")
-    # Drafts are valued by `reward.name`, so a call would be paid by another reward than its rollout.
+    make_reward(config.with_training_reward(), "reward.training_options")
+    # Drafts are valued by `reward.name`, and a call would be paid by another reward than its
+    # rollout.
     if config.train.credit != "shared":
         raise ConfigError(
             f"reward.training pays whole rollouts, not calls by {config.train.credit}: "

@@ -45,10 +45,10 @@ def load_tasks(config: Config, task_set: TaskSet, split: str) -> Sequence[Task]:
             f"{twice[0]!r} for one: "
             "rows could not tell them apart. Give every task an id of its own"
         )
-    judges = [config]
+    by_reward = [config]
     if config.reward.training is not None:
-        judges.append(config.paid_by_training_reward())
-    for judging in judges:
+        by_reward.append(config.with_training_reward())
+    for judging in by_reward:
         refused = refusals(judging, tasks)
         if not refused:
             continue
@@ -170,10 +170,11 @@ def same_parts(folder: RunFolder, config: Config, task_set: TaskSet) -> None:
         reward_spec(config.reward.name), config.reward.options, "reward.options"
     )
     model = model_hash(first_policy(config, folder))
+    trains_on = training_reward(config)
     parts: list[tuple[str, Mapping[str, object], Mapping[str, object], str]] = [
         ("the data are not those", began["task_set"], task_set.describe() if began["task_set"] else {}, "the data"),
         ("the reward is not the one", began["reward_options"], reward, "its options and files"),
-        ("the training reward is not the one", began.get("reward_training", {}), training_reward(config), "its options"),
+        ("the training reward is not the one", began.get("reward_training", {}), trains_on, "its options"),
         ("the policy is not the one", {"model": began["model"]}, {"model": model}, "policy.path"),
         ("a role's model is not the one", began.get("role_models", {}), role_models(_answers(config, folder)), "roles"),
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""A trainer's own options `train.*`: checked, completed, recorded, and refused with another trainer."""
+"""A trainer's own options `train.*`: checked, completed, recorded, refused with another trainer."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ MICRO = "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu"
 
 @pytest.fixture(autouse=True)
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look up models of no folder in the cache only: without a network, the hub retries for 23 s."""
+    """Look up models in the cache only: without a network, the hub retries for 23 s."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
 
 

@@ -251,9 +251,11 @@ def sharing(plan: Plan) -> str:
 
 
 CORES_TO_SHARE_A_GPU = 2
-"""Cores per training below which `few_cores` remarks on trainings that share a GPU. With a model of
-0.5 billion parameters, fifteen trainings with two cores each made more steps per hour than nine with
-four (results/studies/qwen-roles); fewer than two were not measured."""
+"""Cores per training below which `few_cores` remarks on trainings that share a GPU.
+
+Fifteen trainings of a model of 0.5 billion parameters with two cores each made more steps per hour
+than nine with four; their arms differed (results/studies/qwen-roles). Fewer were not measured.
+"""
 
 
 def shares_gpus(plan: Plan) -> bool:

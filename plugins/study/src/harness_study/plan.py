@@ -264,7 +264,7 @@ def differences(jobs: Iterable[Job]) -> dict[str, dict[str, Any]]:
         # An evaluation has the configuration of its training, but for the agent.
         if job.kind == "train":
             settings = flatten(job.config.dump())
-            # An empty mapping is a section with options that only other arms set, so it is no value.
+            # An empty mapping is a section with options that only other arms set, so no value.
             configs[job.arm] = {key: value for key, value in settings.items() if value != {}}
     values = {}
     for key in differing(configs.values()):

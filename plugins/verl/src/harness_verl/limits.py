@@ -43,9 +43,9 @@ def checkpoint_bytes(config: Config, model_path: str, steps: int) -> int:
     contents = at(
         nested(config.verl), "actor_rollout_ref.actor.checkpoint.save_contents", ["optimizer"]
     )
-    moments = (
-        2 if "optimizer" in contents and not options(config).lora_rank else 0
-    )  # LoRA's are small
+    # LoRA's moments are small.
+    saves_moments = "optimizer" in contents and not options(config).lora_rank
+    moments = 2 if saves_moments else 0
     saved = -(-steps // (config.train.save_every or steps))
     # Asynchronous saving (`saving.py`) removes an older checkpoint only after the next is complete.
     asynchronous = at(nested(config.verl), "actor_rollout_ref.actor.checkpoint.async_save", False)

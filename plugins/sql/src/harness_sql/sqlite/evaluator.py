@@ -314,7 +314,7 @@ class _Judge:
                 if not (result.error_type == "too_large" and result.columns):
                     return prediction_failed(result, self._timeout_s)
                 return Match(False, "the result is longer than gold's", ("prediction_too_large",))
-            # Any query that finds nothing equals an empty gold, so its columns and tables must agree.
+            # Any query that finds nothing equals an empty gold, so columns and tables must agree.
             if empty and not result.rows:
                 if len(result.columns) != len(gold.columns):
                     return Match(
