@@ -252,7 +252,10 @@ def test_plugins_are_discovered_in_one_place() -> None:
         if "tests" not in file.parts and "entry_points(" in file.read_text(encoding="utf-8")
     ]
     # The second one looks up exporters of OpenTelemetry.
-    assert found == ["harness/plugins/__init__.py", "harness/rollout/otlp_export.py"]
+    assert found == [
+        "harness/plugins/__init__.py",
+        "plugins/agentlightning_queue/src/harness_agentlightning_queue/otlp_export.py",
+    ]
 
 
 def test_hooks_import_nothing_heavy() -> None:

@@ -155,10 +155,11 @@ class VerlTrainer(Trainer):
         driver = _start(log, data_dir, {**os.environ, **variables, **hidden, **ours})
         well = False
         try:
-            with start_trace.span("imports of agentlightning"):
+            with start_trace.span("imports of the queue"):
                 from harness_verl.run import VerlRun
 
-            VerlRun(run, mark, driver, session_file, begins, Path(scratch.name)).execute()
+                work = VerlRun(run, mark, driver, session_file, begins, Path(scratch.name))
+            work.execute()
             well = True
         finally:
             stop_process(driver)
