@@ -19,7 +19,6 @@ from harness.plugins import (
     trainer_spec,
 )
 from harness.policies.roles import check as check_roles
-from harness.rollout.queue_plugin import queue_spec
 
 ROWS_BYTES = {"train": 64 * 2**20, "eval": 4 * 2**20}
 """Room that the rows, logs and tables of a small run take; without it none is started."""
@@ -172,10 +171,7 @@ def check_machine(config: Config) -> None:
     """Refuse a training that this machine cannot carry out, before its folder is made.
 
     Raises:
-        EnvironmentProblem: As `check_device`, or no queue or not all that the trainer needs is
-            installed.
-        PluginError: Several queues are installed.
+        EnvironmentProblem: As `check_device`, or what the trainer needs is not installed.
     """
     check_device(config)
-    queue_spec()
     make_trainer(config).check_machine(config)

@@ -11,6 +11,7 @@ import agentlightning as agl
 from agentlightning.execution.shared_memory import SharedMemoryExecutionStrategy
 
 from harness.contracts.queue import DryRun, Host, Queue, QueueBackend, RunQueue
+from harness.errors import PluginError
 from harness.util.endpoints import Endpoint
 from harness_agentlightning_queue.queue import LightningQueue, LocalQueue, resources_of
 from harness_agentlightning_queue.runner import ConcurrentRunner, GatewayTracer, HostAgent
@@ -28,7 +29,12 @@ class LightningBackend(QueueBackend):
         return LocalQueue(host)
 
     def execute(self, queue: RunQueue, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        assert isinstance(queue, LightningQueue), f"{type(queue).__name__} has no store"
+        if not isinstance(queue, LightningQueue):
+            kind = type(queue)
+            raise PluginError(
+                f"{kind.__module__}:{kind.__name__} does not work with the queue agentlightning. "
+                "Uninstall the plugin of one of them, or leave out rollout.store"
+            )
         trainer = agl.Trainer(
             algorithm=_Work(work),
             tracer=GatewayTracer(),
