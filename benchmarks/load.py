@@ -103,9 +103,6 @@ def harness(*arguments: str) -> list[str]:
 
 def load(options: argparse.Namespace) -> tuple[list[Mark], array[float]]:
     """Run all sides of one store. Return a mark per `--every` rollouts, and gateway seconds."""
-    from harness.rollout.lightning import without_litellm
-
-    without_litellm()
     from harness.config import load_config
     from harness.plugins import make_task_set
     from harness.rollout.session import Session

@@ -61,9 +61,6 @@ def main() -> None:
     parser.add_argument("--concurrency", type=int, default=32)
     options = parser.parse_args()
 
-    from harness.rollout.lightning import without_litellm
-
-    without_litellm()
     from harness.config import load_config
     from harness.plugins import make_task_set
     from harness.rollout.session import Session

@@ -35,8 +35,8 @@ def measure(
     from harness.rollout.load_balancing import LoadBalancer
     from harness.rollout.session import Session
     from harness.rollout.stack import RolloutWork
-    from harness.rollout.store import RunStore
     from harness.runs.folder import RunFolder
+    from harness_agentlightning_queue.store import RunStore
 
     overrides = [f"rollout.runners={runners}", f"rollout.concurrency={concurrency}"]
     config = load_config("cpu", agent="reference_sql", overrides=overrides)
@@ -111,9 +111,6 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=3)
     options = parser.parse_args()
 
-    from harness.rollout.lightning import without_litellm
-
-    without_litellm()
     url = scripted_model()
     print(
         f"{options.rollouts} rollouts a step, {options.runners} runners; "

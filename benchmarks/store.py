@@ -27,7 +27,7 @@ def serve(own: bool, pipe: Any) -> None:
     from agentlightning.store.client_server import LightningStoreServer
     from agentlightning.utils.server_launcher import PythonServerLauncherArgs
 
-    from harness.rollout.store import RunStore, StoreServer
+    from harness_agentlightning_queue.store import RunStore, StoreServer
 
     async def main() -> None:
         store = RunStore(thread_safe=True)
@@ -50,8 +50,8 @@ async def work(endpoint: str, own: bool, rollouts: int, calls: int) -> None:
     from agentlightning.types import EnqueueRolloutRequest
 
     from harness.records import Attempt, Transition
-    from harness.rollout.spans import from_spans, to_spans
-    from harness.rollout.store import StoreClient
+    from harness_agentlightning_queue.spans import from_spans, to_spans
+    from harness_agentlightning_queue.store import StoreClient
 
     store = (StoreClient if own else LightningStoreClient)(endpoint)
     await store.add_resources(

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         PreparedDataSpec,
         ProgramSpec,
         ProtocolSpec,
+        QueueSpec,
         RewardSpec,
         StoreSpec,
         TaskSetSpec,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
         hookimpl,
     )
     from harness.contracts.programs import CANARY, Played, Program, Scenario, Turn
+    from harness.contracts.queue import Queue, QueueBackend
     from harness.contracts.rewards import RewardFunction
     from harness.contracts.tasks import TaskSet
     from harness.contracts.toolbox import LLM, Agent, Toolbox
@@ -130,6 +132,9 @@ __all__ = [
     "ProgramSpec",
     "Progress",
     "ProtocolSpec",
+    "Queue",
+    "QueueBackend",
+    "QueueSpec",
     "Reply",
     "RewardContract",
     "RewardError",
@@ -183,7 +188,7 @@ _HOMES = {
     "harness.gateway.server": "GatewayServer",
     "harness.contracts.hookspecs": "AdapterSpec AgentSpec CommandSpec EnvironmentSpec "
     "LauncherSpec PolicyCatalogueSpec PolicyServerSpec PreparedDataSpec ProgramSpec ProtocolSpec "
-    "RewardSpec StoreSpec TaskSetSpec TrackerSpec TrainerSpec hookimpl",
+    "QueueSpec RewardSpec StoreSpec TaskSetSpec TrackerSpec TrainerSpec hookimpl",
     "harness.plugins": "make_trainer",
     "harness.policies": "fetched",
     "harness.contracts.programs": "CANARY Played Program Scenario Turn",
@@ -192,6 +197,7 @@ _HOMES = {
     "harness.api.training": "train",
     "harness.records": "Attempt CallFailure Outcome Problem Task ToolCall Transition Verdict",
     "harness.runs.folder": "RowLog RunFolder",
+    "harness.contracts.queue": "Queue QueueBackend",
     "harness.contracts.rewards": "RewardFunction",
     "harness.rollout.request": "Phase",
     "harness.rollout.session": "Session",

@@ -268,3 +268,30 @@ class Attempt:
     """
     reported: float | None = None
     """The agent's own reward, for the reward `from_agent`; None if it gave none. Not recorded."""
+
+
+_SEQUENCES = (
+    "prompt_ids",
+    "response_ids",
+    "logprobs",
+    "messages",
+    "offered_tools",
+    "tool_calls",
+)
+"""Fields of a transition that are tuples, and lists in JSON."""
+
+
+def attempt_from(data: Mapping[str, Any]) -> Attempt:
+    """Return an attempt from its JSON form, that of `dataclasses.asdict`."""
+    transitions = []
+    for call in data["transitions"]:
+        fields = dict(call)
+        for name in _SEQUENCES:
+            if fields.get(name) is not None:
+                fields[name] = tuple(fields[name])
+        transitions.append(Transition(**fields))
+    whole = dict(data)
+    whole["transitions"] = tuple(transitions)
+    whole["failures"] = tuple(CallFailure(**failure) for failure in data["failures"])
+    whole["tool_calls"] = tuple(ToolCall(**call) for call in data["tool_calls"])
+    return Attempt(**whole)

@@ -159,6 +159,7 @@ class Wanted:
         """Return the checked evaluation, or refuse one that cannot be carried out."""
         from harness.plugins import make_task_set
         from harness.policies.roles import answerers
+        from harness.rollout.queue_plugin import queue_spec
         from harness.training.checks import check
         from harness.training.data import load_tasks
 
@@ -167,6 +168,7 @@ class Wanted:
             trained.read()  # a checkpoint without a whole record is of an unknown run
         resolved = self._resolved(trained)
         check(resolved, trains=False, reads_reserved=self.read_reserved)
+        queue_spec()
         return Evaluation(
             resolved,
             Path(self.runs_dir),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -18,12 +17,13 @@ from harness.cli.serve import answered, patient, preset_of, roles_answered, to_s
 from harness.config import Config, load_config
 from harness.config.sections import PolicyConfig
 from harness.records import Attempt, CallFailure, Task, ToolCall, Transition, Verdict
+from harness.util.endpoints import Endpoint
 from harness.util.tool_calls import has_unread_call
 
 if TYPE_CHECKING:
+    from harness.contracts.queue import DryRun
     from harness.gateway.client import GatewayControl
     from harness.runs.folder import RunFolder
-    from harness.util.endpoints import Endpoint
 
 Decoder = Callable[[Sequence[int]], str]
 
@@ -53,6 +53,7 @@ def dev(
 ) -> None:
     """Dry run through agentlightning's Trainer.dev: a few tasks, every span and the reward shown as a tree."""
     from harness.plugins import make_task_set
+    from harness.rollout.queue_plugin import queue_spec
     from harness.rollout.request import RolloutRequest
     from harness.training.checks import check
     from harness.training.task_order import validation_order
@@ -65,6 +66,7 @@ def dev(
         overrides.append(f"task.val_split={split}")
     resolved = load_config(preset, config or file, overrides, agent=agent)
     check(resolved, trains=False)
+    queue_spec()
     resolved = patient(resolved, here, set_)
     answers = here or named_endpoint(endpoint, model, api_key_env)
     task_set = make_task_set(resolved)
@@ -74,25 +76,20 @@ def dev(
         request = RolloutRequest.build(question, task_set.context(question), resolved, "val")
         requests.append(request.dump())
     with roles_answered(resolved) as roles, answered(answers, resolved) as served:
-        spans = _run(resolved, requests, served, roles)
-    # Imports agentlightning, which takes seconds, so it comes after everything that may refuse.
-    from harness.rollout.spans import from_spans
-
+        runs = _run(resolved, requests, served, roles)
     ended = []
-    for question, its_spans in zip(chosen, spans, strict=True):
-        attempt = from_spans(its_spans)
-        if attempt is not None:
-            ended.append((question, attempt))
+    for question, run in zip(chosen, runs, strict=True):
+        if run.attempt is not None:
+            ended.append((question, run.attempt))
     judged = asyncio.run(_judged(resolved, ended))
     if json_:
         verdicts = {}
         for (question, _), (_, verdict) in zip(ended, judged, strict=True):
             verdicts[question.id] = asdict(verdict)
         rows = []
-        for question, its_spans in zip(chosen, spans, strict=True):
-            dumped = [span.model_dump() for span in its_spans]
+        for question, run in zip(chosen, runs, strict=True):
             # An attempt that did not end has spans and no verdict.
-            row = {"task": question.id, "verdict": verdicts.get(question.id), "spans": dumped}
+            row = {"task": question.id, "verdict": verdicts.get(question.id), "spans": run.spans}
             rows.append(row)
         emit_json(rows)
         return
@@ -207,54 +204,24 @@ def _run(
     requests: list[dict[str, Any]],
     endpoint: Endpoint,
     roles: Mapping[str, Endpoint],
-) -> list[list[Any]]:
-    """Every rollout's spans, in order of the requests."""
-    from harness.rollout.lightning import without_litellm
-
-    without_litellm()
-
-    import agentlightning as agl
-    from agentlightning.execution.shared_memory import SharedMemoryExecutionStrategy
-
+) -> list[DryRun]:
+    """Run the requests; return what became of them, in order."""
     from harness.gateway.server import GatewayServer
     from harness.plugins import agent_spec, load
-    from harness.rollout.runner import POLICY_RESOURCE, ConcurrentRunner, GatewayTracer, PluginAgent
-    from harness.rollout.store import RunStore
+    from harness.rollout.agent_host import AgentHost
+    from harness.rollout.queue_plugin import queue_backend
 
-    logging.getLogger("agentlightning").setLevel(logging.CRITICAL)
+    # Its imports take seconds, so they come after everything that may refuse.
+    backend = queue_backend()
     agent = load(agent_spec(config.agent))()
-    store = RunStore(thread_safe=True)
     with GatewayServer() as gateway:
         asyncio.run(_point(gateway.control(), endpoint, roles))
-        runner = ConcurrentRunner(config.rollout.concurrency, lambda: None)
-        trainer = agl.Trainer(
-            n_runners=1,
-            algorithm=agl.Baseline(polling_interval=0.1, train_split=0.5, span_verbosity="none"),
-            tracer=GatewayTracer(),
-            runner=runner,
-            store=store,
-            strategy=SharedMemoryExecutionStrategy(main_thread="algorithm", managed_store=False),
-            initial_resources={
-                POLICY_RESOURCE: agl.LLM(
-                    endpoint=gateway.base_url, model=endpoint.model, api_key=gateway.key
-                )
-            },
+        return backend.dry_run(
+            requests,
+            AgentHost(agent, gateway.control()),
+            Endpoint(gateway.base_url, endpoint.model, gateway.key),
+            config.rollout.concurrency,
         )
-        trainer.dev(PluginAgent(agent, gateway.control()), val_dataset=requests)
-
-    async def collect() -> list[list[Any]]:
-        rollouts = await store.query_rollouts()
-        # The store returns rollouts in the order in which they ended.
-        order: dict[str, int] = {}
-        for position, request in enumerate(requests):
-            order[request["problem"]["task_id"]] = position
-        ordered = sorted(rollouts, key=lambda rollout: order[rollout.input["problem"]["task_id"]])
-        spans = []
-        for rollout in ordered:
-            spans.append(list(await store.query_spans(rollout.rollout_id, attempt_id="latest")))
-        return spans
-
-    return asyncio.run(collect())
 
 
 async def _point(

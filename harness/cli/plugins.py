@@ -25,7 +25,7 @@ from harness.errors import (
     installed_from,
     with_overrides,
 )
-from harness.plugins import registry
+from harness.plugins import distribution_of, registry
 
 app = typer.Typer(add_completion=False, invoke_without_command=True)
 
@@ -148,7 +148,13 @@ def sync(
         outcome = "runs in the shared environment again" if existed else "had no own environment"
         results().print(f"{plugin}: {outcome}")
         return
-    requirements = [*map(_source_of, sources(package)), *(with_ or [])]
+    packages = sources(package)
+    # Runners in that environment need the queue, too.
+    for spec in registry().specs("queue"):
+        for needed in sources(distribution_of("queue", spec.name)):
+            if needed not in packages:
+                packages.append(needed)
+    requirements = [*map(_source_of, packages), *(with_ or [])]
     progress_console().print(f"{plugin}: building from {', '.join(requirements)}")
     results().print(f"{plugin}: {environments.sync(plugin, requirements)}")
 

@@ -191,11 +191,21 @@ class AdapterSpec(Spec):
     __slots__ = ()
 
 
-class StoreSpec(Spec):
-    """A store of rollouts in a process of its own, used where `rollout.store` is set.
+class QueueSpec(Spec):
+    """The queue between a run and its runners.
 
-    `target` is a class that follows `harness.rollout.store.StoreElsewhere`. One installed plugin at
-    most provides a store.
+    `target` is a subclass of `harness.contracts.queue.QueueBackend` that takes no arguments. Where
+    rollouts are made, exactly one installed plugin provides a queue.
+    """
+
+    __slots__ = ()
+
+
+class StoreSpec(Spec):
+    """A queue of rollouts in a process of its own, used where `rollout.store` is set.
+
+    `target` is a subclass of `harness.contracts.queue.RemoteQueue` that the installed queue can run.
+    One installed plugin at most provides a store.
     """
 
     __slots__ = ()
@@ -289,6 +299,11 @@ class HarnessHooks:
     @hookspec
     def harness_adapters(self) -> Iterable[AdapterSpec]:
         """Return the plugin's adapters."""
+        raise NotImplementedError
+
+    @hookspec
+    def harness_queues(self) -> Iterable[QueueSpec]:
+        """Return the plugin's queue of rollouts."""
         raise NotImplementedError
 
     @hookspec

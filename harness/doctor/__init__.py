@@ -17,8 +17,9 @@ from pathlib import Path
 from packaging.version import Version
 
 from harness.config import resolve_device
-from harness.contracts.findings import Finding, held
+from harness.contracts.findings import Finding, State, held
 from harness.errors import OVERRIDES, how_to_install, with_overrides
+from harness.plugins import registry
 from harness.training.provenance import available_cores
 
 TRAINING = ("torch", "verl", "transformers", "ray", "TransferQueue", "tensordict")
@@ -64,22 +65,26 @@ def _python() -> Iterator[Finding]:
 def _libraries() -> Iterator[Finding]:
     wanted: tuple[str, ...] = ("agentlightning", *TRAINING, "vllm", "openai", "opentelemetry-sdk")
     installed = {name: _version(name) for name in wanted}
+    has_queue = bool(registry().specs("queue"))
+    if not has_queue:
+        advice = f"runs are compared without it. To make rollouts: {how_to_install('plugins')}"
+        yield Finding("queue", "note", "not installed", advice)
     # An installation that measures and compares alone is whole.
     if not any(installed[name] for name in TRAINING):
-        wanted = ("agentlightning", "openai", "opentelemetry-sdk")
-        advice = (
-            f"endpoints are measured and runs compared without it. "
-            f"To train: {how_to_install('cpu')}"
-        )
+        wanted = ("agentlightning", "openai", "opentelemetry-sdk") if has_queue else ("openai",)
+        works = "endpoints are measured and runs compared" if has_queue else "runs are compared"
+        advice = f"{works} without it. To train: {how_to_install('cpu')}"
         yield Finding("training", "note", "not installed", advice)
     for name in wanted:
         have = installed[name]
         if have is None:
             # Half of a training's libraries is a broken installation; none is a choice.
             of_training = name in TRAINING and installed["verl"] is not None
-            needed = name == "agentlightning" or of_training
-            advice = f"only with an extra: {how_to_install('cpu' if name in TRAINING else 'gpu')}"
-            yield Finding(name, "problem" if needed else "note", "not installed", advice)
+            of_queue = name == "agentlightning" and has_queue
+            extra = "cpu" if name in (*TRAINING, "agentlightning") else "gpu"
+            advice = f"only with an extra: {how_to_install(extra)}"
+            state: State = "problem" if of_training or of_queue else "note"
+            yield Finding(name, state, "not installed", advice)
             continue
         clash = _clash(name, have)
         yield held(name, not clash, have, clash)
@@ -127,8 +132,6 @@ def _device() -> Iterator[Finding]:
 
 
 def _plugins() -> Iterator[Finding]:
-    from harness.plugins import registry
-
     for state in registry().states:
         release = f"{state.distribution} {state.version}"
         yield held(f"plugin {state.name}", not state.problem, release, state.problem or "")

@@ -26,7 +26,6 @@ LIBRARIES = (
     ("ray", "ray"),
     ("verl", "verl.trainer.main_ppo"),
     ("vllm", "vllm.entrypoints.openai.api_server"),
-    ("agentlightning", "harness.rollout.runner"),
 )
 """What is called by which name, and the module of it that a run imports first."""
 _KEYS = {"wandb": ("WANDB_API_KEY", "api.wandb.ai"), "swanlab": ("SWANLAB_API_KEY", "")}
@@ -55,6 +54,8 @@ def _imports(say: Say) -> Iterator[Finding]:
     from harness.rollout.environments import python_for
 
     tried = [(name, sys.executable, module) for name, module in LIBRARIES if _installed(module)]
+    for spec in registry().specs("queue"):
+        tried.append((spec.name, sys.executable, spec.target.partition(":")[0]))
     for spec in registry().specs("agent"):
         # Each with its own interpreter, which may have other libraries than this one.
         python = python_for(registry().owner("agent", spec.name))

@@ -29,10 +29,9 @@ from harness import plugins
 from harness.contracts.toolbox import Agent
 from harness.parity.comparison import Mismatch
 from harness.parity.replay import check
-from harness.records import Attempt, CallFailure, ToolCall
+from harness.records import Attempt, attempt_from
 from harness.rollout.request import RolloutRequest
 from harness.rollout.shadow_queue import DROPPED, WAITING
-from harness.rollout.spans import transition_from
 from harness.runs.folder import replace_text
 from harness.runs.schema import Shadow, ShadowDifference
 
@@ -45,11 +44,7 @@ RESULT, END = "result", "end"
 
 def parse(row: Mapping[str, Any]) -> tuple[RolloutRequest, Attempt, str]:
     """Return request, attempt and model's name of a rollout in the queue."""
-    record = dict(row["attempt"])
-    record["transitions"] = tuple(transition_from(call) for call in record["transitions"])
-    record["failures"] = tuple(CallFailure(**call) for call in record["failures"])
-    record["tool_calls"] = tuple(ToolCall(**call) for call in record["tool_calls"])
-    return RolloutRequest.parse(row["request"]), Attempt(**record), row["model"]
+    return RolloutRequest.parse(row["request"]), attempt_from(row["attempt"]), row["model"]
 
 
 def nothing_checked() -> Shadow:

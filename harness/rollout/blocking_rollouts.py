@@ -18,16 +18,14 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from harness.contracts.queue import Queue
 from harness.gateway.client import GatewayControl
 from harness.records import Attempt, Outcome
 from harness.rollout.host import UNDER_WAY, UnderWay
 from harness.util import clock
 from harness.util.branches import in_order
-
-if TYPE_CHECKING:
-    from agentlightning.store.base import LightningStore
 
 LOOK_S = 0.5
 LATE_S = 1.0
@@ -41,11 +39,9 @@ Settle = Callable[[UnderWay, Outcome, str], Coroutine[Any, Any, None]]
 
 
 async def settle(
-    store: LightningStore, control: GatewayControl, one: UnderWay, outcome: Outcome, detail: str
+    queue: Queue, control: GatewayControl, one: UnderWay, outcome: Outcome, detail: str
 ) -> None:
     """End a rollout for good, with what the gateway recorded of it."""
-    from harness.rollout.spans import to_spans
-
     transitions, failures = await control.close_attempt(one.rollout_id, one.attempt_id)
     attempt = Attempt(
         rollout_id=one.rollout_id,
@@ -59,8 +55,7 @@ async def settle(
         started_s=one.started_s,
         elapsed_s=clock.now() - one.started_s,
     )
-    await store.add_many_spans(to_spans(attempt))
-    await store.update_attempt(one.rollout_id, one.attempt_id, status="succeeded")
+    await queue.settle(attempt)
 
 
 class BlockingRollouts:

@@ -1,29 +1,26 @@
-"""Puts rollouts into agentlightning's store and collects what became of them."""
+"""Puts rollouts into the queue and collects what became of them."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from harness.contracts.queue import LostAttempt, Queue, QueuedRequest
 from harness.errors import RunFailed
 from harness.records import Attempt
 from harness.rollout.request import RolloutRequest
-from harness.rollout.spans import from_spans
 from harness.rollout.tools import READY_S
 from harness.util import clock
-
-if TYPE_CHECKING:
-    from harness.rollout.store import RunStore, StoreClient, StoreServer
 
 logger = logging.getLogger(__name__)
 
 POLL_S = 0.1
-"""The longest that the store's HTTP client may wait in one call; it has no subscription."""
+"""Seconds between two questions to the queue, which has no subscription."""
 LOST_TRIES = 16
 """Further attempts for those that are lost with their worker, whatever brought that down."""
 BACKSTOP_S = 60.0
-"""The store gives an attempt up this long after the deadline that its worker should have kept."""
+"""The queue gives an attempt up this long after the deadline that its worker should have kept."""
 
 
 class RolloutClient:
@@ -35,9 +32,9 @@ class RolloutClient:
     loop goes out in one request.
     """
 
-    def __init__(self, store: RunStore | StoreClient | StoreServer) -> None:
-        self._store = store
-        self._outbox: list[tuple[Any, asyncio.Future[str]]] = []
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self._outbox: list[tuple[QueuedRequest, asyncio.Future[str]]] = []
         self._waiting: dict[str, asyncio.Future[None]] = {}
         self._flusher: asyncio.Task[None] | None = None
         self._poller: asyncio.Task[None] | None = None
@@ -71,9 +68,10 @@ class RolloutClient:
 
     async def _read(self, rollout_id: str, started: float) -> Attempt | None:
         """Return the last attempt of a finished rollout, or None if a restarted store lost it."""
-        spans = await self._store.query_spans(rollout_id, attempt_id="latest")
-        attempt = from_spans(list(spans))
-        if attempt is not None:
+        attempt = await self._queue.last_attempt(rollout_id)
+        if attempt is None:
+            return None
+        if isinstance(attempt, Attempt):
             # A mix-up here would train on another question's calls, and show nowhere else.
             owners = {attempt.rollout_id, *(call.rollout_id for call in attempt.transitions)}
             if owners != {rollout_id}:
@@ -81,22 +79,7 @@ class RolloutClient:
                     f"spans of rollout {attempt.rollout_id} came back for {rollout_id}"
                 )
             return attempt
-        if (latest := await self._store.get_latest_attempt(rollout_id)) is None:
-            return None
-        lost = (latest.metadata or {}).get("lost")
-        detail = f"runner {lost}" if lost else f"the store ended it: {latest.status}"
-        return Attempt(
-            rollout_id=rollout_id,
-            attempt_id=latest.attempt_id,
-            outcome="runner_lost",
-            detail=detail,
-            answer=None,
-            transitions=(),
-            failures=(),
-            tool_calls=(),
-            started_s=started,
-            elapsed_s=clock.now() - started,
-        )
+        return _lost(rollout_id, attempt, started)
 
     def _forget(self, rollout_id: str) -> None:
         """Let the store drop a rollout that was read, together with the others of this moment."""
@@ -109,21 +92,16 @@ class RolloutClient:
             await asyncio.sleep(POLL_S)
             batch, self._over = self._over, []
             try:
-                await self._store.forget(batch)
+                await self._queue.forget(batch)
             except Exception as error:  # it costs memory, no rollout
                 logger.warning("the store did not forget %d rollouts: %s", len(batch), error)
 
     async def _enqueue(self, request: RolloutRequest, metadata: dict[str, Any]) -> str:
-        from agentlightning.types import EnqueueRolloutRequest, RolloutConfig
-
-        item = EnqueueRolloutRequest(
-            input=request.dump(),
-            mode=request.phase,
-            config=RolloutConfig(
-                timeout_seconds=READY_S + request.timeout_s + BACKSTOP_S,
-                max_attempts=request.retries + 1 + LOST_TRIES,
-                retry_condition=["failed", "timeout", "unresponsive"],
-            ),
+        item = QueuedRequest(
+            request.dump(),
+            request.phase,
+            limit_s=READY_S + request.timeout_s + BACKSTOP_S,
+            attempts=request.retries + 1 + LOST_TRIES,
             metadata=metadata,
         )
         accepted: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -137,31 +115,45 @@ class RolloutClient:
         while self._outbox:
             batch, self._outbox = self._outbox, []
             try:
-                rollouts = await self._store.enqueue_many_rollouts([item for item, _ in batch])
+                ids = await self._queue.enqueue([item for item, _ in batch])
             except Exception as error:
                 for _, accepted in batch:
                     if not accepted.done():
                         accepted.set_exception(error)
                 continue
-            for (_, accepted), rollout in zip(batch, rollouts, strict=True):
+            for (_, accepted), rollout_id in zip(batch, ids, strict=True):
                 if not accepted.done():  # its caller may have been cancelled meanwhile
-                    accepted.set_result(rollout.rollout_id)
+                    accepted.set_result(rollout_id)
 
     async def _poll(self) -> None:
         while self._waiting:
             try:
-                done = await self._store.wait_for_rollouts(
-                    rollout_ids=list(self._waiting), timeout=0
-                )
+                done = await self._queue.ended(list(self._waiting))
             except Exception as error:
                 for waiter in self._waiting.values():
                     if not waiter.done():
                         waiter.set_exception(error)
                 self._waiting.clear()
                 return
-            for rollout in done:
-                waiter = self._waiting.pop(rollout.rollout_id)
+            for rollout_id in done:
+                waiter = self._waiting.pop(rollout_id)
                 if not waiter.done():
                     waiter.set_result(None)
             if not done:
                 await asyncio.sleep(POLL_S)
+
+
+def _lost(rollout_id: str, lost: LostAttempt, started: float) -> Attempt:
+    """Return the record of an attempt that was lost with its runner."""
+    return Attempt(
+        rollout_id=rollout_id,
+        attempt_id=lost.attempt_id,
+        outcome="runner_lost",
+        detail=lost.reason,
+        answer=None,
+        transitions=(),
+        failures=(),
+        tool_calls=(),
+        started_s=started,
+        elapsed_s=clock.now() - started,
+    )

@@ -13,16 +13,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
+from harness.contracts.queue import Queue, runner_name
 from harness.errors import EndpointError, RunFailed, last_line
 from harness.gateway.client import GatewayControl
 from harness.rollout.blocking_rollouts import STATUS, settle
 from harness.rollout.host import UnderWay
 from harness.rollout.worker import WorkerSettings
-
-if TYPE_CHECKING:
-    from agentlightning.store.base import LightningStore
 
 logger = logging.getLogger(__name__)
 
@@ -57,8 +54,8 @@ class _Worker:
 
     @property
     def id(self) -> str:
-        """As agentlightning names it."""
-        return f"Worker-{self.number}"
+        """The name under which the queue knows it."""
+        return runner_name(self.number)
 
 
 class WorkerPool:
@@ -127,7 +124,7 @@ class WorkerPool:
         process.stdin.close()
         return _Worker(number, process, heartbeat, careful)
 
-    async def watch(self, store: LightningStore, control: GatewayControl) -> None:
+    async def watch(self, queue: Queue, control: GatewayControl) -> None:
         """Replace dead and stuck workers until cancelled.
 
         A rollout is the agent's failure if the agent ended the worker: the worker reported it
@@ -150,8 +147,8 @@ class WorkerPool:
                 explained = status == STATUS
                 # A careful worker has one rollout at a time, so the fault is that rollout's.
                 if worker.careful and ended_itself and not explained:
-                    explained = await _settle_lost(store, control, worker.id, reason)
-                await give_back(store, worker.id, reason)
+                    explained = await _settle_lost(queue, control, worker.id, reason)
+                await queue.hand_back(worker.id, reason)
                 # Without a heartbeat it never began: others would end in the same way, and at once.
                 self._false_starts = 0 if worker.heartbeat.exists() else self._false_starts + 1
                 worker.heartbeat.unlink(missing_ok=True)
@@ -219,39 +216,19 @@ def _shorten(log: Path) -> None:
         )
 
 
-async def _settle_lost(
-    store: LightningStore, control: GatewayControl, worker_id: str, reason: str
-) -> bool:
+async def _settle_lost(queue: Queue, control: GatewayControl, worker_id: str, reason: str) -> bool:
     """Settle the one rollout that a worker had under way as its agent's failure.
 
     False where there is not one.
     """
-    lost = await _under_way(store, worker_id)
+    lost = await queue.held(worker_id)
     if len(lost) != 1:
         return False
-    (rollout, attempt) = lost[0]
-    timeout_s = float(rollout.input["timeout_s"])
-    under_way = UnderWay(rollout.rollout_id, attempt.attempt_id, timeout_s, attempt.start_time)
+    (held,) = lost
+    timeout_s = float(held.request["timeout_s"])
+    under_way = UnderWay(held.rollout_id, held.attempt_id, timeout_s, held.started_s)
     try:
-        await settle(store, control, under_way, "agent_error", f"the agent's process {reason}")
+        await settle(queue, control, under_way, "agent_error", f"the agent's process {reason}")
     except (EndpointError, RuntimeError):  # its attempt was not open yet, or is closed already
         return False
     return True
-
-
-async def _under_way(store: LightningStore, worker_id: str) -> list[tuple[Any, Any]]:
-    """Rollouts of a worker with their attempts."""
-    rollouts = []
-    for rollout in await store.query_rollouts(status_in=["preparing", "running"]):
-        attempt = await store.get_latest_attempt(rollout.rollout_id)
-        if attempt is not None and attempt.worker_id == worker_id:
-            rollouts.append((rollout, attempt))
-    return rollouts
-
-
-async def give_back(store: LightningStore, worker_id: str, reason: str) -> None:
-    """Fail what a worker had under way, so that the store queues it again at once."""
-    for rollout, attempt in await _under_way(store, worker_id):
-        await store.update_attempt(
-            rollout.rollout_id, attempt.attempt_id, status="unresponsive", metadata={"lost": reason}
-        )

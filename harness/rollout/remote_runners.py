@@ -9,16 +9,13 @@ import os
 from collections.abc import Coroutine, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import harness
+from harness.contracts.queue import Queue
 from harness.errors import ConfigError
-from harness.rollout.pool import give_back
 from harness.rollout.worker import WorkerSettings
 from harness.util import clock
-
-if TYPE_CHECKING:
-    from agentlightning.store.base import LightningStore
 
 logger = logging.getLogger(__name__)
 
@@ -28,8 +25,8 @@ FIRST_NUMBER = 1_000_000
 them.
 """
 LOST_S = 45.0
-"""A joined runner is given up after this long without one of agentlightning's heartbeats, sent
-every 15 s.
+"""A joined runner is given up after this long without a heartbeat, which runners send every
+15 s.
 """
 
 
@@ -105,24 +102,23 @@ class Invitation:
         )
 
 
-async def watch_joined(store: LightningStore) -> None:
+async def watch_joined(queue: Queue) -> None:
     """Hand back what runners had under way that joined and fell silent, until cancelled."""
     lost: set[str] = set()
     while True:
         await asyncio.sleep(LOST_S / 9)
-        for worker in await store.query_workers():
-            number = worker.worker_id.rpartition("-")[2]
+        for runner, heard_s in (await queue.heard()).items():
+            number = runner.rpartition("-")[2]
             if not number.isdigit() or int(number) < FIRST_NUMBER:
                 continue  # the pool's own
-            seen = max(worker.last_heartbeat_time or 0.0, worker.last_dequeue_time or 0.0)
-            silent_s = clock.now() - seen
+            silent_s = clock.now() - heard_s
             if silent_s <= LOST_S:
-                lost.discard(worker.worker_id)
-            elif worker.worker_id not in lost:
-                lost.add(worker.worker_id)
+                lost.discard(runner)
+            elif runner not in lost:
+                lost.add(runner)
                 reason = f"was silent for {silent_s:.0f} s"
-                logger.warning("joined runner %s %s", worker.worker_id, reason)
-                await give_back(store, worker.worker_id, reason)
+                logger.warning("joined runner %s %s", runner, reason)
+                await queue.hand_back(runner, reason)
 
 
 async def first(*works: Coroutine[Any, Any, None]) -> None:

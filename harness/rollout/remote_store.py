@@ -1,18 +1,14 @@
-"""A store in a process of its own, named by `rollout.store`; plugins provide its clients."""
+"""The queue in a process of its own, named by `rollout.store`; plugins provide its clients."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from harness import plugins
+from harness.contracts.queue import RemoteQueue
 from harness.errors import EnvironmentProblem, PluginError, how_to_install
 
-if TYPE_CHECKING:
-    from harness.rollout.store import StoreElsewhere
 
-
-def elsewhere() -> type[StoreElsewhere]:
-    """Return the client of a store in a process of its own.
+def elsewhere() -> type[RemoteQueue]:
+    """Return the class of queues in a process of their own.
 
     Raises:
         EnvironmentProblem: No installed plugin provides one.
@@ -27,5 +23,5 @@ def elsewhere() -> type[StoreElsewhere]:
     if len(specs) > 1:
         names = " and ".join(spec.target for spec in specs)
         raise PluginError(f"{names} are both stores of runs. Uninstall one of their plugins")
-    found: type[StoreElsewhere] = plugins.load(specs[0])
+    found: type[RemoteQueue] = plugins.load(specs[0])
     return found

@@ -11,11 +11,11 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from harness.config import Config
 from harness.config.sections import EvalConfig
 from harness.contracts.programs import Turn
+from harness.contracts.queue import Queue
 from harness.gateway.answers import SeenIds
 from harness.gateway.client import GatewayControl
 from harness.gateway.failures import Refusal
@@ -39,9 +39,6 @@ from harness.runs.episodes import episode_row, transition_rows
 from harness.runs.folder import RowLog, RunFolder
 from harness.util.deadlines import DeadlinePassed, Raised, within
 from harness.util.formatting import agent_label
-
-if TYPE_CHECKING:
-    from agentlightning.store.base import LightningStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +90,7 @@ class Session:
 
     Args:
         model: The policy's name at its servers.
-        store: agentlightning's store, or a client of a remote one.
+        queue: The run's queue, or a connection to it.
         validation: Sampling of validation; by default greedy, one rollout per task.
     """
 
@@ -101,7 +98,7 @@ class Session:
         self,
         config: Config,
         model: str,
-        store: LightningStore,
+        queue: Queue,
         control: GatewayControl,
         folder: RunFolder,
         validation: EvalConfig | None = None,
@@ -122,7 +119,7 @@ class Session:
             )
         self._environment = environment(environment_of(config.task.name))
         self._validation = validation or EvalConfig()
-        self._client = RolloutClient(store)
+        self._client = RolloutClient(queue)
         self._control = control
         self._episodes = RowLog(folder, "episodes")
         self._transitions = (

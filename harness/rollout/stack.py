@@ -1,7 +1,6 @@
-"""The services of rollouts for one piece of work: store, gateway, workers.
+"""The services of rollouts for one piece of work: queue, gateway, workers.
 
-They use agentlightning: its `Trainer` runs an `Algorithm` of harness together with its store's
-server, and worker processes connect to that server.
+The backend of the queue runs the work; worker processes connect to the queue.
 """
 
 from __future__ import annotations
@@ -11,16 +10,14 @@ import logging
 import os
 import signal
 import threading
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import agentlightning as agl
 
 import harness
 from harness.config import Config
+from harness.contracts.queue import Queue, RemoteQueue, RunQueue
 from harness.errors import ConfigError, RunFailed
 from harness.gateway.server import GatewayServer
 from harness.gateway.settings import MAX_BODY_BYTES, body_bytes
@@ -28,16 +25,12 @@ from harness.plugins import agent_spec, registry
 from harness.rollout.environments import python_for
 from harness.rollout.pool import WorkerPool
 from harness.rollout.processes import RUN_MARK, no_orphans, sweep
+from harness.rollout.queue_plugin import queue_backend
 from harness.rollout.remote_runners import FILE_NAME, Invitation, first, watch_joined
 from harness.rollout.remote_store import elsewhere
-from harness.rollout.runner import POLICY_RESOURCE, GatewayTracer
-from harness.rollout.store import RunStore, StoreElsewhere, StoreServer, quiet
 from harness.runs.folder import endings, undisturbed
 from harness.util import start_trace
 from harness.util.endpoints import Endpoint
-
-if TYPE_CHECKING:
-    from agentlightning.store.base import LightningStore
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +38,7 @@ WATCH_S = 0.1
 """A gateway that died is noticed within this time, before rollouts fail for want of it."""
 
 
-class RolloutWork(agl.Algorithm):
+class RolloutWork(ABC):
     """Work that needs rollouts.
 
     Subclasses implement `work`; services start before it and end after it.
@@ -57,6 +50,8 @@ class RolloutWork(agl.Algorithm):
 
     Raises:
         ConfigError: `roles` lacks a configured role: the policy would answer it unnoticed.
+        EnvironmentProblem: No plugin provides a queue.
+        PluginError: Several do, or the one does not import.
     """
 
     def __init__(
@@ -67,7 +62,6 @@ class RolloutWork(agl.Algorithm):
         mark: str,
         roles: Mapping[str, Endpoint] | None = None,
     ) -> None:
-        super().__init__()
         self.roles = dict(roles or {})
         if missing := config.roles.keys() - self.roles.keys():
             raise ConfigError(
@@ -90,12 +84,13 @@ class RolloutWork(agl.Algorithm):
             max_body_bytes=longest,
         )
         self.pool: WorkerPool | None = None
+        self._queue_backend = queue_backend()
         self._interrupted = False
         self._over = False
         self._failure: BaseException | None = None
 
     @abstractmethod
-    async def work(self, store: LightningStore) -> None:
+    async def work(self, queue: Queue) -> None:
         """The work itself, with services running.
 
         It is cancelled when workers cannot be kept alive.
@@ -110,22 +105,15 @@ class RolloutWork(agl.Algorithm):
         """
         os.environ[RUN_MARK] = self.mark  # inherited by every child, whichever library starts it
         away = self.config.rollout.store
-        trainer = agl.Trainer(
-            algorithm=self,
-            tracer=GatewayTracer(),
-            store=elsewhere()(away, self.log_dir.parent.name)
-            if away
-            else RunStore(thread_safe=True),
-            # We start the store's server ourselves: on a free loopback port, and without its log on
-            # our stdout.
-            strategy=agl.ClientServerExecutionStrategy(role="algorithm", managed_store=False),
-        )
-        quiet()
+        queue: RunQueue
+        if away:
+            queue = elsewhere()(away, self.log_dir.parent.name)
+        else:
+            queue = self._queue_backend.open(self.config.rollout.host)
         try:
             with no_orphans():
-                trainer.fit(agl.LitAgent())
-            # agentlightning's strategy ends quietly when interrupted, also where the work had
-            # failed before.
+                self._queue_backend.execute(queue, lambda: self._run_services(queue))
+            # A backend may end quietly when interrupted, also where the work had failed before.
             if self._failure is not None:
                 raise self._failure
             if self._interrupted or not self._over:
@@ -137,8 +125,8 @@ class RolloutWork(agl.Algorithm):
             if left:
                 logger.info("ended %d processes that were left", left)
 
-    async def run(self, train_dataset: object = None, val_dataset: object = None) -> None:
-        """Called by agentlightning."""
+    async def _run_services(self, queue: RunQueue) -> None:
+        """Run the services and the work."""
         this = asyncio.current_task()
         assert this is not None
 
@@ -153,11 +141,8 @@ class RolloutWork(agl.Algorithm):
         before = {number: signal.getsignal(number) for number in endings()} if main else {}
         for number in before:
             loop.add_signal_handler(number, interrupt)
-        kept = self.get_store()
-        assert isinstance(kept, RunStore | StoreElsewhere)
-        store = StoreServer(kept, self.config.rollout.host) if isinstance(kept, RunStore) else kept
         try:
-            await self._serve(store)
+            await self._serve(queue)
         except asyncio.CancelledError:
             if self._interrupted:
                 raise KeyboardInterrupt from None
@@ -169,23 +154,22 @@ class RolloutWork(agl.Algorithm):
             self._over = True
             try:
                 (self.log_dir.parent / FILE_NAME).unlink(missing_ok=True)
-                await self._stop(store)
+                await self._stop(queue)
             finally:
                 for number, handler in before.items():
                     loop.remove_signal_handler(number)
                     signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
-    async def _serve(self, store: StoreServer | StoreElsewhere) -> None:
+    async def _serve(self, queue: RunQueue) -> None:
         """Start the services, and run the work together with their watchers."""
         with start_trace.span("store and gateway"):
-            if isinstance(store, StoreServer):
-                await store.start()
-            self.store_url, self.store_key = store.endpoint, store.key
+            await queue.start()
+            self.store_url, self.store_key = queue.endpoint, queue.key
             await asyncio.to_thread(self.gateway.start)
-        policy = agl.LLM(endpoint=self.gateway.base_url, model=self.model, api_key=self.gateway.key)
+        policy = Endpoint(self.gateway.base_url, self.model, self.gateway.key)
         spec = agent_spec(self.config.agent)
         invitation = self.invitation()
-        await store.welcome(asdict(replace(invitation, store_key="")), {POLICY_RESOURCE: policy})
+        await queue.welcome(asdict(replace(invitation, store_key="")), policy)
         invitation.write(self.log_dir.parent / FILE_NAME)
         self.pool = WorkerPool(
             self.config.rollout.runners,
@@ -194,20 +178,21 @@ class RolloutWork(agl.Algorithm):
             self.config.rollout.timeout_s,
             python_for(registry().owner("agent", spec.name)),
         )
-        store.expect(self.pool.start(), self.config.rollout.concurrency)
-        watched = watch_joined(store) if isinstance(store, StoreServer) else store.keep()
+        queue.expect(self.pool.start(), self.config.rollout.concurrency)
+        # A process that serves several runs watches their runners itself.
+        watched = queue.keep() if isinstance(queue, RemoteQueue) else watch_joined(queue)
         async with self.gateway.control() as control:
             await control.point(roles=self.roles)
             await first(
-                self.work(store), self.pool.watch(store, control), watched, self._watch_gateway()
+                self.work(queue), self.pool.watch(queue, control), watched, self._watch_gateway()
             )
 
-    async def _stop(self, store: StoreServer | StoreElsewhere) -> None:
+    async def _stop(self, queue: RunQueue) -> None:
         """End the services, those first that use the others."""
         if self.pool is not None:
             await asyncio.to_thread(self.pool.stop)
         await asyncio.to_thread(self.gateway.stop)
-        await store.stop()
+        await queue.stop()
 
     async def _watch_gateway(self) -> None:
         while (ended := self.gateway.ended) is None:

@@ -61,48 +61,49 @@ def main() -> None:
             agent_spec(settings.agent)
         )()  # first: what cannot be loaded should say so at once
 
-    with start_trace.span("imports of harness and agentlightning"):
+    with start_trace.span("imports of harness and the queue"):
         from harness.gateway.client import GatewayControl
+        from harness.rollout.agent_host import AgentHost
         from harness.rollout.blocking_rollouts import BlockingRollouts, settle
         from harness.rollout.host import UnderWay
-        from harness.rollout.runner import ConcurrentRunner, PluginAgent
-        from harness.rollout.store import StoreClient
+        from harness.rollout.queue_plugin import queue_backend
         from harness.runs.folder import endings
 
-    # The failures below are typed and written to the store; agentlightning's tracebacks would only
-    # repeat them.
-    logging.getLogger("agentlightning").setLevel(logging.CRITICAL)
+        backend = queue_backend()
 
     async def serve() -> None:
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in endings():
             loop.add_signal_handler(number, stop.set)
-        store = StoreClient(settings.store_url, settings.store_key)
+        queue = backend.connect(settings.store_url, settings.store_key)
         control = GatewayControl(settings.gateway_url, settings.control_key)
 
         async def settled(one: UnderWay, outcome: Outcome, detail: str) -> None:
             """In another thread's loop, which needs connections of its own."""
-            own = StoreClient(settings.store_url, settings.store_key)
+            own = backend.connect(settings.store_url, settings.store_key)
             async with GatewayControl(settings.gateway_url, settings.control_key) as asks:
                 await settle(own, asks, one, outcome, detail)
             await own.close()
 
         BlockingRollouts(loop, settled).watch()
-        runner = ConcurrentRunner(settings.concurrency, Path(settings.heartbeat_file).touch)
-        runner.init(PluginAgent(agent, control))
-        runner.init_worker(settings.worker_id, store)
-        work = asyncio.create_task(runner.iter())
+        running = backend.run_rollouts(
+            queue,
+            AgentHost(agent, control),
+            settings.worker_id,
+            settings.concurrency,
+            Path(settings.heartbeat_file).touch,
+        )
+        work = asyncio.create_task(running)
         waiter = asyncio.create_task(stop.wait())
         await asyncio.wait({work, waiter}, return_when=asyncio.FIRST_COMPLETED)
-        store.stopping = True
         work.cancel()
         try:
             await work
         except asyncio.CancelledError:
             pass
         finally:
-            await store.close()
+            await queue.close()
 
     keep_running(serve())
 

@@ -62,8 +62,11 @@ print(json.dumps(changed))
 
 IMPORTING = """
 import json, os
+from harness.plugins import registry
+from harness.rollout.queue_plugin import queue_backend
 before = dict(os.environ)
-import agentlightning
+if registry().specs("queue"):
+    queue_backend()
 print(json.dumps(sorted(name for name in before.keys() | os.environ if before.get(name) != os.environ.get(name))))
 """
 
@@ -91,7 +94,7 @@ def _loaded_afresh(plugin: str) -> dict[str, list[str]]:
 
 @cache
 def _changed_by_a_runner() -> frozenset[str]:
-    """Return the variables that a runner changes for any agent, as agentlightning's import does."""
+    """Return the variables that a runner changes for any agent, by its import of the queue."""
     done = subprocess.run(
         [sys.executable, "-c", IMPORTING], capture_output=True, text=True, check=False
     )

@@ -6,10 +6,10 @@ import asyncio
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from harness.compare.runs import with_failed
 from harness.config import Config, resolve_device
+from harness.contracts.queue import Queue
 from harness.errors import RunFailed
 from harness.plugins import make_task_set, reward_of, task_set_spec
 from harness.policies.roles import Answerer, answerers, answering
@@ -29,9 +29,6 @@ from harness.training.record import agent_failures
 from harness.training.task_order import validation_order
 from harness.util.endpoints import Endpoint
 from harness.util.formatting import difficulty_order, is_graded
-
-if TYPE_CHECKING:
-    from agentlightning.store.base import LightningStore
 
 TOLD_S = 1.0
 """Seconds between progress reports while no rollout ends."""
@@ -198,7 +195,7 @@ class _Evaluation(RolloutWork):
         self._tasks = run.val
         self._on_progress = on_progress
 
-    async def work(self, store: LightningStore) -> None:
+    async def work(self, queue: Queue) -> None:
         endpoint = self._endpoint
         async with self.gateway.control() as control:
             await control.point(endpoint)
@@ -207,7 +204,7 @@ class _Evaluation(RolloutWork):
                 update={"train_split": self.config.task.val_split}
             )
             config = self.config.model_copy(update={"task": one_split})
-            session = Session(config, endpoint.model, store, control, self._folder, config.eval)
+            session = Session(config, endpoint.model, queue, control, self._folder, config.eval)
             gate = asyncio.Semaphore(
                 max(1, self.config.rollout.runners) * self.config.rollout.concurrency
             )

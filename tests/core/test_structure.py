@@ -130,7 +130,9 @@ def test_arrows_go_one_way() -> None:
 
 
 def test_the_core_knows_no_plugin_not_even_for_types() -> None:
-    plugin = re.compile(r"^\s*(?:from|import) (?:harness_\w+|verl|ray)\b", re.MULTILINE)
+    plugin = re.compile(
+        r"^\s*(?:from|import) (?:harness_\w+|verl|ray|agentlightning)\b", re.MULTILINE
+    )
     texts = {
         file.relative_to(REPO).as_posix(): file.read_text(encoding="utf-8") for file in _modules()
     }

@@ -19,6 +19,7 @@ from harness.errors import ConfigError, PluginError
 from harness.gateway.protocols import Written, protocols
 from harness.plugins import Registry
 from harness.policies.servers import server
+from harness.rollout.queue_plugin import queue_backend
 from harness.rollout.remote_store import elsewhere
 from harness_sql.cli.prepared import prepared
 from harness_study.launchers import launcher
@@ -27,7 +28,7 @@ REPO = Path(__file__).resolve().parents[2]
 MODULE = """
 from harness import (
     AdapterSpec, CommandSpec, LauncherSpec, PolicyCatalogueSpec, PolicyServerSpec,
-    PreparedDataSpec, ProtocolSpec, StoreSpec, TrackerSpec, hookimpl,
+    PreparedDataSpec, ProtocolSpec, QueueSpec, StoreSpec, TrackerSpec, hookimpl,
 )
 
 HARNESS_API = 1
@@ -59,6 +60,11 @@ def harness_protocols():
 @hookimpl
 def harness_adapters():
     return [AdapterSpec("gone", "gone_since:adapt", "")]
+
+
+@hookimpl
+def harness_queues():
+    return [QueueSpec("gone", "gone_since:Queue", "")]
 
 
 @hookimpl
@@ -157,8 +163,8 @@ def test_a_broken_command_names_its_distribution_in_one_line(
 
 @pytest.mark.parametrize(
     "use",
-    [lambda: server("npu"), elsewhere, lambda: launcher("gone", {})],
-    ids=["policy server", "store", "launcher"],
+    [lambda: server("npu"), queue_backend, elsewhere, lambda: launcher("gone", {})],
+    ids=["policy server", "queue", "store", "launcher"],
 )
 def test_a_broken_part_names_its_distribution(
     use: Callable[[], object], hollow: Registry, monkeypatch: pytest.MonkeyPatch
@@ -199,16 +205,18 @@ def test_broken_prepared_data_is_listed(hollow: Registry, monkeypatch: pytest.Mo
         prepared()["gone"].verify()
 
 
-def test_two_servers_for_one_device_are_refused(
+def test_two_servers_for_one_device_and_two_queues_are_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    text = "from harness import PolicyServerSpec, StoreSpec, hookimpl\nHARNESS_API = 1\n"
+    text = "from harness import PolicyServerSpec, QueueSpec, StoreSpec, hookimpl\nHARNESS_API = 1\n"
     for name in ("one", "two"):
         (tmp_path / f"serving_{name}.py").write_text(
             f"{text}\n@hookimpl\ndef harness_policy_servers():\n"
             f"    return [PolicyServerSpec('{name}', 'serving_{name}:serve', '')]\n"
             f"\n@hookimpl\ndef harness_stores():\n"
             f"    return [StoreSpec('{name}', 'serving_{name}:Store', '')]\n"
+            f"\n@hookimpl\ndef harness_queues():\n"
+            f"    return [QueueSpec('{name}', 'serving_{name}:Queue', '')]\n"
         )
     monkeypatch.syspath_prepend(tmp_path)
     names = ("one", "two")
@@ -218,6 +226,8 @@ def test_two_servers_for_one_device_are_refused(
         server("cpu")
     with pytest.raises(PluginError, match="serving_one:Store and serving_two:Store are both"):
         elsewhere()
+    with pytest.raises(PluginError, match="serving_one:Queue and serving_two:Queue are all"):
+        queue_backend()
 
 
 def test_an_unknown_launcher_lists_those_of_plugins() -> None:
@@ -252,7 +262,10 @@ def test_plugins_are_discovered_in_one_place() -> None:
         if "tests" not in file.parts and "entry_points(" in file.read_text(encoding="utf-8")
     ]
     # The second one looks up exporters of OpenTelemetry.
-    assert found == ["harness/plugins/__init__.py", "harness/rollout/otlp_export.py"]
+    assert found == [
+        "harness/plugins/__init__.py",
+        "plugins/agentlightning_queue/src/harness_agentlightning_queue/otlp_export.py",
+    ]
 
 
 def test_hooks_import_nothing_heavy() -> None:

@@ -12,7 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from harness.cli import app
 from harness.cli.plugins import sources
 from harness.cli.scaffold import write_package
 from harness.errors import ConfigError, EnvironmentProblem
@@ -132,6 +134,23 @@ def test_an_environment_has_the_plugins_that_its_own_needs() -> None:
     programs = ["harness-sql", "harness-dialogues", "harness-teams"]
     assert sources("harness-crewai-sql") == ["agent-rl-harness", *programs, "harness-crewai-sql"]
     assert sources("not-installed") == ["agent-rl-harness", "not-installed"]
+
+
+def test_an_environment_has_the_queue_that_its_runners_need(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    built: list[str] = []
+
+    def sync(plugin: str, requirements: list[str]) -> str:
+        built.extend([plugin, *requirements])
+        return "python"
+
+    monkeypatch.setattr(environments, "sync", sync)
+    done = CliRunner().invoke(app, ["plugins", "sync", "langgraph_sql", "--with", "further"])
+    assert done.exit_code == 0, done.output
+    names = [Path(one).name for one in built]
+    assert names[0] == "langgraph_sql" and names[-1] == "further"
+    assert names.count("agentlightning_queue") == 1 and names.count("sql") == 1
 
 
 def test_python_for_follows_the_record_and_survives_its_loss(

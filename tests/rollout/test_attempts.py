@@ -19,9 +19,9 @@ from harness.mock_model.server import Reply, ScriptedServer
 from harness.records import Attempt, Problem
 from harness.rollout.host import run_attempt
 from harness.rollout.request import RolloutRequest, rollout_seed
-from harness.rollout.spans import from_spans, to_spans
 from harness.rollout.worker import keep_running
 from harness.testing.fixtures import StartServer
+from harness_agentlightning_queue.spans import from_spans, to_spans
 from harness_sql.self_correcting.prompts import APPROVED
 from harness_sql.self_correcting.reference import ReferenceSQL
 

@@ -191,7 +191,7 @@ def test_a_store_that_stays_away_ends_a_run_in_one_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HARNESS_CACHE_DIR", str(sides.key_file.parent))
-    for module in ("harness.rollout.store", "harness_distributed.elsewhere"):
+    for module in ("harness_agentlightning_queue.store", "harness_distributed.elsewhere"):
         monkeypatch.setattr(f"{module}.AWAY_S", 2.0)
     store = sides.store()
     wait_for(lambda: sides.store_log.exists() and sides.store_log.read_text())

@@ -20,10 +20,10 @@ from harness.records import INFRASTRUCTURE_OUTCOMES, JSON, Attempt, Problem, Tas
 from harness.rollout import host, tools
 from harness.rollout.json_values import STATE_BYTES
 from harness.rollout.request import RolloutRequest
-from harness.rollout.spans import from_spans, to_spans
 from harness.testing.environment_contract import EnvironmentContract
 from harness.testing.fixtures import StartServer
 from harness.util import clock
+from harness_agentlightning_queue.spans import from_spans, to_spans
 from harness_sql.tool_loop.reference import ReferenceTools
 from harness_sql.tool_loop.scenarios import calling
 

@@ -19,8 +19,8 @@ from harness.rollout import load_balancing
 from harness.rollout.load_balancing import LoadBalancer
 from harness.rollout.session import Session
 from harness.rollout.stack import RolloutWork
-from harness.rollout.store import RunStore
 from harness.runs.folder import RunFolder
+from harness_agentlightning_queue.store import RunStore
 
 ROLLOUTS, RUNNERS = 256, 4
 

@@ -105,21 +105,22 @@ async def test_the_rollouts_of_a_silent_machine_go_back_to_the_queue(
 ) -> None:
     import asyncio
 
-    from agentlightning.store.memory import InMemoryLightningStore
     from agentlightning.types import EnqueueRolloutRequest, RolloutConfig
 
     from harness.rollout import remote_runners
+    from harness_agentlightning_queue.queue import LightningQueue
+    from harness_agentlightning_queue.store import RunStore
 
     monkeypatch.setattr(remote_runners, "LOST_S", 0.2)
     assert LOST_S > 30  # three of agentlightning's heartbeats
-    store = InMemoryLightningStore(thread_safe=True)
+    store = RunStore(thread_safe=True)
     config = RolloutConfig(max_attempts=2, retry_condition=["unresponsive"])
     await store.enqueue_many_rollouts(
         [EnqueueRolloutRequest(input={}, mode="train", config=config)]
     )
     gone = f"Worker-{FIRST_NUMBER + 7}"
     (taken,) = await store.dequeue_many_rollouts(limit=1, worker_id=gone)
-    watching = asyncio.create_task(watch_joined(store))
+    watching = asyncio.create_task(watch_joined(LightningQueue(store)))
     try:
         for _ in range(100):
             await asyncio.sleep(0.05)

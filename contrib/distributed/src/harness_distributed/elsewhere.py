@@ -14,21 +14,20 @@ import os
 import secrets
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import aiohttp
 import httpx
 from pydantic import JsonValue
 
 from harness.config import cache_dir
+from harness.contracts.queue import RemoteQueue
 from harness.errors import ConfigError, EnvironmentProblem, RunFailed
-from harness.rollout.store import AWAY_S, StoreElsewhere, gone
-
-if TYPE_CHECKING:
-    from agentlightning.types import NamedResources
+from harness.util.endpoints import Endpoint
+from harness_agentlightning_queue.queue import LightningQueue, resources_of
+from harness_agentlightning_queue.store import AWAY_S, StoreClient, gone
 
 logger = logging.getLogger(__name__)
 
@@ -133,29 +132,42 @@ def bearer(key: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"}
 
 
-class Elsewhere(StoreElsewhere):
+class Elsewhere(LightningQueue, RemoteQueue):
     """A run's place in a store at `url`."""
 
     def __init__(self, url: str, run: str) -> None:
-        super().__init__(f"{url}/runs/{run}.{secrets.token_hex(4)}", store_key())
+        self._client = StoreClient(f"{url}/runs/{run}.{secrets.token_hex(4)}", store_key())
+        super().__init__(self._client)
         self._told: dict[str, object] = {}
 
     @property
     def endpoint(self) -> str:
         """The place's URL."""
-        return str(self.server_address_root)
+        return str(self._client.server_address_root)
+
+    @property
+    def key(self) -> str:
+        """The store's key."""
+        return self._client.key
+
+    async def start(self) -> None:
+        """Do nothing: the store serves already."""
+
+    def expect(self, runners: Sequence[str], free: int) -> None:
+        """Do nothing: the store knows runners once they ask."""
 
     @classmethod
     def awaited(cls, url: str, say: Callable[[str], None]) -> None:
         """Wait for the store like `runs_at`."""
         runs_at(url, say)
 
-    async def welcome(self, invitation: Mapping[str, object], resources: NamedResources) -> None:
-        """Create the place with the invitation for runners and the resources of each rollout.
+    async def welcome(self, invitation: Mapping[str, object], policy: Endpoint) -> None:
+        """Create the place with the invitation for runners and the policy of each rollout.
 
         Raises:
             RunFailed: As in `keep`.
         """
+        resources = resources_of(policy)
         given = {name: one.model_dump(mode="json") for name, one in resources.items()}
         self._told = {"invitation": invitation, "resources": given}
         await self.keep(once=True)
@@ -169,7 +181,7 @@ class Elsewhere(StoreElsewhere):
         heard, away = time.monotonic(), False
         while True:
             try:
-                session = await self._get_session()
+                session = await self._client._get_session()
                 async with session.put(self.endpoint, json=self._told) as answer:
                     if 400 <= answer.status < 500:
                         raise RunFailed(
@@ -198,7 +210,7 @@ class Elsewhere(StoreElsewhere):
     async def stop(self) -> None:
         """Remove the place and all its data of the run."""
         with suppress(aiohttp.ClientError, TimeoutError):
-            session = await self._get_session()
+            session = await self._client._get_session()
             async with session.delete(self.endpoint, timeout=aiohttp.ClientTimeout(total=5)):
                 pass
         await self.close()

@@ -12,7 +12,8 @@ import aiohttp
 
 from harness.errors import ConfigError
 from harness.gateway.client import GatewayControl
-from harness.rollout.pool import WorkerPool, give_back
+from harness.rollout.pool import WorkerPool
+from harness.rollout.queue_plugin import queue_backend
 from harness.rollout.remote_runners import FIRST_NUMBER, Invitation, first
 
 ASK_S = 1.0
@@ -51,7 +52,7 @@ async def join_run(invitation: Invitation, runners: int, log_dir: Path) -> None:
     )
     names: Sequence[str] = ()
     try:
-        pool.start()  # before agentlightning's slow imports, which the processes do in parallel
+        pool.start()  # before the queue's slow imports, which the processes do in parallel
         await first(_ended(invitation.gateway_url), _watch(pool, invitation))
     except asyncio.CancelledError:
         names = pool.ids()
@@ -67,25 +68,21 @@ async def join_run(invitation: Invitation, runners: int, log_dir: Path) -> None:
 
 async def _hand_on(invitation: Invitation, names: Sequence[str]) -> None:
     """Return the unfinished work of processes that did not return it in time."""
-    from harness.rollout.store import StoreClient
-
-    store = StoreClient(invitation.store_url, invitation.store_key)
+    queue = queue_backend().connect(invitation.store_url, invitation.store_key)
     with suppress(Exception):  # otherwise the store notices that they are silent
         async with asyncio.timeout(HAND_ON_S):
             for name in names:
-                await give_back(store, name, "was stopped")
-    await store.close()
+                await queue.hand_back(name, "was stopped")
+    await queue.close()
 
 
 async def _watch(pool: WorkerPool, invitation: Invitation) -> None:
-    from harness.rollout.store import StoreClient
-
-    store = StoreClient(invitation.store_url, invitation.store_key)
+    queue = queue_backend().connect(invitation.store_url, invitation.store_key)
     try:
         async with GatewayControl(invitation.gateway_url, invitation.control_key) as control:
-            await pool.watch(store, control)
+            await pool.watch(queue, control)
     finally:
-        await store.close()
+        await queue.close()
 
 
 async def _ended(gateway_url: str) -> None:

@@ -6,7 +6,7 @@
 | `GET /runs` | invitations of active runs, those with the fewest runners first |
 | `PUT /runs/LAUNCH` | 201: the place was created, 200: it existed; 409: a later launch has one |
 | `DELETE /runs/LAUNCH` | the place is removed with all its data |
-| `/runs/LAUNCH/v1/...` | agentlightning's and `harness.rollout.store`'s routes; 503: no place |
+| `/runs/LAUNCH/v1/...` | the routes of the plugin's `StoreServer`; 503: no place |
 
 A launch has a name of its own, `RUN.LETTERS`. The place of a killed launch is removed when the
 run's next launch creates its own, or `FORGET_S` after the last request of the killed one.
@@ -30,7 +30,8 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
 
 from harness.rollout.remote_runners import watch_joined
-from harness.rollout.store import RunStore, StoreServer
+from harness_agentlightning_queue.queue import LightningQueue
+from harness_agentlightning_queue.store import RunStore, StoreServer
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -86,7 +87,7 @@ class Place:
             description.invitation,
             store,
             app,
-            asyncio.create_task(watch_joined(store)),
+            asyncio.create_task(watch_joined(LightningQueue(store))),
         )
 
 

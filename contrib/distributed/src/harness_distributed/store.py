@@ -42,7 +42,7 @@ def store(
 
     key = store_key(key_file)  # report errors before the slow imports
     listener = listening(host, port)
-    from harness.rollout.store import quiet
+    from harness_agentlightning_queue.store import quiet
     from harness_distributed.places import Places
 
     quiet()

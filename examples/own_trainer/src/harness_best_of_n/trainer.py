@@ -8,11 +8,12 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness import (
     LiveRun,
     Phase,
+    Queue,
     RolloutWork,
     RowLog,
     RunFailed,
@@ -23,9 +24,6 @@ from harness import (
     fetched,
     validation_due,
 )
-
-if TYPE_CHECKING:
-    from agentlightning.store.base import LightningStore
 
 
 class BestOfN(Trainer):
@@ -68,7 +66,7 @@ class _Climb(RolloutWork):
         self._checkpoints = checkpoints
         self._steps = RowLog(run.folder, "steps")
 
-    async def work(self, store: LightningStore) -> None:
+    async def work(self, queue: Queue) -> None:
         from safetensors.torch import load_file
 
         from harness_policy_server.server import PolicyServer
@@ -84,7 +82,7 @@ class _Climb(RolloutWork):
             server.decoder.load_weights(kept)
         try:
             async with self.gateway.control() as control:
-                session = Session(self.config, self.model, store, control, run.folder)
+                session = Session(self.config, self.model, queue, control, run.folder)
                 await session.connect([await server.launch()])
                 if run.validate_first:
                     await self._rewards(session, run.val, "val", run.done, 0)

@@ -22,8 +22,7 @@ from harness_verl.names import LOG, LOST_FILE, WARNS
 from harness_verl.shared import SessionFile
 
 if TYPE_CHECKING:
-    from agentlightning.store.base import LightningStore
-
+    from harness.contracts.queue import Queue
     from harness.contracts.trainers import LiveRun
 
 logger = logging.getLogger(__name__)
@@ -61,7 +60,7 @@ class VerlRun(RolloutWork):
         self._seen = {self._log: begins}
         self._warned: set[str] = set()
 
-    async def work(self, store: LightningStore) -> None:
+    async def work(self, queue: Queue) -> None:
         SessionFile(
             run_dir=str(self._live.folder.path),
             store_url=self.store_url,

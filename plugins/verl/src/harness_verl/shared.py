@@ -13,6 +13,7 @@ from typing import Any
 from harness.config import validate
 from harness.errors import EnvironmentProblem
 from harness.gateway.client import GatewayControl
+from harness.rollout.queue_plugin import queue_backend
 from harness.rollout.request import Phase
 from harness.rollout.session import Session
 from harness.runs.folder import RunFolder, replace_text
@@ -57,12 +58,10 @@ class SessionFile:
 
     def session(self) -> Session:
         """Return a session over the services that the file names."""
-        from harness.rollout.store import StoreClient
-
         return Session(
             validate(self.config),
             self.model,
-            StoreClient(self.store_url, self.store_key),
+            queue_backend().connect(self.store_url, self.store_key),
             GatewayControl(self.gateway_url, self.control_key),
             RunFolder(Path(self.run_dir)),
         )

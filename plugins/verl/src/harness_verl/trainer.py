@@ -21,6 +21,7 @@ from harness.config import Config, resolve_device
 from harness.contracts.trainers import Standby, Trainer
 from harness.errors import EnvironmentProblem, how_to_install
 from harness.rollout.processes import RUN_MARK, end_group, no_orphans, stop_process
+from harness.rollout.queue_plugin import queue_spec
 from harness.runs.folder import RunFolder
 from harness.util import start_trace
 from harness.util.parsing import digest, merge
@@ -64,11 +65,11 @@ class VerlTrainer(Trainer):
             chosen(config)
 
     def check_machine(self, config: Config) -> None:
-        if find_spec("verl") is None:
-            raise EnvironmentProblem(f"training is not installed: {how_to_install('cpu')}")
+        _check_installed()
+        queue_spec()
 
     def examine(self, address: str) -> Iterator[Finding]:
-        self.check_machine(Config())
+        _check_installed()
         from harness_verl.cluster import examine
 
         yield from examine(address)
@@ -155,10 +156,11 @@ class VerlTrainer(Trainer):
         driver = _start(log, data_dir, {**os.environ, **variables, **hidden, **ours})
         well = False
         try:
-            with start_trace.span("imports of agentlightning"):
+            with start_trace.span("imports of the queue"):
                 from harness_verl.run import VerlRun
 
-            VerlRun(run, mark, driver, session_file, begins, Path(scratch.name)).execute()
+                work = VerlRun(run, mark, driver, session_file, begins, Path(scratch.name))
+            work.execute()
             well = True
         finally:
             stop_process(driver)
@@ -168,6 +170,11 @@ class VerlTrainer(Trainer):
             scratch.cleanup()
             (data_dir / "scratch").unlink(missing_ok=True)
             _forget(folder)
+
+
+def _check_installed() -> None:
+    if find_spec("verl") is None:
+        raise EnvironmentProblem(f"training is not installed: {how_to_install('cpu')}")
 
 
 def _leave_off(trackers: list[str]) -> None:

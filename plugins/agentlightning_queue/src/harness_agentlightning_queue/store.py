@@ -9,12 +9,13 @@ agentlightning keeps every rollout until the process ends. Here the client that 
 releases it.
 
 agentlightning gives a client as many rollouts as it has room for. Here a runner gets its share
-(`shares.py`).
+(`harness.rollout.load_balancing`).
 
 agentlightning takes deadlines from the machine's clock, so that a clock change could end all
 running attempts. Here its store has a clock that is immune to clock changes.
 
-A store in a process of its own (`stores.py`) may be away for a while: its clients wait for it.
+A store in a process of its own (`harness-distributed`) may be away for a while: its clients wait for
+it.
 """
 
 from __future__ import annotations
@@ -22,8 +23,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,7 +41,6 @@ from agentlightning.types import (
     Attempt,
     AttemptedRollout,
     AttemptStatus,
-    NamedResources,
     ResourcesUpdate,
     Rollout,
     Span,
@@ -51,8 +50,8 @@ from fastapi import Body
 
 from harness.errors import RunFailed
 from harness.rollout.load_balancing import LoadBalancer
-from harness.rollout.otlp_export import exported, flush
 from harness.util import clock
+from harness_agentlightning_queue.otlp_export import exported, flush
 
 SPANS = "/harness/spans"
 FORGET = "/harness/forget"
@@ -154,9 +153,6 @@ class StoreServer(LightningStoreServer):
         host: Where it listens, and by which others reach it.
     """
 
-    key = ""
-    """It asks for none: it belongs to one run."""
-
     def __init__(self, store: LightningStore, host: str = "127.0.0.1") -> None:
         launcher = PythonServerLauncherArgs(
             host=host, access_host=host, launch_mode="thread", log_level=logging.CRITICAL
@@ -180,15 +176,6 @@ class StoreServer(LightningStoreServer):
         self.app.post(API_V1_AGL_PREFIX + TAKE, response_model=list[AttemptedRollout])(take)
         self.app.post(API_V1_AGL_PREFIX + SPANS, status_code=201)(add_many_spans)
         self.app.post(API_V1_AGL_PREFIX + FORGET, status_code=200)(forget)
-
-    def expect(self, runners: Sequence[str], free: int) -> None:
-        """As `LoadBalancer.expect`."""
-        assert isinstance(self.store, RunStore)
-        self.store.shares.expect(runners, free)
-
-    async def welcome(self, invitation: object, resources: NamedResources) -> None:
-        """Receive the invitation for runners and the resources of each rollout."""
-        await self.add_resources(resources)
 
     async def forget(self, rollout_ids: Sequence[str]) -> None:
         """Drop what is known of some rollouts that have ended."""
@@ -305,40 +292,3 @@ class StoreClient(LightningStoreClient):
     async def forget(self, rollout_ids: Sequence[str]) -> None:
         """Drop what is known of some rollouts that have ended."""
         await self._request_json("post", FORGET, json=list(rollout_ids))
-
-
-class StoreElsewhere(StoreClient, ABC):
-    """A run's place in a store in a process of its own, with the interface of `StoreServer`.
-
-    Args:
-        url: Of the store.
-        run: Name of the run's folder.
-    """
-
-    def expect(self, runners: Sequence[str], free: int) -> None:
-        """Runners are known to it once they ask."""
-
-    @classmethod
-    @abstractmethod
-    def awaited(cls, url: str, say: Callable[[str], None]) -> None:
-        """Wait until the store answers, and say so once where it does not yet.
-
-        Raises:
-            UserError: It did not come, or refuses.
-        """
-
-    @abstractmethod
-    async def welcome(self, invitation: Mapping[str, object], resources: NamedResources) -> None:
-        """Create the place for runners that ask the store for a run, and set rollout resources."""
-
-    @abstractmethod
-    async def keep(self) -> None:
-        """Create the place again after every restart of the store, until cancelled.
-
-        Raises:
-            RunFailed: The store has not answered for `AWAY_S`, or refuses.
-        """
-
-    @abstractmethod
-    async def stop(self) -> None:
-        """Leave the place, and with it all that is known there of the run."""

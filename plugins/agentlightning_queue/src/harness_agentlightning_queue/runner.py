@@ -1,10 +1,9 @@
-"""agentlightning's side of a worker: a `LitAgent` around an agent, and a concurrent runner."""
+"""The runner's side of the queue: a `LitAgent` around a host, and a concurrent runner."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -13,27 +12,17 @@ from agentlightning.execution.events import ExecutionEvent
 from agentlightning.tracer.dummy import DummyTracer
 from agentlightning.types import AttemptedRollout, NamedResources, Rollout
 
-from harness.contracts.toolbox import Agent
-from harness.errors import EndpointError, RolloutError
-from harness.gateway.client import GatewayControl
-from harness.records import INFRASTRUCTURE_OUTCOMES
-from harness.rollout.host import run_attempt
-from harness.rollout.request import RolloutRequest
-from harness.rollout.spans import to_spans
-from harness.rollout.store import RunStore, StoreClient
-from harness.util import start_trace
-
-logger = logging.getLogger(__name__)
+from harness.contracts.queue import Host, TakenRollout
+from harness.errors import RolloutError
+from harness.util.endpoints import Endpoint
+from harness_agentlightning_queue.queue import POLICY_RESOURCE
+from harness_agentlightning_queue.spans import to_spans
+from harness_agentlightning_queue.store import RunStore, StoreClient
 
 IDLE_POLL_S = 0.05
 """agentlightning's queue has no way to wait: an idle runner asks this often."""
-POLICY_RESOURCE = "policy"
 Input = dict[str, Any]
-"""Of a rollout: a request, as `RolloutRequest.dump` has it."""
-UNREACHED_S = 1.0
-"""Seconds to hold an attempt without an answer from the gateway, so that a run with a dead gateway
-ends first.
-"""
+"""Of a rollout: a request, as it was enqueued."""
 
 
 class GatewayTracer(DummyTracer):
@@ -52,23 +41,15 @@ class GatewayTracer(DummyTracer):
         return []
 
 
-class PluginAgent(agl.LitAgent[Input]):
-    """A plugin's agent as agentlightning runs it: toolbox in, spans out.
+class HostAgent(agl.LitAgent[Input]):
+    """A host as agentlightning runs it: resources in, spans out.
 
     The reward is given elsewhere.
     """
 
-    def __init__(self, agent: Agent, control: GatewayControl) -> None:
+    def __init__(self, host: Host) -> None:
         super().__init__()
-        self.agent = agent
-        self.control = control
-        self._http: Any = None
-
-    async def aclose(self) -> None:
-        """Close the connections to the gateway."""
-        await self.control.aclose()
-        if self._http is not None:
-            await self._http.aclose()
+        self.host = host
 
     def is_async(self) -> bool:
         return True
@@ -84,41 +65,23 @@ class PluginAgent(agl.LitAgent[Input]):
         await self._run(task, resources, rollout)
 
     async def _run(self, task: Input, resources: NamedResources, rollout: Rollout) -> None:
-        import httpx
-
-        start_trace.mark("first rollout")
         assert isinstance(rollout, AttemptedRollout)
-        request = RolloutRequest.parse(task)
-        policy = resources[POLICY_RESOURCE]
-        assert isinstance(policy, agl.LLM)
-        # Made in the event loop that uses it. Connections have no limit here, since agents would
-        # wait for them where no record shows it; the gateway bounds calls.
-        if self._http is None:
-            limits = httpx.Limits(max_connections=None, max_keepalive_connections=256)
-            self._http = httpx.AsyncClient(limits=limits, timeout=None, trust_env=False)
+        llm = resources[POLICY_RESOURCE]
+        assert isinstance(llm, agl.LLM)
+        policy = Endpoint(llm.endpoint, llm.model, llm.api_key)
+        taken = TakenRollout(rollout.rollout_id, rollout.attempt.attempt_id, task, policy)
         try:
-            attempt = await run_attempt(
-                self.agent,
-                request,
-                rollout.rollout_id,
-                rollout.attempt.attempt_id,
-                self.control,
-                policy.api_key or "",
-                policy.model,
-                self._http,
-            )
-        except EndpointError:
-            await asyncio.sleep(UNREACHED_S)
-            raise
+            finished = await self.host.attempt(taken)
         except asyncio.CancelledError as error:  # agentlightning would take it for done
             raise RolloutError("the runner was stopped") from error
+        attempt = finished.attempt
         store = self.get_runner().get_store()
         await store.add_many_spans(to_spans(attempt))
-        if attempt.outcome in INFRASTRUCTURE_OUTCOMES:
+        if finished.retries:
             earlier = await store.query_attempts(rollout.rollout_id)
             # Those that were lost with their worker do not count: it was not their fault.
             failed = [other for other in earlier if other.status == "failed"]
-            if len(failed) < request.retries:
+            if len(failed) < finished.retries:
                 # The store queues it again.
                 raise RolloutError(f"{attempt.outcome}: {attempt.detail}")
 
@@ -154,6 +117,10 @@ class ConcurrentRunner(agl.LitAgentRunner[Input]):
                     )
                 elif not taken:
                     await asyncio.sleep(IDLE_POLL_S)
+        except asyncio.CancelledError:
+            if isinstance(store, StoreClient):
+                store.stopping = True
+            raise
         finally:
             beat.cancel()
             for task in running:
@@ -162,8 +129,8 @@ class ConcurrentRunner(agl.LitAgentRunner[Input]):
             if stop_heartbeat is not None:
                 await stop_heartbeat()
             agent = self.get_agent()
-            if isinstance(agent, PluginAgent):
-                await agent.aclose()
+            if isinstance(agent, HostAgent):
+                await agent.host.aclose()
 
     async def _heartbeat(self) -> None:
         while True:

@@ -15,7 +15,7 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
-from harness.rollout.spans import ATTEMPT_SPAN, PAYLOAD
+from harness_agentlightning_queue.spans import ATTEMPT_SPAN, PAYLOAD
 
 if TYPE_CHECKING:
     from agentlightning.types import Span

@@ -13,8 +13,9 @@ from agentlightning.types import AttemptedRollout, EnqueueRolloutRequest, Rollou
 from harness.records import Attempt, Problem, Transition
 from harness.rollout.client import RolloutClient
 from harness.rollout.request import RolloutRequest
-from harness.rollout.spans import from_spans, to_spans
-from harness.rollout.store import RunStore, StoreClient, StoreServer
+from harness_agentlightning_queue.queue import LightningQueue
+from harness_agentlightning_queue.spans import from_spans, to_spans
+from harness_agentlightning_queue.store import RunStore, StoreClient, StoreServer
 
 
 class Counting(StoreClient):
@@ -105,7 +106,7 @@ def test_a_rollout_that_was_read_is_forgotten_and_one_under_way_is_not() -> None
         server = StoreServer(store)
         await server.start()
         client = StoreClient(server.endpoint)
-        waits = RolloutClient(client)
+        waits = RolloutClient(LightningQueue(client))
         try:
             await server.add_resources(
                 {"policy": agl.LLM(endpoint="http://127.0.0.1:1/v1", model="p", api_key="k")}

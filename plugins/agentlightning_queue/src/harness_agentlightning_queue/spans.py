@@ -8,39 +8,21 @@ recorded, token for token.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from harness.records import Attempt, CallFailure, ToolCall, Transition
+from agentlightning.types import Span, TraceStatus
 
-if TYPE_CHECKING:
-    from agentlightning.types import Span
+from harness.records import Attempt, attempt_from
 
 CALL_SPAN = "harness.call"
 ATTEMPT_SPAN = "harness.attempt"
 PAYLOAD = "harness.record"
 
 
-def transition_from(data: Mapping[str, Any]) -> Transition:
-    """A transition from its JSON form."""
-    fields = dict(data)
-    for key in (
-        "prompt_ids",
-        "response_ids",
-        "logprobs",
-        "messages",
-        "offered_tools",
-        "tool_calls",
-    ):
-        if fields.get(key) is not None:
-            fields[key] = tuple(fields[key])
-    return Transition(**fields)
-
-
 def to_spans(attempt: Attempt) -> list[Span]:
     """The spans of an attempt, in the order of its calls; the attempt's own span comes last."""
-    from agentlightning.types import Span, TraceStatus
 
     def span(
         sequence: int, name: str, attributes: dict[str, Any], start: float, end: float, error: str
@@ -112,7 +94,7 @@ def from_spans(spans: Sequence[Span]) -> Attempt | None:
     A request that was sent again leaves its spans twice: each call counts once.
     """
     whole: dict[str, Any] | None = None
-    calls: dict[int, Transition] = {}
+    calls: dict[int, dict[str, Any]] = {}
     for span in spans:
         payload = span.attributes.get(PAYLOAD)
         if not isinstance(payload, str):
@@ -120,12 +102,10 @@ def from_spans(spans: Sequence[Span]) -> Attempt | None:
         if span.name == ATTEMPT_SPAN:
             whole = whole or json.loads(payload)
         elif span.name == CALL_SPAN:
-            call = transition_from(json.loads(payload))
-            calls.setdefault(call.index, call)
+            call = json.loads(payload)
+            calls.setdefault(call["index"], call)
     if whole is None:
         return None
     # A store may return spans in any order.
-    whole["transitions"] = tuple(calls[index] for index in sorted(calls))
-    whole["failures"] = tuple(CallFailure(**item) for item in whole["failures"])
-    whole["tool_calls"] = tuple(ToolCall(**item) for item in whole["tool_calls"])
-    return Attempt(**whole)
+    transitions = [calls[index] for index in sorted(calls)]
+    return attempt_from({**whole, "transitions": transitions})

@@ -12,7 +12,7 @@ import pytest
 @pytest.mark.parametrize(
     "modules",
     [
-        "harness.rollout.stack, harness.rollout.store, harness.rollout.session",
+        "harness.rollout.stack, harness_agentlightning_queue.store, harness.rollout.session",
         "harness_distributed.elsewhere, harness_distributed.places",  # in the order of `harness store`
     ],
 )

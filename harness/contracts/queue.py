@@ -1,0 +1,272 @@
+"""The contract of a queue of rollouts.
+
+A run enqueues requests and collects attempts through a `Queue`. Runners, in processes of their own,
+take requests from the same queue and have a `Host` make the attempts. `QueueBackend` is what a
+plugin provides: it opens and connects queues, and runs both sides.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from harness.records import Attempt
+from harness.util.endpoints import Endpoint
+
+
+def runner_name(number: int) -> str:
+    """Return the name under which a queue knows the runner with a number."""
+    return f"Worker-{number}"
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedRequest:
+    """One rollout to enqueue.
+
+    Attributes:
+        request: Plain data for the host; the queue does not read it.
+        limit_s: Seconds after which the queue gives up an attempt that has not ended.
+        attempts: The most attempts, including those that are lost with their runner.
+        metadata: Plain data for people who look at the queue.
+    """
+
+    request: Mapping[str, Any]
+    phase: Literal["train", "val"]
+    limit_s: float
+    attempts: int
+    metadata: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class LostAttempt:
+    """The end of a rollout whose last attempt left no record.
+
+    Attributes:
+        reason: Why there is no record, for example that the runner was killed.
+    """
+
+    attempt_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class HeldRollout:
+    """A rollout that a runner has under way.
+
+    Attributes:
+        started_s: Unix time.
+    """
+
+    rollout_id: str
+    attempt_id: str
+    request: Mapping[str, Any]
+    started_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TakenRollout:
+    """A rollout that a runner hands to its host.
+
+    Attributes:
+        policy: The gateway, as the run announced it.
+    """
+
+    rollout_id: str
+    attempt_id: str
+    request: Mapping[str, Any]
+    policy: Endpoint
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedAttempt:
+    """An attempt as a host returns it.
+
+    Attributes:
+        retries: How often the rollout may fail like this before an attempt counts; 0 if this one
+            counts in any case. Attempts that were lost with their runner are no failures.
+    """
+
+    attempt: Attempt
+    retries: int
+
+
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """One rollout of a dry run.
+
+    Attributes:
+        attempt: None if it did not end.
+        spans: The queue's own record of it, as plain data.
+    """
+
+    attempt: Attempt | None
+    spans: Sequence[Mapping[str, Any]]
+
+
+class Host(Protocol):
+    """Makes attempts for a runner."""
+
+    async def attempt(self, taken: TakenRollout) -> FinishedAttempt:
+        """Make one attempt.
+
+        An exception, other than a cancellation, is a failed attempt.
+        """
+
+    async def aclose(self) -> None:
+        """Close connections, in the event loop that ran the attempts."""
+
+
+class Queue(ABC):
+    """A queue of rollouts, for a run and for those who watch its runners."""
+
+    @abstractmethod
+    async def enqueue(self, requests: Sequence[QueuedRequest]) -> Sequence[str]:
+        """Enqueue requests; return the ids of their rollouts in the same order."""
+
+    @abstractmethod
+    async def ended(self, rollout_ids: Sequence[str]) -> Sequence[str]:
+        """Return at once which of these rollouts have ended, those included that are unknown."""
+
+    @abstractmethod
+    async def last_attempt(self, rollout_id: str) -> Attempt | LostAttempt | None:
+        """Return the last attempt of a rollout that has ended; None if the rollout is unknown."""
+
+    @abstractmethod
+    async def forget(self, rollout_ids: Sequence[str]) -> None:
+        """Drop what is known of rollouts that have ended; others are kept."""
+
+    @abstractmethod
+    async def held(self, runner: str) -> Sequence[HeldRollout]:
+        """Return the rollouts that a runner has under way."""
+
+    @abstractmethod
+    async def hand_back(self, runner: str, reason: str) -> None:
+        """End what a runner has under way as lost, so that other runners can take it at once."""
+
+    @abstractmethod
+    async def settle(self, attempt: Attempt) -> None:
+        """Record an attempt that its runner could not finish; its rollout ends with it."""
+
+    @abstractmethod
+    async def heard(self) -> Mapping[str, float]:
+        """Return the Unix time at which each runner was last heard of, by name."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Close connections."""
+
+
+class RunQueue(Queue):
+    """The queue of one run, as the run's own process has it."""
+
+    @property
+    @abstractmethod
+    def endpoint(self) -> str:
+        """The URL by which other processes connect, once it has started."""
+
+    @property
+    @abstractmethod
+    def key(self) -> str:
+        """The key that other processes need; empty if none."""
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Start to serve other processes."""
+
+    @abstractmethod
+    async def welcome(self, invitation: Mapping[str, object], policy: Endpoint) -> None:
+        """Announce the run.
+
+        Args:
+            invitation: Plain data for runners that ask for a run.
+            policy: The gateway, which each taken rollout names.
+        """
+
+    @abstractmethod
+    def expect(self, runners: Sequence[str], free: int) -> None:
+        """Announce runners that start, with room for `free` rollouts each."""
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """End the queue; what is known of the run is dropped."""
+
+
+class RemoteQueue(RunQueue):
+    """A run's queue in a process of its own, which serves several runs.
+
+    Args:
+        url: Of that process.
+        run: Name of the run's folder.
+    """
+
+    @abstractmethod
+    def __init__(self, url: str, run: str) -> None: ...
+
+    @classmethod
+    @abstractmethod
+    def awaited(cls, url: str, say: Callable[[str], None]) -> None:
+        """Wait until the process answers, with one message if it does not yet.
+
+        Raises:
+            UserError: It did not answer in time, or refuses.
+        """
+
+    @abstractmethod
+    async def keep(self) -> None:
+        """Create the queue again after every restart of the process, until cancelled.
+
+        Raises:
+            RunFailed: The process has not answered for too long, or refuses.
+        """
+
+
+class QueueBackend(ABC):
+    """What a plugin provides."""
+
+    @abstractmethod
+    def connect(self, url: str, key: str = "") -> Queue:
+        """Return the queue at a URL, which another process serves."""
+
+    @abstractmethod
+    def open(self, host: str) -> RunQueue:
+        """Return a new queue in this process, which will listen on `host`."""
+
+    @abstractmethod
+    def execute(self, queue: RunQueue, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run the work of a run in an event loop, with its queue.
+
+        Returns normally or raises after an interrupt; the work itself knows how it ended.
+        """
+
+    @abstractmethod
+    async def run_rollouts(
+        self,
+        queue: Queue,
+        host: Host,
+        number: int,
+        concurrency: int,
+        heartbeat: Callable[[], None],
+    ) -> None:
+        """Be a runner: take rollouts and have them made until cancelled.
+
+        What is under way at a cancellation is handed on to other runners.
+
+        Args:
+            queue: A connected queue.
+            host: Closed at the end.
+            number: Of the runner; `runner_name` gives its name.
+            concurrency: The most rollouts under way at once.
+            heartbeat: Called about once a second while the event loop turns.
+        """
+
+    @abstractmethod
+    def dry_run(
+        self,
+        requests: Sequence[Mapping[str, Any]],
+        host: Host,
+        policy: Endpoint,
+        concurrency: int,
+    ) -> list[DryRun]:
+        """Run a few requests within this process; return what became of them, in order."""

@@ -1,0 +1,191 @@
+"""The contract of queues, on agentlightning's store over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from harness.contracts.queue import (
+    FinishedAttempt,
+    LostAttempt,
+    Queue,
+    QueuedRequest,
+    TakenRollout,
+    runner_name,
+)
+from harness.records import Attempt, Outcome
+from harness.rollout.queue_plugin import queue_backend
+from harness.util.endpoints import Endpoint
+from harness_agentlightning_queue.store import StoreClient
+
+GATEWAY = Endpoint("http://127.0.0.1:1/v1", "policy", "key")
+
+
+@asynccontextmanager
+async def served() -> AsyncIterator[tuple[Queue, Callable[[], Any]]]:
+    """Yield a run's queue, and what connects to it."""
+    backend = queue_backend()
+    queue = backend.open("127.0.0.1")
+    await queue.start()
+    connected: list[Any] = []
+
+    def connect() -> Any:
+        connected.append(backend.connect(queue.endpoint, queue.key))
+        return connected[-1]
+
+    try:
+        await queue.welcome({}, GATEWAY)
+        yield queue, connect
+    finally:
+        for one in connected:
+            await one.close()
+        await queue.stop()
+
+
+def asked(number: int, attempts: int = 3) -> QueuedRequest:
+    return QueuedRequest({"number": number}, "train", 30.0, attempts, {"step": number})
+
+
+def attempt_of(taken: TakenRollout, outcome: Outcome = "ok") -> Attempt:
+    return Attempt(
+        taken.rollout_id, taken.attempt_id, outcome, "", "SELECT 1", (), (), (), 1.0, 2.0
+    )
+
+
+async def until(found: Callable[[], Awaitable[object]]) -> None:
+    async with asyncio.timeout(20):
+        while not await found():
+            await asyncio.sleep(0.02)
+
+
+class Scripted:
+    """A host whose attempts end as a function says."""
+
+    def __init__(self, play: Callable[[TakenRollout], Awaitable[FinishedAttempt]]) -> None:
+        self._play = play
+        self.taken: list[TakenRollout] = []
+        self.closed = False
+
+    async def attempt(self, taken: TakenRollout) -> FinishedAttempt:
+        self.taken.append(taken)
+        return await self._play(taken)
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+
+@asynccontextmanager
+async def runner(queue: Queue, host: Scripted, number: int = 0) -> AsyncIterator[None]:
+    task = asyncio.create_task(queue_backend().run_rollouts(queue, host, number, 4, lambda: None))
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+def test_a_rollout_goes_from_the_run_to_a_runner_and_back() -> None:
+    async def main() -> None:
+        async def solve(taken: TakenRollout) -> FinishedAttempt:
+            return FinishedAttempt(attempt_of(taken), 0)
+
+        host = Scripted(solve)
+        async with served() as (queue, connect):
+            ids = await queue.enqueue([asked(1), asked(2)])
+            assert not await queue.ended(ids)
+            async with runner(connect(), host):
+
+                async def both() -> bool:
+                    return len(await queue.ended(ids)) == 2
+
+                await until(both)
+            by_id = {one.rollout_id: one for one in host.taken}
+            assert [by_id[rollout].request["number"] for rollout in ids] == [1, 2]
+            assert {one.policy for one in host.taken} == {GATEWAY} and host.closed
+            for rollout in ids:
+                assert await queue.last_attempt(rollout) == attempt_of(by_id[rollout])
+            assert set(await queue.heard()) == {runner_name(0)}
+            await queue.forget(ids)
+            assert await queue.last_attempt(ids[0]) is None
+            assert await queue.ended(ids) == ids  # what is unknown has ended
+
+    asyncio.run(main())
+
+
+def test_failures_are_retried_as_often_as_the_host_allows() -> None:
+    async def main() -> None:
+        async def fail(taken: TakenRollout) -> FinishedAttempt:
+            if taken.request["number"] == 3:
+                raise RuntimeError("no attempt at all")
+            return FinishedAttempt(attempt_of(taken, "endpoint_error"), taken.request["number"])
+
+        host = Scripted(fail)
+        async with served() as (queue, connect):
+            ids = await queue.enqueue([asked(number, attempts=9) for number in (0, 2)])
+            ids = [*ids, *await queue.enqueue([asked(3, attempts=2)])]
+            async with runner(connect(), host):
+
+                async def all_of_them() -> bool:
+                    return len(await queue.ended(ids)) == 3
+
+                await until(all_of_them)
+            tries = [taken.request["number"] for taken in host.taken]
+            assert [tries.count(number) for number in (0, 2, 3)] == [1, 3, 2]
+            lost = await queue.last_attempt(ids[2])
+            assert isinstance(lost, LostAttempt) and lost.reason == "the store ended it: failed"
+
+    asyncio.run(main())
+
+
+def test_what_a_stopped_or_lost_runner_had_goes_to_others() -> None:
+    async def main() -> None:
+        async def hang(taken: TakenRollout) -> FinishedAttempt:
+            await asyncio.sleep(60)
+            raise AssertionError("it was not cancelled")
+
+        host, other = Scripted(hang), Scripted(hang)
+        async with served() as (queue, connect):
+            (rollout,) = await queue.enqueue([asked(7)])
+
+            async def taken() -> bool:
+                return bool(host.taken)
+
+            async with runner(connect(), host):
+                await until(taken)
+                (held,) = await queue.held(runner_name(0))
+                assert (held.rollout_id, held.request) == (rollout, {"number": 7})
+            assert not await queue.held(runner_name(0))
+            async with runner(connect(), other, 1):
+
+                async def taken_again() -> bool:
+                    return bool(other.taken)
+
+                await until(taken_again)
+                assert other.taken[0].rollout_id == rollout
+                assert other.taken[0].attempt_id != host.taken[0].attempt_id
+                await queue.hand_back(runner_name(1), "was killed")
+                attempt = await queue.last_attempt(rollout)
+                assert isinstance(attempt, LostAttempt) and attempt.reason == "runner was killed"
+
+    asyncio.run(main())
+
+
+def test_a_settled_attempt_ends_its_rollout() -> None:
+    async def main() -> None:
+        async with served() as (queue, connect):
+            (rollout,) = await queue.enqueue([asked(1)])
+            client = connect().store
+            assert isinstance(client, StoreClient)
+            (one,) = await client.take("Worker-5", 0, 1)
+            attempt = attempt_of(
+                TakenRollout(rollout, one.attempt.attempt_id, {}, GATEWAY), "agent_error"
+            )
+            await connect().settle(attempt)
+            assert await queue.ended([rollout]) == [rollout]
+            assert await queue.last_attempt(rollout) == attempt
+            assert not await queue.held("Worker-5")
+
+    asyncio.run(main())
