@@ -51,7 +51,7 @@ def dev(
         bool, typer.Option("--json", help="Print every span and verdict as JSON.")
     ] = False,
 ) -> None:
-    """Dry run through agentlightning's Trainer.dev: a few tasks, every span and the reward shown as a tree."""
+    """Dry run: a few tasks, with every span and the reward as a tree."""
     from harness.plugins import make_task_set
     from harness.rollout.queue_plugin import queue_spec
     from harness.rollout.request import RolloutRequest
