@@ -66,7 +66,7 @@ BOUNDS = {
     "words of the index of results": 800,
     "words of the longest page of a study": 600,
     "words of the changelog": 300,
-    "words of docs": 40_100,
+    "words of docs": 40_000,
 }
 
 
