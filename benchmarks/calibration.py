@@ -22,9 +22,9 @@ from harness.compare.comparison import ALPHA
 from harness.compare.distributions import root
 from harness.compare.estimates import crossed_mean
 from harness.compare.power import Variances
-from harness.compare.runs import Run
 from harness.compare.scores import paired_differences, scores
 from harness.compare.selection import select
+from harness.runs.reading import Run
 from harness_power_analysis.planning import variances
 
 CERTAIN = 0.999

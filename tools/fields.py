@@ -62,7 +62,7 @@ OF_COMPARISONS = (
     keys.Figures,
     keys.RoleFigures,
     keys.RoleFigure,
-    keys.Trained,
+    rows.Trained,
     keys.Learning,
     keys.Learned,
     keys.Sampled,

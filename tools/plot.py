@@ -20,9 +20,9 @@ from PIL import Image
 from plotly.subplots import make_subplots
 from table import PACKED, by_at, by_pass, result_of, rewards, unpacked
 
-from harness.compare.runs import Run
 from harness.compare.selection import select
 from harness.runs.folder import RunFolder
+from harness.runs.reading import Run
 from harness.runs.schema import RunRecord
 
 HERE = Path(__file__).resolve().parents[1] / "results"

@@ -56,12 +56,12 @@ from harness.compare.comparison import compare
 from harness.compare.formats import render
 from harness.compare.measures import framework_s
 from harness.compare.references import reference_rows
-from harness.compare.runs import Run, read_run
 from harness.compare.selection import select
 from harness.compare.states import STUDY_FILE
 from harness.contracts.trainers import MEASURES
 from harness.errors import HarnessError
 from harness.runs.folder import RunFolder
+from harness.runs.reading import Run, read_run
 from harness_report.episodes import shown
 from harness_report.page import EPISODES
 

@@ -16,9 +16,9 @@ from harness.util.formatting import printable
 if TYPE_CHECKING:
     import pandas as pd
 
-    from harness.compare.runs import Run
     from harness.config import Config
     from harness.runs.folder import RunFolder
+    from harness.runs.reading import Run
     from harness.runs.schema import RunRecord
 
 _ORDER = ["step", "phase"]
@@ -53,7 +53,7 @@ class LoadedRun:
     @classmethod
     def read(cls, folder: RunFolder) -> LoadedRun:
         """Read the run in a folder."""
-        from harness.compare.runs import read_run
+        from harness.runs.reading import read_run
 
         return cls(read_run(folder.path))
 

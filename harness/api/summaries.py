@@ -25,8 +25,8 @@ from harness.util.tool_calls import tools_unused
 
 if TYPE_CHECKING:
     from harness.compare.columns import Table
-    from harness.compare.runs import Run
     from harness.runs.folder import RunFolder
+    from harness.runs.reading import Run
     from harness.runs.schema import Launch, Study
 
 

@@ -45,7 +45,7 @@ def list_(
     json_: complete.Json = False,
 ) -> None:
     """All runs, oldest first."""
-    from harness.compare.runs import find_all
+    from harness.runs.reading import find_all
 
     if status is not None and status not in STATUSES:
         raise UserError(

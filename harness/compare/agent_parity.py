@@ -11,7 +11,7 @@ from harness.errors import NotComparable
 from harness.runs.schema import Certificate
 
 if TYPE_CHECKING:
-    from harness.compare.runs import Run
+    from harness.runs.reading import Run
 
 Certificates = Mapping[str, Certificate | None]
 """The certificate of every agent, None without one."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from harness.compare.keys import Agreement, AgreementStep
-    from harness.compare.runs import Run
+    from harness.runs.reading import Run
 
 DRAW = ["phase", "step", "task_id", "session"]
 """Columns that identify a rollout of a run."""

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from harness.compare import statistics
 from harness.compare.estimates import accuracy
-from harness.compare.keys import Arm, Figures, Means, Trained
+from harness.compare.keys import Arm, Figures, Means
 from harness.compare.measures import measure
 from harness.compare.scores import scores, span_of, worst_cases
+from harness.runs.rows import Trained
 
 if TYPE_CHECKING:
-    from harness.compare.runs import Run
+    from harness.runs.reading import Run
 
 
 def arm_of(name: str, runs: Sequence[Run]) -> Arm:

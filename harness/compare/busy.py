@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from harness.compare.runs import Run
+    from harness.runs.reading import Run
 
 BUSY = 1.5
 """Load average per processor above which processes wait for the machine."""

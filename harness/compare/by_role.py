@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, cast, get_type_hints
 from harness.compare.distributions import t_quantile
 from harness.compare.estimates import CONFIDENCE
 from harness.compare.keys import ByRole, Figures, Interval, RoleFigure, RoleFigures
-from harness.compare.runs import finite
+from harness.runs.reading import finite
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from harness.compare.runs import Run
+    from harness.runs.reading import Run
 
 COUNTS = ("calls", "failed_calls", "cut", "prompt_tokens", "response_tokens", "trained")
 RATES = ("per_rollout", "token_share")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from harness.util.formatting import with_cores
 
 if TYPE_CHECKING:
-    from harness.compare.runs import Run
+    from harness.runs.reading import Run
 
 
 def circumstances(runs: Sequence[Run]) -> list[str]:

@@ -35,17 +35,16 @@ from harness.compare.measures import measure
 from harness.compare.one_way_intervals import correct_sides, sides_of
 from harness.compare.plumbing import UNUSED_TOOLS, heed_unused_tools
 from harness.compare.power import Spread
-from harness.compare.runs import left_out
 from harness.compare.sampled import sampled
 from harness.compare.scores import paired_differences, scores, span_of
-from harness.compare.selection import named_arm, other_names
+from harness.compare.selection import left_out, named_arm, other_names
 from harness.compare.starts import number_starts, over_starts, starts_of
 from harness.compare.views import views
 from harness.errors import UserError
 
 if TYPE_CHECKING:
-    from harness.compare.runs import Run
     from harness.compare.selection import Selection
+    from harness.runs.reading import Run
 
 ALPHA = 0.05
 POWER = 0.8

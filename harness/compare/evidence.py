@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 from harness.compare import statistics
-from harness.compare.runs import STARTS_APART
 from harness.compare.scores import scores, worst_cases
+from harness.runs.reading import STARTS_APART
 
 if TYPE_CHECKING:
     import polars as pl
 
     from harness.compare.keys import McNemarData, Training
-    from harness.compare.runs import Run
+    from harness.runs.reading import Run
 
 
 def mcnemar(rows: pl.DataFrame) -> list[McNemarData]:

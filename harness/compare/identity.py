@@ -16,7 +16,7 @@ from harness.runs.schema import Group
 from harness.util.parsing import flatten
 
 if TYPE_CHECKING:
-    from harness.compare.runs import Run
+    from harness.runs.reading import Run
 
 GROUPS = (*get_args(Group), "run")
 _MISSING = object()

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
+from harness.runs.rows import Trained
 from harness.runs.schema import Accuracy, Certificate, Identity
 
 SCHEMA_VERSION = 3
@@ -96,13 +97,6 @@ class Signal(TypedDict):
         dict[int, float], "share of groups that teach; empty where that is not known"
     ]
     no_signal: Annotated[str, "why no group of any step did, as sentences; empty where one did"]
-
-
-class Trained(TypedDict):
-    """Trained transitions and tokens of one role."""
-
-    transitions: Annotated[float, "of an arm the mean over its seeds"]
-    tokens: Annotated[float, "sampled tokens; of an arm the mean over its seeds"]
 
 
 class RoleFigures(TypedDict):

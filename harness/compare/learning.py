@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from harness.compare.keys import Learned, Learning, Measure
-    from harness.compare.runs import Run
+    from harness.runs.reading import Run
 
 
 def learn(

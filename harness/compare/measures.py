@@ -8,8 +8,8 @@ from weakref import WeakKeyDictionary
 
 from harness.compare.by_role import role_figures
 from harness.compare.keys import Behaviour, Cost, Figures, Signal, ToolUse
-from harness.compare.runs import Run
 from harness.records import AGENT_OUTCOMES
+from harness.runs.reading import Run
 from harness.runs.schema import Accuracy, RunRecord
 from harness.runs.training_signal import least_to_train, mixed_groups, share_mixed, why_flat
 from harness.util.parsing import finite_or_null, parse_cell

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from harness.compare.keys import Sampled
-    from harness.compare.runs import Run
+    from harness.runs.reading import Run
     from harness.runs.schema import Measured, Samples
 
 COLUMNS = ("seed", "cluster", "task_id", "session", "reward", "meaning")

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from harness.compare.keys import PairedBy
-    from harness.compare.runs import Run
+    from harness.runs.reading import Run
 
 
 def scores(runs: Sequence[Run], step: int | None = None) -> pl.DataFrame:

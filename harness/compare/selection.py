@@ -8,10 +8,11 @@ from glob import escape
 from pathlib import Path
 from typing import Any
 
-from harness.compare.runs import Run, read_run, readable
+from harness.compare.keys import Failed
 from harness.compare.states import STUDY_FILE, Asked, Entry, read_state
 from harness.errors import NoSuchArm, UserError, nearest
 from harness.runs.folder import RunFolder
+from harness.runs.reading import Run, read_run, readable
 from harness.util.formatting import agent_label
 from harness.util.parsing import differing, flatten, parse_yaml
 
@@ -315,3 +316,42 @@ def _add_study(chosen: Selection, folder: Path) -> None:
         state = job.get("state", "not run")
         lost = f"its folder {path} is not here" if state == "finished" else state
         chosen.missing.append(f"{name}: {lost}")
+
+
+def left_out(runs: Sequence[Run], usable: Sequence[Run]) -> list[Failed]:
+    """Return the runs that a comparison leaves out, and why."""
+    failed: list[Failed] = []
+    for run in runs:
+        if run in usable:
+            continue
+        failed.append(
+            {
+                "run": run.id,
+                "arm": run.arm,
+                "seed": run.seed,
+                "status": run.record["status"],
+                "reason": why_left_out(run, usable),
+            }
+        )
+    return failed
+
+
+def why_left_out(run: Run, usable: Sequence[Run]) -> str:
+    """Return why a run is in no mean of a comparison, in words.
+
+    Args:
+        usable: The runs that are.
+    """
+    reason = str(run.record.get("reason") or "not finished")
+    if run.finished:
+        rewards = run.validation()["reward"]
+        newer = [other for other in usable if (other.arm, other.seed) == (run.arm, run.seed)]
+        if rewards.is_empty():
+            reason = "no validation is in its folder"
+        elif rewards.drop_nulls().is_empty():
+            reason = "nothing of its last validation was scored"
+        elif newer and newer[0].id == run.id:
+            reason = f"a copy of the run at {newer[0].folder.path}"
+        elif newer:
+            reason = f"same arm and seed as the newer run {newer[0].id}"
+    return reason

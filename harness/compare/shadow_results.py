@@ -9,7 +9,7 @@ from harness.errors import NotComparable, PluginError
 from harness.runs.schema import RunRecord
 
 if TYPE_CHECKING:
-    from harness.compare.runs import Run
+    from harness.runs.reading import Run
 
 
 def check_shadow(runs: Sequence[Run], permitted: bool = False) -> list[str]:

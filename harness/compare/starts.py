@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.compare.estimates import crossed_mean
-from harness.compare.runs import STARTS_APART
 from harness.compare.scores import paired_differences, scores
 from harness.policies.catalogue import known
+from harness.runs.reading import STARTS_APART
 
 if TYPE_CHECKING:
     import polars as pl
 
     from harness.compare.keys import EstimateData, Start
-    from harness.compare.runs import Run
+    from harness.runs.reading import Run
 
 
 def number_starts(runs: Sequence[Run]) -> None:

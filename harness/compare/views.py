@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from harness.compare.keys import View, ViewArm, ViewKey
-    from harness.compare.runs import Run
+    from harness.runs.reading import Run
 
 VIEWS: dict[ViewKey, str] = {
     "stock": "As configured: the last checkpoint of every run",

@@ -1,4 +1,4 @@
-"""The columns of each table."""
+"""The columns of each table, and what is read of them by role."""
 
 from __future__ import annotations
 
@@ -126,3 +126,10 @@ class LoggedStep(TypedDict):
 
     step: Annotated[int, "training step"]
     data: Annotated[dict[str, Any], "by the trainer's own names; what is no number is in no table"]
+
+
+class Trained(TypedDict):
+    """Trained transitions and tokens of one role."""
+
+    transitions: Annotated[float, "of an arm the mean over its seeds"]
+    tokens: Annotated[float, "sampled tokens; of an arm the mean over its seeds"]

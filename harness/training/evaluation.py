@@ -7,7 +7,6 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from harness.compare.runs import with_failed
 from harness.config import Config, resolve_device
 from harness.contracts.queue import Queue
 from harness.errors import RunFailed
@@ -18,6 +17,7 @@ from harness.rollout.session import Session
 from harness.rollout.stack import RolloutWork
 from harness.runs.folder import RunFolder
 from harness.runs.monitor import over_the_limit
+from harness.runs.reading import with_failed
 from harness.runs.replies import replies_of
 from harness.runs.rows import Episode
 from harness.runs.schema import Accuracy, Parent, RunRecord, Scores

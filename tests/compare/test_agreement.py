@@ -10,7 +10,7 @@ import pytest
 
 from harness.compare.agreement import agree
 from harness.compare.measures import dialogues
-from harness.compare.runs import Run
+from harness.runs.reading import Run
 
 
 @dataclass

@@ -20,10 +20,10 @@ from harness.compare.comparison import compare
 from harness.compare.keys import RoleFigures
 from harness.compare.layout import tables
 from harness.compare.numbers import formed
-from harness.compare.runs import Run, read_run
 from harness.compare.selection import select
 from harness.records import Attempt, CallFailure, Verdict
 from harness.runs.episodes import roles
+from harness.runs.reading import Run, read_run
 from harness.testing.calls import transition
 from harness_report.charts import by_role
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.compare.runs import find_all, read_run
 from harness.compare.selection import select
 from harness.config import load_config
 from harness.errors import ConfigError, UserError
 from harness.runs.folder import RunFolder
+from harness.runs.reading import find_all, read_run
 from harness_study.plan import jobs_of, read_study
 from harness_study.state import StudyFolder
 from harness_verl.trainer import VerlTrainer

@@ -26,9 +26,10 @@ from harness.compare.comparison import compare
 from harness.compare.formats import markdown_tables, render
 from harness.compare.layout import tables
 from harness.compare.references import reference_rows
-from harness.compare.runs import read_run
 from harness.compare.selection import select
 from harness.compare.states import read_state
+from harness.runs import rows
+from harness.runs.reading import read_run
 from harness_power_analysis import planning
 from harness_report.episodes import sample
 from harness_report.page import write_report
@@ -81,12 +82,13 @@ def test_tables_in_the_documents_are_those_of_the_records() -> None:
 @pytest.fixture(scope="module")
 def parts() -> list[type]:
     rooms = (keys, planning, references, states)
-    return [
+    of_rooms = [
         one
         for room in rooms
         for one in vars(room).values()
         if is_typeddict(one) and one.__module__ == room.__name__
     ]
+    return [*of_rooms, rows.Trained]
 
 
 def test_every_key_says_what_it_is_on_a_page_that_is_made_of_the_model(parts: list[type]) -> None:

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from harness.compare.runs import read_run
 from harness.compare.selection import select
 from harness.plugins import load, task_set_spec
 from harness.runs.folder import RowLog, RunFolder
+from harness.runs.reading import read_run
 from harness.training.task_order import validation_order
 from harness_report.page import write_report
 

@@ -13,9 +13,9 @@ import polars as pl
 import pytest
 from polars import selectors
 
-from harness.compare.runs import read_run
 from harness.compare.selection import select
 from harness.errors import UserError
+from harness.runs.reading import read_run
 from harness.util.parsing import parse_json
 from harness_report.page import write_report
 from harness_watch.view import View

@@ -13,13 +13,13 @@ from typer.testing import CliRunner
 from harness import UserError
 from harness.cli import app
 from harness.compare.comparison import compare
-from harness.compare.runs import read_run
 from harness.compare.selection import select
 from harness.compare.states import read_state
 from harness.config import load_config
 from harness.mock_model.server import ScriptedServer
 from harness.policies import resolve
 from harness.runs.folder import RunFolder
+from harness.runs.reading import read_run
 from harness.runs.tables import conclude
 from harness.training.data import load_data
 from harness.training.provenance import model_hash

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from harness.compare.runs import Run, read_run
 from harness.errors import RunFailed, UserError
 from harness.mock_model.server import ReceivedRequest
+from harness.runs.reading import Run, read_run
 from harness.testing.fixtures import StartServer
 from harness_sql.tasks.pocket import PocketTasks
 from harness_trackers.hf import export

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from harness.compare.runs import read_run
 from harness.runs.folder import RunFolder
+from harness.runs.reading import read_run
 from harness_trackers.contents import contents
 from harness_trackers.reach import ADDRESSES, one_line, silent, without_keys
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from harness.compare.runs import Run, read_run
+from harness.runs.reading import Run, read_run
 from harness_trackers.contents import contents
 
 ROOT = Path(__file__).resolve().parents[3]

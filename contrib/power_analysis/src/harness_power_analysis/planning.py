@@ -20,8 +20,8 @@ from harness.compare.variances import codes
 from harness.errors import UserError
 
 if TYPE_CHECKING:
-    from harness.compare.runs import Run
     from harness.compare.selection import Selection
+    from harness.runs.reading import Run
 
 MOST_SEEDS = 1000
 

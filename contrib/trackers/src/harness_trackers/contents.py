@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from harness.compare.runs import Run
+from harness.runs.reading import Run
 from harness.util.parsing import flatten
 
 EPISODES = 64

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from harness.compare.runs import Run
 from harness.errors import RunFailed, UserError
+from harness.runs.reading import Run
 
 if TYPE_CHECKING:
     import polars as pl

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from harness.compare.runs import Run
 from harness.errors import RunFailed
+from harness.runs.reading import Run
 from harness_trackers.contents import Contents, contents
 from harness_trackers.reach import lost, one_line
 

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Sequence
 
-from harness.compare.runs import Run
+from harness.runs.reading import Run
 from harness_trackers.contents import contents
 
 

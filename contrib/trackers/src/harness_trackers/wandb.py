@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from harness.compare.runs import Run
 from harness.errors import RunFailed
+from harness.runs.reading import Run
 from harness_trackers.contents import Contents, contents
 from harness_trackers.reach import be_quick, lost, one_line
 

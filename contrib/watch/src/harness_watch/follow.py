@@ -11,11 +11,11 @@ from typing import Any, cast
 
 import polars as pl
 
-from harness.compare.runs import Run
 from harness.errors import UserError
 from harness.runs.folder import Kind, RunFolder
 from harness.runs.monitor import Follower
 from harness.runs.progress import Progress
+from harness.runs.reading import Run
 from harness.runs.rows import Call, Episode, LoggedStep
 from harness.runs.tables import episodes_table, step_rows, steps_table
 from harness.util.parsing import parse_json

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
 
-from harness.compare.runs import Run
 from harness.compare.selection import Selection, name_arms, select
 from harness.compare.states import STUDY_FILE, read_state
 from harness.errors import UserError
 from harness.runs.monitor import standing
+from harness.runs.reading import Run
 from harness_report.episodes import newest, opened
 from harness_report.page import COLUMNS, Contents, blocks, by_arm, compared, contents, stands
 from harness_watch.follow import GONE, LEFT, Followed

@@ -30,7 +30,7 @@ from harness_report.outcome_charts import (
 
 if TYPE_CHECKING:
     from harness.compare.keys import Comparison, Figures
-    from harness.compare.runs import Run
+    from harness.runs.reading import Run
 
 PARTS = {"rollout": "#2a7de1", "update": "#e07b00", "weights": "#1a9c6b", "other": "#8d99a6"}
 

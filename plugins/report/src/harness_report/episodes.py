@@ -17,7 +17,7 @@ from harness.util.parsing import parse_cell
 if TYPE_CHECKING:
     import polars as pl
 
-    from harness.compare.runs import Run
+    from harness.runs.reading import Run
     from harness.runs.rows import Call, Episode
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from harness.util.formatting import duration
 from harness.util.parsing import flatten
 
 if TYPE_CHECKING:
-    from harness.compare.runs import Run
+    from harness.runs.reading import Run
     from harness.runs.schema import Certificate
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from harness.compare.keys import Figures
-    from harness.compare.runs import Run
+    from harness.runs.reading import Run
 
 
 def rewrites(arms: Arms) -> Figure:

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     from harness.compare.keys import Arm, Comparison, Figures, Pair
     from harness.compare.references import Reference
-    from harness.compare.runs import Run
     from harness.compare.selection import Selection
+    from harness.runs.reading import Run
 
 HERE = Path(__file__).parent
 DIGITS = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;/=>?@^_`{|}~"

@@ -183,7 +183,7 @@ def _refuse_shared_measuring(jobs: list[Job], slots: list[Slot]) -> None:
 
 
 def _plan(name: str, steps: list[Step], runs_dir: Path, slots: list[Slot]) -> Plan:
-    from harness.compare.runs import find_all
+    from harness.runs.reading import find_all
     from harness_study.plan import differences
     from harness_study.timing import makespan_s, measured, steps_of, timing_for
 
@@ -237,7 +237,7 @@ def _plan(name: str, steps: list[Step], runs_dir: Path, slots: list[Slot]) -> Pl
 
 def _add_cost(plan: Plan, steps: list[Step], runs_dir: Path) -> None:
     """Add the cost of the missing trainings, by this machine's runs, else by published records."""
-    from harness.compare.runs import find_all
+    from harness.runs.reading import find_all
     from harness_study.costs import planned_cost, published
     from harness_study.timing import measured, timing_for
 

@@ -35,7 +35,7 @@ class PlannedCost(TypedDict):
 
 def published() -> list[tuple[Mapping[str, Any], Timing]]:
     """Return configuration and timing of a checkout's published records; none in other installs."""
-    from harness.compare.runs import find_all
+    from harness.runs.reading import find_all
 
     folder = Path(harness.__file__).parents[1] / "results"
     return measured(find_all(folder)) if folder.is_dir() else []

@@ -14,13 +14,13 @@ from typing import Any
 
 import yaml
 
-from harness.compare.runs import read_run
 from harness.contracts.trainers import Standby
 from harness.errors import UserError
 from harness.plugins import make_trainer
 from harness.runs.folder import RunFolder, now, undisturbed
 from harness.runs.monitor import Follower
 from harness.runs.progress import Progress
+from harness.runs.reading import read_run
 from harness.training.record import STUDY_VARIABLE
 from harness_study.launchers import Launched
 from harness_study.output import job_of, last_line_of, outcome_of

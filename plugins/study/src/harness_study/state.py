@@ -19,7 +19,6 @@ from pathlib import Path
 from subprocess import SubprocessError
 from typing import Literal
 
-from harness.compare.runs import Run, read_run, readable
 from harness.compare.states import (
     STUDY_FILE,
     Entry,
@@ -31,6 +30,7 @@ from harness.compare.states import (
 from harness.errors import PluginError
 from harness.parity.certificate import fingerprint
 from harness.runs.folder import held, replace_text
+from harness.runs.reading import Run, read_run, readable
 from harness.runs.schema import RunRecord
 from harness.training.provenance import changes, commit
 from harness.util.parsing import differing, flatten

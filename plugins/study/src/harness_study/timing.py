@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from harness.errors import HarnessError
 
 if TYPE_CHECKING:
-    from harness.compare.runs import Run
     from harness.config import Config
+    from harness.runs.reading import Run
 
 _ALIKE = ("policy", "task", "rollout", "agent", "max_turns", "sampling", "agent_match")
 

@@ -11,12 +11,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from harness.compare.keys import Failed, Trained
 from harness.errors import UserError
 from harness.records import AGENT_OUTCOMES
 from harness.runs.folder import Kind, RunFolder
 from harness.runs.monitor import Follower
 from harness.runs.progress import Progress
+from harness.runs.rows import Trained
 from harness.runs.schema import Certificate, RunRecord
 from harness.util.formatting import is_graded, printable
 
@@ -321,42 +321,3 @@ def find_all(root: Path) -> list[Run]:
     folders = [record.parent for record in records]
     # Names of runs begin with the time of their start.
     return readable(sorted(folders, key=lambda folder: folder.name))
-
-
-def left_out(runs: Sequence[Run], usable: Sequence[Run]) -> list[Failed]:
-    """Return the runs that a comparison leaves out, and why."""
-    failed: list[Failed] = []
-    for run in runs:
-        if run in usable:
-            continue
-        failed.append(
-            {
-                "run": run.id,
-                "arm": run.arm,
-                "seed": run.seed,
-                "status": run.record["status"],
-                "reason": why_left_out(run, usable),
-            }
-        )
-    return failed
-
-
-def why_left_out(run: Run, usable: Sequence[Run]) -> str:
-    """Return why a run is in no mean of a comparison, in words.
-
-    Args:
-        usable: The runs that are.
-    """
-    reason = str(run.record.get("reason") or "not finished")
-    if run.finished:
-        rewards = run.validation()["reward"]
-        newer = [other for other in usable if (other.arm, other.seed) == (run.arm, run.seed)]
-        if rewards.is_empty():
-            reason = "no validation is in its folder"
-        elif rewards.drop_nulls().is_empty():
-            reason = "nothing of its last validation was scored"
-        elif newer and newer[0].id == run.id:
-            reason = f"a copy of the run at {newer[0].folder.path}"
-        elif newer:
-            reason = f"same arm and seed as the newer run {newer[0].id}"
-    return reason
