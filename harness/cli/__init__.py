@@ -146,8 +146,11 @@ def _check_memory(*words: str) -> None:
         EnvironmentProblem: The limit on memory is too small for a command that imports them.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    # A longer list of words may begin with a light command.
-    heavy = not any(words[: len(light)] == light for light in LIGHT)
+    heavy = True
+    for light in LIGHT:
+        # A longer list of words may begin with a light command.
+        if words[: len(light)] == light:
+            heavy = False
     if heavy and limit != resource.RLIM_INFINITY and limit < ADDRESSES:
         raise EnvironmentProblem(
             f"this process may use {limit / 2**20:.0f} MiB of addresses "

@@ -49,7 +49,8 @@ def runs(incomplete: str) -> list[str]:
     folders: set[str] = set()
     # Runs of a study are one level deeper.
     for pattern in ("*/run.json", "*/*/run.json", "*/study.json"):
-        folders |= {str(path.parent) for path in Path("runs").glob(pattern)}
+        for path in Path("runs").glob(pattern):
+            folders.add(str(path.parent))
     return _begin(sorted(folders), incomplete)
 
 

@@ -34,14 +34,17 @@ def doctor(
     json_: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
     """Check this machine; each line is ok or says what to do. Exit status 1 where something must be done."""
-    findings = []
+    findings: list[Finding] = []
+    problems = False
     for finding in _found(deep, preset, set_ or []) if ray is None else _cluster(ray):
         findings.append(finding)
+        problems = problems or finding.state == "problem"
+        # Some checks take minutes, so each line is shown when it is known.
         if not json_:
             _show(finding)
     if json_:
         emit_json([_plain(finding) for finding in findings])
-    if any(finding.state == "problem" for finding in findings):
+    if problems:
         raise typer.Exit(1)
 
 

@@ -154,5 +154,6 @@ def _evaluate_several(agents: str, given: dict[str, Any], price: Price | None, j
         paths = " ".join(os.path.relpath(run.path) for run in measured)
         results().print(f"all of it: harness compare {paths}", soft_wrap=True)
     # After the output: a spoilt result is still a result to look at.
-    if any(spoilt(run.record["result"] or {}) for run in measured):
-        raise typer.Exit(1)
+    for run in measured:
+        if spoilt(run.record["result"] or {}):
+            raise typer.Exit(1)

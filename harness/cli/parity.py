@@ -173,10 +173,15 @@ def _show_strict(
     console = results()
     table = Table(f"scenario of {program}", *rows)
     for scenario in scenarios:
-        table.add_row(scenario, *(_cell(scenario, row["failed"]) for row in rows.values()))
+        cells = [_cell(scenario, row["failed"]) for row in rows.values()]
+        table.add_row(scenario, *cells)
     table.add_section()
-    certificates = [row.get("certificate") or "none" for row in rows.values()]
-    table.add_row("certificate", *(certificate[:12] for certificate in certificates))
+    certificates: list[str] = []
+    for row in rows.values():
+        # Enough of the hash to recognize it in a run's record.
+        certificate = row.get("certificate") or "none"
+        certificates.append(certificate[:12])
+    table.add_row("certificate", *certificates)
     console.print(_whole(table))
     if existing > len(scenarios):
         console.print(

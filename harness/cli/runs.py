@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -67,18 +68,22 @@ def list_(
         like = nearest(agent, {run.record["agent"] for run in everything}, ".") if agent else "."
         progress_console().print(f"no runs{which} under {runs_dir}{like} {advice}")
         return
+    rows = []
+    graded = False
     for run in selected:
         # No process here holds it: it was killed, or it runs on another machine.
         if run.record["status"] == "running" and run.abandoned():
             run.record["status"] = "killed?"
             run.progress.remaining_s = None
-    rows = [overview(run) for run in selected]
-    graded = any(row["graded"] for row in rows)
+        row = overview(run)
+        rows.append(row)
+        graded = graded or row["graded"]
     reached = "accuracy, or mean reward" if graded else "accuracy"
     heads = ("run", "kind", "agent", "trained roles", "seed", "status", "steps", reached, "time")
     out = results()
-    places = range(len(heads)) if out.width >= 125 else (0, 5, 6, 7)
-    shown = table(*(heads[place] for place in places), overflow="fold")
+    # In a narrow terminal, all columns would break the names of runs over several lines.
+    in_columns = itemgetter(*range(len(heads))) if out.width >= 125 else itemgetter(0, 5, 6, 7)
+    shown = table(*in_columns(heads), overflow="fold")
     shown.columns[0].no_wrap = True  # it is copied
     for run, row in zip(selected, rows, strict=True):
         validated = max(run.progress.val_curve, default=0)
@@ -102,7 +107,7 @@ def list_(
         if row["left_s"] is not None:
             time = f"left {duration(row['left_s'])}"
         line = (*cells, steps_of(run.progress), accuracy, time)
-        shown.add_row(*(line[place] for place in places))
+        shown.add_row(*in_columns(line))
     out.print(shown)
 
 

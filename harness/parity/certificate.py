@@ -182,7 +182,10 @@ def _requirements(spec: AgentSpec) -> dict[str, str]:
 
 def _asked_for(requirement: Requirement, extras: frozenset[str]) -> bool:
     marker = requirement.marker
-    return marker is None or any(marker.evaluate({"extra": extra}) for extra in extras or {""})
+    if marker is None:
+        return True
+    # A marker that names an extra cannot be evaluated without one, so none is an empty name.
+    return any(marker.evaluate({"extra": extra}) for extra in extras or {""})
 
 
 def _source_hash(module: str) -> str:

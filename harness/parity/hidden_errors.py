@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from harness.records import Attempt, CallFailure, ToolCall, Transition
 
@@ -16,14 +16,13 @@ def swallowed_error(attempt: Attempt) -> str:
     text as a reply.
     """
     failed = [failure for failure in attempt.failures if _of_the_server(failure)]
-    for failure in sorted(failed, key=lambda one: one.index):
+    for failure in sorted(failed, key=lambda failure: failure.index):
         later = list(_later(attempt, failure))
         if not later:
             continue
         status = "no answer" if failure.status is None else f"HTTP {failure.status}"
         what = f"call {failure.index} ({failure.role}) got {status}"
-        digests = [one.request_digest for one in later if not isinstance(one, ToolCall)]
-        if failure.request_digest and failure.request_digest in digests:
+        if _sent_again(failure, later):
             return (
                 f"{what} and the agent sent it again. The host repeats a failed attempt: "
                 "set the client's retries to 0"
@@ -38,6 +37,15 @@ def _of_the_server(failure: CallFailure) -> bool:
         "upstream_status",
         "prompt_too_long",
     )
+
+
+def _sent_again(failure: CallFailure, later: Iterable[Transition | CallFailure | ToolCall]) -> bool:
+    """Return whether a later call has the same request as a failed one."""
+    # A call that failed before its request was read has no digest, and is equal to no other.
+    if not failure.request_digest:
+        return False
+    calls = [step for step in later if not isinstance(step, ToolCall)]
+    return any(call.request_digest == failure.request_digest for call in calls)
 
 
 def _later(attempt: Attempt, failure: CallFailure) -> Iterator[Transition | CallFailure | ToolCall]:

@@ -159,16 +159,20 @@ async def _together(
     Scenarios that hang begin first, so that they reach their last call before the others use the
     processor, and their deadline falls during the others' calls.
     """
-    hanging = [scenario for scenario in scenarios if scenario.hangs]
     begun: dict[str, asyncio.Future[Recording]] = {}
-    for scenario in hanging:
-        begun[scenario.name] = asyncio.ensure_future(play(scenario, "together"))
-    if hanging:
-        await asyncio.to_thread(cast.hung.wait, max(scenario.timeout_s for scenario in hanging))
+    longest_s = 0.0
+    for scenario in scenarios:
+        if scenario.hangs:
+            begun[scenario.name] = asyncio.ensure_future(play(scenario, "together"))
+            longest_s = max(longest_s, scenario.timeout_s)
+    if begun:
+        await asyncio.to_thread(cast.hung.wait, longest_s)
     for scenario in scenarios:
         if not scenario.hangs:
             begun[scenario.name] = asyncio.ensure_future(play(scenario, "together"))
-    return list(await asyncio.gather(*(begun[scenario.name] for scenario in scenarios)))
+    # In the order of the scenarios, which is not the order in which they began.
+    ordered = [begun[scenario.name] for scenario in scenarios]
+    return list(await asyncio.gather(*ordered))
 
 
 class _Cast:

@@ -123,9 +123,10 @@ class _Replay:
             self.cut = True
         else:
             wanted = ToolCall(tool, arguments, "", True, 0.0, 0.0)
-            others = ", ".join(spoken_tool_call(call) for call in self._tools[:1])
+            # Only the next recorded call is shown: a whole list would hide the difference.
+            recorded = spoken_tool_call(self._tools[0]) if self._tools else "no call"
             place = f"tool call after call {self.compared - 1}"
-            self.differ(place, spoken_tool_call(wanted), others or "no call")
+            self.differ(place, spoken_tool_call(wanted), recorded)
         raise _Stop("the record has no such tool call")
 
     def finish(self, answer: str | None, problem: str, tool_calls: Sequence[ToolCall]) -> None:

@@ -112,7 +112,8 @@ def trained_by(agent: str, agent_match: str | None = None) -> str:
     if own:
         return own
     # The reward is of the answer, and a checker writes none.
-    return "|".join(re.escape(role) for role in of_agent.roles if role not in of_agent.checkers)
+    answering = [role for role in of_agent.roles if role not in of_agent.checkers]
+    return "|".join(map(re.escape, answering))
 
 
 def offers_tools(agent: str) -> bool:
@@ -130,9 +131,13 @@ def agents_of(program: str | None = None) -> list[str]:
 
     Agents in files are not among them, even those that this process has loaded.
     """
-    specs = registry().specs("agent")
-    names = [spec.name for spec in specs if not one_file.is_file(spec.target)]
-    return [name for name in names if program in (None, program_of(name))]
+    names: list[str] = []
+    for spec in registry().specs("agent"):
+        if one_file.is_file(spec.target):
+            continue
+        if program in (None, program_of(spec.name)):
+            names.append(spec.name)
+    return names
 
 
 def is_reference(agent: str) -> bool:

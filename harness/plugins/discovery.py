@@ -212,13 +212,19 @@ class Registry:
         """Return all parts of a kind, by name."""
         return [spec for _, spec in sorted(self._kinds[kind].items())]
 
+    def state(self, name: str) -> PluginState | None:
+        """Return the state of a plugin; None for another owner, such as an agent's file."""
+        for state in self.states:
+            if state.name == name:
+                return state
+        return None
+
     def origin(self, spec: Spec) -> str:
         """Return the distribution of the plugin that offers a spec, or an empty text."""
         for kind, (_, spec_type) in KINDS.items():
             owner = self._owners.get((kind, spec.name))
             if type(spec) is spec_type and owner is not None:
-                plugin = next((state for state in self.states if state.name == owner), None)
-                # The owner of an agent in a file is no plugin.
+                plugin = self.state(owner)
                 return plugin.distribution if plugin else ""
         return ""
 

@@ -206,7 +206,8 @@ def _imports(tree: ast.Module) -> set[str]:
     modules: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            modules |= {alias.name.partition(".")[0] for alias in node.names}
+            for alias in node.names:
+                modules.add(alias.name.partition(".")[0])
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             modules.add(node.module.partition(".")[0])
     return modules
@@ -215,14 +216,17 @@ def _imports(tree: ast.Module) -> set[str]:
 def _frameworks(file: Path, tree: ast.Module) -> tuple[str, ...]:
     """Return the distributions that a file imports, harness and its plugins left out."""
     installed = _distributions()
-    names = set()
+    ours = ("agent-rl-harness", "harness-")
+    names: set[str] = set()
     for module in _imports(tree):
         # A file next to the agent's hides an installed module of the same name.
         local = (file.parent / f"{module}.py").exists()
         if module in installed and module not in sys.stdlib_module_names and not local:
-            names.add(installed[module][0])
-    ours = ("agent-rl-harness", "harness-")
-    return tuple(sorted(name for name in names if not name.startswith(ours)))
+            distribution = installed[module][0]
+            # Harness is below every agent, so it is no framework.
+            if not distribution.startswith(ours):
+                names.add(distribution)
+    return tuple(sorted(names))
 
 
 @cache

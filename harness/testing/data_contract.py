@@ -395,5 +395,6 @@ def _different(loaded: Mapping[str, Sequence[Task]]) -> list[Task]:
     """Return the tasks of all splits once, since splits may overlap."""
     by_id: dict[str, Task] = {}
     for tasks in loaded.values():
-        by_id |= {task.id: task for task in tasks}
+        for task in tasks:
+            by_id[task.id] = task
     return list(by_id.values())

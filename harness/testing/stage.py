@@ -136,6 +136,7 @@ def agent_tasks(stage: Stage) -> set[Any]:
     for task in asyncio.all_tasks():
         # The place of its code tells a task of the stage from one of the agent.
         code = str(getattr(task.get_coro(), "cr_code", ""))
-        if task is not asyncio.current_task() and not any(part in code for part in own):
+        of_stage = task is asyncio.current_task() or any(part in code for part in own)
+        if not of_stage and not task.done():
             tasks.add(task)
-    return {task for task in tasks if not task.done()}
+    return tasks

@@ -150,8 +150,7 @@ class TrainerContract(Contract):
     def test_a_resumed_run_is_the_run_that_nothing_stopped(
         self, whole: RunFolder, resumed: RunFolder
     ) -> None:
-        answers = {_rollout(row): row["answer"] for row in whole.rows("episodes")}
-        again = {_rollout(row): row["answer"] for row in resumed.rows("episodes")}
+        answers, again = _answers(whole), _answers(resumed)
         assert answers == again
 
 
@@ -163,6 +162,14 @@ def _trained(folder: RunFolder) -> list[int]:
     table = logged_table(folder, "steps")
     assert "step_s" in table.column_names, f"no step was logged with its time: {table.column_names}"
     return [row["step"] for row in table.to_pylist() if row["step_s"] is not None]
+
+
+def _answers(folder: RunFolder) -> dict[tuple[str, int, str, int], str | None]:
+    """Return the answers of a run by rollout, because rollouts end in any order."""
+    answers: dict[tuple[str, int, str, int], str | None] = {}
+    for row in folder.rows("episodes"):
+        answers[_rollout(row)] = row["answer"]
+    return answers
 
 
 def _rollout(row: Episode) -> tuple[str, int, str, int]:

@@ -127,7 +127,10 @@ def accuracy_of(
         parsed += bool(row.get("parsed_calls"))
         unread += bool(row.get("unread_calls"))
         # An evaluation counts as one seed: its interval is over tasks.
-        cells.append({"seed": 0, **{name: row.get(name) for name in COLUMNS[1:]}})
+        cell: dict[str, object] = {"seed": 0}
+        for name in COLUMNS[1:]:
+            cell[name] = row.get(name)
+        cells.append(cell)
     failed, why = agent_failures(rows)
     # Inferred from all rows: the first ones may have no reward at all.
     table = pl.DataFrame(cells, COLUMNS, infer_schema_length=None)
@@ -137,7 +140,10 @@ def accuracy_of(
     estimated = estimate(each, span)
     bounds = None
     if expected:
-        bounds = [(sum(scored) + end * (expected - len(scored))) / expected for end in span]
+        bounds = []
+        # As if every unscored rollout had the lowest reward, and then the highest one.
+        for reward in span:
+            bounds.append((sum(scored) + reward * (expected - len(scored))) / expected)
     result: Scores = {
         "accuracy": estimated.mean if estimated else None,
         "graded": graded or is_graded(scored),

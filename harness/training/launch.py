@@ -207,7 +207,10 @@ def recorded(
     """
     folder = run.folder
     # A resumed run needs room only for what earlier launches have not saved.
-    saved = sum(file.stat().st_size for file in folder.checkpoints.rglob("*") if file.is_file())
+    saved = 0
+    for file in folder.checkpoints.rglob("*"):
+        if file.is_file():
+            saved += file.stat().st_size
     folder.reserve(ROWS_BYTES[kind] + max(needed - saved, 0))
     before()
     record = run_record(

@@ -102,7 +102,7 @@ def run_record(
         launch["gpu_service"] = service
     owner = registry().owner("agent", config.agent)
     # An agent in a file belongs to no plugin.
-    plugin = next((state for state in registry().states if state.name == owner), None)
+    plugin = registry().state(owner)
     distribution: Distribution | None = None
     if plugin:
         distribution = {"name": plugin.distribution, "version": plugin.version}
@@ -321,11 +321,14 @@ def training_result(folder: RunFolder, record: RunRecord, checkpointed: int = 0)
             if "rollout_probs_diff" in row:
                 gaps.append(row["rollout_probs_diff"])
     last_step = max(curve, default=None)
-    last = [row for row in episodes if row["phase"] == "val" and row["step"] == last_step]
-    failed, why = agent_failures(last)
+    # The result describes the final policy, so failures and flags of earlier steps do not count.
+    last: list[Episode] = []
     flags: Counter[str] = Counter()
-    for episode in last:
-        flags.update(episode["reward_flags"])
+    for episode in episodes:
+        if episode["phase"] == "val" and episode["step"] == last_step:
+            last.append(episode)
+            flags.update(episode["reward_flags"])
+    failed, why = agent_failures(last)
     signal, flat = _signal(record, episodes)
     replies = replies_of(last)
     return {
@@ -370,5 +373,8 @@ def _signal(record: RunRecord, episodes: Sequence[Episode]) -> tuple[float | Non
 
 def agent_failures(rows: Sequence[Episode]) -> tuple[int, str]:
     """How many rollouts the agent itself ended, and why most often."""
-    reasons = Counter(row["reward_reason"] for row in rows if row["outcome"] in AGENT_OUTCOMES)
+    reasons: Counter[str] = Counter()
+    for row in rows:
+        if row["outcome"] in AGENT_OUTCOMES:
+            reasons[row["reward_reason"]] += 1
     return reasons.total(), most_often(reasons) if reasons else ""

@@ -32,11 +32,11 @@ class Responses:
 
     def asked(self, body: Given, written: Written) -> Json:
         """See `harness.gateway.protocols.ApiProtocol`."""
-        stateful = [name for name in STATEFUL if body.get(name)]
-        if stateful:
-            raise ValueError(
-                f"{stateful[0]} needs state on the server; send the whole conversation as `input`"
-            )
+        for name in STATEFUL:
+            if body.get(name):
+                raise ValueError(
+                    f"{name} needs state on the server; send the whole conversation as `input`"
+                )
         chat: Json = {"messages": _messages(body)}
         if body.get("tools"):
             chat["tools"] = [_tool(tool, name) for name, tool in _offered(body)]
@@ -48,9 +48,11 @@ class Responses:
             chat["response_format"] = form
         if body.get("max_output_tokens") is not None:
             chat["max_tokens"] = body["max_output_tokens"]
-        # Clients send every parameter; one at its default is no wish.
-        wishes = rest(body, (*MAPPED, *STATEFUL))
-        return chat | {name: value for name, value in wishes.items() if DEFAULTS.get(name) != value}
+        for name, value in rest(body, (*MAPPED, *STATEFUL)).items():
+            # Clients send every parameter; one at its default is no wish.
+            if DEFAULTS.get(name) != value:
+                chat[name] = value
+        return chat
 
     def reply(self, body: Given, completion: Given) -> Json:
         """See `harness.gateway.protocols.ApiProtocol`."""
@@ -158,7 +160,8 @@ def _offered(body: Given) -> list[tuple[str, Given]]:
     for tool in body["tools"]:
         # Chat completions have no namespaces, so the policy sees joined names.
         if tool["type"] == "namespace":
-            offered += [(_joined(tool["name"], inner["name"]), inner) for inner in tool["tools"]]
+            for inner in tool["tools"]:
+                offered.append((_joined(tool["name"], inner["name"]), inner))
         else:
             offered.append((tool.get("name", ""), tool))
     return offered

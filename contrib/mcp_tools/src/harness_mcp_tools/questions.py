@@ -28,13 +28,13 @@ def tasks_of(file: Path, split: str) -> list[Task]:
     """
     table = read(file)
     wanted = ("question", "answer") if split else ("question", "answer", "split")
-    lacking = [name for name in wanted if name not in table.columns]
-    if lacking:
-        optional = [name for name in COLUMNS if name not in wanted]
-        raise TaskSetError(
-            f"{file} has no column {lacking[0]!r}. Columns: {', '.join(wanted)}, and optionally "
-            f"{', '.join(optional)}"
-        )
+    for name in wanted:
+        if name not in table.columns:
+            optional = [column for column in COLUMNS if column not in wanted]
+            raise TaskSetError(
+                f"{file} has no column {name!r}. Columns: {', '.join(wanted)}, and optionally "
+                f"{', '.join(optional)}"
+            )
     tasks = [_task(table, row, split) for row in table.rows]
     ids: dict[str, str] = {}
     for task, row in zip(tasks, table.rows, strict=True):

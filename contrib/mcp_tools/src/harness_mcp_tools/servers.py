@@ -59,10 +59,12 @@ class Server(BaseModel):
                 raise ValueError(
                     "`url` is http or https, without user and password: a key goes into `headers`"
                 )
-        if not all(_VARIABLE.fullmatch(name) for name in self.variables):
-            raise ValueError(
-                "`env` and `headers` contain names of environment variables, never values"
-            )
+        for name in self.variables:
+            # The message must not repeat the text, which may be a key.
+            if not _VARIABLE.fullmatch(name):
+                raise ValueError(
+                    "`env` and `headers` contain names of environment variables, never values"
+                )
         if self.state and self.command and not self.per_attempt:
             raise ValueError("`state` needs `per_attempt: true`: otherwise all attempts share it")
         return self
@@ -79,9 +81,14 @@ class Server(BaseModel):
 
     def missing(self) -> list[str]:
         """Return the places that name unset variables."""
-        places = {f"env[{at}]": name for at, name in enumerate(self.env)}
-        places |= {f"headers.{header}": name for header, name in self.headers.items()}
-        return [place for place, name in places.items() if name not in os.environ]
+        places: list[str] = []
+        for at, name in enumerate(self.env):
+            if name not in os.environ:
+                places.append(f"env[{at}]")
+        for header, name in self.headers.items():
+            if name not in os.environ:
+                places.append(f"headers.{header}")
+        return places
 
     def value_of(self, variable: str) -> str:
         """Return the value of a variable.

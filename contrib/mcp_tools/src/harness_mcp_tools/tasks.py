@@ -77,8 +77,11 @@ class McpTasks:
         """
         check_split("mcp", split, SPLITS)
         if self._inner is not None:
-            tasks = [replace(task, task_set=MCP) for task in self._inner.load(split)]
-            return [self._equipped(task, "") for task in tasks]
+            equipped: list[Task] = []
+            for task in self._inner.load(split):
+                # The run's task set is this one; the inner one only supplies the tasks.
+                equipped.append(self._equipped(replace(task, task_set=MCP), ""))
+            return equipped
         questions = [task for task in self._questions if task.split == split]
         if not questions:
             files = ", ".join(map(str, self._files.values()))
@@ -94,13 +97,15 @@ class McpTasks:
 
     def _equipped(self, task: Task, server_names: str) -> Task:
         """Return a task with its tools: of the servers that it names, or of all."""
-        named = [name.strip() for name in server_names.split(",") if name.strip()]
-        names = named or list(self.servers)
-        if unknown := [name for name in names if name not in self.servers]:
-            raise TaskSetError(
-                f"question {task.id!r} names server {unknown[0]!r}. "
-                f"There are: {', '.join(self.servers)}"
-            )
+        stripped = map(str.strip, server_names.split(","))
+        names = list(filter(None, stripped)) or list(self.servers)
+        # Checked before the tools are listed, which starts every server.
+        for name in names:
+            if name not in self.servers:
+                raise TaskSetError(
+                    f"question {task.id!r} names server {name!r}. "
+                    f"There are: {', '.join(self.servers)}"
+                )
         return replace(task, data={**task.data, MCP: [self._frozen[name] for name in names]})
 
     @cached_property

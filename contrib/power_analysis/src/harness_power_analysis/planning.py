@@ -109,11 +109,17 @@ def planned(
             f"--arms is 1 or more; a margin lies between 0 and {width:g} (0.05 is 5 points)"
         )
     estimated = variances(runs_by_arm, baseline or selection.study.get("baseline"))
-    results = [run.record["result"] for run in pilots]
-    walls = [result["wall_s"] for result in results if result and result.get("wall_s")]
-    run_s = statistics.median(walls) if walls else None
+    walls_s: list[float] = []
+    mean_rewards: list[float] = []
+    for run in pilots:
+        result = run.record["result"]
+        if result and result.get("wall_s"):
+            walls_s.append(result["wall_s"])
+        mean_rewards.append(cast(float, scores([run])["value"].mean()))
+    # The median, since a run on a busy machine may have taken several times as long.
+    run_s = statistics.median(walls_s) if walls_s else None
     strictest = alpha / family  # Holm's first step, which every arm must pass in the worst case
-    lowest = min(cast(float, scores([run])["value"].mean()) for run in pilots)
+    lowest = min(mean_rewards)
     equivalence = None
     if margin is not None:
         # Shares of the scale, as the rules for collapses are stated in them.
@@ -146,13 +152,17 @@ def variances(arms: dict[str, list[Run]], baseline: str | None = None) -> Varian
     base = next(iter(arms))
     if baseline is not None:
         base = named_arm(baseline, other_names(chain.from_iterable(arms.values())))
-    tables = []
+    compared = 0
+    usable: list[pl.DataFrame] = []
     for name, runs in arms.items():
-        if name != base:
-            tables.append(paired_differences(scores(runs), scores(arms[base]))[0])
-    source = f"{len(tables)} arm(s) against {base}"
-    # One seed shows nothing of how much seeds differ.
-    usable = [table for table in tables if table["seed"].n_unique() > 1]
+        if name == base:
+            continue
+        differences, _ = paired_differences(scores(runs), scores(arms[base]))
+        compared += 1
+        # One seed shows nothing of how much seeds differ.
+        if differences["seed"].n_unique() > 1:
+            usable.append(differences)
+    source = f"{compared} arm(s) against {base}"
     around = not usable
     if around:
         usable, source = _within(arms), "differences between seeds of one arm"
@@ -263,7 +273,7 @@ def _components(table: pl.DataFrame, around: bool = False) -> np.ndarray:
     while not solved or min(solved[name] for name in names[1:]) < 0:
         if solved:
             most_negative = min(names[1:], key=lambda name: solved[name])
-            names = [name for name in names if name != most_negative]
+            names.remove(most_negative)
         squares = []
         for name in names:
             sums = np.bincount(group[name], values)
@@ -278,8 +288,11 @@ def _components(table: pl.DataFrame, around: bool = False) -> np.ndarray:
     if not several:
         solved["question"] = 0.0
     part = 1 - 1 / len(counts["seed"]) if around else 1.0
-    order = ("seed", "cluster", "question", "cell", "score")
-    return np.array([part * max(0.0, float(solved.get(name, 0.0))) for name in order])
+    components: list[float] = []
+    for name in ("seed", "cluster", "question", "cell", "score"):
+        # A component that was left out has no solution, and the last one may still be negative.
+        components.append(part * max(0.0, float(solved.get(name, 0.0))))
+    return np.array(components)
 
 
 def _within(arms: dict[str, list[Run]]) -> list[pl.DataFrame]:
@@ -300,4 +313,4 @@ def _within(arms: dict[str, list[Run]]) -> list[pl.DataFrame]:
 
 def _neighbours(runs: Sequence[Run]) -> list[tuple[Run, Run]]:
     """Return cyclic pairs of neighbouring runs: all count equally and differences sum to 0."""
-    return [(run, runs[(index + 1) % len(runs)]) for index, run in enumerate(runs)]
+    return list(zip(runs, [*runs[1:], *runs[:1]], strict=True))

@@ -184,12 +184,16 @@ class Pool(Generic[Process]):
             EnvironmentFault: No process can be started.
         """
         with self._lock:
-            self._sessions = {
-                process: count for process, count in self._sessions.items() if not process.gone
-            }
-            process = next(
-                (running for running, count in self._sessions.items() if count < self._most), None
-            )
+            process: Process | None = None
+            alive: dict[Process, int] = {}
+            for running, count in self._sessions.items():
+                # A process that is gone has lost its sessions, so it takes no new one either.
+                if running.gone:
+                    continue
+                alive[running] = count
+                if process is None and count < self._most:
+                    process = running
+            self._sessions = alive
             if process is None:
                 try:
                     process = self._start()

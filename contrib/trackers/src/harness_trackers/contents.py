@@ -57,9 +57,12 @@ def contents(run: Run) -> Contents:
         if name != "step" and steps[name].dtype.is_numeric():
             rows = steps.select("step", name).drop_nulls(name).rows()
             curves[name] = {int(step): float(value) for step, value in rows}
-    result = flatten(dict(run.record["result"] or {}))
-    figures = {key: value for key, value in result.items() if _is_scalar(value)}
-    # Trackers take scalars as parameters; lists of the configuration become texts.
+    # Trackers take scalars alone. A list in the result is no figure, as the curve is exported by
+    # step; lists of the configuration become texts.
+    figures: dict[str, Scalar] = {"status": run.record["status"]}
+    for key, value in flatten(dict(run.record["result"] or {})).items():
+        if _is_scalar(value):
+            figures[key] = value
     config = {}
     for key, value in flatten(dict(run.record["config"])).items():
         config[key] = value if _is_scalar(value) else str(value)
@@ -68,7 +71,7 @@ def contents(run: Run) -> Contents:
         agent=run.record["agent"],
         curves=curves,
         config=config,
-        figures={"status": run.record["status"], **figures},
+        figures=figures,
         episodes=_sample(run.episodes),
     )
 
@@ -80,10 +83,10 @@ def _is_scalar(value: object) -> bool:
 def _sample(episodes: pl.DataFrame) -> dict[str, list[str]]:
     validated = episodes.filter(pl.col("phase") == "val")
     last = validated.filter(pl.col("step") == pl.col("step").max()).sort("task_id").head(EPISODES)
-    columns = [name for name in SHOWN if name in last.columns]
     sample = {}
-    for name in columns:
-        sample[name] = list(map(_shortened, last[name]))
+    for name in SHOWN:
+        if name in last.columns:
+            sample[name] = list(map(_shortened, last[name]))
     return sample
 
 

@@ -86,7 +86,11 @@ def export(run: Run, where: str, *, push: str | None = None, licence: str | None
             rows.setdefault(name, {})[split] = len(part)
     if not rows:
         raise UserError(f"{run.id} has no rows yet: nothing to export")
-    record = {key: _portable(run.record[key]) for key in RECORD if key in run.record}  # type: ignore[literal-required]
+    record: dict[str, object] = {}
+    for key in RECORD:
+        # Keys that a run of this kind does not have are left out, not written as null.
+        if key in run.record:
+            record[key] = _portable(run.record[key])  # type: ignore[literal-required]
     (folder / "run.json").write_text(
         json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
     )

@@ -43,15 +43,16 @@ def _logged(exported: Contents, where: Path, online: bool) -> str:
     import swanlab
 
     where.mkdir(parents=True, exist_ok=True)
+    # Final figures are constants of a run, not points of a curve.
+    config: dict[str, object] = dict(exported.config)
+    for name, value in exported.figures.items():
+        config[f"final/{name}"] = value
     run = swanlab.init(
         project=os.environ.get("SWANLAB_PROJ_NAME", "harness"),
         experiment_name=exported.name,
         group=exported.agent,
         logdir=str(where),
-        config={
-            **exported.config,
-            **{f"final/{name}": value for name, value in exported.figures.items()},
-        },
+        config=config,
         mode="cloud" if online else "offline",
         settings=swanlab.Settings(
             metadata_collect=False, requirements_collect=False, log_proxy_type="none"

@@ -81,11 +81,13 @@ def calls_of(attempt: Attempt) -> Iterator[Mapping[str, JSON]]:
         yield _call(
             "", "", "stop", None, [], {"role": "assistant", "content": attempt.answer or ""}
         )
-    known = 0
+    recorded = 0
     for index, call in enumerate(transitions):
         # A call repeats the messages of the calls before it, and only new ones belong to the trace.
         # In which form the agent kept the reply is visible in the next call's messages.
-        before = [] if index == 0 else [_message(message) for message in call.messages[known:]]
+        before: list[Mapping[str, JSON]] = []
+        if index:
+            before = list(map(_message, call.messages[recorded:]))
         after = (
             transitions[index + 1].messages[len(call.messages) :]
             if index + 1 < len(transitions)
@@ -101,7 +103,7 @@ def calls_of(attempt: Attempt) -> Iterator[Mapping[str, JSON]]:
         if call.prompt_tokens is not None and call.response_tokens is not None:
             tokens = [call.prompt_tokens, call.response_tokens]
         yield _call(call.response_id, call.model, call.finish_reason, tokens, before, reply)
-        known = len(call.messages) + (1 if recorded_reply else 0)
+        recorded = len(call.messages) + (1 if recorded_reply else 0)
 
 
 def _call(

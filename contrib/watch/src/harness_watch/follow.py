@@ -89,7 +89,7 @@ class Feed(Follower):
         for step in sorted(self._steps):
             row = self._steps[step]
             if row["step"] > whole:
-                row = {name: of for name, of in row.items() if not name.startswith("rollout/")}
+                row = {key: figure for key, figure in row.items() if not key.startswith("rollout/")}
             rows.append(row)
         return pl.DataFrame(steps_table(rows))
 

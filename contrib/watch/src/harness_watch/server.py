@@ -9,6 +9,7 @@ import secrets
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
+from operator import itemgetter
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -138,8 +139,10 @@ def change(sent: State | None, now: State) -> str:
     # After a reset the page starts from an empty list, so it needs all episodes again.
     reset = sent is not None and sent.era != now.era
     if sent is not None and not reset:
-        shown = {(one["run"], one["id"]) for one in sent.found["browser"]["episodes"]}
-        episodes = [one for one in episodes if (one["run"], one["id"]) not in shown]
+        # By run as well: an id of an episode is unique within its run alone.
+        identity = itemgetter("run", "id")
+        shown = set(map(identity, sent.found["browser"]["episodes"]))
+        episodes = [episode for episode in episodes if identity(episode) not in shown]
     blocks = {name: html for name, html in now.blocks.items() if old.get(name) != html}
     news: dict[str, object] = {"blocks": blocks, "episodes": episodes, "reset": reset}
     if sent is None or sent.charts != now.charts:

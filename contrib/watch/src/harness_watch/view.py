@@ -83,21 +83,28 @@ class View:
             UserError: It has never been readable.
         """
         at, path = self._place(at)
-        now, known = time.monotonic(), self._known.get(at)
-        if known and now - self._looked[at] < EVERY_S:
-            return known[1]
+        now, cached = time.monotonic(), self._known.get(at)
+        if cached and now - self._looked[at] < EVERY_S:
+            return cached[1]
         runs, jobs = self._runs(path)
-        mark = (*((one.path, one.version, one.trouble) for one in runs), jobs)
-        if known is None or known[0] != mark:
+        readable: list[Followed] = []
+        signs: list[object] = []
+        for followed in runs:
+            # A run that cannot be read is not shown, but what is wrong with it changes the page.
+            signs.append((followed.path, followed.version, followed.trouble))
+            if followed.run is not None:
+                readable.append(followed)
+        mark = (*signs, jobs)
+        if cached is None or cached[0] != mark:
             try:
-                state = self._state(at, path, [one for one in runs if one.run is not None])
+                state = self._state(at, path, readable)
             except UserError as error:
                 # A table is damaged, or half replaced: the page keeps what it showed before.
-                if known is None:
+                if cached is None:
                     raise
-                live = known[1].found["live"]._replace(state="lost", said=str(error))
-                content = {**known[1].found, "live": live}
-                state = replace(known[1], found=content, blocks=blocks(content))
+                live = cached[1].found["live"]._replace(state="lost", said=str(error))
+                content = {**cached[1].found, "live": live}
+                state = replace(cached[1], found=content, blocks=blocks(content))
             self._known[at] = (mark, state)
         self._looked[at] = now
         self._known[at] = self._known.pop(at)  # the last is the one that was looked at last
@@ -113,9 +120,10 @@ class View:
         Raises:
             LookupError: There is no such episode.
         """
-        for one in self._runs(self._place(at)[1])[0]:
-            if one.run is not None and one.run.id == run:
-                return opened(one.run, episode, one.calls(episode))
+        runs, _ = self._runs(self._place(at)[1])
+        for followed in runs:
+            if followed.run is not None and followed.run.id == run:
+                return opened(followed.run, episode, followed.calls(episode))
         raise LookupError(run)
 
     def _place(self, at: str) -> tuple[str, Path]:
@@ -153,7 +161,11 @@ class View:
             folders, extra = [path], ()
         else:
             folders = [file.parent for file in path.glob("*/run.json")]
-            extra = tuple((file, file.stat().st_mtime_ns) for file in path.glob(f"*/{STUDY_FILE}"))
+            # Studies in the folder are listed by their states, which no run's version contains.
+            studies: list[object] = []
+            for file in path.glob(f"*/{STUDY_FILE}"):
+                studies.append((file, file.stat().st_mtime_ns))
+            extra = tuple(studies)
         runs = []
         for folder in sorted(folders, reverse=True):
             # One reader per run, also if several places show it: files are read once.
@@ -177,7 +189,11 @@ class View:
         state, description = _said(content, runs)
         content["live"] = Live(at, state, description, above, "" if at == HERE else f"{at}/")
         charts = json.dumps(content["charts"], default=str, allow_nan=False)
-        era = sum(one.era for one in runs if one.run and len(one.run.episodes))
+        era = 0
+        for followed in runs:
+            # A run without episodes shows none that could disappear from the page.
+            if followed.run and len(followed.run.episodes):
+                era += followed.era
         return State(content, blocks(content), charts, era)
 
     def _study(self, path: Path, runs: Sequence[Followed]) -> Selection:
@@ -186,11 +202,11 @@ class View:
         except UserError:  # none of its runs has begun
             state = read_state(path)
             chosen = Selection([], state["name"], state, jobs=state["jobs"])
-        followed = {one.path: one.run for one in runs}
+        runs_by_path = {followed.path: followed.run for followed in runs}
         shown: list[Run] = []
         for chosen_run in chosen.runs:
             # The selection names the arms; the followed run has the rows that are read already.
-            run = followed.get(chosen_run.folder.path)
+            run = runs_by_path.get(chosen_run.folder.path)
             if run is not None:
                 run.arm, run.name = chosen_run.arm, chosen_run.name
                 shown.append(run)
@@ -199,16 +215,19 @@ class View:
     def _compare(self, at: str, chosen: Selection, runs: Sequence[Followed]) -> Contents:
         """Return the page's content for runs, with a new comparison after another run finishes."""
         # Running runs have no comparison, and one takes seconds: their new rows do not repeat it.
-        finished = [one for one in runs if one.run is not None and one.run.finished]
-        mark = tuple((one.path, one.version) for one in finished)
-        known = self._compared.get(at)
-        if known is None or known[0] != mark:
+        finished: list[object] = []
+        for followed in runs:
+            if followed.run is not None and followed.run.finished:
+                finished.append((followed.path, followed.version))
+        mark = tuple(finished)
+        cached = self._compared.get(at)
+        if cached is None or cached[0] != mark:
             try:
-                known = (mark, *compared(chosen))
+                cached = (mark, *compared(chosen))
             except UserError as error:
-                known = (mark, None, [f"No comparison: {error}."])
-            self._compared[at] = known
-        _, comparison, remarks = known
+                cached = (mark, None, [f"No comparison: {error}."])
+            self._compared[at] = cached
+        _, comparison, remarks = cached
         arms = by_arm(chosen.runs, comparison)
         return contents(chosen, comparison, remarks, arms, newest(arms, NEWEST))
 
@@ -219,16 +238,22 @@ def _held(path: Path, name: str) -> bool:
 
 def _said(found: Contents, runs: Sequence[Followed]) -> tuple[str, str]:
     """Return the kind of a place's state and its description."""
-    troubles = [one.trouble for one in runs if one.trouble]
+    troubles: list[str] = []
+    statuses: list[str] = []
+    for followed in runs:
+        if followed.trouble:
+            troubles.append(followed.trouble)
+        if followed.run is not None:
+            statuses.append(followed.run.record["status"])
     # Of several runs each has its state in a row, so that one which is gone is no state of all.
     if troubles and (len(runs) == 1 or troubles[0] not in (GONE, LEFT)):
         return "lost", troubles[0]
     if len(runs) == 1 and not found["matrix"]:
         assert runs[0].run is not None
         return _said_of_one(runs[0].run)
-    if "run" in found["columns"]:
-        states = [one.run.record["status"] for one in runs if one.run is not None]
-    else:
+    # The table of a study has a row for each job, also for those that have not begun.
+    states = statuses
+    if "run" not in found["columns"]:
         states = [row["state"] for row in found["matrix"]]
     return _state_of_all(states), _counted(states) or "no run has begun"
 
@@ -262,23 +287,29 @@ def _folder(path: Path, runs: Sequence[Followed]) -> Contents:
     no_episodes = {"episodes": [], "texts": [], "total": 0, "shown": 0}
     content = contents(Selection([], str(path)), None, [], {}, no_episodes)
     content["matrix"] = [dict.fromkeys(columns, "") | row for row in rows]
-    content["columns"] = [name for name in columns if any(row.get(name) for row in rows)]
+    # A column that is empty in every row would only take width: studies have no seed, for example.
+    filled: set[str] = set()
+    for row in rows:
+        filled.update(name for name, text in row.items() if text)
+    content["columns"] = [name for name in columns if name in filled]
     return content
 
 
 def _listed(runs: Sequence[Followed]) -> Iterator[dict[str, str]]:
-    for one in runs:
-        if one.run is not None:
-            record = one.run.record
-            what = {
-                "agent": record["agent"],
-                "trained roles": record["agent_match"],
-                "seed": str(record["seed"]),
-            }
-            try:
-                yield {"folder": one.path.name, "run": one.path.name, **what, **stands(one.run)}
-            except UserError as error:
-                yield {"folder": "", "run": one.path.name, **what, "state": str(error)}
+    for followed in runs:
+        if followed.run is None:
+            continue
+        record, name = followed.run.record, followed.path.name
+        what = {
+            "agent": record["agent"],
+            "trained roles": record["agent_match"],
+            "seed": str(record["seed"]),
+        }
+        # One damaged run must not hide the others; without a folder its row is no link.
+        try:
+            yield {"folder": name, "run": name, **what, **stands(followed.run)}
+        except UserError as error:
+            yield {"folder": "", "run": name, **what, "state": str(error)}
 
 
 def _studies(path: Path) -> Iterator[dict[str, str]]:

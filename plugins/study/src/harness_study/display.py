@@ -127,10 +127,12 @@ class StudyDisplay:
             self._console.print(self._title(standings))
 
     def _title(self, standings: list[Standing]) -> str:
-        done = [run for run in standings if run.state in ("finished", "skipped", "failed")]
+        done = 0
+        for run in standings:
+            done += run.state in ("finished", "skipped", "failed")
         left_s = self._left_s(standings)
         left = "" if left_s is None else f", left about {duration(left_s)}"
-        return f"Study {self._name}: {len(done)} of {len(standings)} done{left}"
+        return f"Study {self._name}: {done} of {len(standings)} done{left}"
 
     @staticmethod
     def _standing(run: Standing) -> str:
@@ -186,9 +188,18 @@ def _cells(run: Standing) -> dict[str, str]:
     return shown | {"": run.line}
 
 
+def _widest(rows: Sequence[Mapping[str, str]], head: str) -> int:
+    """Return the width of a column in cells of the terminal, of which some letters take two."""
+    from rich.cells import cell_len
+
+    most = cell_len(head)
+    for row in rows:
+        most = max(most, cell_len(row.get(head, "")))
+    return most
+
+
 def fitted(rows: Sequence[Mapping[str, str]], title: str, width: int) -> Table:
     """Return a table that fits a terminal, with fewer columns and shorter arms if needed."""
-    from rich.cells import cell_len
     from rich.text import Text
 
     filled: set[str] = set()
@@ -198,20 +209,20 @@ def fitted(rows: Sequence[Mapping[str, str]], title: str, width: int) -> Table:
                 filled.add(head)
     heads = [head for head in COLUMNS if head == "" or head in filled]
 
-    def widest(head: str) -> int:
-        return max(cell_len(head), *(cell_len(row.get(head, "")) for row in rows))
-
     def room() -> int:
         """Return the width left for the arm; borders take 3 per column and 1 more."""
         # The arm and the run's output get what the other columns leave.
-        taken = sum(widest(head) for head in heads if head not in ("arm", ""))
+        taken = 0
+        for head in heads:
+            if head not in ("arm", ""):
+                taken += _widest(rows, head)
         borders = 3 * len(heads) + 1
         return width - taken - borders
 
     # The names of arms are what a reader looks for, so other columns go first. A run's output is
     # shown only where there is room for words.
     heads.remove("")
-    arm = widest("arm")
+    arm = _widest(rows, "arm")
     for head, least in LEFT_OUT.items():
         if head in heads and room() < min(arm, least):
             heads.remove(head)

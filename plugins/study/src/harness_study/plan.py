@@ -210,7 +210,10 @@ def _axes(study: Study) -> list[list[Choice]]:
     """Return the choices of every axis but the seed, named arms first."""
     axes: list[list[Choice]] = []
     if study.arms:
-        axes.append([("arm", label, dict(settings)) for label, settings in study.arms.items()])
+        named_arms: list[Choice] = []
+        for label, settings in study.arms.items():
+            named_arms.append(("arm", label, dict(settings)))
+        axes.append(named_arms)
     for axis, values in study.matrix.items():
         if axis == "seed":
             continue
@@ -250,7 +253,9 @@ def varied_keys(study: Study) -> list[str]:
     # A preset is a name; what varies are the keys that it sets.
     if "preset" in keys:
         configs = [flatten(job.config.dump()) for job in jobs_of(study)]
-        keys |= dict.fromkeys(key for key in differing(configs) if key in configs[0])
+        for key in differing(configs):
+            if key in configs[0]:
+                keys[key] = None
     # These make an arm or a seed, and comparisons know them without permission.
     for key in ("seed", "agent", "agent_match", "preset"):
         keys.pop(key, None)
@@ -263,9 +268,11 @@ def differences(jobs: Iterable[Job]) -> dict[str, dict[str, Any]]:
     for job in jobs:
         # An evaluation has the configuration of its training, but for the agent.
         if job.kind == "train":
-            settings = flatten(job.config.dump())
-            # An empty mapping is a section with options that only other arms set, so no value.
-            configs[job.arm] = {key: value for key, value in settings.items() if value != {}}
+            configs[job.arm] = {}
+            for key, value in flatten(job.config.dump()).items():
+                # An empty mapping is a section with options that only other arms set, so no value.
+                if value != {}:
+                    configs[job.arm][key] = value
     values = {}
     for key in differing(configs.values()):
         if key != "seed":
@@ -279,7 +286,9 @@ def _resolve(study: Study, settings: Mapping[str, Any], overrides: Sequence[str]
     for key, value in settings.items():
         if key not in (*_DIRECT, "preset"):
             items.append(f"{key}={json.dumps(value)}")
-    items += [(key, settings[key]) for key in _DIRECT if settings.get(key) is not None]
+    for key in _DIRECT:
+        if settings.get(key) is not None:
+            items.append((key, settings[key]))
     # Options of the command line win, also over the agent of an arm.
     config = load_config(preset, None, [*items, *overrides])
     config.agent_match = trained_by(config.agent, config.agent_match)

@@ -100,12 +100,12 @@ class StudyFolder:
                 consent.
         """
         own = {self.entries[job.key]["run"] for job in jobs}
-        known: set[str] = set()
+        folder_names: set[str] = set()
         at_work: set[str] = set()
         runs: list[tuple[Run, str]] = []
         for record in sorted(self.path.glob("*/run.json")):
             path = record.parent
-            known.add(path.name)
+            folder_names.add(path.name)
             # The record of a job's run must be readable, that of any other run need not be.
             for run in [read_run(path)] if path.name in own else readable([path]):
                 runs.append((run, config_hash(run.record["config"])))
@@ -116,7 +116,7 @@ class StudyFolder:
             step = self._next(job, runs, any_code, steps)
             # A job of an earlier launch may not have recorded its folder yet, which is then among
             # the running ones.
-            earlier = known - at_work if step.left else known
+            earlier = folder_names - at_work if step.left else folder_names
             steps[job.key] = replace(step, earlier=frozenset(earlier))
         return list(steps.values())
 
@@ -168,11 +168,12 @@ class StudyFolder:
     ) -> Step:
         entry, job_hash = self.entries[job.key], job.config_hash
         own: list[Run] = []
-        if job.kind == "train":
-            own = [run for run, run_hash in runs if run.trained and run_hash == job_hash]
         usable: list[Run] = []
         finished: Run | None = None
-        for run in own:
+        for run, run_hash in runs:
+            if job.kind != "train" or not run.trained or run_hash != job_hash:
+                continue
+            own.append(run)
             # A result of other code is no result of this study: arms would differ in the code as
             # well.
             if any_code or same_code(run.record):

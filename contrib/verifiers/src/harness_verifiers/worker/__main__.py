@@ -245,10 +245,12 @@ def _check(task: Any) -> None:
     """Refuse tasks with unsupported needs: a runtime, a judging model, control of every request."""
     kind = type(task)
     functions = (*task.hooks("metric"), *task.hooks("reward"))
-    needs = [function.__name__ for function in functions if _requires_runtime(function)]
-    if needs or kind.NEEDS_CONTAINER:
-        raise Refused(f"it needs a runtime for the agent ({needs[0] if needs else 'a container'})")
-    if any(getattr(kind, name) is not getattr(vf.Task, name) for name in ("setup", "finalize")):
+    for function in functions:
+        if _requires_runtime(function):
+            raise Refused(f"it needs a runtime for the agent ({function.__name__})")
+    if kind.NEEDS_CONTAINER:
+        raise Refused("it needs a runtime for the agent (a container)")
+    if kind.setup is not vf.Task.setup or kind.finalize is not vf.Task.finalize:
         raise Refused("its tasks prepare a runtime (setup or finalize), which is not supported")
     if task.config.judges:
         raise Refused("a model judges it (config.task.judges)")
@@ -328,11 +330,15 @@ async def _score(task: Any, request: JSONObject) -> JSONObject:
         conversation.append(reply)
     trace.stop("agent_completed")
     await task.score(trace)
-    if unscored := [name for name, result in trace.rewards.items() if result is None]:
-        raise ValueError(f"reward {unscored[0]!r} returned nothing")
+    rewards = {}
+    for name, result in trace.rewards.items():
+        # The value is of all rewards, so one without a score makes it meaningless.
+        if result is None:
+            raise ValueError(f"reward {name!r} returned nothing")
+        rewards[name] = [result.score, result.weight]
     return {
         "value": trace.reward,
-        "rewards": {name: [result.score, result.weight] for name, result in trace.rewards.items()},
+        "rewards": rewards,
         "metrics": {name: result for name, result in trace.metrics.items() if result is not None},
         "stopped": trace.stop_condition,
     }
