@@ -146,6 +146,7 @@ class Batches:
             keys = [min(batch.keys, key=_session)]
         if untrained := sorted(tags.keys() - set(keys)):
             tq.kv_clear(partition_id=batch.partition_id, keys=untrained)
+        # verl cuts a batch into equal parts for its devices, so it is filled up with masked rows.
         filled = upsample_batch_to_divisible_size(
             KVBatchMeta(
                 partition_id=batch.partition_id,

@@ -87,6 +87,7 @@ def verl_settings(
     merge(settings, {"ray_kwargs": {"ray_init": _ray(config, device)}})
     if device == "cuda":
         merge(settings, placement(config, own, model_path))
+    # The user's own options override all of these, and what follows depends on the result.
     merge(settings, own)
     _run_worker_in_engine(settings)
     model = settings["actor_rollout_ref"]["model"]

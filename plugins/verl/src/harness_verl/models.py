@@ -100,4 +100,5 @@ def _whole(shards: list[Any]) -> Any:
         return first
     placement = first.placements[-1]
     local = [shard.to_local() for shard in shards]
+    # A replicated tensor is whole on every rank, so any of them has it.
     return torch.cat(local, placement.dim) if isinstance(placement, Shard) else local[0]
