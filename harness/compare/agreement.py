@@ -79,8 +79,10 @@ def _agreement(
     total, start, first, training, end = _Pool(), _Pool(), _Pool(), _Pool(), _Pool()
     for count in counts:
         # Seeds may end at different steps, so each has its own last validation.
-        validated = [step for phase, step in count if phase == "val"]
-        last_step = max(validated, default=0)
+        last_step = 0
+        for phase, step in count:
+            if phase == "val":
+                last_step = max(last_step, step)
         for (phase, step), (draws, same) in count.items():
             total.add(draws, same)
             if phase == "train":

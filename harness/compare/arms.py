@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, cast
 from harness.compare import statistics
 from harness.compare.estimates import accuracy
 from harness.compare.keys import Arm, Figures, Means
-from harness.compare.measures import measure
+from harness.compare.measures import mean_by_name, measure
 from harness.compare.scores import scores, span_of, worst_cases
 from harness.runs.rows import Trained
 
@@ -94,7 +94,7 @@ def _mean_parts(
     for figures in per_seed:
         for name, value in figures[key].items():
             values.setdefault(name, []).append(value)
-    return {name: sum(measured) / len(measured) for name, measured in values.items()}
+    return mean_by_name(values)
 
 
 def _mean(rows: Sequence[Mapping[str, float | None]], key: str) -> float | None:

@@ -47,8 +47,12 @@ def roles_table(run: Run, *keys: str) -> pl.DataFrame:
 
     every, group_keys = _rows(run), [*keys, "role"]
     summed = (*COUNTS, "paid")
-    recorded = [name for name in summed if every[name].null_count() < len(every)]
-    sums = {name: whole(name) for name in summed}
+    recorded = []
+    sums = {}
+    for name in summed:
+        sums[name] = whole(name)
+        if every[name].null_count() < len(every):
+            recorded.append(name)
     rows = every.group_by(group_keys).agg(pl.mean("reward"), **sums)
     # A rollout may skip a role. Every role is paired with all rollouts, or the figures of a role
     # that is seldom called would be means over only the rollouts that called it.

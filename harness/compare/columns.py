@@ -135,7 +135,10 @@ def _role_table(key: str, title: str, rows: list[list[str]], note: str) -> Table
     heads = ["arm", "role"]
     for head, _ in ROLE_FIGURES.values():
         heads.append(head)
-    cells = {head: itemgetter(place) for place, head in enumerate(heads)}
+    # Rows are already text, so a column takes the cell at its own place.
+    cells: dict[str, Callable[[list[str]], str]] = {}
+    for place, head in enumerate(heads):
+        cells[head] = itemgetter(place)
     table = _from_cells(key, title, cells, rows, note.strip())
     return replace(table, named=2 if "arm" in table.heads else 1)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from harness.compare.format_names import known_format
-from harness.compare.formats import html_tables, inline, render
+from harness.compare.formats import html_items, html_tables, inline, render
 from harness.compare.keys import Comparison
 from harness.compare.layout import tables
 from harness.compare.references import Reference
@@ -52,7 +52,7 @@ class Compared:
 
     def _repr_html_(self) -> str:
         """Return HTML for a notebook, with all text escaped."""
-        words = "".join(f"<li>{inline(sentence)}</li>" for sentence in sentences(self.data))
+        words = html_items(sentences(self.data))
         question = ""
         if self.data["question"]:
             question = f"<p><strong>{inline(self.data['question'])}</strong></p>"

@@ -89,7 +89,12 @@ def compare(
     agreement = agree(by_arm, base)
     pairs = _pairs(by_arm, base, margin, agreement)
     _decide(pairs)
-    arms = [arm_of(name, runs) for name, runs in by_arm.items()]
+    arms: list[Arm] = []
+    figures_by_arm = {}
+    for name, runs in by_arm.items():
+        arm = arm_of(name, runs)
+        arms.append(arm)
+        figures_by_arm[name] = arm["per_seed"]
     exceptions += heed_unused_tools(pairs, arms, allowed=UNUSED_TOOLS in allow)
     checkpoint = selection.study.get("checkpoint")
     learning = learn(by_arm, base, checkpoint, span)
@@ -118,7 +123,7 @@ def compare(
         "pairs": pairs,
         "learning": learning,
         "agreement": agreement,
-        "by_role": held_by_role({arm["name"]: arm["per_seed"] for arm in arms}, base),
+        "by_role": held_by_role(figures_by_arm, base),
         "views": views(by_arm, base, width),
         "exceptions": exceptions,
         "remarks": remarks,
@@ -189,8 +194,11 @@ def _usable(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
             )
         chosen[(run.arm, run.pairing)] = run
     if not chosen:
-        states = ", ".join(f"{run.name}: {run.record['status']}" for run in runs[:4])
-        raise UserError(f"no run has finished and been validated yet ({states})")
+        # A few states suffice to show whether the runs go on or have failed.
+        states = []
+        for run in runs[:4]:
+            states.append(f"{run.name}: {run.record['status']}")
+        raise UserError(f"no run has finished and been validated yet ({', '.join(states)})")
     usable = list(chosen.values())
     return usable, remarks + _validation_remarks(usable)
 
@@ -344,12 +352,16 @@ def _decide(pairs: Sequence[Pair]) -> None:
     """Correct the p values of all pairs as one family and set their verdicts."""
     # With many arms some p value is small by chance. "Different" and "equivalent" are families of
     # their own, because a verdict claims only one of them.
-    p_values = [pair["p"] for pair in pairs]
-    for pair, corrected in zip(pairs, statistics.holm(p_values), strict=True):
+    p_different: list[float] = []
+    p_equivalent: list[float] = []
+    for pair in pairs:
+        p_different.append(pair["p"])
+        # The margin holds for the whole comparison, so all pairs have this p value or none has.
+        if pair["p_equivalence"] is not None:
+            p_equivalent.append(pair["p_equivalence"])
+    for pair, corrected in zip(pairs, statistics.holm(p_different), strict=True):
         pair["p_holm"] = corrected
-    # The margin holds for the whole comparison, so all pairs have this p value or none has.
-    stated = [pair["p_equivalence"] for pair in pairs if pair["p_equivalence"] is not None]
-    for pair, corrected in zip(pairs, statistics.holm(stated), strict=False):
+    for pair, corrected in zip(pairs, statistics.holm(p_equivalent), strict=False):
         pair["p_equivalence_holm"] = corrected
     correct_sides(pairs)
     for pair in pairs:

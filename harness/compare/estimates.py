@@ -96,15 +96,19 @@ class Estimate:
         # result counts, so that an error is never understated.
         squares = []
         for way in self.ways:
-            squares.append(sum(part * t_quantile(1 - error, df) ** 2 for part, df in way))
+            terms = []
+            for part, df in way:
+                terms.append(part * t_quantile(1 - error, df) ** 2)
+            squares.append(sum(terms))
         return math.sqrt(max(squares))
 
     def all_df(self) -> list[float]:
         """Return the degrees of freedom of every part in all ways."""
-        known: list[float] = []
+        every_df: list[float] = []
         for way in self.ways:
-            known += [df for _, df in way]
-        return known
+            for _, df in way:
+                every_df.append(df)
+        return every_df
 
     def error(self, distance: float) -> float:
         """Return the one-sided error at which the mean lies this far off: `doubt` inverted."""

@@ -51,10 +51,14 @@ def training(runs: Sequence[Run], base_runs: Sequence[Run], rows: pl.DataFrame) 
 def _mean_scores(runs: Sequence[Run], seeds: set[int]) -> list[float]:
     """Return the mean score of every run with one of these seeds."""
     means = []
-    for run in runs:
-        if run.pairing in seeds:
-            means.append(cast(float, run.scores()["value"].mean()))
+    for run in _of_seeds(runs, seeds):
+        means.append(cast(float, run.scores()["value"].mean()))
     return means
+
+
+def _of_seeds(runs: Sequence[Run], seeds: set[int]) -> list[Run]:
+    """Return the runs with one of these seeds."""
+    return [run for run in runs if run.pairing in seeds]
 
 
 def bounds(
@@ -66,8 +70,7 @@ def bounds(
         None if all rollouts were scored.
     """
     if seeds is not None:
-        runs = [run for run in runs if run.pairing in seeds]
-        base_runs = [run for run in base_runs if run.pairing in seeds]
+        runs, base_runs = _of_seeds(runs, seeds), _of_seeds(base_runs, seeds)
     own, base = worst_cases(runs), worst_cases(base_runs)
     if own is None and base is None:
         return None

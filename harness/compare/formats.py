@@ -7,7 +7,7 @@ import html
 import io
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from harness.compare import brief
@@ -68,7 +68,9 @@ def render(comparison: Comparison, form: Format, references: Sequence[Reference]
         head = f"# {comparison['name']}\n\n"
         if comparison["question"]:
             head += f"{comparison['question']}\n\n"
-        items = "".join(f"- {sentence}\n" for sentence in words)
+        items = ""
+        for sentence in words:
+            items += f"- {sentence}\n"
         return f"{head}{markdown_tables(shown)}\n{items}"
     if form == "csv":
         return _csv(comparison)
@@ -118,7 +120,11 @@ def show_table(console: Console, table: Table) -> None:
             justify: Literal["left", "right"] = "right" if numeric else "left"
             shown.add_column(table.heads[index], justify=justify, overflow="fold")
         for row in table.rows:
-            shown.add_row(*(_styled(row[index]) for index in columns))
+            # A group shows only some of the columns, and repeats those that name the row.
+            cells = []
+            for index in columns:
+                cells.append(_styled(row[index]))
+            shown.add_row(*cells)
         console.print(shown, soft_wrap=False)
         title = ""
     if table.note:
@@ -135,8 +141,10 @@ def _fitting(table: Table, width: int) -> list[list[int]]:
     # Every column takes 3 characters more for its border and padding, and the table 1 more.
     sizes = []
     for index, head in enumerate(table.heads):
-        cells = [head, *(row[index] for row in table.rows)]
-        widest = max(map(cell_len, cells))
+        # Cells of a terminal, not characters: Chinese ones take two each.
+        widest = cell_len(head)
+        for row in table.rows:
+            widest = max(widest, cell_len(row[index]))
         sizes.append(min(widest, width // 2) + 3)
     names = list(range(table.named))
     room = width - sum(sizes[: table.named]) - 1
@@ -166,8 +174,17 @@ def _styled(cell: str) -> str | Text:
 
 
 def _numeric(table: Table, index: int) -> bool:
-    cells = [row[index] for row in table.rows if row[index] not in ("", "-", "baseline")]
-    return bool(cells) and all(_NUMBER.fullmatch(cell) for cell in cells)
+    """Return whether a column has numbers and, apart from cells without a value, nothing else."""
+    has_number = False
+    for row in table.rows:
+        cell = row[index]
+        # These stand where a number is missing, so they say nothing about the column.
+        if cell in ("", "-", "baseline"):
+            continue
+        if not _NUMBER.fullmatch(cell):
+            return False
+        has_number = True
+    return has_number
 
 
 def markdown_tables(shown: list[Table], heading: str = "##") -> str:
@@ -259,7 +276,9 @@ def _label(comparison: Comparison) -> str:
     if comparison["pairs"]:
         parts.append(comparison["baseline"])
     # LaTeX allows no spaces, underscores or signs in a label.
-    plain = [re.sub(r"[^A-Za-z0-9]+", "-", part).strip("-").lower() for part in parts]
+    plain = []
+    for part in parts:
+        plain.append(re.sub(r"[^A-Za-z0-9]+", "-", part).strip("-").lower())
     return "-".join(plain)
 
 
@@ -285,7 +304,8 @@ def _latex(label: str, shown: list[Table], words: list[str]) -> str:
             "\\end{table}",
             "",
         ]
-    lines += [f"% {sentence}" for sentence in words]
+    for sentence in words:
+        lines.append(f"% {sentence}")
     return "\n".join(lines) + "\n"
 
 
@@ -297,6 +317,14 @@ def _latex_row(cells: Sequence[str]) -> str:
 def inline(text: str) -> str:
     """Return text as HTML, with text between backticks as code."""
     return re.sub("`([^`]+)`", r"<code>\1</code>", html.escape(text))
+
+
+def html_items(sentences: Iterable[str]) -> str:
+    """Return sentences as the items of an HTML list."""
+    items = ""
+    for sentence in sentences:
+        items += f"<li>{inline(sentence)}</li>"
+    return items
 
 
 def html_tables(shown: list[Table]) -> str:
@@ -343,7 +371,7 @@ def _html(name: str, question: str, shown: list[Table], words: list[str]) -> str
         ".scroll{overflow-x:auto}table{border-collapse:collapse}th,td{padding:.3rem .6rem;text-align:left;"
         "border-bottom:1px solid #8884}.number{text-align:right;font-variant-numeric:tabular-nums}.note{opacity:.75}"
     )
-    remarks = "".join(f"<li>{inline(sentence)}</li>" for sentence in words)
+    remarks = html_items(words)
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'

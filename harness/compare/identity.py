@@ -85,17 +85,22 @@ def differences(runs: Sequence[Run], more: Sequence[str] = ()) -> list[Differenc
     Args:
         more: Further configuration keys that must be equal.
     """
-    flat = [(run, _comparable(run, more)) for run in runs]
+    flat: list[tuple[Run, Mapping[str, Any]]] = []
     every_key: set[str] = set()
-    for _, settings in flat:
+    by_name: dict[str, Run] = {}
+    for run in runs:
+        settings = _comparable(run, more)
+        flat.append((run, settings))
         every_key.update(settings)
-    # The first run of a name, if several have it.
-    by_name = {run.name: run for run, _ in reversed(flat)}
+        # Names may repeat. Texts then describe the first run, as the lists of names begin with it.
+        by_name.setdefault(run.name, run)
     forbidden = []
     for key in sorted(every_key):
         for values in _values_by_seed(key, flat):
             if len(values) > 1:
-                texts = [_words(by_name[names[0]], key, value) for value, names in values]
+                texts = []
+                for value, names in values:
+                    texts.append(_words(by_name[names[0]], key, value))
                 forbidden.append(Difference(key, values, texts))
                 break
     return forbidden
@@ -143,7 +148,11 @@ def check_identity(
         by_study += identity_keys(config_key)
     # A key that a study varies between its arms must still be the same within an arm.
     mixed = _within_arms(runs)
-    forbidden = {difference.key: difference for difference in differences(runs)} | mixed
+    forbidden: dict[str, Difference] = {}
+    for difference in differences(runs):
+        forbidden[difference.key] = difference
+    # A difference within an arm is reported as such, also where it is one between all runs.
+    forbidden |= mixed
     exceptions: list[Exempt] = []
     refused: list[Difference] = []
     for key, difference in forbidden.items():
@@ -152,7 +161,7 @@ def check_identity(
             exempt: Exempt = {
                 "key": key,
                 "why": "allowed" if by_hand else "varied",
-                "values": {run.id: _comparable(run, _ARM).get(key) for run in runs},
+                "values": _values_by_run(key, runs),
             }
             if key in _PHASES:
                 exempt["said"] = difference.texts
@@ -164,14 +173,23 @@ def check_identity(
     return exceptions
 
 
+def _values_by_run(key: str, runs: Iterable[Run]) -> dict[str, Any]:
+    """Return every run's value of a key, by the run's id."""
+    values: dict[str, Any] = {}
+    for run in runs:
+        values[run.id] = _comparable(run, _ARM).get(key)
+    return values
+
+
 def _check_allowed(allowed: Iterable[str], runs: Iterable[Run]) -> None:
     """Refuse permissions for unknown keys: with a mistyped one, nothing would be permitted."""
-    known: set[str] = set()
+    all_keys: set[str] = set()
     for run in runs:
-        known.update(_comparable(run, _ARM))
+        all_keys.update(_comparable(run, _ARM))
     for permission in allowed:
-        if not any(_covers(permission, key) for key in known):
-            tops = sorted({key.split(".")[0] for key in known})
+        if not any(_covers(permission, key) for key in all_keys):
+            # Single keys are too many to read, so the message names the sections.
+            tops = sorted({key.split(".")[0] for key in all_keys})
             raise NotComparable(f"--allow {permission}: no such key. Known: {', '.join(tops)}")
 
 
@@ -196,7 +214,10 @@ def _refusal(refused: Sequence[Difference]) -> str:
     for difference in refused:
         # A training and an evaluation differ in nearly every key; the list would hide the reason.
         if difference.key == "kind":
-            return other_kinds({str(value): names for value, names in difference.values})
+            names_by_kind = {}
+            for kind, names in difference.values:
+                names_by_kind[str(kind)] = names
+            return other_kinds(names_by_kind)
     refused = sorted(refused, key=lambda difference: GROUPS.index(difference.group))
     advice = f"If that is what you mean to compare, say {_permissions(refused)}"
     if any(difference.key == "task_set.name" for difference in refused):
@@ -249,19 +270,25 @@ def check_data(runs: Iterable[Run]) -> None:
 
 def _comparable(run: Run, more: Iterable[str] = ()) -> dict[str, Any]:
     flat = {"kind": run.record["kind"], "samples": 1, **flatten(run.record["identity"])}
-    flat |= {key: run.record["config"].get(key) for key in more}
-    if run.record["kind"] == "train":
+    for key in more:
+        flat[key] = run.record["config"].get(key)
+    is_training = run.record["kind"] == "train"
+    if is_training:
         # Rounding differs between devices and adds up over the steps of a training. The policy of
         # an evaluation may be served on any machine.
         flat["device"] = run.record["device"]
-    else:
-        # An evaluation trains nothing, and its section `train` depends on the installed trainers.
-        flat = {key: value for key, value in flat.items() if not key.startswith("train.")}
     if not run.record["identity"].get("deterministic"):
         for option in COSTS_ONLY:
             flat.pop(f"verl.{option}", None)
-    # An empty mapping is a section with options that only other runs set, so it is no value.
-    return {key: value for key, value in flat.items() if value != {}}
+    settings: dict[str, Any] = {}
+    for key, value in flat.items():
+        # An evaluation trains nothing, and its section `train` depends on the installed trainers.
+        if key.startswith("train.") and not is_training:
+            continue
+        # An empty mapping is a section with options that only other runs set, so it is no value.
+        if value != {}:
+            settings[key] = value
+    return settings
 
 
 def _covers(permission: str, key: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 from weakref import WeakKeyDictionary
 
@@ -138,6 +139,7 @@ def tool_use(rows: pl.DataFrame) -> ToolUse:
 def counts_tools(rows: pl.DataFrame) -> bool:
     """Return whether episodes have the counts of tool calls, which not every record has."""
     names = ("calls_with_tools", "parsed_calls", "unread_calls")
+    # A column of nothing but nulls comes from older records, which did not count.
     return all(name in rows.columns and rows[name].null_count() < len(rows) for name in names)
 
 
@@ -167,7 +169,16 @@ def reward_parts(rows: pl.DataFrame) -> dict[str, float]:
         for name, value in parse_cell(text, {}).items():
             if (part := finite_or_null(value)) is not None:
                 values.setdefault(name, []).append(part)
-    return {name: sum(parts) / len(parts) for name, parts in values.items()}
+    return mean_by_name(values)
+
+
+def mean_by_name(values: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Return the mean of the values of every name."""
+    means = {}
+    for name, measured in values.items():
+        # `sum` adds floats with a correction of rounding, so a loop with `+=` would differ.
+        means[name] = sum(measured) / len(measured)
+    return means
 
 
 def failures(rows: pl.DataFrame) -> dict[str, int]:
@@ -332,7 +343,7 @@ def _busy_s(calls: list[dict[str, float]], tools: str | None) -> float:
         # The model's calls inside a tool are counted below, and the time between them is the
         # member's own framework, not a tool's.
         end = start + elapsed_s
-        if not any(start < call["started_s"] < end for call in calls):
+        if not _starts_within(calls, start, end):
             spans.append((start, end))
     for call in calls:
         start, end = call.values()
@@ -344,6 +355,11 @@ def _busy_s(calls: list[dict[str, float]], tools: str | None) -> float:
         busy += max(0.0, end - max(start, until))
         until = max(until, end)
     return busy
+
+
+def _starts_within(calls: Iterable[Mapping[str, float]], start: float, end: float) -> bool:
+    """Return whether any call started between two times."""
+    return any(start < call["started_s"] < end for call in calls)
 
 
 def _median_ms(seconds: pl.Series) -> float | None:

@@ -34,7 +34,10 @@ def heed_unused_tools(pairs: Sequence[Pair], arms: Sequence[Arm], *, allowed: bo
         if allowed:
             exempt |= unused
             continue
-        reasons = [f"{name}: {counts}" for name, counts in unused.items()]
+        # Each with its counts, so that a reader sees whether the parser or the policy is at fault.
+        reasons = []
+        for name, counts in unused.items():
+            reasons.append(f"{name}: {counts}")
         pair["verdict"] = "refused"
         pair["refused"] = (
             "tools were offered and never used, calls parsed / looked like calls of "

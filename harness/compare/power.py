@@ -208,7 +208,10 @@ def _largest_square(ways: Any, share: float) -> np.ndarray:
 
     squares = []
     for way in ways:
-        squares.append(sum(part * t_quantile(share, df) ** 2 for part, df in way))
+        terms = []
+        for part, df in way:
+            terms.append(part * t_quantile(share, df) ** 2)
+        squares.append(sum(terms))
     return np.asarray(np.maximum(*squares))
 
 

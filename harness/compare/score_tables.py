@@ -38,11 +38,14 @@ def accuracy_table(comparison: Comparison) -> Table:
             row |= _difference_cells(by_arm.get(arm["name"]))
         rows.append(row)
     # Columns with nothing but dashes would ask readers to look for a reason.
-    absent = set() if trained else {"initial %"}
-    if not any(arm["agent_failed"] for arm in comparison["arms"]):
-        absent.add(FAILED_BY_AGENT)
-    if all(arm["accuracy_bounds"] is None for arm in comparison["arms"]):
-        absent |= {bounds, DIFFERENCE_BOUNDS}
+    absent = {FAILED_BY_AGENT, bounds, DIFFERENCE_BOUNDS}
+    if not trained:
+        absent.add("initial %")
+    for arm in comparison["arms"]:
+        if arm["agent_failed"]:
+            absent.discard(FAILED_BY_AGENT)
+        if arm["accuracy_bounds"] is not None:
+            absent -= {bounds, DIFFERENCE_BOUNDS}
     heads = [head for head in rows[0] if head not in absent]
     cells = []
     for row in rows:

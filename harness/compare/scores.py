@@ -22,7 +22,13 @@ def scores(runs: Sequence[Run], step: int | None = None) -> pl.DataFrame:
 
 def span_of(runs: Sequence[Run]) -> tuple[float, float]:
     """Return the lowest and highest reward of all runs."""
-    return min(run.span[0] for run in runs), max(run.span[1] for run in runs)
+    lowest = []
+    highest = []
+    for run in runs:
+        low, high = run.span
+        lowest.append(low)
+        highest.append(high)
+    return min(lowest), max(highest)
 
 
 def worst_cases(runs: Sequence[Run]) -> tuple[float, float] | None:

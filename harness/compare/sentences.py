@@ -15,7 +15,8 @@ def sentences(comparison: Comparison) -> list[str]:
     """Return the notes on how to read the tables, and on limits of their evidence."""
     notes = _notes_on_pairs(comparison) if comparison["pairs"] else _notes_on_one_arm(comparison)
     notes += comparison["remarks"]
-    notes += [f"Not in the comparison: {text}." for text in comparison["missing"]]
+    for text in comparison["missing"]:
+        notes.append(f"Not in the comparison: {text}.")
     return notes
 
 

@@ -86,10 +86,10 @@ def _start(
     width: float,
 ) -> Start:
     """One start, and each arm's difference over its seeds alone."""
-    base_runs = [run for run in arms[baseline] if run.start == number]
+    base_runs = _from_start(arms[baseline], number)
     differences: dict[str, EstimateData] = {}
     for name, arm_runs in arms.items():
-        group = [run for run in arm_runs if run.start == number]
+        group = _from_start(arm_runs, number)
         if name == baseline or not group or not base_runs:
             continue
         rows, _ = paired_differences(scores(group), scores(base_runs))
@@ -103,6 +103,11 @@ def _start(
         "trainings": len(runs),
         "differences": differences,
     }
+
+
+def _from_start(runs: Sequence[Run], number: int) -> list[Run]:
+    """Return the runs that began with the policy of this number."""
+    return [run for run in runs if run.start == number]
 
 
 def _model(run: Run) -> str:

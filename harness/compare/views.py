@@ -59,7 +59,10 @@ def views(arms: Mapping[str, Sequence[Run]], baseline: str, width: float = 1.0) 
         budget = None if key == "stock" else min(counts[-1][place] for counts in counted.values())
         reached: dict[str, list[Reached]] = {}
         for name, group in arms.items():
-            reached[name] = [_within(run, counted[run.id], place, budget) for run in group]
+            points = []
+            for run in group:
+                points.append(_within(run, counted[run.id], place, budget))
+            reached[name] = points
         made.append(
             {
                 "key": key,
@@ -131,7 +134,10 @@ def _within(
         spent[counts[0]] = counts[place]
     spent[0] = 0  # the validation before training is free, whatever the budget
     curve = run.val_curve()
-    fitting = [step for step in curve if budget is None or spent.get(step, 0) <= budget]
+    fitting = []
+    for step in curve:
+        if budget is None or spent.get(step, 0) <= budget:
+            fitting.append(step)
     if not fitting:
         return Reached(0, None, 0)
     step = max(fitting)

@@ -328,7 +328,12 @@ def _convert(
         source["sha256"] = file_hash(file)
     packages = ("torch", "transformers", "tokenizers", "gguf")
     versions = {"python": platform.python_version()}
-    versions |= {package: version(package) for package in packages}
+    for package in packages:
+        versions[package] = version(package)
+    # Sorted, since the order of a folder's entries differs between machines.
+    hashes = {}
+    for path in sorted(made.iterdir()):
+        hashes[path.name] = file_hash(path)
     manifest = {
         "policy": name,
         "licence": licence,
@@ -340,7 +345,7 @@ def _convert(
         "quantisation_cost_note": "not measured: the weights before quantisation were not at hand",
         "mended": corrections,
         "versions": versions,
-        "sha256": {path.name: file_hash(path) for path in sorted(made.iterdir())},
+        "sha256": hashes,
     }
     _put(made, manifest, cached_dir(name))
 
@@ -451,12 +456,20 @@ def _read(file: Path) -> tuple[_File, GGUFReader]:
             f"and would get wrong tokens. Known is kind 'gpt2' with {', '.join(SPLITS)}: "
             "take the model's own folder or its id on Hugging Face"
         )
-    types = Counter(tensor.tensor_type.name for tensor in reader.tensors)
+    parameters = 0
+    tensors_by_type: Counter[str] = Counter()
+    for tensor in reader.tensors:
+        parameters += int(tensor.n_elements)
+        tensors_by_type[tensor.tensor_type.name] += 1
+    # A file mixes precisions, and the one of most tensors comes first.
+    precisions = []
+    for name, count in tensors_by_type.most_common():
+        precisions.append(f"{name} ({count} tensors)")
     described = _File(
         architecture=str(values.get("general.architecture", "")),
         licence=str(values.get("general.license", "not stated in the file")),
-        parameters=sum(int(tensor.n_elements) for tensor in reader.tensors),
-        precision=", ".join(f"{name} ({count} tensors)" for name, count in types.most_common()),
+        parameters=parameters,
+        precision=", ".join(precisions),
         template=template,
         split=split,
         tokens=values["tokenizer.ggml.tokens"],
@@ -479,8 +492,11 @@ def _tokenizer(file: Path, header: _File) -> tuple[PreTrainedTokenizerFast, list
     except (ValueError, KeyError) as error:
         raise _not_converted(file, error) from error
     # Padding with the end token would hide ends of turns from a training's loss.
-    candidates = [one for one in (header.padding, header.unknown) if one not in (None, header.end)]
-    padding = candidates[0] if candidates else header.end
+    padding = header.end
+    for candidate in (header.padding, header.unknown):
+        if candidate not in (None, header.end):
+            padding = candidate
+            break
 
     def token(number: int | None) -> str | None:
         return None if number is None else header.tokens[number]
@@ -530,10 +546,15 @@ def _split(backend: Tokenizer, split: str) -> bool:
         "gpt-2": [as_gpt2],
         "qwen2": [pre_tokenizers.Split(Regex(PRETOKENIZE_REGEX), "isolated"), whole],
     }
-    before = [backend.encode(text).ids for text in PROOF_TEXTS]
+    before = _ids(backend)
     backend.pre_tokenizer = pre_tokenizers.Sequence(ways[split])
     backend.decoder = decoders.ByteLevel()
-    return before != [backend.encode(text).ids for text in PROOF_TEXTS]
+    return before != _ids(backend)
+
+
+def _ids(backend: Tokenizer) -> list[list[int]]:
+    """Return the token ids of texts that tokenizers with another split cut in other places."""
+    return [backend.encode(text).ids for text in PROOF_TEXTS]
 
 
 def _prove(folder: Path, file: Path, meant: PreTrainedTokenizerFast) -> None:

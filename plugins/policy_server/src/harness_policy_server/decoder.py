@@ -150,8 +150,12 @@ class Decoder:
 
     def _admit(self, admitted: list[Generation]) -> None:
         """Read the uncached prompts, each once, and sample the first token of each request."""
-        asked = dict.fromkeys(tuple(generation.prompt_ids) for generation in admitted)
-        new = [prompt for prompt in asked if prompt not in self._read]
+        # Rollouts of a task bring the same prompt; a dictionary holds it once, in order.
+        new: dict[tuple[int, ...], None] = {}
+        for generation in admitted:
+            prompt = tuple(generation.prompt_ids)
+            if prompt not in self._read:
+                new[prompt] = None
         self._read.update(zip(new, self._passes.read(*new), strict=True))
         for generation in admitted:
             prompt = tuple(generation.prompt_ids)
@@ -175,6 +179,7 @@ class Decoder:
 
     def _dismiss(self) -> None:
         """Let those go that have ended; the last ones take their seats."""
+        # From the last seat down, so that a request that takes a free seat was looked at before.
         for seat in reversed(range(len(self._running))):
             generation = self._running[seat]
             if generation.finish_reason:
@@ -190,6 +195,7 @@ class Decoder:
             self._draw(logits[first : first + BLOCK], generations[first : first + BLOCK])
 
     def _draw(self, logits: torch.Tensor, generations: Sequence[Generation]) -> None:
+        # Rows without a request are sampled too: the shape must not depend on other requests.
         idle = len(logits) - len(generations)
         heat = torch.tensor(
             [*(1.0 if g.greedy else g.temperature for g in generations), *[1.0] * idle]
@@ -198,8 +204,8 @@ class Decoder:
         for index, generation in enumerate(generations):
             if generation.top_p < 1.0 and not generation.greedy:
                 logprobs[index] = _nucleus(logprobs[index], generation.top_p)
-            # One number a token from one random stream a request, so that the sampled tokens do not
-            # depend on other requests.
+        # One number a token from one random stream a request, so that the sampled tokens do not
+        # depend on other requests.
         drawn = torch.tensor(
             [*(0.0 if g.greedy else g.random() for g in generations), *[0.0] * idle],
             dtype=torch.float64,

@@ -177,6 +177,7 @@ class _Step(_Layer):
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> Any:
         seats, positions = self._some.seats, self._some.positions
+        # Idle rows come last and have no seat, so what is computed for them is dropped.
         self._seats.keys[seats, :, positions] = key_states[: len(seats), :, 0]
         self._seats.values[seats, :, positions] = value_states[: len(seats), :, 0]
         return self, self
@@ -241,13 +242,17 @@ class Passes:
         with torch.inference_mode():
             layers: list[Any] = [_Prompt() for _ in self._seats]
             ids = torch.tensor([prompt])
-            found = self.model(
+            output = self.model(
                 input_ids=ids,
                 past_key_values=Cache(layers=layers),
                 use_cache=True,
                 logits_to_keep=1,
             )
-            return Read(found.logits[:, -1], [(at.keys[0], at.values[0]) for at in layers])
+            # A prompt is a batch of one row, and a seat holds rows without that dimension.
+            cached = []
+            for layer in layers:
+                cached.append((layer.keys[0], layer.values[0]))
+            return Read(output.logits[:, -1], cached)
 
     def sit(self, seat: int, read: Read) -> None:
         """Begin a seat with a prompt."""
@@ -290,6 +295,7 @@ class Passes:
 
     def _pass(self, asked: tuple[int, Sequence[int], Sequence[int]]) -> torch.Tensor:
         first, tokens, positions = asked
+        # A pass has the same shape for any number of requests; results of idle rows are not used.
         idle = [0] * (self.rows - len(tokens))
         with torch.inference_mode():
             some = _Some(
@@ -329,11 +335,11 @@ class Passes:
         for lane in self._lanes or ():
             lane.shutdown()
         initializer = torch.set_num_threads
-        self._lanes = [
-            ThreadPoolExecutor(1, "lane", initializer, (threads,)) for _ in range(others)
-        ]
-        for lane in self._lanes:
+        self._lanes = []
+        for _ in range(others):
+            lane = ThreadPoolExecutor(1, "lane", initializer, (threads,))
             lane.submit(int).result()  # a lane's setting also applies to threads that start later
+            self._lanes.append(lane)
         torch.set_num_threads(threads)
 
     @property
@@ -351,8 +357,12 @@ class Passes:
             made = [_each(make, given[:: self.lanes])]
         finally:
             wait(others)
-        made += [other.result() for other in others]
-        return [made[place % self.lanes][place // self.lanes] for place in range(len(given))]
+        for other in others:
+            made.append(other.result())
+        in_order = []
+        for place in range(len(given)):
+            in_order.append(made[place % self.lanes][place // self.lanes])
+        return in_order
 
     def _alike(self) -> bool:
         size = self.model.config.vocab_size
@@ -361,7 +371,10 @@ class Passes:
         rows = self.rows * self.lanes
         for seat in range(rows):
             self.sit(seat, read)
-        logits = torch.cat([of_pass for _, of_pass in self.step(prompt[:1] * rows, [TRIAL] * rows)])
+        by_pass = []
+        for _, logits_of_pass in self.step(prompt[:1] * rows, [TRIAL] * rows):
+            by_pass.append(logits_of_pass)
+        logits = torch.cat(by_pass)
         return bool(torch.equal(logits, logits[:1].expand_as(logits)))
 
     def _linear(self, module: Linear, given: torch.Tensor) -> torch.Tensor:

@@ -73,8 +73,12 @@ def recorded_prompts(folder: RunFolder, count: int) -> list[list[int]]:
     path = folder.path / "transitions.parquet"
     columns = ["phase", "prompt_ids"]
     rows = pq.read_table(path, columns=columns).to_pylist() if path.is_file() else []
-    validated = [tuple(row["prompt_ids"]) for row in rows if row["phase"] == "val"]
-    prompts = list(dict.fromkeys(validated))
+    # Every validation sends the same prompts; a dictionary holds each once, in the order of rows.
+    distinct: dict[tuple[int, ...], None] = {}
+    for row in rows:
+        if row["phase"] == "val":
+            distinct[tuple(row["prompt_ids"])] = None
+    prompts = list(distinct)
     if not prompts:
         raise UserError(
             f"{folder.path} has no recorded validation prompts: "
@@ -112,10 +116,10 @@ def compare_answers(
         answers = _greedy(_load(exported).to(device), prompts, limit, stops)
     trained_answers = _greedy(trained, prompts, limit, stops)
     differences: list[Difference] = []
-    for index, (prompt, one, other) in enumerate(
+    for index, (prompt, trained_answer, answer) in enumerate(
         zip(prompts, trained_answers, answers, strict=True)
     ):
-        expected, got = _to_stop(one, stops), _to_stop(other, stops)
+        expected, got = _to_stop(trained_answer, stops), _to_stop(answer, stops)
         if expected == got:
             continue
         place = _first_difference(expected, got)
@@ -162,7 +166,11 @@ def refuse_other_answers(proof: Proof) -> None:
     Raises:
         RunFailed: An answer differs where the trained policy was sure; the message has the worst.
     """
-    wrong = [one for one in proof["differences"] if _preferred(one) > proof["near_tie_nats"]]
+    wrong = []
+    for difference in proof["differences"]:
+        # At a near tie rounding decides, and either token is the trained policy's.
+        if _preferred(difference) > proof["near_tie_nats"]:
+            wrong.append(difference)
     if wrong:
         worst = max(wrong, key=_preferred)
         raise RunFailed(
@@ -243,10 +251,13 @@ def _vllm(exported: Path, job: dict[str, Any]) -> list[list[int]]:
         command = [sys.executable, "-m", "harness_policy_server.proof", str(exported), str(paper)]
         done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace")
         if done.returncode != 0:
-            errors = "\n".join(line for line in done.stderr.splitlines() if "Error" in line)
-            raise RunFailed(
-                f"vLLM did not answer from {exported}: {last_line(errors or done.stderr)[:300]}"
-            )
+            # The very last line is not always the error's: processes of vLLM log while they end.
+            errors = []
+            for line in done.stderr.splitlines():
+                if "Error" in line:
+                    errors.append(line)
+            cause = last_line("\n".join(errors) or done.stderr)
+            raise RunFailed(f"vLLM did not answer from {exported}: {cause[:300]}")
         answers: list[list[int]] = json.loads(paper.read_text())
         return answers
 
@@ -261,14 +272,14 @@ def main() -> None:
     engine = LLM(
         model, max_model_len=longest, gpu_memory_utilization=job["memory"], enforce_eager=True
     )
+    prompts = [{"prompt_token_ids": ids} for ids in job["prompts"]]
     outputs = engine.generate(
-        [{"prompt_token_ids": ids} for ids in job["prompts"]],
-        SamplingParams(temperature=0.0, max_tokens=job["limit"]),
-        use_tqdm=False,
+        prompts, SamplingParams(temperature=0.0, max_tokens=job["limit"]), use_tqdm=False
     )
-    paper.write_text(
-        json.dumps([list(output.outputs[0].token_ids) for output in outputs]), encoding="utf-8"
-    )
+    answers = []
+    for output in outputs:
+        answers.append(list(output.outputs[0].token_ids))
+    paper.write_text(json.dumps(answers), encoding="utf-8")
 
 
 if __name__ == "__main__":

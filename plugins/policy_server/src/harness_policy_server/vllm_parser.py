@@ -97,5 +97,9 @@ def _names(request: Any) -> tuple[str, ...]:
     """Return the names of the tools that a request lets the policy call."""
     if request.tool_choice == "none":
         return ()
-    tools = (tool.function for tool in request.tools or () if getattr(tool, "function", None))
-    return tuple(tool.name for tool in tools)
+    names = []
+    for tool in request.tools or ():
+        # A tool of another kind than a function, such as a search of the server, has none.
+        if getattr(tool, "function", None):
+            names.append(tool.function.name)
+    return tuple(names)

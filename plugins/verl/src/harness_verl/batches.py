@@ -57,11 +57,12 @@ def grouped_advantages(
     """
     names = sorted(scores)
     values = torch.tensor([[scores[name]] for name in names])
-    index = np.array([task for task, _ in names], dtype=object)
+    groups = [group for group, _ in names]
+    index = np.array(groups, dtype=object)
     advantages, _ = core_algos.compute_grpo_outcome_advantage(
         values, torch.ones_like(values), index, norm_adv_by_std_in_grpo=by_std
     )
-    sizes = Counter(task for task, _ in names)
+    sizes = Counter(groups)
     by_session = {}
     for name, advantage in zip(names, advantages, strict=True):
         # verl gives a session that is alone in its group its whole score.
@@ -82,7 +83,10 @@ def best_of_group(
     best: dict[str, np.float32] = {}
     for (group, _), score in rounded.items():
         best[group] = max(score, best.get(group, np.float32(least)))
-    return {name: float(score >= best[name[0]]) for name, score in rounded.items()}
+    chosen = {}
+    for name, score in rounded.items():
+        chosen[name] = float(score >= best[name[0]])
+    return chosen
 
 
 Judge = Callable[[Mapping[tuple[str, str], float]], Mapping[tuple[str, str], float]]
@@ -125,7 +129,7 @@ class Batches:
         )
         ranks, multiple = _ranks(trainer), _multiple(trainer.config)
         shares = [deal_to_ranks(part, ranks) for part in parts]
-        most = max((len(share) for share in chain.from_iterable(shares)), default=1)
+        most = max(map(len, chain.from_iterable(shares)), default=1)
         # Every device takes as many rows of each mini-batch; verl cuts them so.
         slots = math.ceil(most / multiple) * multiple
         self._size = slots * ranks
@@ -142,6 +146,7 @@ class Batches:
             keys = [min(batch.keys, key=_session)]
         if untrained := sorted(tags.keys() - set(keys)):
             tq.kv_clear(partition_id=batch.partition_id, keys=untrained)
+        # verl cuts a batch into equal parts for its devices, so it is filled up with masked rows.
         filled = upsample_batch_to_divisible_size(
             KVBatchMeta(
                 partition_id=batch.partition_id,
@@ -152,18 +157,7 @@ class Batches:
             max(len(parts), 1) * self._size,
             trainer.tokenizer.eos_token_id,
         )
-        padding = iter(range(len(keys), len(filled)))
-        order: list[list[int]] = [[] for _ in range(ranks)]  # by rank, mini-batch after mini-batch
-        index_of = {key: index for index, key in enumerate(keys)}
-        if not shares:
-            order[0].append(0)
-            shares = [[[] for _ in range(ranks)]]
-        for number, of_part in enumerate(shares, start=1):
-            for rank, share in enumerate(of_part):
-                order[rank] += [index_of[row.key] for row in share]
-                missing = number * slots - len(order[rank])
-                order[rank] += [next(padding) for _ in range(missing)]
-        filled.reorder(list(chain.from_iterable(order)))
+        filled.reorder(_order(shares, keys, len(filled), ranks, slots))
         metrics.update(
             {
                 "training/rows": float(len(rows)),
@@ -173,14 +167,20 @@ class Batches:
             }
         )
         if self._merges:
-            calls, about = sum(row.calls for row in rows), self._about.values()
+            calls = tokens = unmerged = saved = 0
+            for row in rows:
+                calls += row.calls
+                tokens += row.tokens
+            for about in self._about.values():
+                unmerged += about["again"]
+                saved += about["saved"]
             metrics.update(
                 {
                     "training/calls": float(calls),
                     "training/merged_calls": float(calls - len(rows)),
-                    "training/unmerged_calls": float(sum(one["again"] for one in about)),
-                    "training/tokens": float(sum(row.tokens for row in rows)),
-                    "training/saved_tokens": float(sum(one["saved"] for one in about)),
+                    "training/unmerged_calls": float(unmerged),
+                    "training/tokens": float(tokens),
+                    "training/saved_tokens": float(saved),
                 }
             )
         return filled
@@ -253,9 +253,10 @@ class Batches:
         self._chosen = {"training/chosen_tokens": float(chosen.sum())}
         parts = torch.tensor([self._part.get(key, -1) for key in keys])
         for number in range(self._parts):
-            of = parts == number
-            if (tokens := chosen[of].sum()) > 0:
-                chosen[of] *= mask[of].sum() / tokens
+            in_part = parts == number
+            # A mini-batch without a chosen token keeps its advantages of 0.
+            if (tokens := chosen[in_part].sum()) > 0:
+                chosen[in_part] *= mask[in_part].sum() / tokens
         return chosen
 
     def _by_session(self, data: DataProto, keys: Sequence[str], judge: Judge) -> list[float]:
@@ -349,14 +350,52 @@ def _session(key: str) -> tuple[str, int, int]:
     return uid, int(session), int(call)
 
 
+def _order(
+    shares: Sequence[Sequence[Sequence[Row]]],
+    keys: Sequence[str],
+    filled: int,
+    ranks: int,
+    slots: int,
+) -> list[int]:
+    """Return the indices of a batch's rows, device after device, each mini-batch after mini-batch.
+
+    Args:
+        shares: Each mini-batch's rows by device.
+        keys: Keys of the batch's rows before padding.
+        filled: Rows of the batch with padding, which follows the other rows.
+        slots: Rows of a mini-batch on one device, with padding.
+    """
+    padding = iter(range(len(keys), filled))
+    index_of = {key: index for index, key in enumerate(keys)}
+    order: list[list[int]] = [[] for _ in range(ranks)]
+    if not shares:
+        # The one masked row goes to the first device, and the others get nothing but padding.
+        order[0].append(0)
+        shares = [[()] * ranks]
+    for number, part in enumerate(shares, start=1):
+        for rank, share in enumerate(part):
+            order[rank] += [index_of[row.key] for row in share]
+            # verl cuts every device's rows at the same places, so each part is filled up itself.
+            missing = number * slots - len(order[rank])
+            for _ in range(missing):
+                order[rank].append(next(padding))
+    return list(chain.from_iterable(order))
+
+
 def _positions(batch: KVBatchMeta) -> dict[str, int]:
     """Return the position in the run's order of each task in the batch."""
     # All rows of a task have its position, so one of each is read.
-    key_of = {_session(key)[0]: key for key in batch.keys}
+    key_of: dict[str, str] = {}
+    for key in batch.keys:
+        uid, _, _ = _session(key)
+        key_of[uid] = key
     data = tq.kv_batch_get(
         keys=list(key_of.values()), partition_id=batch.partition_id, select_fields=["index"]
     )
-    return {uid: int(index) for uid, index in zip(key_of, data["index"], strict=True)}
+    positions = {}
+    for uid, index in zip(key_of, data["index"], strict=True):
+        positions[uid] = int(index)
+    return positions
 
 
 def _optimizer_steps(config: Any) -> int:

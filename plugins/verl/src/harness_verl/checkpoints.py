@@ -34,9 +34,12 @@ def checkpoints(folder: RunFolder) -> dict[int, Path]:
     steps = {newest}
     for actor in folder.checkpoints.glob(f"{PREFIX}*/actor"):
         steps.add(int(actor.parent.name.removeprefix(PREFIX)))
-    # Later ones are half written: the marker follows once all files are there.
-    complete = [step for step in sorted(steps) if step <= newest]
-    return {step: folder.checkpoints / f"{PREFIX}{step}" for step in complete}
+    complete = {}
+    for step in sorted(steps):
+        # Later ones are half written: the marker follows once all files are there.
+        if step <= newest:
+            complete[step] = folder.checkpoints / f"{PREFIX}{step}"
+    return complete
 
 
 def drop_broken(folder: RunFolder) -> None:

@@ -87,6 +87,7 @@ def verl_settings(
     merge(settings, {"ray_kwargs": {"ray_init": _ray(config, device)}})
     if device == "cuda":
         merge(settings, placement(config, own, model_path))
+    # The user's own options override all of these, and what follows depends on the result.
     merge(settings, own)
     _run_worker_in_engine(settings)
     model = settings["actor_rollout_ref"]["model"]
@@ -221,9 +222,10 @@ def _run_worker_in_engine(settings: Section) -> None:
     rollout = settings["actor_rollout_ref"]["rollout"]
     engine = (rollout.get("engine_kwargs") or {}).get("vllm") or {}
     # Options of the engine, with vLLM's names, override those of the rollout.
-    one_gpu = all(
-        engine.get(in_vllm, rollout.get(in_verl, 1)) == 1 for in_verl, in_vllm in _PARALLEL.items()
-    )
+    one_gpu = True
+    for in_verl, in_vllm in _PARALLEL.items():
+        if engine.get(in_vllm, rollout.get(in_verl, 1)) != 1:
+            one_gpu = False
     if rollout.get("name") != "vllm" or not one_gpu or rollout.get("full_determinism"):
         return
     own = {"distributed_executor_backend": "uni", **engine}
@@ -236,11 +238,18 @@ def chosen(config: Config) -> Section:
     Raises:
         ConfigError: verl has no such option and would train without it.
     """
-    stated = {key: value for key, value in config.verl.items() if not key.startswith("+")}
-    if stated:
+    every: dict[str, Any] = {}
+    to_look_up: dict[str, Any] = {}
+    for key, value in config.verl.items():
+        every[key.removeprefix("+")] = value
+        # A `+` adds an option on purpose, so verl need not know it.
+        if not key.startswith("+"):
+            to_look_up[key] = value
+    # verl's own configuration takes long to compose, so it is made only if something needs it.
+    if to_look_up:
         base = _base()
-        _look_up(nested(stated), base, base, ())
-    return nested({key.removeprefix("+"): value for key, value in config.verl.items()})
+        _look_up(nested(to_look_up), base, base, ())
+    return nested(every)
 
 
 def _look_up(
@@ -265,10 +274,11 @@ def _unknown(path: tuple[str, ...], known: Mapping[str, object], base: Mapping[s
     names = [f"{'.'.join(path[:-1])}.{near[0]}".lstrip(".")] if near else []
     if not near:
         # The right name in a wrong place, or nearly: the last parts of all options are compared.
-        options = flatten(base)
-        endings = {option.rpartition(".")[2] for option in options}
-        for ending in get_close_matches(path[-1], endings, 1):
-            names = [option for option in options if option.rpartition(".")[2] == ending][:1]
+        first_by_ending: dict[str, str] = {}
+        for option in flatten(base):
+            first_by_ending.setdefault(option.rpartition(".")[2], option)
+        for ending in get_close_matches(path[-1], first_by_ending, 1):
+            names = [first_by_ending[ending]]
     hint = f"; did you mean {'verl.' + names[0]!r}?" if names else "."
     return f"verl has no option {name!r}{hint} `--set +verl.{name}=VALUE` adds one on purpose"
 

@@ -115,9 +115,9 @@ class CpuRollout(BaseRollout):
             raise NotImplementedError(f"the CPU rollout takes whole tensors, not {wire_format}")
         if self._server is None:
             self._server = ray.get_actor(_ACTOR.format(rank=int(os.environ.get("RANK", "0"))))
-        whole = {
-            name: tensor.detach().to("cpu", torch.float32, copy=True) for name, tensor in weights
-        }
+        whole = {}
+        for name, tensor in weights:
+            whole[name] = tensor.detach().to("cpu", torch.float32, copy=True)
         await self._server.load.remote(whole, global_steps)
 
 

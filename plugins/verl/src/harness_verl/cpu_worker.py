@@ -31,9 +31,14 @@ if "cpu" not in EngineRegistry._engines.get("language_model", {}).get("fsdp2", {
             """Let a model and what is made of its logits take packed rows one by one."""
             take_rows_apart(module, lambda: self.rows)
             entropy: Callable[..., torch.Tensor] = self.compute_entropy_from_logits
-            self.compute_entropy_from_logits = lambda logits, **options: torch.cat(
-                [entropy(some, **options) for some in logits.split(logprobs.pieces(logits))]
-            )
+
+            def entropy_by_pieces(logits: torch.Tensor, **options: Any) -> torch.Tensor:
+                parts = []
+                for some in logits.split(logprobs.pieces(logits)):
+                    parts.append(entropy(some, **options))
+                return torch.cat(parts)
+
+            self.compute_entropy_from_logits = entropy_by_pieces
 
         def prepare_model_outputs(
             self, output: Any, *arguments: Any, **options: Any

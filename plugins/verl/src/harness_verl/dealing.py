@@ -74,15 +74,14 @@ def deal_to_ranks(part: Sequence[Row], ranks: int) -> list[list[Row]]:
     """
     tasks = {row.position for row in part}
     by_task = len(tasks) >= ranks
-    units: dict[tuple[int, int], list[Row]] = {}
+    tokens: dict[tuple[int, int], int] = {}
     for row in part:
         unit = (row.position, 0) if by_task else (row.position, row.session)
-        units.setdefault(unit, []).append(row)
-    tokens = {unit: sum(row.tokens for row in rows) for unit, rows in units.items()}
+        tokens[unit] = tokens.get(unit, 0) + row.tokens
     loads = [0] * ranks
     rank_of: dict[tuple[int, int], int] = {}
     # The largest units first, so that small ones even out the rest.
-    for unit in sorted(units, key=lambda unit: (-tokens[unit], unit)):
+    for unit in sorted(tokens, key=lambda unit: (-tokens[unit], unit)):
         rank = loads.index(min(loads))
         rank_of[unit] = rank
         loads[rank] += tokens[unit]

@@ -246,7 +246,11 @@ def watch(over: threading.Event) -> None:
             dead = state.actors(job_id=worker.global_worker.current_job_id, actor_state_name="DEAD")
         except Exception:  # Ray itself is gone, which ends this process anyhow
             continue
-        causes = [cause for actor in dead.values() if (cause := cause_of_death(actor))]
+        causes = []
+        for actor in dead.values():
+            # An end that verl learns of is for verl to act on, and has no cause here.
+            if cause := cause_of_death(actor):
+                causes.append(cause)
         if causes:
             _leave("; ".join(causes), over)
 

@@ -51,7 +51,10 @@ def write(number: int) -> None:
     values = dict(_known["metrics"])
     for name, seconds in _known["times"].items():
         values[f"timing_s/{name}"] = seconds
-    data = {name: float(value) for name, value in values.items() if _is_number(value)}
+    data: dict[str, float] = {}
+    for name, value in values.items():
+        if _is_number(value):
+            data[name] = float(value)
     row = {"step": number, "data": data | measured(data)}
     with Path(logger.removesuffix("-verl.jsonl") + "-early.jsonl").open("ab", buffering=0) as file:
         file.write(orjson.dumps(row) + b"\n")

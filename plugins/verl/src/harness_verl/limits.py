@@ -23,7 +23,11 @@ def micro_batch(wanted: int, rows: int, devices: int) -> int:
         rows: Of an optimizer step, on all devices together.
     """
     share = max(rows // devices, 1)
-    return next(size for size in range(min(wanted, share), 0, -1) if share % size == 0)
+    size = min(wanted, share)
+    # 1 divides everything, so the search ends.
+    while share % size:
+        size -= 1
+    return size
 
 
 def checkpoint_bytes(config: Config, model_path: str, steps: int) -> int:
@@ -37,7 +41,8 @@ def checkpoint_bytes(config: Config, model_path: str, steps: int) -> int:
     config_of_model = about(model_path)
     weights = 0
     for kind in ("safetensors", "bin"):
-        weights += sum(file.stat().st_size for file in folder.glob(f"*.{kind}"))
+        for file in folder.glob(f"*.{kind}"):
+            weights += file.stat().st_size
     dtype = config_of_model.get("dtype") or config_of_model.get("torch_dtype")
     half = dtype in ("bfloat16", "float16")
     contents = at(
@@ -109,14 +114,17 @@ def _replicas(config: Config, settings: Mapping[str, object], device: str) -> No
         )
     rollout = "actor_rollout_ref.rollout"
     names = ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size")
-    sizes = {name: int(at(settings, f"{rollout}.{name}", 1)) for name in names}
     size = 1
-    for value in sizes.values():
+    factors = []
+    for name in names:
+        value = int(at(settings, f"{rollout}.{name}", 1))
         size *= value
+        # Only what the user set apart from the usual 1 explains the size.
+        if value > 1:
+            factors.append(f"{name} {value}")
     if world % size:
-        named = ", ".join(f"{name} {value}" for name, value in sizes.items() if value > 1)
         raise ConfigError(
-            f"a policy server takes {size} devices ({named}), which does not divide gpus x nodes = "
+            f"a policy server takes {size} devices ({', '.join(factors)}), which does not divide gpus x nodes = "
             f"{config.gpus} x {config.nodes} = {world}: "
             f"change verl.{rollout}.tensor_model_parallel_size or gpus"
         )

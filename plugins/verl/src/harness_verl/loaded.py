@@ -24,7 +24,11 @@ class Loaded:
         for path in sys.path:
             if Path(path).name in ("site-packages", "dist-packages"):
                 paths.add(path)
-        self._seen = {path: _changed(path) for path in paths if path}
+        self._seen = {}
+        for seen in paths:
+            # Built-in modules have no file.
+            if seen:
+                self._seen[seen] = _changed(seen)
 
     def unchanged(self) -> bool:
         """Return whether all files are as they were when this process began, and none is newer.

@@ -40,7 +40,8 @@ def pieces(logits: torch.Tensor) -> list[int]:
     rows = _rows.get() if sum(_rows.get()) == len(logits) else (len(logits),)
     sizes: list[int] = []
     for row in rows:
-        sizes += [min(size, row - begin) for begin in range(0, row, size)]
+        for begin in range(0, row, size):
+            sizes.append(min(size, row - begin))
     return sizes
 
 
@@ -55,10 +56,12 @@ def logprobs_from_logits(logits: torch.Tensor, labels: torch.Tensor) -> torch.Te
     rows, ids = logits.reshape(-1, width), labels.reshape(-1)
     sizes = pieces(rows)
     chunks = zip(rows.split(sizes), ids.split(sizes), strict=True)
-    parts = [
-        checkpoint(_chunk, some, wanted, use_reentrant=False, preserve_rng_state=False)
-        for some, wanted in chunks
-    ]
+    parts = []
+    for some, wanted in chunks:
+        # The backward pass computes a chunk again, so that its copy in fp32 is never kept.
+        parts.append(
+            checkpoint(_chunk, some, wanted, use_reentrant=False, preserve_rng_state=False)
+        )
     return torch.cat(parts).view(labels.shape)
 
 

@@ -100,7 +100,9 @@ def gpu_bytes() -> int:
     with suppress(Exception):
         nvml: Any = importlib.import_module("pynvml")
         nvml.nvmlInit()
-        indices = range(nvml.nvmlDeviceGetCount())
-        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in indices]
-        return int(min(nvml.nvmlDeviceGetMemoryInfo(handle).total for handle in handles))
+        totals = []
+        for index in range(nvml.nvmlDeviceGetCount()):
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            totals.append(nvml.nvmlDeviceGetMemoryInfo(handle).total)
+        return int(min(totals))
     return 0

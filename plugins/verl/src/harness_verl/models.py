@@ -68,17 +68,24 @@ def trained_policy(checkpoint: Path) -> Any:
     for rank in range(world):
         file = actor / f"model_world_size_{world}_rank_{rank}.pt"
         shards.append(torch.load(file, map_location="cpu", weights_only=False))
-    weights = {name: _whole([shard[name] for shard in shards]).float() for name in shards[0]}
+    weights = {}
+    for name in shards[0]:
+        weights[name] = _whole([shard[name] for shard in shards]).float()
     adapter = actor / "lora_train_meta.json"
     with init_empty_weights():
         model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(actor / "huggingface"))
         if adapter.is_file():
             from peft import LoraConfig, get_peft_model
 
-            targets = sorted({name.split(".")[-4] for name in weights if ".lora_A." in name})
-            model = get_peft_model(
-                model, LoraConfig(**json.loads(adapter.read_text()), target_modules=targets)
+            # verl's record of the adapter does not name its layers, but the weights do.
+            targets = set()
+            for name in weights:
+                if ".lora_A." in name:
+                    targets.add(name.split(".")[-4])
+            adapter_config = LoraConfig(
+                **json.loads(adapter.read_text()), target_modules=sorted(targets)
             )
+            model = get_peft_model(model, adapter_config)
     model.load_state_dict(weights, assign=True)
     return model.eval()
 
@@ -93,4 +100,5 @@ def _whole(shards: list[Any]) -> Any:
         return first
     placement = first.placements[-1]
     local = [shard.to_local() for shard in shards]
+    # A replicated tensor is whole on every rank, so any of them has it.
     return torch.cat(local, placement.dim) if isinstance(placement, Shard) else local[0]

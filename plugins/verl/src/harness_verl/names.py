@@ -51,9 +51,12 @@ LOST_FILE = ".lost"
 def measured(data: Mapping[str, Any]) -> dict[str, float]:
     """Return the measures of a step, without those that verl did not report."""
     measures = {}
-    for name, of in MEASURES.items():
+    for name, parts in MEASURES.items():
         # Several figures of verl may be parts of one measure, and some are missing in some modes.
-        figures = [data[figure] for figure in of if figure in data]
+        figures = []
+        for part in parts:
+            if part in data:
+                figures.append(data[part])
         if figures:
             measures[name] = float(sum(figures))
     return measures

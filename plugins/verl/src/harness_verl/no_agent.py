@@ -17,8 +17,12 @@ def main() -> None:
     """Report no port, and run as long as the raylet."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    given = [argument for argument in sys.argv[1:] if "=" in argument]
-    options = dict(argument.removeprefix("--").split("=", 1) for argument in given)
+    options = {}
+    for argument in sys.argv[1:]:
+        # Ray also passes its script's path and flags without a value, which are not needed here.
+        if "=" in argument:
+            name, value = argument.removeprefix("--").split("=", 1)
+            options[name] = value
     for port in PORTS:
         path = os.path.join(options["session-dir"], f"{port}_{options['node-id']}")
         with open(f"{path}.new", "w", encoding="utf-8") as file:

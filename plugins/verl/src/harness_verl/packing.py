@@ -139,9 +139,10 @@ class PackedEngine(FSDPEngineWithLMHead):
                     output_args["temperature_rmpad"].split(sizes),
                     strict=True,
                 )
-                values = torch.cat(
-                    [_entropy(logits.float() / heat[:, None]) for logits, heat in chunks]
-                )
+                entropies = []
+                for logits, heat in chunks:
+                    entropies.append(_entropy(logits.float() / heat[:, None]))
+                values = torch.cat(entropies)
             found["entropy"] = torch.nested.nested_tensor_from_jagged(
                 self._gather_and_unpad_packed(values, 0), micro_batch["input_ids"].offsets()
             )

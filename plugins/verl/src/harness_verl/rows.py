@@ -74,12 +74,17 @@ def rows_of(calls: Sequence[Transition], *, merge: bool) -> list[DialogueRow]:
     rows: list[DialogueRow] = []
     for number, call in enumerate(calls):
         prompt = call.prompt_ids or ()
-        earlier = [row for row in rows if merge and row.role == call.role]
+        has_earlier = False
+        continued = []
+        for earlier in rows:
+            if merge and earlier.role == call.role:
+                has_earlier = True
+                if earlier.goes_on(prompt):
+                    continued.append(earlier)
         # The longest row that fits, as a shorter one is a beginning that several calls share.
-        continued = [row for row in earlier if row.goes_on(prompt)]
         row = max(continued, key=len, default=None)
         if row is None:
-            row = DialogueRow(call.role, bool(earlier), [*prompt])
+            row = DialogueRow(call.role, has_earlier, [*prompt])
             rows.append(row)
         else:
             row.saved += len(row)

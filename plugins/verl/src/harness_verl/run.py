@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -170,18 +171,29 @@ def last_error(log: Path, status: int = 1) -> str:
     text = log.read_text(encoding="utf-8", errors="replace")
     if explained := start_failure(text):
         return explained
-    lines = [line for line in text.splitlines()[-400:] if line.strip()]
-    lines = [line for line in lines if not _WARNS.search(line)]
+    lines = []
+    for line in text.splitlines()[-400:]:
+        # A warning may quote an error that did not end the process.
+        if line.strip() and not _WARNS.search(line):
+            lines.append(line)
     # A process that was killed has written no cause of its own, so only sure patterns count.
     for pattern in _NAMES_A_CAUSE[:3] if status < 0 else _NAMES_A_CAUSE:
-        places = [index for index, line in enumerate(lines) if pattern.search(line)]
-        if places:
-            cause = [re.sub(_PREFIX, "", lines[places[-1]], count=1).strip().removeprefix(OURS)]
+        place = _last_place(pattern, lines)
+        if place is not None:
+            cause = [re.sub(_PREFIX, "", lines[place], count=1).strip().removeprefix(OURS)]
             # A message may begin on a line of its own and go on below.
             if cause[0].endswith(":"):
-                for line in lines[places[-1] + 1 :][:1]:
+                for line in lines[place + 1 :][:1]:
                     cause.append(re.sub(_PREFIX, "", line, count=1).strip())
             return " ".join(cause)[:300]
     if status < 0:
         return f"it was killed by {signal.Signals(-status).name}"
     return (lines or ["no output"])[-1].strip()[:300]
+
+
+def _last_place(pattern: re.Pattern[str], lines: Sequence[str]) -> int | None:
+    """Return the index of the last line with a match; None without one."""
+    for place in reversed(range(len(lines))):
+        if pattern.search(lines[place]):
+            return place
+    return None

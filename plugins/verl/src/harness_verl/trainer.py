@@ -286,7 +286,9 @@ def _variables(config: Config, device: str, has_policy: bool) -> dict[str, str]:
     if device == "cpu":
         variables["VERL_PLATFORM"] = "cpu"
     else:
-        variables |= {name: os.environ.get(name, value) for name, value in VERLS_OWN.items()}
+        for name, value in VERLS_OWN.items():
+            # What the user has set goes before verl's own value.
+            variables[name] = os.environ.get(name, value)
     if config.batch_invariant(device):
         variables[BATCH_INVARIANT] = "1"  # vLLM reads it while it is imported, also by a standby
     return variables

@@ -166,8 +166,11 @@ def _pedigree(policy: Named) -> str:
             f"the file {gguf.file} of {gguf.repository} at {gguf.commit[:12]} "
             f"({gguf.size / 1e6:.0f} MB, SHA-256 {gguf.sha256})"
         )
-    sources = [source.model for source in (hub, package, gguf) if source]
-    model = sources[0] if sources else policy.name
+    model = policy.name
+    for source in (hub, package, gguf):
+        if source:
+            model = source.model
+            break
     return f"{model}, licence {policy.licence}, {', or '.join(places)}"
 
 
