@@ -1,9 +1,9 @@
-"""Remarks on conditions that may differ between runs: code, library versions, machines."""
+"""Remarks on conditions that may differ between runs: code, libraries, machines, validations."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from harness.util.formatting import with_cores
 
@@ -106,3 +106,33 @@ def _machine(run: Run) -> str:
     gpus = hardware.get("gpus")
     gpu_text = f", {len(gpus)} x {gpus[0]}" if gpus else ""
     return f"{hardware['processor']}, {hardware['cores']} cores{gpu_text}"
+
+
+def validation_remarks(runs: Sequence[Run]) -> list[str]:
+    """Return remarks on validations that are incomplete, or not those of the last step."""
+    remarks: list[str] = []
+    unscored = total = 0
+    resumed: list[str] = []
+    for run in runs:
+        rows = run.validation()
+        unscored += rows["reward"].null_count()
+        total += len(rows)
+        if len(run.record["launches"]) > 1:
+            resumed.append(run.name)
+    if unscored:
+        remarks.append(
+            f"{unscored} of {total} validation rollouts could not be scored; "
+            "they count neither as right nor as wrong."
+        )
+    for run in runs:
+        seen, whole = run.validation()["task_id"].n_unique(), run.validated_tasks()
+        if seen < whole:
+            remarks.append(f"{run.name}: its last validation holds {seen} of {whole} questions.")
+        last, steps = cast(int, run.validation()["step"].max()), run.record["identity"]["steps"]
+        if run.trained and last != steps:
+            remarks.append(
+                f"{run.name}: its last validation is of step {last}, not of the last, {steps}."
+            )
+    if resumed:
+        remarks.append(f"Resumed after an interruption: {', '.join(resumed)}.")
+    return remarks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from harness.compare import evidence, statistics
 from harness.compare.agent_parity import check_parity
@@ -12,7 +12,7 @@ from harness.compare.agreement import agree
 from harness.compare.arms import arm_of
 from harness.compare.busy import busy
 from harness.compare.by_role import held_by_role
-from harness.compare.circumstances import circumstances, times_compare
+from harness.compare.circumstances import circumstances, times_compare, validation_remarks
 from harness.compare.estimates import (
     COLLAPSE,
     MIN_SEEDS,
@@ -200,37 +200,7 @@ def _usable(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
             states.append(f"{run.name}: {run.record['status']}")
         raise UserError(f"no run has finished and been validated yet ({', '.join(states)})")
     usable = list(chosen.values())
-    return usable, remarks + _validation_remarks(usable)
-
-
-def _validation_remarks(runs: Sequence[Run]) -> list[str]:
-    """Return remarks on validations that are incomplete, or not those of the last step."""
-    remarks: list[str] = []
-    unscored = total = 0
-    resumed: list[str] = []
-    for run in runs:
-        rows = run.validation()
-        unscored += rows["reward"].null_count()
-        total += len(rows)
-        if len(run.record["launches"]) > 1:
-            resumed.append(run.name)
-    if unscored:
-        remarks.append(
-            f"{unscored} of {total} validation rollouts could not be scored; "
-            "they count neither as right nor as wrong."
-        )
-    for run in runs:
-        seen, whole = run.validation()["task_id"].n_unique(), run.validated_tasks()
-        if seen < whole:
-            remarks.append(f"{run.name}: its last validation holds {seen} of {whole} questions.")
-        last, steps = cast(int, run.validation()["step"].max()), run.record["identity"]["steps"]
-        if run.trained and last != steps:
-            remarks.append(
-                f"{run.name}: its last validation is of step {last}, not of the last, {steps}."
-            )
-    if resumed:
-        remarks.append(f"Resumed after an interruption: {', '.join(resumed)}.")
-    return remarks
+    return usable, remarks + validation_remarks(usable)
 
 
 def _baseline(name: str | None, arms: Mapping[str, Sequence[Run]], selection: Selection) -> str:

@@ -15,7 +15,8 @@ pytest.importorskip("verl")
 from verl.protocol import DataProto
 from verl.trainer.ppo.core_algos import AdvantageEstimator
 
-from harness_verl.batches import Batches, Row, best_of_group, deal, grouped_advantages
+from harness_verl.advantages import best_of_group, grouped_advantages
+from harness_verl.batches import Batches, Row, deal
 from harness_verl.dealing import deal_to_ranks
 
 

@@ -351,7 +351,7 @@ def test_vllm_reads_tool_calls_where_the_program_offers_tools() -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("verl") is None, reason="needs verl")
 def test_verl_takes_the_options_of_tool_calls() -> None:
-    from harness_verl.compose import compose
+    from harness_verl.verl_config import compose
 
     config = load_config("cpu", None, [TOOLS, "verl.trainer.logger=[console]"])
     made = compose(

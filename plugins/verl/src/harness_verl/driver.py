@@ -69,7 +69,7 @@ def main() -> None:
     import ray
     from omegaconf import OmegaConf
 
-    from harness_verl.compose import compose
+    from harness_verl.verl_config import compose
 
     with start_trace.span("configuration"):
         config = compose(settings)

@@ -28,11 +28,12 @@ from harness.util.parsing import digest, merge
 from harness_trackers.reach import left_off, lost, without_keys
 from harness_verl import forks
 from harness_verl.checkpoints import check, checkpoints, drop_broken
-from harness_verl.compose import chosen, verl_settings, write_agent_loop
+from harness_verl.compose import verl_settings, write_agent_loop
 from harness_verl.limits import checkpoint_bytes
 from harness_verl.listeners import loopback_variables
 from harness_verl.names import LOG, LOST_FILE, QUEUE_KEY, SESSION_FILE
 from harness_verl.patched import transfer_queue
+from harness_verl.verl_config import chosen
 
 if TYPE_CHECKING:
     from harness.contracts.findings import Finding
