@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from types import UnionType
-from typing import Annotated, Any, Literal, NotRequired, Union, get_args, get_origin, get_type_hints
-
-from typing_extensions import is_typeddict
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    NotRequired,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from harness.runs.schema import Identity, Key
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 COSTS_ONLY = (
     "actor_rollout_ref.model.enable_gradient_checkpointing",
@@ -44,43 +54,46 @@ def columns(part: type) -> dict[str, str]:
 def keys() -> dict[str, Key]:
     """Return every key of the identity, for comparisons, `runs diff` and reports."""
     keys_by_name: dict[str, Key] = {}
-    for name, (_, _, annotations) in described(Identity).items():
-        keys_by_name[name] = annotations[1]
+    for name, (_, _, further) in described(Identity).items():
+        keys_by_name[name] = further[1]
     return keys_by_name
 
 
-def fault(data: Any, part: type) -> str | None:
+def fault(data: Mapping[str, Any], part: type) -> str | None:
     """Return the dotted name of the first field that is missing or has a wrong type, else None."""
-    for name, (kind, needed, _) in described(part).items():
-        if name not in data:
-            if needed:
-                return name
-        elif not _fits(data[name], kind):
-            return next(_within(name, data[name], kind), name)
+    from pydantic import ValidationError  # here, since listing runs must not wait for its import
+
+    try:
+        _adapter(part).validate_python(data, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        return _dotted(data, first["loc"])
     return None
 
 
-def _within(name: str, value: object, kind: Any) -> Iterator[str]:
-    """Yield the names of invalid fields inside a field that holds one or several records."""
-    if get_origin(kind) is list and isinstance(value, list):
-        for position, item in enumerate(value):
-            yield from _within(f"{name}.{position}", item, get_args(kind)[0])
-    elif is_typeddict(kind) and isinstance(value, dict) and (below := fault(value, kind)):
-        yield f"{name}.{below}"
+@cache
+def _adapter(part: type) -> TypeAdapter[Any]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(part)
 
 
-def _fits(value: Any, kind: Any) -> bool:
-    if is_typeddict(kind):
-        return isinstance(value, dict) and fault(value, kind) is None
-    outer, inner = get_origin(kind), get_args(kind)
-    if kind is Any or outer is Literal:
-        return kind is Any or value in inner
-    if outer in _UNIONS:
-        return any(_fits(value, member) for member in inner)
-    if outer is list:
-        return isinstance(value, list) and all(_fits(item, inner[0]) for item in value)
-    # JSON writes 1.0 as 1 in some languages, so an integer is a valid float.
-    return isinstance(value, (int, float) if kind is float else outer or kind)
+def _dotted(data: Any, location: Sequence[int | str]) -> str:
+    """Return the dotted name of a field from pydantic's location of an error.
+
+    A location also names members of unions, which are no part of the data.
+    """
+    names: list[str] = []
+    for place, part in enumerate(location):
+        inside = (isinstance(data, Mapping) and part in data) or (
+            isinstance(data, list) and isinstance(part, int) and part < len(data)
+        )
+        if inside:
+            data = data[part]
+            names.append(str(part))
+        elif isinstance(data, Mapping) and place == len(location) - 1:
+            names.append(str(part))  # a field that is missing
+    return ".".join(names)
 
 
 @cache

@@ -1,6 +1,6 @@
 """The fields of `run.json` and of the rows of a run. Every field is documented here.
 
-The types are plain JSON dictionaries, so that listing a hundred runs imports nothing.
+The types are plain JSON dictionaries, which pydantic validates when a record is read.
 `python tools/fields.py` generates `docs/records.md` from this module, and a test checks every
 published record.
 """

@@ -15,7 +15,6 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from pydantic import ConfigDict, TypeAdapter, with_config
 from typer.testing import CliRunner
 from typing_extensions import is_typeddict
 
@@ -33,6 +32,7 @@ from harness.runs.reading import read_run
 from harness_power_analysis import planning
 from harness_report.episodes import sample
 from harness_report.page import write_report
+from strictness import strict_adapter
 
 ROOT = Path(__file__).parents[2]
 STUDIES = sorted(file.parent for file in (ROOT / "results" / "studies").glob("*/study.json"))
@@ -106,9 +106,7 @@ def test_every_key_says_what_it_is_on_a_page_that_is_made_of_the_model(parts: li
 
 @pytest.mark.slow
 def test_a_comparison_is_of_its_model_to_the_last_key(parts: list[type]) -> None:
-    for part in parts:
-        with_config(ConfigDict(extra="forbid"))(part)
-    strict = TypeAdapter(keys.Comparison)
+    strict = strict_adapter(keys.Comparison, parts)
     for study in STUDIES:
         found = compare(select([study]))
         strict.validate_python(found)

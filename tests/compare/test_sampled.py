@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from pydantic import ConfigDict, TypeAdapter, with_config
 
 from harness.compare import keys
 from harness.compare.comparison import compare
@@ -20,6 +19,7 @@ from harness.compare.layout import tables
 from harness.compare.sampled import agreed, best_of, by_task, lines, measures, summary, worst_of
 from harness.compare.selection import select
 from harness.errors import ConfigError, NotComparable
+from strictness import strict_adapter
 
 Write = Callable[..., Any]
 SAMPLED = ["eval.samples=4", "eval.temperature=1.0"]
@@ -132,7 +132,7 @@ def test_sampled_runs_are_compared_task_by_task(write_run: Write) -> None:
     one = write_run(kind="eval", overrides=SAMPLED, accuracy=(0, 0.8), unscored=2)
     other = write_run("langgraph_sql", kind="eval", overrides=SAMPLED, accuracy=(0, 0.2))
     found = compare(select([one.path, other.path]))
-    TypeAdapter(with_config(ConfigDict(extra="forbid"))(keys.Comparison)).validate_python(found)
+    strict_adapter(keys.Comparison, [keys.Comparison]).validate_python(found)
     several = found["sampled"]
     assert several["samples"] == 4 and several["short"] == {"reference_sql": 1, "langgraph_sql": 0}
     arms = several["arms"]

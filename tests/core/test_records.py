@@ -8,11 +8,12 @@ from runpy import run_path
 from typing import Any
 
 import pytest
-from pydantic import ConfigDict, TypeAdapter, with_config
+from pydantic import TypeAdapter
 
 from harness.runs import record_types, rows, schema
 from harness.runs.folder import RunFolder
 from harness.runs.tables import _TYPES
+from strictness import strict_adapter
 
 REPO = Path(__file__).resolve().parents[2]
 PAGE = run_path(str(REPO / "tools" / "fields.py"))
@@ -22,9 +23,7 @@ PUBLISHED = sorted((REPO / "results").rglob("run.json"))
 @pytest.fixture(scope="module")
 def strict() -> TypeAdapter[Any]:
     """Refuses keys that the model does not name."""
-    for part in PAGE["OF_RECORDS"]:
-        with_config(ConfigDict(extra="forbid"))(part)
-    return TypeAdapter(schema.RunRecord)
+    return strict_adapter(schema.RunRecord, PAGE["OF_RECORDS"])
 
 
 def test_the_page_is_made_of_the_model() -> None:
