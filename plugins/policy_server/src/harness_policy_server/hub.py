@@ -12,12 +12,16 @@ from harness.policies.catalogue import Hub
 from harness.util.parsing import file_hash
 
 
+class NotFromHub(EnvironmentProblem):
+    """Hugging Face does not give the files of a policy, or gives other ones."""
+
+
 def download(hub: Hub, into: Path) -> Path:
     """Return a folder with exactly the files of `hub`, their hashes checked.
 
     Raises:
-        EnvironmentProblem: Hugging Face (or `HF_ENDPOINT`) does not give them, or gives other ones;
-            or its client is not installed.
+        NotFromHub: Hugging Face (or `HF_ENDPOINT`) does not give them, or gives other ones.
+        EnvironmentProblem: Its client is not installed.
     """
     if find_spec("huggingface_hub") is None:
         raise EnvironmentProblem(
@@ -32,11 +36,11 @@ def download(hub: Hub, into: Path) -> Path:
         )
     except Exception as error:  # its errors, httpx's, the system's
         reason = str(error.__cause__ or error).strip().partition("\n")[0]
-        raise EnvironmentProblem(f"Hugging Face does not give {hub.pin} ({reason})") from error
+        raise NotFromHub(f"Hugging Face does not give {hub.pin} ({reason})") from error
     shutil.rmtree(into / ".cache", ignore_errors=True)
     for name, known in hub.files.items():
         if not (into / name).is_file() or file_hash(into / name) != known:
-            raise EnvironmentProblem(
+            raise NotFromHub(
                 f"{name} of {hub.pin} came with another SHA-256 than the one known here, "
                 "or not at all: it is damaged, or not the same file. Nothing of it was kept"
             )

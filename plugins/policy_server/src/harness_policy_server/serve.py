@@ -25,6 +25,10 @@ from harness.rollout.processes import die_with_parent, stop_process
 from harness_policy_server.server import KEY
 from harness_policy_server.vllm_log import REMEDY_OF_A_SERVER, start_failure
 
+PLAIN_SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0}
+"""Sampling of a vLLM server where a request states nothing else, as in trainings. vLLM would take
+values from the policy's `generation_config.json`, which the CPU's server ignores.
+"""
 SEATS = 256
 """The most whole conversations that vLLM's cache has room for."""
 LARGEST_CACHE = 8 << 30
@@ -104,6 +108,8 @@ def _vllm(
         model,
         "--max-model-len",
         str(max_length),
+        "--override-generation-config",
+        json.dumps(PLAIN_SAMPLING),
     ]
     if name:
         command += ["--served-model-name", name]

