@@ -204,8 +204,8 @@ class QueueSpec(Spec):
 class StoreSpec(Spec):
     """A queue of rollouts in a process of its own, used where `rollout.store` is set.
 
-    `target` is a subclass of `harness.contracts.queue.RemoteQueue` that the installed queue can run.
-    One installed plugin at most provides a store.
+    `target` is a subclass of `harness.contracts.queue.RemoteQueue` that the installed queue can
+    run. One installed plugin at most provides a store.
     """
 
     __slots__ = ()

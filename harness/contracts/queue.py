@@ -41,7 +41,7 @@ class QueuedRequest:
 
 @dataclass(frozen=True, slots=True)
 class LostAttempt:
-    """The end of a rollout whose last attempt left no record.
+    """The end of a rollout without a record of its last attempt.
 
     Attributes:
         reason: Why there is no record, for example that the runner was killed.

@@ -1,4 +1,4 @@
-"""The queue of rollouts that an installed plugin provides."""
+"""The queue of rollouts that an installed plugin provides, here or in a process of its own."""
 
 from __future__ import annotations
 
@@ -8,6 +8,26 @@ from harness.contracts.queue import QueueBackend
 from harness.errors import EnvironmentProblem, PluginError, how_to_install
 
 
+def only_spec(kind: str, missing: str, several: str) -> Spec:
+    """Return the spec of the one installed plugin of a kind, without importing it.
+
+    Args:
+        missing: Message if no plugin provides one; how to install it follows.
+        several: Message if several do, after their targets.
+
+    Raises:
+        EnvironmentProblem: No installed plugin provides one.
+        PluginError: Several do.
+    """
+    specs = plugins.registry().specs(kind)
+    if not specs:
+        raise EnvironmentProblem(f"{missing} Install it: {how_to_install('plugins')}")
+    if len(specs) > 1:
+        names = " and ".join(spec.target for spec in specs)
+        raise PluginError(f"{names} {several}")
+    return specs[0]
+
+
 def queue_spec() -> Spec:
     """Return the spec of the one installed queue, without importing it.
 
@@ -15,16 +35,11 @@ def queue_spec() -> Spec:
         EnvironmentProblem: No installed plugin provides one.
         PluginError: Several do.
     """
-    specs = plugins.registry().specs("queue")
-    if not specs:
-        raise EnvironmentProblem(
-            "rollouts need the plugin harness-agentlightning-queue. "
-            f"Install it: {how_to_install('plugins')}"
-        )
-    if len(specs) > 1:
-        names = " and ".join(spec.target for spec in specs)
-        raise PluginError(f"{names} are all queues of rollouts. Uninstall all plugins but one")
-    return specs[0]
+    return only_spec(
+        "queue",
+        missing="rollouts need the plugin harness-agentlightning-queue.",
+        several="are all queues of rollouts. Uninstall all plugins but one",
+    )
 
 
 def queue_backend() -> QueueBackend:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from harness import plugins
 from harness.contracts.queue import RemoteQueue
-from harness.errors import EnvironmentProblem, PluginError, how_to_install
+from harness.rollout.queue_plugin import only_spec
 
 
 def elsewhere() -> type[RemoteQueue]:
@@ -14,14 +14,10 @@ def elsewhere() -> type[RemoteQueue]:
         EnvironmentProblem: No installed plugin provides one.
         PluginError: Several do, or the one does not import.
     """
-    specs = plugins.registry().specs("store")
-    if not specs:
-        raise EnvironmentProblem(
-            "rollout.store needs the plugin harness-distributed. "
-            f"Install it: {how_to_install('plugins')}"
-        )
-    if len(specs) > 1:
-        names = " and ".join(spec.target for spec in specs)
-        raise PluginError(f"{names} are both stores of runs. Uninstall one of their plugins")
-    found: type[RemoteQueue] = plugins.load(specs[0])
-    return found
+    spec = only_spec(
+        "store",
+        missing="rollout.store needs the plugin harness-distributed.",
+        several="are both stores of runs. Uninstall one of their plugins",
+    )
+    remote_queue: type[RemoteQueue] = plugins.load(spec)
+    return remote_queue

@@ -487,6 +487,7 @@ def test_a_run_for_which_there_is_no_room_is_not_started(small_disk: Callable[[s
 
 
 def test_listing_runs_loads_neither_configuration_nor_tables() -> None:
-    code = "import sys, harness.runs.reading; print({'harness.config', 'pydantic', 'pandas', 'polars'} & set(sys.modules))"
+    heavy = "{'harness.config', 'pydantic', 'pandas', 'polars'}"
+    code = f"import sys, harness.runs.reading; print({heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"

@@ -386,7 +386,7 @@ def test_open_event_streams_do_not_lock_a_new_page_out(growing: Growing) -> None
 
 def test_a_folder_is_a_list_to_choose_from(runs: Path) -> None:
     state = View(runs).look(".")
-    assert len(state.found["matrix"]) == 5 and sorted(state.found["live"].said.split(", ")) == [
+    assert len(state.found["matrix"]) == 5 and sorted(state.found["live"].message.split(", ")) == [
         "1 failed",
         "4 finished",
     ]
@@ -424,7 +424,7 @@ def test_why_a_run_failed_is_said(growing: Growing) -> None:
     record = json.loads(file.read_text())
     record["status"], record["launches"][-1]["reason"] = "failed", "the disk is full"
     file.write_text(json.dumps(record))
-    assert View(growing.folder.path).look(".").found["live"].said.endswith(": the disk is full")
+    assert View(growing.folder.path).look(".").found["live"].message.endswith(": the disk is full")
 
 
 def test_what_is_not_there_is_said_in_one_line(tmp_path: Path, command: Callable[..., Any]) -> None:

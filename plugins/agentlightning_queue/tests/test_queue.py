@@ -61,7 +61,7 @@ async def until(found: Callable[[], Awaitable[object]]) -> None:
 
 
 class Scripted:
-    """A host whose attempts end as a function says."""
+    """A host that returns what a function makes of each rollout."""
 
     def __init__(self, play: Callable[[TakenRollout], Awaitable[FinishedAttempt]]) -> None:
         self._play = play

@@ -55,7 +55,7 @@ def _states(view: View, at: str) -> Iterator[State]:
 def lines(found: Contents) -> Iterator[str]:
     """Yield one line per fact. A line is unchanged while its fact is."""
     if not found["matrix"]:
-        yield f"{found['title']}: {found['live'].said}"
+        yield f"{found['title']}: {found['live'].message}"
     columns = found["columns"]
     for row in found["matrix"]:
         cells = []
@@ -77,7 +77,7 @@ def _screen(found: Contents) -> RenderableType:
     from rich.text import Text
 
     parts: list[RenderableType] = [
-        Text(printable(f"{found['title']}: {found['live'].said}"), style="bold")
+        Text(printable(f"{found['title']}: {found['live'].message}"), style="bold")
     ]
     if found["matrix"]:
         rows = table(*found["columns"], overflow="fold")

@@ -40,7 +40,7 @@ class Live(NamedTuple):
 
     at: str
     state: str
-    said: str
+    message: str
     up: str | None
     below: str
     nonce: str = ""
@@ -102,7 +102,7 @@ class View:
                 # A table is damaged, or half replaced: the page keeps what it showed before.
                 if cached is None:
                     raise
-                live = cached[1].found["live"]._replace(state="lost", said=str(error))
+                live = cached[1].found["live"]._replace(state="lost", message=str(error))
                 content = {**cached[1].found, "live": live}
                 state = replace(cached[1], found=content, blocks=blocks(content))
             self._known[at] = (mark, state)
@@ -186,7 +186,7 @@ class View:
         else:
             content = _folder(path, runs)
         above = None if at == HERE else str(PurePosixPath(at).parent)
-        state, description = _said(content, runs)
+        state, description = _state_and_message(content, runs)
         content["live"] = Live(at, state, description, above, "" if at == HERE else f"{at}/")
         charts = json.dumps(content["charts"], default=str, allow_nan=False)
         era = 0
@@ -236,7 +236,7 @@ def _held(path: Path, name: str) -> bool:
     return (path / name).is_file()
 
 
-def _said(found: Contents, runs: Sequence[Followed]) -> tuple[str, str]:
+def _state_and_message(found: Contents, runs: Sequence[Followed]) -> tuple[str, str]:
     """Return the kind of a place's state and its description."""
     troubles: list[str] = []
     statuses: list[str] = []

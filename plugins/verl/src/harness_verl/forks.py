@@ -44,7 +44,7 @@ _EVERYWHERE = (
     "harness_verl.sampler",
     "harness_verl.batches",
     "harness_verl.loop",
-    "harness_agentlightning_queue.queue",
+    "harness_agentlightning_queue.backend",
 )
 PRELOADED = {
     "cpu": (*_EVERYWHERE, "harness_verl.cpu_worker", "harness_policy_server.server"),

@@ -124,8 +124,8 @@ def _replicas(config: Config, settings: Mapping[str, object], device: str) -> No
             factors.append(f"{name} {value}")
     if world % size:
         raise ConfigError(
-            f"a policy server takes {size} devices ({', '.join(factors)}), which does not divide gpus x nodes = "
-            f"{config.gpus} x {config.nodes} = {world}: "
+            f"a policy server takes {size} devices ({', '.join(factors)}), "
+            f"which does not divide gpus x nodes = {config.gpus} x {config.nodes} = {world}: "
             f"change verl.{rollout}.tensor_model_parallel_size or gpus"
         )
     if device == "cpu" and size > 1:

@@ -1,4 +1,4 @@
-"""verl's own configuration: composed with settings, and the check of a user's options against it."""
+"""verl's own configuration: composed with settings, and used to check a user's options."""
 
 from __future__ import annotations
 
