@@ -31,14 +31,14 @@ def test_a_training_is_seen_while_it_runs(tmp_path: Path, shared: Mapping[str, s
             view = view or View(found.parent)
             state = view.look(".")
             if state.found["live"].state == "running":
-                seen[state.found["live"].said] = state.found["browser"]["total"]
+                seen[state.found["live"].message] = state.found["browser"]["total"]
         time.sleep(0.2)
     assert process.returncode == 0 and view is not None, (tmp_path / "log").read_text()[-2000:]
     time.sleep(1)
     last = view.look(".").found
     assert any(0 < total < last["browser"]["total"] for total in seen.values()), seen
     record = RunFolder.open(view.root).read()
-    assert last["live"].said.startswith("finished, step 2 of 2") and record["result"] is not None
+    assert last["live"].message.startswith("finished, step 2 of 2") and record["result"] is not None
     rows = {chart["id"]: chart["data"][-1] for chart in last["charts"]}
     assert rows["entropy"]["x"] == rows["speed"]["x"] == rows["lengths"]["x"] == [1, 2]
     assert dict(zip(rows["validation"]["x"], rows["validation"]["y"], strict=True)) == {
