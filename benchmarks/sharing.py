@@ -47,15 +47,16 @@ def measure(
 
     class Work(RolloutWork):
         async def work(self, store: Any) -> None:
-            assert self.pool is not None
+            assert self.pools is not None
+            workers = self.pools.workers()
             async with self.gateway.control() as control:
                 await control.set_upstreams([url], model="scripted", token_ids=True)
                 session = Session(
                     config, "scripted", store, control, RunFolder(self.log_dir.parent), config.eval
                 )
-                while not all(worker.heartbeat.exists() for worker in self.pool._workers):
+                while not all(worker.heartbeat.exists() for worker in workers):
                     await asyncio.sleep(0.1)
-                processes = [psutil.Process(worker.process.pid) for worker in self.pool._workers]
+                processes = [psutil.Process(worker.process.pid) for worker in workers]
                 for step in range(steps + 1):
                     taken.clear()
                     before, began = [used(process) for process in processes], time.perf_counter()
@@ -69,7 +70,7 @@ def measure(
                             used(process) - then
                             for process, then in zip(processes, before, strict=True)
                         ]
-                        counts = [taken[worker.id] for worker in self.pool._workers]
+                        counts = [taken[worker.id] for worker in workers]
                         found.append((uneven(counts), uneven(cpu)))
 
     take = RunStore.dequeue_many_rollouts

@@ -16,6 +16,7 @@ from harness.util.formatting import (
     failed_itself,
     mean,
     measured,
+    members,
     spoilt,
     unparsed,
     unread,
@@ -173,7 +174,11 @@ def _of_training(folder: RunFolder, record: Mapping[str, Any]) -> Iterator[str]:
             "makes one, for this run too; without it "
             "`harness compare` cannot compare the run with another agent's"
         )
-    yield f"{folder.path}   (next: harness report {folder.path}, harness eval {folder.path})"
+    measured_as = f" --agent {members(agent)[0]}" if len(members(agent)) > 1 else ""
+    yield (
+        f"{folder.path}   "
+        f"(next: harness report {folder.path}, harness eval {folder.path}{measured_as})"
+    )
 
 
 def _by_difficulty(levels: Mapping[str, Mapping[str, Any]], graded: bool) -> str:

@@ -35,8 +35,9 @@ def match(
 
     from harness.parity.recorder import record_in_process
     from harness.plugins import agent_spec, program, program_of, trained_by
+    from harness.plugins.mixtures import one_agent
 
-    spec = agent_spec(plugin)
+    spec = agent_spec(one_agent(plugin))
     pattern = trained_by(plugin, agent_match)
     matched = matching_roles(spec.roles, pattern)
     scenarios = program(program_of(plugin)).scenarios

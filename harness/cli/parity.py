@@ -90,6 +90,7 @@ def _show_generated(report: Mapping[str, Any]) -> None:
 
 def _names(named: list[str], everything: bool, only: str | None) -> list[str]:
     from harness.plugins import agent_spec, agents_of, program, program_of, registry
+    from harness.plugins.mixtures import one_agent
 
     programs = [spec.name for spec in registry().specs("program")]
     if only is not None and only not in programs:
@@ -113,7 +114,7 @@ def _names(named: list[str], everything: bool, only: str | None) -> list[str]:
         )
     # An unknown name is refused before any agent is recorded, which takes long.
     for name in named:
-        agent_spec(name)
+        agent_spec(one_agent(name))
     compared = [name for name in dict.fromkeys(named) if name not in references]
     if not compared:
         others = [name for name in agents_of(program_of(named[0])) if name not in references]

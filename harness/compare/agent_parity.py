@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from harness.compare.shadow_results import check_shadow, is_idiomatic
 from harness.errors import NotComparable
 from harness.runs.schema import Certificate
+from harness.util.formatting import members
 
 if TYPE_CHECKING:
     from harness.runs.reading import Run
@@ -47,6 +48,12 @@ def check_parity(runs: Sequence[Run], allow: Iterable[str] = ()) -> list[str]:
         remarks.append(
             f"Idiomatic, that is not the same agent on purpose: {', '.join(sorted(idiomatic))}. "
             "Differences are of framework and scaffolding together."
+        )
+    mixtures = [name for name in agents if len(members(name)) > 1]
+    if mixtures:
+        remarks.append(
+            f"Trained in several agents: {'; '.join(sorted(mixtures))}. Each of them answered a "
+            "part of the validation. Compare evaluations in one agent (`harness eval RUN --agent`)."
         )
     return remarks
 

@@ -13,6 +13,7 @@ from harness.records import AGENT_OUTCOMES
 from harness.runs.reading import Run
 from harness.runs.schema import Accuracy, RunRecord
 from harness.runs.training_signal import least_to_train, mixed_groups, share_mixed, why_flat
+from harness.util.formatting import members
 from harness.util.parsing import finite_or_null, parse_cell
 from harness.util.tool_calls import tools_unused
 
@@ -303,10 +304,12 @@ def optimizer_steps(run: Run) -> list[tuple[int, int, int]]:
 
 
 def parity_label(run: Run) -> str:
-    """Return `reference`, `strict HASH`, `idiomatic` or `none`."""
+    """Return `reference`, `strict HASH`, `idiomatic`, `mixture` or `none`."""
     from harness.plugins import is_reference
 
     certificate = run.parity
+    if len(members(run.record["agent"])) > 1:
+        return "mixture"
     if is_reference(run.record["agent"]):
         return "reference"
     if not certificate:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from harness.errors import NotComparable, PluginError
 from harness.runs.schema import RunRecord
+from harness.util.formatting import members
 
 if TYPE_CHECKING:
     from harness.runs.reading import Run
@@ -90,4 +91,4 @@ def is_idiomatic(name: str) -> bool:
     try:
         return not agent_spec(name).strict
     except PluginError:  # a run of another machine with a plugin that is not installed here
-        return name.endswith("_idiomatic")
+        return name.endswith("_idiomatic") or len(members(name)) > 1

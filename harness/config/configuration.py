@@ -30,7 +30,7 @@ from harness.config.sections import (
 )
 from harness.config.trainer_sections import fitting, section_of, trainer_named
 from harness.errors import ConfigError
-from harness.util.formatting import shown
+from harness.util.formatting import MIXES, members, shown
 from harness.util.parsing import flatten, merge, nested, numbers, parse_yaml
 
 Setting = str | tuple[str, Any]
@@ -43,7 +43,9 @@ class Config(Section):
     """All settings that decide a run."""
 
     agent: str = "langgraph_sql"
-    """Name of the agent, or a class in a file: `./my_agent.py:MyAgent`."""
+    """Name of the agent, or a class in a file: `./my_agent.py:MyAgent`. A list of agents of one
+    program, or `first,second`, mixes them in a training: each task of a step goes to one of them.
+    """
     agent_match: str | None = None
     """Regular expression, searched in role names, for the transitions to train on. None: the
     agent's program decides.
@@ -80,13 +82,24 @@ class Config(Section):
     Unknown options are refused, unless a `+` before the dotted name adds them.
     """
 
+    @field_validator("agent", mode="before")
+    @classmethod
+    def _mixed(cls, agent: Any) -> Any:
+        """Return the agents of a list as the name of their mixture."""
+        if isinstance(agent, list) and agent and all(isinstance(one, str) for one in agent):
+            return MIXES.join(agent)
+        return agent
+
     @field_validator("agent")
     @classmethod
     def _placed_anywhere(cls, agent: str) -> str:
-        """Return the name of an agent; the file of one in a file with its absolute path, for all processes of a run."""
-        # Processes of a run may have another working directory.
-        file, colon, name = agent.rpartition(".py:")
-        return f"{Path(file).expanduser().absolute()}{colon}{name}" if colon else agent
+        """Return the names of agents, and of agents in a file with its absolute path."""
+        placed = []
+        for member in members(agent):
+            # Processes of a run may have another working directory.
+            file, colon, name = member.strip().rpartition(".py:")
+            placed.append(f"{Path(file).expanduser().absolute()}{colon}{name}" if colon else name)
+        return MIXES.join(placed)
 
     @field_validator("roles")
     @classmethod

@@ -30,6 +30,7 @@ class QueuedRequest:
         limit_s: Seconds after which the queue gives up an attempt that has not ended.
         attempts: The most attempts, including those that are lost with their runner.
         metadata: Plain data for people who look at the queue.
+        agent: The agent that makes it. Only runners with this agent may take it.
     """
 
     request: Mapping[str, Any]
@@ -37,6 +38,7 @@ class QueuedRequest:
     limit_s: float
     attempts: int
     metadata: Mapping[str, Any]
+    agent: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +187,8 @@ class RunQueue(Queue):
         """
 
     @abstractmethod
-    def expect(self, runners: Sequence[str], free: int) -> None:
-        """Announce runners that start, with room for `free` rollouts each."""
+    def expect(self, runners: Sequence[str], free: int, agent: str = "") -> None:
+        """Announce runners of an agent that start, with room for `free` rollouts each."""
 
     @abstractmethod
     async def stop(self) -> None:
@@ -248,8 +250,9 @@ class QueueBackend(ABC):
         number: int,
         concurrency: int,
         heartbeat: Callable[[], None],
+        agent: str = "",
     ) -> None:
-        """Be a runner: take rollouts and have them made until cancelled.
+        """Be a runner: take an agent's rollouts and have them made until cancelled.
 
         What is under way at a cancellation is handed on to other runners.
 
@@ -259,6 +262,7 @@ class QueueBackend(ABC):
             number: Of the runner; `runner_name` gives its name.
             concurrency: The most rollouts under way at once.
             heartbeat: Called about once a second while the event loop turns.
+            agent: The host's agent; rollouts of other agents are not taken.
         """
 
     @abstractmethod

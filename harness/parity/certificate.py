@@ -34,7 +34,7 @@ from harness.rollout.environments import python_for
 from harness.runs.certificates import certificate_of, certificate_path
 from harness.runs.folder import now, replace_text
 from harness.runs.schema import Certificate, Fingerprint
-from harness.util.formatting import agent_label
+from harness.util.formatting import agent_label, members
 from harness.util.parsing import digest
 
 if TYPE_CHECKING:
@@ -66,6 +66,8 @@ def fingerprint(agent_name: str) -> Fingerprint:
         PluginError: The agent does not exist.
     """
     spec = agent_spec(agent_name)
+    if len(members(agent_name)) > 1:
+        return _of_mixture(spec)
     python = python_for(registry().owner("agent", agent_name))
     if python == sys.executable:
         return _fingerprint(spec)
@@ -127,6 +129,30 @@ def write_certificate(agent_name: str, result: Similarity | Deviation) -> Certif
 
 def _scenarios(agent_name: str) -> int:
     return len(program(program_of(agent_name)).scenarios)
+
+
+def _of_mixture(spec: AgentSpec) -> Fingerprint:
+    """Return one fingerprint of several agents, which changes with each of theirs."""
+    each = {agent_label(name): fingerprint(name) for name in members(spec.name)}
+    frameworks: dict[str, str] = {}
+    clients: dict[str, str] = {}
+    sources: dict[str, str] = {}
+    requirements: dict[str, str] = {}
+    for name, one in each.items():
+        frameworks |= one["frameworks"]
+        clients |= one["clients"]
+        sources[name] = one["agent_source"]
+        requirements[name] = one["requirements"]
+    # Prompts, scenarios and reference are of the program, which all agents share.
+    return {
+        **next(iter(each.values())),
+        "agent": agent_label(spec.name),
+        "strict": spec.strict,
+        "agent_source": digest(sources),
+        "frameworks": frameworks,
+        "clients": clients,
+        "requirements": digest(requirements),
+    }
 
 
 def _fingerprint(spec: AgentSpec) -> Fingerprint:

@@ -24,6 +24,8 @@ from harness.errors import ConfigError, PluginError, nearest
 from harness.plugins import one_file
 from harness.plugins.discovery import GROUP, Registry
 from harness.plugins.discovery import KINDS as KINDS
+from harness.plugins.mixtures import mixture_of, one_agent
+from harness.util.formatting import members
 
 if TYPE_CHECKING:
     from harness.config import Config
@@ -42,7 +44,15 @@ def registry() -> Registry:
 
 
 def agent_spec(name: str) -> AgentSpec:
-    """Return the agent called `name`, with its program's roles if it names none."""
+    """Return the agent called `name`, with its program's roles if it names none.
+
+    Raises:
+        PluginError: It is not installed.
+        ConfigError: It is a mixture of agents that do not fit together.
+    """
+    names = members(name)
+    if len(names) > 1:
+        return mixture_of([agent_spec(one) for one in names])
     spec = registry().spec("agent", name, AgentSpec)
     return spec if spec.roles else replace(spec, roles=program(spec.program).roles)
 
@@ -223,7 +233,10 @@ def load(spec: Spec) -> Any:
 
     Raises:
         PluginError: The target or one of its dependencies cannot be imported.
+        ConfigError: It is a mixture of agents, which only a training can run.
     """
+    if isinstance(spec, AgentSpec):
+        one_agent(spec.name)
     module_name, _, attribute = spec.target.partition(":")
     try:
         if isinstance(spec, AgentSpec) and one_file.is_file(spec.target):

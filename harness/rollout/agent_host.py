@@ -24,10 +24,15 @@ ends first.
 
 
 class AgentHost:
-    """A host with one agent, which follows `harness.contracts.queue.Host`."""
+    """A host with one agent, which follows `harness.contracts.queue.Host`.
 
-    def __init__(self, agent: Agent, control: GatewayControl) -> None:
+    Args:
+        name: The agent's name; requests for another agent are refused. Empty: all are accepted.
+    """
+
+    def __init__(self, agent: Agent, control: GatewayControl, name: str = "") -> None:
         self._agent = agent
+        self._name = name
         self._control = control
         self._http: httpx.AsyncClient | None = None
 
@@ -36,9 +41,14 @@ class AgentHost:
 
         Raises:
             EndpointError: The gateway did not answer.
+            AssertionError: The request is for another agent.
         """
         start_trace.mark("first rollout")
         request = RolloutRequest.parse(taken.request)
+        if self._name and request.agent and request.agent != self._name:
+            raise AssertionError(
+                f"the queue gave a rollout of {request.agent} to a runner with {self._name}"
+            )
         try:
             attempt = await run_attempt(
                 self._agent,

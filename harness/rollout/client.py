@@ -103,6 +103,7 @@ class RolloutClient:
             limit_s=READY_S + request.timeout_s + BACKSTOP_S,
             attempts=request.retries + 1 + LOST_TRIES,
             metadata=metadata,
+            agent=request.agent,
         )
         accepted: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._outbox.append((item, accepted))

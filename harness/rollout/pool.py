@@ -40,7 +40,13 @@ MAX_FALSE_STARTS = 2
 
 
 @dataclass
-class _Worker:
+class Worker:
+    """A worker process.
+
+    Attributes:
+        heartbeat: File that it touches about once a second once it takes rollouts.
+    """
+
     number: int
     process: subprocess.Popen[bytes]
     heartbeat: Path
@@ -82,7 +88,7 @@ class WorkerPool:
         self._log_dir = log_dir
         self._stall_s = timeout_s + STALL_GRACE_S
         self._python = python
-        self._workers: list[_Worker] = []
+        self._workers: list[Worker] = []
         self._next = first
         self.restarts = 0
         self._false_starts = 0
@@ -100,7 +106,11 @@ class WorkerPool:
         """The names of the workers that there are."""
         return [worker.id for worker in self._workers]
 
-    def _spawn(self, careful: bool = False) -> _Worker:
+    def workers(self) -> list[Worker]:
+        """Return the workers that exist."""
+        return list(self._workers)
+
+    def _spawn(self, careful: bool = False) -> Worker:
         number, self._next = self._next, self._next + 1
         heartbeat = self._log_dir / f".runner-{number}.alive"
         heartbeat.unlink(missing_ok=True)  # of a launch that was killed
@@ -122,7 +132,7 @@ class WorkerPool:
             settings = replace(settings, concurrency=1)
         process.stdin.write(settings.dump().encode() + b"\n")
         process.stdin.close()
-        return _Worker(number, process, heartbeat, careful)
+        return Worker(number, process, heartbeat, careful)
 
     async def watch(self, queue: Queue, control: GatewayControl) -> None:
         """Replace dead and stuck workers until cancelled.
@@ -159,10 +169,10 @@ class WorkerPool:
                 self.restarts += not explained
                 self._workers[position] = self._spawn(careful=ended_itself and not explained)
 
-    def _log(self, worker: _Worker) -> Path:
+    def _log(self, worker: Worker) -> Path:
         return self._log_dir / f"runner-{worker.number}.log"
 
-    def _problem(self, worker: _Worker) -> str | None:
+    def _problem(self, worker: Worker) -> str | None:
         status = worker.process.poll()
         if status is not None:
             return f"ended with status {status}"

@@ -88,10 +88,10 @@ class Invitation:
         except TypeError as error:
             raise ConfigError(f"{source} is not the join file of a run: {error}") from error
 
-    def settings(self, number: int, heartbeat: Path) -> WorkerSettings:
-        """The settings of one worker."""
+    def settings(self, agent: str, number: int, heartbeat: Path) -> WorkerSettings:
+        """Return the settings of one worker with one of the run's agents."""
         return WorkerSettings(
-            agent=self.agent,
+            agent=agent,
             worker_id=number,
             store_url=self.store_url,
             gateway_url=self.gateway_url,

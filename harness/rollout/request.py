@@ -26,6 +26,7 @@ class RolloutRequest:
         phase: `train` samples as configured, `val` decodes greedily unless configured otherwise.
         timeout_s: Deadline of one attempt.
         retries: Further attempts after an infrastructure failure.
+        agent: Name of the agent that makes it; empty: any agent may.
     """
 
     problem: Problem
@@ -38,6 +39,7 @@ class RolloutRequest:
     tool_timeout_s: float
     timeout_s: float
     retries: int
+    agent: str = ""
 
     @classmethod
     def build(
@@ -49,16 +51,19 @@ class RolloutRequest:
         step: int = 0,
         session: int = 0,
         temperature: float = 0.0,
+        agent: str | None = None,
     ) -> RolloutRequest:
         """Build the request for one task; step and session choose its random stream.
 
         Args:
             context: Further inputs of the prompts from the task set.
             temperature: Temperature of validation.
+            agent: The agent that makes it; by default the configured one.
         """
         where = environment_of(config.task.name)
         limits = config.sandbox.model_dump()
-        name = program_of(config.agent)
+        agent = agent or config.agent
+        name = program_of(agent)
         form = answer_form(config.reward.name, config.reward.options)
         inputs = program(name).inputs(context, form)
         return cls(
@@ -75,6 +80,7 @@ class RolloutRequest:
             tool_timeout_s=config.sandbox.timeout_s,
             timeout_s=config.rollout.timeout_s,
             retries=config.rollout.retries,
+            agent=agent,
         )
 
     def dump(self) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from harness.plugins import (
     trained_by,
 )
 from harness.records import Attempt, Task, Transition, Verdict
+from harness.rollout.assignment import Assignment
 from harness.rollout.client import RolloutClient
 from harness.rollout.controls import RewardShuffle, inverts
 from harness.rollout.credit import kinds, payments
@@ -38,7 +39,7 @@ from harness.rollout.shadow_queue import ShadowQueue, chosen
 from harness.runs.episodes import episode_row, transition_rows
 from harness.runs.folder import RowLog, RunFolder
 from harness.util.deadlines import DeadlinePassed, Raised, within
-from harness.util.formatting import agent_label
+from harness.util.formatting import agent_label, members
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,9 @@ class Session:
             "val": {task.id: task for task in self._task_set.load(config.task.val_split)},
         }
         self._program = program(program_of(config.agent))
+        self._assignment = Assignment(
+            members(config.agent), folder.path / "data", config.train.batch_size
+        )
         self._scorer = Scorer(config, folder.reward, roles_of(config.agent))
         self._training_scorer = self._scorer
         if config.reward.training is not None:
@@ -147,7 +151,8 @@ class Session:
         selects.
         """
         task = self._tasks[phase][task_id]
-        attempt = await self._attempt(task, phase, step, session)
+        agent = self._assignment.agent(phase, step, task.id)
+        attempt = await self._attempt(agent, task, phase, step, session)
         turns = self._program.turns(attempt)
 
         # The attempt's own answer is always scored. Drafts before it are scored where training pays
@@ -185,7 +190,7 @@ class Session:
             attempt,
             verdict,
             reward_version=self._scorer.version,
-            agent=agent_label(self.config.agent),
+            agent=agent_label(agent),
             phase=phase,
             step=step,
             session=session,
@@ -212,11 +217,13 @@ class Session:
             elapsed_s=attempt.elapsed_s,
         )
 
-    async def _attempt(self, task: Task, phase: Phase, step: int, session: int) -> Attempt:
+    async def _attempt(
+        self, agent: str, task: Task, phase: Phase, step: int, session: int
+    ) -> Attempt:
         """Have a runner make the attempt, and keep it for the shadow check if it is in the share."""
         context, temperature = self._task_set.context(task), self._validation.temperature
         request = RolloutRequest.build(
-            task, context, self.config, phase, step, session, temperature
+            task, context, self.config, phase, step, session, temperature, agent
         )
         metadata = {"step": step, "task": task.id, "session": session}
         attempt = await self._client.run(request, metadata)

@@ -21,9 +21,7 @@ from harness.contracts.queue import Queue, RemoteQueue, RunQueue
 from harness.errors import ConfigError, RunFailed
 from harness.gateway.server import GatewayServer
 from harness.gateway.settings import MAX_BODY_BYTES, body_bytes
-from harness.plugins import agent_spec, registry
-from harness.rollout.environments import python_for
-from harness.rollout.pool import WorkerPool
+from harness.rollout.agent_pools import AgentPools
 from harness.rollout.processes import RUN_MARK, no_orphans, sweep
 from harness.rollout.queue_plugin import queue_backend
 from harness.rollout.remote_runners import FILE_NAME, Invitation, first, watch_joined
@@ -83,7 +81,7 @@ class RolloutWork(ABC):
             queue_size=4096,
             max_body_bytes=longest,
         )
-        self.pool: WorkerPool | None = None
+        self.pools: AgentPools | None = None
         self._queue_backend = queue_backend()
         self._interrupted = False
         self._over = False
@@ -167,30 +165,24 @@ class RolloutWork(ABC):
             self.store_url, self.store_key = queue.endpoint, queue.key
             await asyncio.to_thread(self.gateway.start)
         policy = Endpoint(self.gateway.base_url, self.model, self.gateway.key)
-        spec = agent_spec(self.config.agent)
         invitation = self.invitation()
         await queue.welcome(asdict(replace(invitation, store_key="")), policy)
         invitation.write(self.log_dir.parent / FILE_NAME)
-        self.pool = WorkerPool(
-            self.config.rollout.runners,
-            invitation.settings,
-            self.log_dir,
-            self.config.rollout.timeout_s,
-            python_for(registry().owner("agent", spec.name)),
-        )
-        queue.expect(self.pool.start(), self.config.rollout.concurrency)
+        self.pools = AgentPools(invitation, self.config.rollout.runners, self.log_dir)
+        for agent, runners in self.pools.start().items():
+            queue.expect(runners, self.config.rollout.concurrency, agent)
         # A process that serves several runs watches their runners itself.
         watched = queue.keep() if isinstance(queue, RemoteQueue) else watch_joined(queue)
         async with self.gateway.control() as control:
             await control.point(roles=self.roles)
             await first(
-                self.work(queue), self.pool.watch(queue, control), watched, self._watch_gateway()
+                self.work(queue), self.pools.watch(queue, control), watched, self._watch_gateway()
             )
 
     async def _stop(self, queue: RunQueue) -> None:
         """End the services, those first that use the others."""
-        if self.pool is not None:
-            await asyncio.to_thread(self.pool.stop)
+        if self.pools is not None:
+            await asyncio.to_thread(self.pools.stop)
         await asyncio.to_thread(self.gateway.stop)
         await queue.stop()
 

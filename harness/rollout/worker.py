@@ -89,10 +89,11 @@ def main() -> None:
         BlockingRollouts(loop, settled).watch()
         running = backend.run_rollouts(
             queue,
-            AgentHost(agent, control),
+            AgentHost(agent, control, settings.agent),
             settings.worker_id,
             settings.concurrency,
             Path(settings.heartbeat_file).touch,
+            settings.agent,
         )
         work = asyncio.create_task(running)
         waiter = asyncio.create_task(stop.wait())

@@ -43,6 +43,8 @@ Kind = Literal["episodes", "transitions", "steps"]
 ROWS: tuple[Kind, ...] = get_args(Kind)
 SPARE_BYTES = 256 * 1024
 """Bytes reserved on the disk from a run's start for its final record."""
+LABEL_CHARS = 80
+"""Most characters of a label in a folder's name."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """Errors of a full disk."""
 
@@ -65,10 +67,13 @@ class RunFolder:
 
     @classmethod
     def create(cls, root: Path, label: str) -> RunFolder:
-        """Create a folder with a name that sorts by time: `20261120-101500-AGENT-a1b2`."""
+        """Create a folder with a name that sorts by time: `20261120-101500-AGENT-a1b2`.
+
+        A long label, as of a mixture of agents, is cut.
+        """
         name = (
             f"{time.strftime('%Y%m%d-%H%M%S')}-"
-            f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', label)}-{secrets.token_hex(2)}"
+            f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', label)[:LABEL_CHARS]}-{secrets.token_hex(2)}"
         )
         folder = cls(root.absolute() / name)
         try:

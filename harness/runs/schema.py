@@ -459,7 +459,10 @@ class RunRecord(TypedDict):
     kind: Annotated[Literal["train", "eval"], "trained, or measured"]
     status: Annotated[str, "`running`, `finished`, `failed` or `interrupted`"]
     reason: NotRequired[Annotated[str, "why it did not finish, in a line"]]
-    agent: Annotated[str, "its name"]
+    agent: Annotated[str, "its name; of a mixture all names, with commas"]
+    mixture: NotRequired[
+        Annotated[dict[str, Distribution | None], "of a mixture: where each agent comes from"]
+    ]
     agent_match: Annotated[str, "expression that chose the trained roles"]
     seed: Annotated[int, "the run's"]
     roles: NotRequired[
@@ -502,6 +505,8 @@ class RunRecord(TypedDict):
     agent_source: NotRequired[
         Annotated[str, "hash of the source of the agent's package; no run goes on with another"]
     ]
-    agent_distribution: Annotated[Distribution | None, "where the agent comes from"]
+    agent_distribution: Annotated[
+        Distribution | None, "where the agent comes from; None for a mixture or an agent in a file"
+    ]
     config: Annotated[dict[str, Any], "the resolved configuration, which runs again as it stands"]
     result: Annotated[Result | None, "None until the run ends"]

@@ -18,7 +18,9 @@ from harness.plugins import (
     trained_by,
     trainer_spec,
 )
+from harness.plugins.mixtures import one_agent
 from harness.policies.roles import check as check_roles
+from harness.util.formatting import members
 
 ROWS_BYTES = {"train": 64 * 2**20, "eval": 4 * 2**20}
 """Room that the rows, logs and tables of a small run take; without it none is started."""
@@ -41,6 +43,8 @@ def check(config: Config, *, trains: bool = True, reads_reserved: bool = False) 
     """
     check_network(config, trains=trains)
     spec = agent_spec(config.agent)
+    if not trains:
+        one_agent(config.agent)
     task_set = task_set_spec(config.task.name)
     splits = {"train_split": config.task.train_split} if trains else {}
     splits["val_split"] = config.task.val_split
@@ -79,12 +83,14 @@ def check(config: Config, *, trains: bool = True, reads_reserved: bool = False) 
         raise ConfigError(
             f"agent_match {pattern!r} is not a regular expression: {error}"
         ) from error
-    if trains and not matched:
-        raise ConfigError(
-            f"agent_match {pattern!r} matches none of the roles of {spec.name}: "
-            f"{', '.join(spec.roles)}. "
-            "Use part of a role's name, or train all roles: --agent-match '.'"
-        )
+    for name in members(config.agent) if trains else ():
+        roles = agent_spec(name).roles
+        if not any(re.search(pattern, role) for role in roles):
+            raise ConfigError(
+                f"agent_match {pattern!r} matches none of the roles of {name}: "
+                f"{', '.join(roles)}. "
+                "Use part of a role's name, or train all roles: --agent-match '.'"
+            )
     check_roles(config, matched if trains else ())
     if trains:
         make_trainer(config).check(config)

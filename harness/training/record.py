@@ -61,7 +61,7 @@ from harness.training.provenance import (
 )
 from harness.training.task_order import order_hash
 from harness.util.endpoints import is_endpoint_label
-from harness.util.formatting import agent_label, is_graded, most_often
+from harness.util.formatting import agent_label, is_graded, members, most_often
 from harness.util.parsing import digest
 
 log = logging.getLogger(__name__)
@@ -100,12 +100,7 @@ def run_record(
         launch["load"] = at_start
     if device == "cuda" and (service := gpu_service()):
         launch["gpu_service"] = service
-    owner = registry().owner("agent", config.agent)
-    # An agent in a file belongs to no plugin.
-    plugin = registry().state(owner)
-    distribution: Distribution | None = None
-    if plugin:
-        distribution = {"name": plugin.distribution, "version": plugin.version}
+    agents = members(config.agent)
     record: RunRecord = {
         "schema_version": SCHEMA_VERSION,
         "id": folder.id,
@@ -128,7 +123,7 @@ def run_record(
         "parity": certificate_for(config.agent, current),
         "agent_fingerprint": digest(current),
         "agent_source": current.get("agent_source", ""),
-        "agent_distribution": distribution,
+        "agent_distribution": _distribution(agents[0]) if len(agents) == 1 else None,
         "config": config.dump(),
         "result": None,
     }
@@ -136,9 +131,19 @@ def run_record(
         record["tool_parser"] = parser
     if spec.strict:
         record["shadow"] = folder.read().get("shadow") if resumed else None
+    if len(agents) > 1:
+        record["mixture"] = {agent_label(name): _distribution(name) for name in agents}
     if answers:
         record["roles"] = {role: one.name for role, one in answers.items()}
     return record
+
+
+def _distribution(agent: str) -> Distribution | None:
+    """Return the package of an agent; None for an agent in a file, which belongs to no plugin."""
+    plugin = registry().state(registry().owner("agent", agent))
+    if plugin is None:
+        return None
+    return {"name": plugin.distribution, "version": plugin.version}
 
 
 def identity(

@@ -33,9 +33,24 @@ def shown(value: object) -> str:
     return text if len(text) <= 100 else f"{text[:80]}... ({len(text)} characters)"
 
 
+MIXES = ","
+"""Joins the names of agents that a run mixes."""
+
+
+def members(agent: str) -> tuple[str, ...]:
+    """Return the agents of a mixture, which is named `first,second`; or the agent itself."""
+    return tuple(agent.split(MIXES))
+
+
 def agent_label(name: str) -> str:
-    """Return an agent's name for tables: for an agent in a file, the file's name without folder."""
-    return name.rpartition("/")[2] if ".py:" in name else name
+    """Return an agent's name for tables.
+
+    An agent in a file is named by its file without the folder, a mixture by all its agents.
+    """
+    labels = []
+    for member in members(name):
+        labels.append(member.rpartition("/")[2] if ".py:" in member else member)
+    return MIXES.join(labels)
 
 
 def percent(value: float | None) -> str:

@@ -236,7 +236,7 @@ def test_a_killed_runner_costs_nothing_but_time(
     work.execute()
     rows = list(folder.rows("episodes"))
     assert [row["reward"] for row in rows] == [1.0] * 10  # handed to a new worker; none scored 0
-    assert work.pool is not None and work.pool.restarts == 1
+    assert work.pools is not None and work.pools.restarts == 1
 
 
 @pytest.mark.slow
@@ -262,14 +262,14 @@ def test_ctrl_c_while_the_services_of_a_failed_run_end_leaves_it_failed(
     tmp_path: Path, scripted_server: StartServer
 ) -> None:
     def fail(work: Work) -> None:
-        pool = work.pool
-        assert pool is not None
+        pools = work.pools
+        assert pools is not None
 
-        def stop(stop: Callable[[], None] = pool.stop) -> None:
+        def stop(stop: Callable[[], None] = pools.stop) -> None:
             os.kill(os.getpid(), signal.SIGINT)
             stop()
 
-        pool.stop = stop  # type: ignore[method-assign]
+        pools.stop = stop  # type: ignore[method-assign]
         raise RunFailed("too many rollouts failed")
 
     work = Work(

@@ -153,7 +153,7 @@ class Elsewhere(LightningQueue, RemoteQueue):
     async def start(self) -> None:
         """Do nothing: the store serves already."""
 
-    def expect(self, runners: Sequence[str], free: int) -> None:
+    def expect(self, runners: Sequence[str], free: int, agent: str = "") -> None:
         """Do nothing: the store knows runners once they ask."""
 
     @classmethod

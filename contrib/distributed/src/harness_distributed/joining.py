@@ -12,7 +12,7 @@ import aiohttp
 
 from harness.errors import ConfigError
 from harness.gateway.client import GatewayControl
-from harness.rollout.pool import WorkerPool
+from harness.rollout.agent_pools import AgentPools
 from harness.rollout.queue_plugin import queue_backend
 from harness.rollout.remote_runners import FIRST_NUMBER, Invitation, first
 
@@ -32,36 +32,29 @@ async def join_run(invitation: Invitation, runners: int, log_dir: Path) -> None:
         ConfigError: The run does not answer.
         RunFailed: The processes keep dying.
     """
-    from harness.plugins import agent_spec, registry
-    from harness.rollout.environments import python_for
+    from harness.plugins import agent_spec
 
-    spec = agent_spec(invitation.agent)
+    agent_spec(invitation.agent)  # refuses an agent that is not installed here
     if not await answers(invitation.gateway_url):
         raise ConfigError(
             f"run {invitation.run} does not answer at {invitation.gateway_url}: "
             "it has ended, or this machine cannot "
             "reach it (rollout.host of the run, or a tunnel to its ports)"
         )
-    pool = WorkerPool(
-        runners,
-        invitation.settings,
-        log_dir,
-        invitation.timeout_s,
-        python_for(registry().owner("agent", spec.name)),
-        first=FIRST_NUMBER + random.SystemRandom().randrange(2**30),
-    )
+    number = FIRST_NUMBER + random.SystemRandom().randrange(2**30)
+    pools = AgentPools(invitation, runners, log_dir, number)
     names: Sequence[str] = ()
     try:
-        pool.start()  # before the queue's slow imports, which the processes do in parallel
-        await first(_ended(invitation.gateway_url), _watch(pool, invitation))
+        pools.start()  # before the queue's slow imports, which the processes do in parallel
+        await first(_ended(invitation.gateway_url), _watch(pools, invitation))
     except asyncio.CancelledError:
-        names = pool.ids()
+        names = pools.ids()
         raise
     except Exception:
         if await answers(invitation.gateway_url):
             raise
     finally:
-        await asyncio.to_thread(pool.stop)
+        await asyncio.to_thread(pools.stop)
         if names:
             await _hand_on(invitation, names)
 
@@ -76,11 +69,11 @@ async def _hand_on(invitation: Invitation, names: Sequence[str]) -> None:
     await queue.close()
 
 
-async def _watch(pool: WorkerPool, invitation: Invitation) -> None:
+async def _watch(pools: AgentPools, invitation: Invitation) -> None:
     queue = queue_backend().connect(invitation.store_url, invitation.store_key)
     try:
         async with GatewayControl(invitation.gateway_url, invitation.control_key) as control:
-            await pool.watch(queue, control)
+            await pools.watch(queue, control)
     finally:
         await queue.close()
 

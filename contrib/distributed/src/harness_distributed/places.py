@@ -153,7 +153,7 @@ class Places:
     async def _list(self, request: Request) -> Response:
         now = time.monotonic()
         alive = [(launch, one) for launch, one in self._places.items() if now - one.heard < HEARD_S]
-        alive.sort(key=lambda item: item[1].store.shares.taking_part())
+        alive.sort(key=lambda item: item[1].store.taking_part())
         return JSONResponse(
             {"runs": [{**one.invitation, "place": launch} for launch, one in alive]}
         )

@@ -53,12 +53,13 @@ class LightningBackend(QueueBackend):
         number: int,
         concurrency: int,
         heartbeat: Callable[[], None],
+        agent: str = "",
     ) -> None:
         assert isinstance(queue, LightningQueue), f"{type(queue).__name__} has no store"
         # Failures are typed and written to the store; agentlightning's tracebacks would only repeat
         # them.
         logging.getLogger("agentlightning").setLevel(logging.CRITICAL)
-        runner = ConcurrentRunner(concurrency, heartbeat)
+        runner = ConcurrentRunner(concurrency, heartbeat, agent)
         runner.init(HostAgent(host))
         runner.init_worker(number, queue.store)
         await runner.iter()

@@ -10,6 +10,7 @@ from agentlightning.types import EnqueueRolloutRequest, NamedResources, RolloutC
 from harness.contracts.queue import HeldRollout, LostAttempt, Queue, QueuedRequest, RunQueue
 from harness.records import Attempt
 from harness.util.endpoints import Endpoint
+from harness_agentlightning_queue.agent_queue import AGENT
 from harness_agentlightning_queue.spans import from_spans, to_spans
 from harness_agentlightning_queue.store import RunStore, StoreClient, StoreServer
 
@@ -44,7 +45,7 @@ class LightningQueue(Queue):
                 input=dict(one.request),
                 mode=one.phase,
                 config=config,
-                metadata=dict(one.metadata),
+                metadata={**one.metadata, AGENT: one.agent},
             )
             items.append(item)
         rollouts = await self.store.enqueue_many_rollouts(items)
@@ -129,8 +130,8 @@ class LocalQueue(LightningQueue, RunQueue):
     async def welcome(self, invitation: Mapping[str, object], policy: Endpoint) -> None:
         await self.store.add_resources(resources_of(policy))
 
-    def expect(self, runners: Sequence[str], free: int) -> None:
-        self._kept.shares.expect(runners, free)
+    def expect(self, runners: Sequence[str], free: int, agent: str = "") -> None:
+        self._kept.shares[agent].expect(runners, free)
 
     async def stop(self) -> None:
         if isinstance(self.store, StoreServer):

@@ -87,12 +87,17 @@ class HostAgent(agl.LitAgent[Input]):
 
 
 class ConcurrentRunner(agl.LitAgentRunner[Input]):
-    """`LitAgentRunner` that keeps up to `concurrency` rollouts under way in one event loop."""
+    """`LitAgentRunner` that keeps up to `concurrency` rollouts under way in one event loop.
 
-    def __init__(self, concurrency: int, heartbeat: Callable[[], None]) -> None:
+    Args:
+        agent: The agent of the rollouts that it takes.
+    """
+
+    def __init__(self, concurrency: int, heartbeat: Callable[[], None], agent: str = "") -> None:
         super().__init__(GatewayTracer(), heartbeat_interval=15.0, poll_interval=IDLE_POLL_S)
         self._concurrency = concurrency
         self._beat = heartbeat
+        self._takes = agent
 
     async def iter(self, *, event: ExecutionEvent | None = None) -> None:
         """Take rollouts from the store until `event` is set, then cancel what is under way."""
@@ -106,7 +111,10 @@ class ConcurrentRunner(agl.LitAgentRunner[Input]):
                 free = self._concurrency - len(running)
                 taken: list[AttemptedRollout] = []
                 if free:
-                    taken = list(await store.take(self.get_worker_id(), len(running), free))
+                    offered = await store.take(
+                        self.get_worker_id(), len(running), free, self._takes
+                    )
+                    taken = list(offered)
                 for rollout in taken:
                     task = asyncio.create_task(self._step_impl(rollout))
                     running.add(task)

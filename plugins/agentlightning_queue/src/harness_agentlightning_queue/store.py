@@ -8,8 +8,8 @@ during a run, are requested once.
 agentlightning keeps every rollout until the process ends. Here the client that waited for one
 releases it.
 
-agentlightning gives a client as many rollouts as it has room for. Here a runner gets its share
-(`harness.rollout.load_balancing`).
+agentlightning gives a client as many rollouts as it has room for. Here a runner gets its share of
+the rollouts of its agent (`harness.rollout.load_balancing`, `agent_queue`).
 
 agentlightning takes deadlines from the machine's clock, so that a clock change could end all
 running attempts. Here its store has a clock that is immune to clock changes.
@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -51,6 +52,7 @@ from fastapi import Body
 from harness.errors import RunFailed
 from harness.rollout.load_balancing import LoadBalancer
 from harness.util import clock
+from harness_agentlightning_queue.agent_queue import AGENT, TAKING, AgentQueue
 from harness_agentlightning_queue.otlp_export import exported, flush
 
 SPANS = "/harness/spans"
@@ -71,24 +73,40 @@ class RunStore(InMemoryLightningStore):
     """agentlightning's store in memory, which can forget, and shares work among runners.
 
     Attributes:
-        shares: Who takes rollouts.
+        shares: By agent, who takes its rollouts.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.shares = LoadBalancer()
+        self.shares: dict[str, LoadBalancer] = defaultdict(LoadBalancer)
         self._taking = asyncio.Lock()
+        self._agents: dict[str, str] = {}
+        self.collections._rollout_queue = AgentQueue(self._agents)
 
-    async def take(self, worker_id: str, running: int, free: int) -> Sequence[AttemptedRollout]:
+    async def _enqueue_many_rollouts(self, rollouts: Sequence[Rollout]) -> None:
+        # agentlightning enqueues ids before it stores the rollouts.
+        for rollout in rollouts:
+            self._agents[rollout.rollout_id] = (rollout.metadata or {}).get(AGENT, "")
+        await super()._enqueue_many_rollouts(rollouts)
+
+    def taking_part(self) -> int:
+        """Return how many runners there are, of all agents."""
+        return sum(shares.taking_part() for shares in self.shares.values())
+
+    async def take(
+        self, worker_id: str, running: int, free: int, agent: str = ""
+    ) -> Sequence[AttemptedRollout]:
         """A runner's share of the rollouts that wait.
 
         Args:
             running: How many it has under way.
             free: How many more it has room for.
+            agent: The runner's agent; only rollouts of this agent are given.
         """
         async with self._taking:
+            TAKING.set(agent)
             waiting = await self.collections.rollout_queue.size()
-            limit = self.shares.share(worker_id, running, free, waiting)
+            limit = self.shares[agent].share(worker_id, running, free, waiting)
             taken: Sequence[AttemptedRollout] = await self.dequeue_many_rollouts(
                 limit=limit, worker_id=worker_id
             )
@@ -143,6 +161,7 @@ class RunStore(InMemoryLightningStore):
                     self._span_bytes_by_rollout,
                 ):
                     known.pop(rollout_id, None)
+                self._agents.pop(rollout_id, None)
                 self._evicted_rollout_span_sets.discard(rollout_id)
 
 
@@ -168,10 +187,13 @@ class StoreServer(LightningStoreServer):
             return len(rollout_ids)
 
         async def take(
-            worker_id: str = Body(), running: int = Body(), free: int = Body()
+            worker_id: str = Body(),
+            running: int = Body(),
+            free: int = Body(),
+            agent: str = Body(""),
         ) -> Sequence[AttemptedRollout]:
             assert isinstance(store, RunStore)
-            return await store.take(worker_id, running, free)
+            return await store.take(worker_id, running, free, agent)
 
         self.app.post(API_V1_AGL_PREFIX + TAKE, response_model=list[AttemptedRollout])(take)
         self.app.post(API_V1_AGL_PREFIX + SPANS, status_code=201)(add_many_spans)
@@ -262,13 +284,15 @@ class StoreClient(LightningStoreClient):
         await asyncio.to_thread(flush)
         await super().close()
 
-    async def take(self, worker_id: str, running: int, free: int) -> Sequence[AttemptedRollout]:
+    async def take(
+        self, worker_id: str, running: int, free: int, agent: str = ""
+    ) -> Sequence[AttemptedRollout]:
         """As `RunStore.take`; nothing where the server does not answer.
 
         Asked once: an answer that is lost is lost.
         """
         session = await self._get_session()
-        asked = {"worker_id": worker_id, "running": running, "free": free}
+        asked = {"worker_id": worker_id, "running": running, "free": free, "agent": agent}
         try:
             async with session.post(f"{self.server_address}{TAKE}", json=asked) as answer:
                 answer.raise_for_status()

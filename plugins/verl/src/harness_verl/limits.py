@@ -10,6 +10,7 @@ from typing import Any
 from harness.config import Config
 from harness.errors import ConfigError
 from harness.policies import about
+from harness.util.formatting import members
 from harness.util.parsing import at, nested
 from harness_verl.names import CROSS_ENTROPY, ON_POLICY, PACKED, SHARED
 from harness_verl.options import options
@@ -98,7 +99,13 @@ def check(
         _rejection(config, settings, device)
     if merges:
         _merged(settings)
-    if at(settings, "trainer.v1.trainer_mode") == "separate_async":
+    mode = at(settings, "trainer.v1.trainer_mode", "sync")
+    if mode != "sync" and len(members(config.agent)) > 1:
+        raise ConfigError(
+            f"verl.trainer.v1.trainer_mode={mode} requests rollouts ahead of their step, by which "
+            f"the agents of {config.agent} take turns: set verl.trainer.v1.trainer_mode=sync"
+        )
+    if mode == "separate_async":
         _separate(settings, device)
 
 

@@ -1,0 +1,90 @@
+"""The worker processes of a run: one pool for each of its agents.
+
+Frameworks never share a process, so a run that mixes agents has workers for each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+from harness.contracts.queue import Queue
+from harness.gateway.client import GatewayControl
+from harness.plugins import registry
+from harness.rollout.environments import python_for
+from harness.rollout.pool import Worker, WorkerPool
+from harness.rollout.remote_runners import Invitation, first
+from harness.util.formatting import members
+
+NUMBERS = 10_000
+"""Numbers of workers reserved for each pool; replacements of dead workers take new ones."""
+
+
+class AgentPools:
+    """One pool of workers for each agent of a run.
+
+    Args:
+        runners: Number of workers in all. They are distributed evenly over the agents, the first
+            ones get what is left over, and each agent has at least one.
+        log_dir: Where `runner-N.log` goes.
+        first_number: Number of the first worker; no two workers of a run may share one.
+    """
+
+    def __init__(
+        self, invitation: Invitation, runners: int, log_dir: Path, first_number: int = 0
+    ) -> None:
+        self._pools: dict[str, WorkerPool] = {}
+        agents = members(invitation.agent)
+        for position, agent in enumerate(agents):
+            left_over = position < runners % len(agents)
+            count = runners // len(agents) + left_over
+            # With no runner at all, those of other machines make the rollouts.
+            if runners:
+                count = max(1, count)
+            self._pools[agent] = WorkerPool(
+                count,
+                partial(invitation.settings, agent),
+                log_dir,
+                invitation.timeout_s,
+                python_for(registry().owner("agent", agent)),
+                first=first_number + position * NUMBERS,
+            )
+
+    @property
+    def restarts(self) -> int:
+        """Number of workers that were replaced after an unexplained end."""
+        return sum(pool.restarts for pool in self._pools.values())
+
+    def start(self) -> Mapping[str, list[str]]:
+        """Start all workers.
+
+        Returns at once, with the names by agent under which they will ask for rollouts.
+        """
+        return {agent: pool.start() for agent, pool in self._pools.items()}
+
+    def workers(self) -> list[Worker]:
+        """Return the workers that exist."""
+        workers: list[Worker] = []
+        for pool in self._pools.values():
+            workers += pool.workers()
+        return workers
+
+    def ids(self) -> list[str]:
+        """Return the names of the workers that exist."""
+        return [worker.id for worker in self.workers()]
+
+    async def watch(self, queue: Queue, control: GatewayControl) -> None:
+        """Replace dead and stuck workers until cancelled, as `WorkerPool.watch`.
+
+        Raises:
+            RunFailed: Workers of an agent keep dying for an unknown reason.
+        """
+        await first(*(pool.watch(queue, control) for pool in self._pools.values()))
+
+    def stop(self) -> None:
+        """Stop all workers, those of all agents at the same time."""
+        with ThreadPoolExecutor(len(self._pools)) as threads:
+            for stopped in [threads.submit(pool.stop) for pool in self._pools.values()]:
+                stopped.result()
