@@ -133,19 +133,20 @@ def _scenarios(agent_name: str) -> int:
 
 def _of_mixture(spec: AgentSpec) -> Fingerprint:
     """Return one fingerprint of several agents, which changes with each of theirs."""
-    each = {agent_label(name): fingerprint(name) for name in members(spec.name)}
+    names = members(spec.name)
     frameworks: dict[str, str] = {}
     clients: dict[str, str] = {}
     sources: dict[str, str] = {}
     requirements: dict[str, str] = {}
-    for name, one in each.items():
+    for name in names:
+        one = fingerprint(name)
         frameworks |= one["frameworks"]
         clients |= one["clients"]
-        sources[name] = one["agent_source"]
-        requirements[name] = one["requirements"]
-    # Prompts, scenarios and reference are of the program, which all agents share.
+        sources[agent_label(name)] = one["agent_source"]
+        requirements[agent_label(name)] = one["requirements"]
+    # Prompts, scenarios and reference belong to the program, which all agents share.
     return {
-        **next(iter(each.values())),
+        **fingerprint(names[0]),
         "agent": agent_label(spec.name),
         "strict": spec.strict,
         "agent_source": digest(sources),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 from harness.contracts.hookspecs import AgentSpec
@@ -35,17 +34,21 @@ def mixture_of(agents: Sequence[AgentSpec]) -> AgentSpec:
             the inputs of their prompts and the form of their answers.
     """
     name = MIXES.join(agent.name for agent in agents)
-    counts = Counter(agent.name for agent in agents)
-    twice = [agent for agent, count in counts.items() if count > 1]
-    if twice:
-        raise ConfigError(f"agent: {name} names {twice[0]} more than once: name each agent once")
-    programs = {agent.name: agent.program for agent in agents}
-    if len(set(programs.values())) > 1:
-        each = ", ".join(f"{agent} runs {program}" for agent, program in programs.items())
-        raise ConfigError(f"agent: {each}. Mix only agents of the same program")
+    program = agents[0].program
+    known: set[str] = set()
     roles: dict[str, None] = {}
     frameworks: dict[str, None] = {}
     for agent in agents:
+        if agent.name in known:
+            raise ConfigError(
+                f"agent: {name} has {agent.name} more than once: name each agent once"
+            )
+        if agent.program != program:
+            raise ConfigError(
+                f"agent: {agents[0].name} runs {program}, {agent.name} runs {agent.program}. "
+                "Mix only agents of the same program"
+            )
+        known.add(agent.name)
         roles |= dict.fromkeys(agent.roles)
         frameworks |= dict.fromkeys(agent.frameworks)
     return AgentSpec(
@@ -55,5 +58,5 @@ def mixture_of(agents: Sequence[AgentSpec]) -> AgentSpec:
         roles=tuple(roles),
         frameworks=tuple(frameworks),
         strict=False,
-        program=agents[0].program,
+        program=program,
     )

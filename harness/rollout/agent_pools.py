@@ -62,7 +62,10 @@ class AgentPools:
 
         Returns at once, with the names by agent under which they will ask for rollouts.
         """
-        return {agent: pool.start() for agent, pool in self._pools.items()}
+        names: dict[str, list[str]] = {}
+        for agent, pool in self._pools.items():
+            names[agent] = pool.start()
+        return names
 
     def workers(self) -> list[Worker]:
         """Return the workers that exist."""
@@ -86,5 +89,4 @@ class AgentPools:
     def stop(self) -> None:
         """Stop all workers, those of all agents at the same time."""
         with ThreadPoolExecutor(len(self._pools)) as threads:
-            for stopped in [threads.submit(pool.stop) for pool in self._pools.values()]:
-                stopped.result()
+            list(threads.map(WorkerPool.stop, self._pools.values()))

@@ -132,7 +132,9 @@ def run_record(
     if spec.strict:
         record["shadow"] = folder.read().get("shadow") if resumed else None
     if len(agents) > 1:
-        record["mixture"] = {agent_label(name): _distribution(name) for name in agents}
+        record["mixture"] = {}
+        for name in agents:
+            record["mixture"][agent_label(name)] = _distribution(name)
     if answers:
         record["roles"] = {role: one.name for role, one in answers.items()}
     return record

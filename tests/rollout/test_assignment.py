@@ -91,7 +91,7 @@ def test_a_mixture_has_the_roles_of_all_its_agents() -> None:
 def test_agents_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ConfigError, match="Mix only agents of the same program"):
         agent_spec("reference_sql,reference_team")
-    with pytest.raises(ConfigError, match="names reference_sql more than once"):
+    with pytest.raises(ConfigError, match="has reference_sql more than once"):
         agent_spec("reference_sql,reference_sql")
     with pytest.raises(PluginError, match="no agent called 'nothing'"):
         agent_spec("reference_sql,nothing")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -44,8 +45,8 @@ async def served() -> AsyncIterator[tuple[Queue, Callable[[], Any]]]:
         await queue.stop()
 
 
-def asked(number: int, attempts: int = 3) -> QueuedRequest:
-    return QueuedRequest({"number": number}, "train", 30.0, attempts, {"step": number})
+def asked(number: int, attempts: int = 3, agent: str = "") -> QueuedRequest:
+    return QueuedRequest({"number": number}, "train", 30.0, attempts, {"step": number}, agent)
 
 
 def attempt_of(taken: TakenRollout, outcome: Outcome = "ok") -> Attempt:
@@ -77,8 +78,11 @@ class Scripted:
 
 
 @asynccontextmanager
-async def runner(queue: Queue, host: Scripted, number: int = 0) -> AsyncIterator[None]:
-    task = asyncio.create_task(queue_backend().run_rollouts(queue, host, number, 4, lambda: None))
+async def runner(
+    queue: Queue, host: Scripted, number: int = 0, agent: str = ""
+) -> AsyncIterator[None]:
+    running = queue_backend().run_rollouts(queue, host, number, 4, lambda: None, agent)
+    task = asyncio.create_task(running)
     try:
         yield
     finally:
@@ -169,6 +173,40 @@ def test_what_a_stopped_or_lost_runner_had_goes_to_others() -> None:
                 await queue.hand_back(runner_name(1), "was killed")
                 attempt = await queue.last_attempt(rollout)
                 assert isinstance(attempt, LostAttempt) and attempt.reason == "runner was killed"
+
+    asyncio.run(main())
+
+
+def test_a_runner_takes_only_rollouts_of_its_agent_also_again() -> None:
+    async def main() -> None:
+        async def solve(taken: TakenRollout) -> FinishedAttempt:
+            tries[taken.rollout_id] += 1
+            outcome: Outcome = "endpoint_error" if tries[taken.rollout_id] == 1 else "ok"
+            return FinishedAttempt(attempt_of(taken, outcome), 1)
+
+        tries: Counter[str] = Counter()
+        hosts = {agent: Scripted(solve) for agent in ("a", "b")}
+        async with served() as (queue, connect):
+            mixed = [asked(number, agent="ab"[number % 2]) for number in range(20)]
+            ids = await queue.enqueue([*mixed, asked(20, agent="nobody has it")])
+            async with runner(connect(), hosts["a"], 0, "a"):
+
+                async def those_of_a() -> bool:
+                    return len(await queue.ended(ids)) == 10
+
+                await until(those_of_a)
+                # The runner asks on, and gets nothing of another agent.
+                await asyncio.sleep(0.3)
+                async with runner(connect(), hosts["b"], 1, "b"):
+
+                    async def all_but_one() -> bool:
+                        return len(await queue.ended(ids)) == 20
+
+                    await until(all_but_one)
+            assert await queue.ended(ids) == ids[:20]
+            for position, agent in enumerate("ab"):
+                numbers = [taken.request["number"] for taken in hosts[agent].taken]
+                assert sorted(numbers) == sorted([*range(position, 20, 2)] * 2)
 
     asyncio.run(main())
 
