@@ -27,6 +27,12 @@ def python_for(plugin_name: str) -> str:
     return python if Path(python).is_file() else sys.executable
 
 
+def own_environment() -> str:
+    """Return the plugin that has the environment of this process to itself; empty for none."""
+    folder = Path(sys.prefix).parent
+    return folder.name if folder == _folder(folder.name) else ""
+
+
 def sync(plugin_name: str, requirements: Sequence[str]) -> str:
     """Build an environment for one plugin and have its runners use it.
 

@@ -6,6 +6,7 @@ from harness import plugins
 from harness.contracts.hookspecs import Spec
 from harness.contracts.queue import QueueBackend
 from harness.errors import EnvironmentProblem, PluginError, how_to_install
+from harness.rollout.environments import own_environment
 
 
 def only_spec(kind: str, missing: str, several: str) -> Spec:
@@ -20,6 +21,11 @@ def only_spec(kind: str, missing: str, several: str) -> Spec:
         PluginError: Several do.
     """
     specs = plugins.registry().specs(kind)
+    if not specs and (plugin := own_environment()):
+        # The environment may be older than the plugin that is missing.
+        raise EnvironmentProblem(
+            f"{missing} The environment of plugin {plugin!r} lacks it: harness plugins sync {plugin}"
+        )
     if not specs:
         raise EnvironmentProblem(f"{missing} Install it: {how_to_install('plugins')}")
     if len(specs) > 1:

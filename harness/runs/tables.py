@@ -157,7 +157,7 @@ def rollout_figures(group: Sequence[Episode]) -> dict[str, float]:
     if rewards:
         figures["reward"] = sum(rewards) / len(rewards)
         figures |= _rewrites(group)
-    for outcome in set(outcomes):
+    for outcome in sorted(set(outcomes)):
         figures[f"outcome/{outcome}"] = float(outcomes.count(outcome))
     return figures
 

@@ -14,11 +14,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from harness import plugins
 from harness.cli import app
 from harness.cli.plugins import sources
 from harness.cli.scaffold import write_package
 from harness.errors import ConfigError, EnvironmentProblem
+from harness.plugins.discovery import Registry
 from harness.rollout import environments
+from harness.rollout.queue_plugin import queue_spec
 
 
 def fake_plugin(site: Path, name: str, module: str, body: str) -> None:
@@ -167,6 +170,18 @@ def test_python_for_follows_the_record_and_survives_its_loss(
     python.unlink()
     assert environments.python_for("crewai_sql") == sys.executable
     assert environments.drop("crewai_sql") and not environments.drop("crewai_sql")
+
+
+def test_an_own_environment_without_the_queue_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HARNESS_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(plugins, "registry", lambda: Registry([]))
+    with pytest.raises(EnvironmentProblem, match="harness-agentlightning-queue. Install it: "):
+        queue_spec()
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "environments" / "crewai_sql" / "venv"))
+    with pytest.raises(EnvironmentProblem, match="lacks it: harness plugins sync crewai_sql"):
+        queue_spec()
 
 
 def test_a_failed_sync_says_why_and_leaves_no_environment(

@@ -378,3 +378,9 @@ def test_a_server_outlives_a_killed_study_as_long_as_a_run_needs_it(tmp_path: Pa
     left.wait()
     sweep("left-by-the-study")
     wait_until(lambda: not psutil.pid_exists(int(server)))
+
+
+def test_workers_import_the_backend_of_the_installed_queue_too() -> None:
+    modules = list(forks.preloaded("cpu"))
+    assert modules[:-1] == list(forks.PRELOADED["cpu"])
+    assert modules[-1] == "harness_agentlightning_queue.backend"

@@ -65,7 +65,7 @@ def main() -> None:
     deterministic = at(settings, "actor_rollout_ref.rollout.full_determinism", False)
     if forks.possible(device, at(settings, "ray_kwargs.ray_init.address"), deterministic):
         # A server imports verl while Ray starts.
-        server = standby or forks.serve(forks.PRELOADED[device], device)
+        server = standby or forks.serve(forks.preloaded(device), device)
     import ray
     from omegaconf import OmegaConf
 

@@ -29,7 +29,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from harness.errors import HarnessError
 from harness.rollout.processes import RUN_MARK, carry_mark, die_with_parent
+from harness.rollout.queue_plugin import queue_spec
 from harness.util import start_trace
 from harness_verl.fork_client import HANDED, SERVER
 from harness_verl.gpu_forks import cuda_starts_in_a_fork, untouched_gpu
@@ -44,7 +46,6 @@ _EVERYWHERE = (
     "harness_verl.sampler",
     "harness_verl.batches",
     "harness_verl.loop",
-    "harness_agentlightning_queue.backend",
 )
 PRELOADED = {
     "cpu": (*_EVERYWHERE, "harness_verl.cpu_worker", "harness_policy_server.server"),
@@ -67,6 +68,14 @@ LOOK_S = 1.0
 """Seconds between the checks of an idle server whether it is still wanted."""
 JOB_ID = "01000000"
 """Ray's id of the first job of a cluster, and so of the only job of a run's own cluster."""
+
+
+def preloaded(device: str) -> Iterator[str]:
+    """Yield the modules that workers on a device import, the one of the run's queue last."""
+    yield from PRELOADED[device]
+    # Without exactly one queue there is nothing to preload; the run itself reports it.
+    with contextlib.suppress(HarnessError):
+        yield queue_spec().target.partition(":")[0]
 
 
 def possible(device: str, ray_address: str | None, deterministic: bool) -> bool:

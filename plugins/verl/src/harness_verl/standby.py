@@ -65,7 +65,7 @@ def main() -> None:
     def wanted() -> bool:
         return os.getppid() == study or _has_children()
 
-    forks.Server(listener, device, wanted, (place, ROOM)).run(forks.PRELOADED[device])
+    forks.Server(listener, device, wanted, (place, ROOM)).run(forks.preloaded(device))
 
 
 def _has_children() -> bool:
