@@ -308,9 +308,9 @@ def say_what_is_awaited(console: Console, config: Config, folder: RunFolder) -> 
         UserError: The store does not answer, or refuses.
     """
     if store := config.rollout.store:
-        from harness.rollout.remote_store import elsewhere
+        from harness.rollout.remote_store import remote_queue_type
 
-        elsewhere().awaited(store, console.print)
+        remote_queue_type().awaited(store, console.print)
     if config.rollout.runners == 0:
         where = f"--store {store}` or `harness runner " if store else ""
         console.print(

@@ -60,14 +60,14 @@ class RolloutClient:
             finally:
                 self._forget(rollout_id)
             logger.warning(
-                "the store does not know rollout %s any more: it is enqueued again", rollout_id
+                "the queue does not know rollout %s any more: it is enqueued again", rollout_id
             )
         raise RunFailed(
-            f"the store lost a rollout {LOST_TRIES} times: see why it is restarted so often"
+            f"the queue lost a rollout {LOST_TRIES} times: find out why it restarts so often"
         )
 
     async def _read(self, rollout_id: str, started: float) -> Attempt | None:
-        """Return the last attempt of a finished rollout, or None if a restarted store lost it."""
+        """Return the last attempt of a finished rollout, or None if a restarted queue lost it."""
         attempt = await self._queue.last_attempt(rollout_id)
         if attempt is None:
             return None
@@ -82,7 +82,7 @@ class RolloutClient:
         return _lost(rollout_id, attempt, started)
 
     def _forget(self, rollout_id: str) -> None:
-        """Let the store drop a rollout that was read, together with the others of this moment."""
+        """Let the queue drop a rollout that was read, together with the others of this moment."""
         self._over.append(rollout_id)
         if self._forgetter is None or self._forgetter.done():
             self._forgetter = asyncio.create_task(self._forget_many())
@@ -94,7 +94,7 @@ class RolloutClient:
             try:
                 await self._queue.forget(batch)
             except Exception as error:  # it costs memory, no rollout
-                logger.warning("the store did not forget %d rollouts: %s", len(batch), error)
+                logger.warning("the queue did not forget %d rollouts: %s", len(batch), error)
 
     async def _enqueue(self, request: RolloutRequest, metadata: dict[str, Any]) -> str:
         item = QueuedRequest(

@@ -7,7 +7,7 @@ from harness.contracts.queue import RemoteQueue
 from harness.rollout.queue_plugin import only_spec
 
 
-def elsewhere() -> type[RemoteQueue]:
+def remote_queue_type() -> type[RemoteQueue]:
     """Return the class of queues in a process of their own.
 
     Raises:

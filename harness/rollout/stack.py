@@ -25,7 +25,7 @@ from harness.rollout.agent_pools import AgentPools
 from harness.rollout.processes import RUN_MARK, no_orphans, sweep
 from harness.rollout.queue_plugin import queue_backend
 from harness.rollout.remote_runners import FILE_NAME, Invitation, first, watch_joined
-from harness.rollout.remote_store import elsewhere
+from harness.rollout.remote_store import remote_queue_type
 from harness.runs.folder import endings, undisturbed
 from harness.util import start_trace
 from harness.util.endpoints import Endpoint
@@ -105,7 +105,7 @@ class RolloutWork(ABC):
         away = self.config.rollout.store
         queue: RunQueue
         if away:
-            queue = elsewhere()(away, self.log_dir.parent.name)
+            queue = remote_queue_type()(away, self.log_dir.parent.name)
         else:
             queue = self._queue_backend.open(self.config.rollout.host)
         try:

@@ -20,7 +20,7 @@ from harness.gateway.protocols import Written, protocols
 from harness.plugins import Registry
 from harness.policies.servers import server
 from harness.rollout.queue_plugin import queue_backend
-from harness.rollout.remote_store import elsewhere
+from harness.rollout.remote_store import remote_queue_type
 from harness_sql.cli.prepared import prepared
 from harness_study.launchers import launcher
 
@@ -163,7 +163,7 @@ def test_a_broken_command_names_its_distribution_in_one_line(
 
 @pytest.mark.parametrize(
     "use",
-    [lambda: server("npu"), queue_backend, elsewhere, lambda: launcher("gone", {})],
+    [lambda: server("npu"), queue_backend, remote_queue_type, lambda: launcher("gone", {})],
     ids=["policy server", "queue", "store", "launcher"],
 )
 def test_a_broken_part_names_its_distribution(
@@ -225,7 +225,7 @@ def test_two_servers_for_one_device_and_two_queues_are_refused(
     with pytest.raises(PluginError, match="serving_one:serve and serving_two:serve both serve"):
         server("cpu")
     with pytest.raises(PluginError, match="serving_one:Store and serving_two:Store are both"):
-        elsewhere()
+        remote_queue_type()
     with pytest.raises(PluginError, match="serving_one:Queue and serving_two:Queue are all"):
         queue_backend()
 

@@ -161,7 +161,7 @@ def test_wrong_keys_and_missing_stores_are_refused_in_one_line(
         refused.returncode == 2
         and "nothing says where the store is: give --store URL" in refused.stderr
     )
-    monkeypatch.setattr("harness_distributed.elsewhere.runs_at.__defaults__", (0.1,))
+    monkeypatch.setattr("harness_distributed.remote_queue.runs_at.__defaults__", (0.1,))
     for named in (
         {"AGL_SERVER_PORT": sides.url.rpartition(":")[2], "AGL_SERVER_HOST": "127.0.0.1"},
         {},
@@ -191,7 +191,7 @@ def test_a_store_that_stays_away_ends_a_run_in_one_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HARNESS_CACHE_DIR", str(sides.key_file.parent))
-    for module in ("harness_agentlightning_queue.store", "harness_distributed.elsewhere"):
+    for module in ("harness_agentlightning_queue.store", "harness_distributed.remote_queue"):
         monkeypatch.setattr(f"{module}.AWAY_S", 2.0)
     store = sides.store()
     wait_for(lambda: sides.store_log.exists() and sides.store_log.read_text())

@@ -13,7 +13,7 @@ import pytest
     "modules",
     [
         "harness.rollout.stack, harness_agentlightning_queue.store, harness.rollout.session",
-        "harness_distributed.elsewhere, harness_distributed.places",  # in the order of `harness store`
+        "harness_distributed.remote_queue, harness_distributed.places",  # in the order of `harness store`
     ],
 )
 def test_agentlightning_is_loaded_without_litellm_and_langchain(modules: str) -> None:

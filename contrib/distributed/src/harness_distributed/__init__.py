@@ -28,7 +28,7 @@ def harness_stores() -> list[StoreSpec]:
     return [
         StoreSpec(
             "http",
-            "harness_distributed.elsewhere:Elsewhere",
+            "harness_distributed.remote_queue:StoreQueue",
             "a store in a process of its own, by HTTP",
         ),
     ]

@@ -117,8 +117,8 @@ def awaited(
         EnvironmentProblem: The store does not answer in time.
     """
     from harness.rollout.remote_runners import Invitation
-    from harness_distributed.elsewhere import ASK_S, runs_at, store_key
     from harness_distributed.joining import answers
+    from harness_distributed.remote_queue import ASK_S, runs_at, store_key
 
     ends = time.monotonic() + wait_s
     while True:

@@ -38,7 +38,7 @@ def store(
 
     All data are in its memory. Runs that find it empty enqueue the lost rollouts again.
     """
-    from harness_distributed.elsewhere import key_place, store_key
+    from harness_distributed.remote_queue import key_place, store_key
 
     key = store_key(key_file)  # report errors before the slow imports
     listener = listening(host, port)

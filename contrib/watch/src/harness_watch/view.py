@@ -15,7 +15,15 @@ from harness.errors import UserError
 from harness.runs.monitor import standing
 from harness.runs.reading import Run
 from harness_report.episodes import newest, opened
-from harness_report.page import COLUMNS, Contents, blocks, by_arm, compared, contents, stands
+from harness_report.page import (
+    COLUMNS,
+    Contents,
+    blocks,
+    by_arm,
+    compared,
+    contents,
+    progress_cells,
+)
 from harness_watch.follow import GONE, LEFT, Followed
 
 if TYPE_CHECKING:
@@ -307,7 +315,7 @@ def _listed(runs: Sequence[Followed]) -> Iterator[dict[str, str]]:
         }
         # One damaged run must not hide the others; without a folder its row is no link.
         try:
-            yield {"folder": name, "run": name, **what, **stands(followed.run)}
+            yield {"folder": name, "run": name, **what, **progress_cells(followed.run)}
         except UserError as error:
             yield {"folder": "", "run": name, **what, "state": str(error)}
 

@@ -253,7 +253,7 @@ def matrix(selection: Selection) -> list[dict[str, str]]:
         return []
     for row in rows:
         if row["folder"] in runs:
-            row |= stands(runs[row["folder"]])
+            row |= progress_cells(runs[row["folder"]])
     return rows
 
 
@@ -262,7 +262,7 @@ def _matrix_row(arm: str, seed: int, state: str, folder: str | None) -> dict[str
     return row | {"folder": folder or "", "arm": arm, "seed": str(seed), "state": state}
 
 
-def stands(run: Run) -> dict[str, str]:
+def progress_cells(run: Run) -> dict[str, str]:
     """Return a run's state and cells of `harness.runs.monitor.cells`."""
     shown, rewards = cells(run.progress), run.logged("rollout/reward")
     # The progress of a finished run is read from its record, which has no reward of a step.
@@ -346,7 +346,7 @@ def _cards(run: Run) -> list[dict[str, Any]]:
     first = _card(run.arm, run)
     first["more"] += filter(None, (doing, now.warning, now.remark))
     cards = [first]
-    for name, cell in stands(run).items():
+    for name, cell in progress_cells(run).items():
         if cell in ("", "-") or name == "state":
             continue
         value, so_far, count = cell.partition(" so far")

@@ -132,7 +132,7 @@ def bearer(key: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"}
 
 
-class Elsewhere(LightningQueue, RemoteQueue):
+class StoreQueue(LightningQueue, RemoteQueue):
     """A run's place in a store at `url`."""
 
     def __init__(self, url: str, run: str) -> None:
