@@ -31,7 +31,7 @@ from harness.config import Config, load_config, resolve_device
 from harness.config.sections import PolicyConfig
 from harness.errors import UserError
 from harness.runs.folder import RunFolder
-from harness.util.formatting import agent_label
+from harness.util.formatting import agent_label, members
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -328,7 +328,7 @@ class Evaluation:
             f"{self.config.agent} runs the program {program!r}. "
             f"The policy was trained in {before!r} and never saw "
             f"prompts of {program!r}, so a low figure says nothing about the agent. "
-            f"An agent of {before!r}: --agent {record['agent']}"
+            f"An agent of {before!r}: --agent {members(record['agent'])[0]}"
         )
 
     def _certify(self, console: Console) -> None:

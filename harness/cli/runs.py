@@ -22,7 +22,7 @@ from harness.cli.common import (
 )
 from harness.errors import UserError, how_to_install, nearest
 from harness.runs.monitor import so_far, steps_of
-from harness.util.formatting import duration, mean
+from harness.util.formatting import duration, mean, members
 from harness.util.parsing import flatten
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
@@ -56,7 +56,9 @@ def list_(
     everything = find_all(runs_dir)
     selected = []
     for run in everything:
-        if agent in (None, run.record["agent"]) and status in (None, run.record["status"]):
+        name = run.record["agent"]
+        of_agent = agent is None or agent == name or agent in members(name)
+        if of_agent and status in (None, run.record["status"]):
             selected.append(run)
     if json_:
         emit_json([overview(run) | {"path": str(run.folder.path)} for run in selected])

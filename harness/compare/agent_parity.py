@@ -52,8 +52,8 @@ def check_parity(runs: Sequence[Run], allow: Iterable[str] = ()) -> list[str]:
     mixtures = [name for name in agents if len(members(name)) > 1]
     if mixtures:
         remarks.append(
-            f"Trained in several agents: {'; '.join(sorted(mixtures))}. Each of them answered a "
-            "part of the validation. Compare evaluations in one agent (`harness eval RUN --agent`)."
+            f"Trained in several agents: {'; '.join(sorted(mixtures))}. Each agent answered a part "
+            "of the validation. Compare evaluations in one agent (`harness eval RUN --agent NAME`)."
         )
     return remarks
 

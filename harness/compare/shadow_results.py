@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from harness.errors import NotComparable, PluginError
+from harness.errors import ConfigError, NotComparable, PluginError
 from harness.runs.schema import RunRecord
 from harness.util.formatting import members
 
@@ -90,5 +90,8 @@ def is_idiomatic(name: str) -> bool:
 
     try:
         return not agent_spec(name).strict
-    except PluginError:  # a run of another machine with a plugin that is not installed here
+    except (
+        PluginError,
+        ConfigError,
+    ):  # a run of another machine with a plugin that is not installed here
         return name.endswith("_idiomatic") or len(members(name)) > 1

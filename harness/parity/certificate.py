@@ -138,15 +138,15 @@ def _of_mixture(spec: AgentSpec) -> Fingerprint:
     clients: dict[str, str] = {}
     sources: dict[str, str] = {}
     requirements: dict[str, str] = {}
-    for name in names:
-        one = fingerprint(name)
+    each = list(map(fingerprint, names))
+    for name, one in zip(names, each, strict=True):
         frameworks |= one["frameworks"]
         clients |= one["clients"]
         sources[agent_label(name)] = one["agent_source"]
         requirements[agent_label(name)] = one["requirements"]
     # Prompts, scenarios and reference belong to the program, which all agents share.
     return {
-        **fingerprint(names[0]),
+        **each[0],
         "agent": agent_label(spec.name),
         "strict": spec.strict,
         "agent_source": digest(sources),

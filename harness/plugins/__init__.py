@@ -218,7 +218,7 @@ def _usable_program(agent: str) -> Program | None:
     """Return an agent's program, or None if it does not import or is unknown on this machine."""
     try:
         return program(program_of(agent))
-    except PluginError:
+    except (PluginError, ConfigError):
         return None
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from harness.contracts.hookspecs import AgentSpec
 from harness.errors import ConfigError
-from harness.util.formatting import MIXES, members
+from harness.util.formatting import MIXES, agent_label, members
 
 
 def one_agent(name: str) -> str:
@@ -39,16 +39,18 @@ def mixture_of(agents: Sequence[AgentSpec]) -> AgentSpec:
     roles: dict[str, None] = {}
     frameworks: dict[str, None] = {}
     for agent in agents:
-        if agent.name in known:
+        label = agent_label(agent.name)
+        if label in known:
             raise ConfigError(
-                f"agent: {name} has {agent.name} more than once: name each agent once"
+                f"agent: {name} has {label} more than once, and records could not tell them apart. "
+                "Name each agent once"
             )
         if agent.program != program:
             raise ConfigError(
                 f"agent: {agents[0].name} runs {program}, {agent.name} runs {agent.program}. "
                 "Mix only agents of the same program"
             )
-        known.add(agent.name)
+        known.add(label)
         roles |= dict.fromkeys(agent.roles)
         frameworks |= dict.fromkeys(agent.frameworks)
     return AgentSpec(

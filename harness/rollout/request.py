@@ -26,7 +26,7 @@ class RolloutRequest:
         phase: `train` samples as configured, `val` decodes greedily unless configured otherwise.
         timeout_s: Deadline of one attempt.
         retries: Further attempts after an infrastructure failure.
-        agent: Name of the agent that makes it; empty: any agent may.
+        agent: Name of the agent that makes it; runners with another agent refuse it.
     """
 
     problem: Problem

@@ -33,13 +33,28 @@ def shown(value: object) -> str:
     return text if len(text) <= 100 else f"{text[:80]}... ({len(text)} characters)"
 
 
+_AGENT = re.compile(r"\w+|.*\.py:\w+", re.DOTALL)
+"""Name of an agent, or a class in a file."""
 MIXES = ","
 """Joins the names of agents that a run mixes."""
 
 
 def members(agent: str) -> tuple[str, ...]:
-    """Return the agents of a mixture, which is named `first,second`; or the agent itself."""
-    return tuple(agent.split(MIXES))
+    """Return the agents of a mixture, which is named `first,second`; or the agent itself.
+
+    A comma in the path of an agent in a file separates no agents. Use an absolute path, or one that
+    begins with `./`, for a file in such a folder.
+    """
+    agents: list[str] = []
+    parts: list[str] = []
+    for part in agent.split(MIXES):
+        # The path of a file is complete with `.py:NAME`; a name has one part.
+        parts.append(part)
+        begun = MIXES.join(parts)
+        if _AGENT.fullmatch(begun):
+            agents.append(begun)
+            parts = []
+    return (agent,) if parts else tuple(agents)
 
 
 def agent_label(name: str) -> str:

@@ -78,6 +78,21 @@ def test_a_list_in_a_configuration_is_a_mixture(tmp_path: Path) -> None:
     assert agent_label(in_files) == "one.py:A,two.py:B"
 
 
+@pytest.mark.parametrize(
+    ("agent", "agents"),
+    [
+        ("/a,b/x.py:A", ("/a,b/x.py:A",)),
+        ("first,/a,b/x.py:A,second", ("first", "/a,b/x.py:A", "second")),
+        ("/c++/x.py:A,/d/y.py:B", ("/c++/x.py:A", "/d/y.py:B")),
+        ("first,", ("first,",)),
+        ("", ("",)),
+    ],
+)
+def test_a_comma_in_a_path_separates_no_agents(agent: str, agents: tuple[str, ...]) -> None:
+    assert members(agent) == agents
+    assert agent_label("/a,b/x.py:A") == "x.py:A"
+
+
 def test_a_mixture_has_the_roles_of_all_its_agents() -> None:
     mixture = "langgraph_sql_idiomatic,reference_sql"
     spec = agent_spec(mixture)
@@ -93,6 +108,8 @@ def test_agents_that_do_not_fit_are_refused() -> None:
         agent_spec("reference_sql,reference_team")
     with pytest.raises(ConfigError, match="has reference_sql more than once"):
         agent_spec("reference_sql,reference_sql")
+    with pytest.raises(PluginError, match="no agent called 'reference_sql,'"):
+        agent_spec("reference_sql,")
     with pytest.raises(PluginError, match="no agent called 'nothing'"):
         agent_spec("reference_sql,nothing")
     with pytest.raises(ConfigError, match="matches none of the roles of langgraph_sql_idiomatic"):

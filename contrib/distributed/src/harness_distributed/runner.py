@@ -13,6 +13,7 @@ import typer
 from harness.cli import complete
 from harness.cli.common import interruptible, progress_console
 from harness.errors import EnvironmentProblem, UserError
+from harness.util.formatting import members
 
 if TYPE_CHECKING:
     from harness.rollout.remote_runners import Invitation
@@ -78,6 +79,7 @@ def work(invitation: Invitation, runners: int, logs: Path, say: Callable[[str], 
     """Work for one run until it ends."""
     from harness_distributed.joining import join_run
 
+    runners = max(runners, len(members(invitation.agent)))  # one for each agent at least
     say(f"{invitation.agent} x {runners} for {invitation.run}, until it ends")
     until_told(join_run(invitation, runners, logs))
     say(f"{invitation.run} has ended")

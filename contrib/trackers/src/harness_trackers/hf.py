@@ -12,6 +12,7 @@ import yaml
 
 from harness.errors import RunFailed, UserError
 from harness.runs.reading import Run
+from harness.util.formatting import members
 
 if TYPE_CHECKING:
     import polars as pl
@@ -138,7 +139,12 @@ def _card(run: Run, rows: dict[str, dict[str, int]], licence: str | None) -> str
     header: dict[str, object] = {"license": licence} if licence else {}
     header |= {
         "pretty_name": f"Rollouts of {run.record['agent']}, run {run.id}",
-        "tags": ["agent-rl-harness", "agents", "reinforcement-learning", run.record["agent"]],
+        "tags": [
+            "agent-rl-harness",
+            "agents",
+            "reinforcement-learning",
+            *members(run.record["agent"]),
+        ],
         "configs": configs,
     }
     record, identity = run.record, run.record["identity"]

@@ -131,7 +131,7 @@ class LocalQueue(LightningQueue, RunQueue):
         await self.store.add_resources(resources_of(policy))
 
     def expect(self, runners: Sequence[str], free: int, agent: str = "") -> None:
-        self._kept.shares[agent].expect(runners, free)
+        self._kept.shares_of(agent).expect(runners, free)
 
     async def stop(self) -> None:
         if isinstance(self.store, StoreServer):

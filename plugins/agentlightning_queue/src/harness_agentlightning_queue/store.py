@@ -23,7 +23,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import defaultdict
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -78,7 +77,7 @@ class RunStore(InMemoryLightningStore):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.shares: dict[str, LoadBalancer] = defaultdict(LoadBalancer)
+        self.shares: dict[str, LoadBalancer] = {}
         self._taking = asyncio.Lock()
         self._agents: dict[str, str] = {}
         self.collections._rollout_queue = AgentQueue(self._agents)
@@ -89,9 +88,13 @@ class RunStore(InMemoryLightningStore):
             self._agents[rollout.rollout_id] = (rollout.metadata or {}).get(AGENT, "")
         await super()._enqueue_many_rollouts(rollouts)
 
+    def shares_of(self, agent: str) -> LoadBalancer:
+        """Return who takes the rollouts of an agent; threads of the run and of the server ask."""
+        return self.shares.setdefault(agent, LoadBalancer())
+
     def taking_part(self) -> int:
         """Return how many runners there are, of all agents."""
-        return sum(shares.taking_part() for shares in self.shares.values())
+        return sum(shares.taking_part() for shares in list(self.shares.values()))
 
     async def take(
         self, worker_id: str, running: int, free: int, agent: str = ""
@@ -106,7 +109,7 @@ class RunStore(InMemoryLightningStore):
         async with self._taking:
             TAKING.set(agent)
             waiting = await self.collections.rollout_queue.size()
-            limit = self.shares[agent].share(worker_id, running, free, waiting)
+            limit = self.shares_of(agent).share(worker_id, running, free, waiting)
             taken: Sequence[AttemptedRollout] = await self.dequeue_many_rollouts(
                 limit=limit, worker_id=worker_id
             )
@@ -190,7 +193,7 @@ class StoreServer(LightningStoreServer):
             worker_id: str = Body(),
             running: int = Body(),
             free: int = Body(),
-            agent: str = Body(""),
+            agent: str = Body(),
         ) -> Sequence[AttemptedRollout]:
             assert isinstance(store, RunStore)
             return await store.take(worker_id, running, free, agent)

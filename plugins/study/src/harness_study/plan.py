@@ -18,7 +18,8 @@ from harness.config import Config, Setting, load_config, presets_dir
 from harness.config.sections import Section
 from harness.errors import ConfigError, NoSuchArm, nearest
 from harness.plugins import reward_of, trained_by
-from harness.util.formatting import shown
+from harness.plugins.mixtures import one_agent
+from harness.util.formatting import MIXES, shown
 from harness.util.parsing import differing, flatten, parse_yaml
 
 Values = list[Any] | dict[str, Any]
@@ -334,7 +335,7 @@ def _evaluation(job: Job, agent: str, split: str = "") -> Job:
     Args:
         split: Where empty, the questions that the training is validated on.
     """
-    config = job.config.model_copy(update={"agent": agent})
+    config = job.config.model_copy(update={"agent": one_agent(agent)})
     if split:
         questions = config.task.model_copy(update={"val_split": split, "val_limit": None})
         config = config.model_copy(update={"task": questions})
@@ -344,6 +345,8 @@ def _evaluation(job: Job, agent: str, split: str = "") -> Job:
 
 def _label(axis: str, value: object) -> str:
     text = "default" if value is None else str(value)
+    if axis == "agent" and isinstance(value, list):
+        text = MIXES.join(map(str, value))
     if axis in ("agent", "agent_match", "preset"):
         return text
     return f"{axis.rpartition('.')[2]}={text}"

@@ -100,13 +100,27 @@ def check(
     if merges:
         _merged(settings)
     mode = at(settings, "trainer.v1.trainer_mode", "sync")
-    if mode != "sync" and len(members(config.agent)) > 1:
-        raise ConfigError(
-            f"verl.trainer.v1.trainer_mode={mode} requests rollouts ahead of their step, by which "
-            f"the agents of {config.agent} take turns: set verl.trainer.v1.trainer_mode=sync"
-        )
+    if len(members(config.agent)) > 1:
+        _mixture(config, settings, mode)
     if mode == "separate_async":
         _separate(settings, device)
+
+
+def _mixture(config: Config, settings: Mapping[str, object], mode: str) -> None:
+    """Refuse a mixture of agents if steps are not those of the run's order."""
+    if mode != "sync":
+        raise ConfigError(
+            f"verl.trainer.v1.trainer_mode={mode} starts rollouts before their step is known, and "
+            f"the step decides which agent of {config.agent} makes them: "
+            "set verl.trainer.v1.trainer_mode=sync"
+        )
+    size = at(settings, "data.train_batch_size")
+    if size != config.train.batch_size:
+        raise ConfigError(
+            f"verl.data.train_batch_size={size} makes steps of another size than "
+            f"train.batch_size={config.train.batch_size}, by which the agents of {config.agent} "
+            "are assigned: set train.batch_size alone"
+        )
 
 
 def _replicas(config: Config, settings: Mapping[str, object], device: str) -> None:
