@@ -45,7 +45,7 @@ from harness_verl.advantages import best_of_group, grouped_advantages
 from harness_verl.dealing import Row, deal, deal_to_ranks
 from harness_verl.names import ABOUT
 from harness_verl.rows import UNTRAINED
-from harness_verl.taught import left_out, without_rollouts
+from harness_verl.taught import left_out, report_no_rollouts
 
 Judge = Callable[[Mapping[tuple[str, str], float]], Mapping[tuple[str, str], float]]
 """A function from the scores of sessions to their advantages, by (group, session)."""
@@ -311,25 +311,7 @@ def install(*, shared: bool, merges: bool, threshold: float | None, taught: bool
     )
     trainer_base.compute_advantage_for_multi_trajectories = batches.advantages
     if taught:
-        _leave_out_rollouts(trainer)
-
-
-def _leave_out_rollouts(trainer: Any) -> None:
-    """Have verl report no figures of rollouts, where it makes none."""
-    step_once, compute_metrics = trainer._step_once, trainer._compute_metrics
-
-    def step(self: Any, metrics: dict[str, Any], *arguments: Any) -> Any:
-        batch = step_once(self, metrics, *arguments)
-        without_rollouts(metrics)
-        return batch
-
-    def measures(
-        self: Any, batch: Any, metrics: dict[str, Any], *arguments: Any, **options: Any
-    ) -> None:
-        compute_metrics(self, batch, metrics, *arguments, **options)
-        without_rollouts(metrics)
-
-    trainer._step_once, trainer._compute_metrics = step, measures
+        report_no_rollouts(trainer)
 
 
 def _session(key: str) -> tuple[str, int, int]:

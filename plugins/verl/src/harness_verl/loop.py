@@ -122,6 +122,7 @@ class HarnessAgentLoop(AgentLoopBase):
             response_mask=one.response_mask,
             response_logprobs=one.logprobs,
             reward_score=SCORE,
+            num_turns=0,
             metrics=AgentLoopMetrics(),
             extra_fields={
                 "turn_scores": [],

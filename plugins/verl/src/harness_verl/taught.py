@@ -24,7 +24,10 @@ OF_ROLLOUTS = (
     "critic/advantages/",
     "critic/returns/",
     "num_turns/",
+    "response/aborted_ratio",
     "response_length/clip_ratio",
+    "response_length_non_aborted/",
+    "timing_per_token_ms/gen",
     "training/num_turns/",
     "training/off_policy/",
     "variance_proxy/",
@@ -82,6 +85,28 @@ class Teacher:
         )
         stops = stop_ids(generation, self._tokenizer)
         return end_of_turn(self._tokenizer, stops, self.config.sampling.chat_template_kwargs)
+
+
+def report_no_rollouts(trainer: Any) -> None:
+    """Have verl report no figures of rollouts.
+
+    Args:
+        trainer: The class of verl's trainer.
+    """
+    step_once, compute_metrics = trainer._step_once, trainer._compute_metrics
+
+    def step(self: Any, metrics: dict[str, Any], *arguments: Any) -> Any:
+        batch = step_once(self, metrics, *arguments)
+        without_rollouts(metrics)
+        return batch
+
+    def measures(
+        self: Any, batch: Any, metrics: dict[str, Any], *arguments: Any, **options: Any
+    ) -> None:
+        compute_metrics(self, batch, metrics, *arguments, **options)
+        without_rollouts(metrics)
+
+    trainer._step_once, trainer._compute_metrics = step, measures
 
 
 def without_rollouts(metrics: dict[str, Any]) -> None:
