@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from omegaconf import OmegaConf
 from ray.exceptions import RayError
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 
@@ -61,7 +62,8 @@ class HarnessAgentLoop(AgentLoopBase):
         info = row["extra_info"]
         phase = phase_of(info)
         oldest = await self._version(phase, step)
-        if phase == "train" and session.config.train.algorithm == "supervised":
+        taught = OmegaConf.select(self.config, "trainer.v1.sampler.sampler_kwargs.taught")
+        if phase == "train" and taught:
             return [self._taught(session, info["task_id"], int(row["session_id"]), oldest)]
         outcome = await session.rollout(info["task_id"], phase, step, int(row["session_id"]))
         newest = await self._version(phase, step)
