@@ -41,6 +41,7 @@ def _measure(run: Run) -> Figures:
     first, last = (min(curve), max(curve)) if curve else (None, None)
     result = run.record["result"]
     share, with_signal = signal(run)
+    updates, trained_calls, trained_tokens = _amount_of_training(run)
     return {
         "run": run.id,
         "seed": run.seed,
@@ -72,7 +73,9 @@ def _measure(run: Run) -> Figures:
         "gateway_ms_per_call": None
         if run.transitions is None
         else _median_ms(run.transitions["gateway_s"]),
-        **_amount_of_training(run),
+        "optimizer_steps": updates,
+        "trained_transitions": trained_calls,
+        "trained_tokens": trained_tokens,
         "signal": share,
         **with_signal,
         "trained_by_role": run.trained_by_role,
@@ -310,14 +313,16 @@ def trained_by_step(run: Run) -> list[tuple[int, int, int]]:
     return taught.select("step", *(pl.col(name).cast(int) for name in names)).rows()
 
 
-def _amount_of_training(run: Run) -> dict[str, int | None]:
-    names = ("optimizer_steps", "trained_transitions", "trained_tokens")
+def _amount_of_training(run: Run) -> tuple[int, int, int] | tuple[None, None, None]:
+    """Return optimizer steps, trained calls and trained tokens; None where none are recorded."""
     counted = trained_by_step(run)
     if not counted:
-        return dict.fromkeys(names)
-    calls = sum(calls_of_step for _, calls_of_step, _ in counted)
-    tokens = sum(tokens_of_step for _, _, tokens_of_step in counted)
-    return dict(zip(names, (optimizer_steps(run)[-1][1], calls, tokens), strict=True))
+        return None, None, None
+    calls = tokens = 0
+    for _, calls_of_step, tokens_of_step in counted:
+        calls += calls_of_step
+        tokens += tokens_of_step
+    return optimizer_steps(run)[-1][1], calls, tokens
 
 
 def parity_label(run: Run) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,6 +28,7 @@ from harness.rollout.session import Session
 from harness.runs.folder import RowLog, RunFolder
 from harness.runs.monitor import Monitor
 from harness.training.data import check_gold
+from harness_policy_server.server import PolicyServer
 from harness_policy_server.tokens import end_of_turn
 from harness_sql.self_correcting.program import SelfCorrectingSQL
 from harness_sql.self_correcting.scenarios import stage
@@ -134,6 +137,36 @@ def test_rows_are_whole_or_left_out(tmp_path: Path) -> None:
         assert Teacher(fits.config, path).row(call) == row
         short = session_of(folder, f"sampling.{key}={tokens - 1}")
         assert Teacher(short.config, path).row(call) is None
+
+
+def test_prompts_are_those_of_the_policy_server(tmp_path: Path) -> None:
+    """With the arguments of the chat template, which this template shows."""
+    policy = tmp_path / "policy"
+    shutil.copytree(resolve("pocket-sql"), policy)
+    settings = json.loads((policy / "tokenizer_config.json").read_text())
+    template = (
+        "{% for one in messages %}{{ one.content }}\n{% endfor %}"
+        "{% if enable_thinking %}SELECT{% else %}count{% endif %}"
+        "{% if add_generation_prompt %}\n{% endif %}"
+    )
+    settings["chat_template"] = template
+    (policy / "chat_template.jinja").write_text(template)
+    (policy / "tokenizer_config.json").write_text(json.dumps(settings))
+    server = PolicyServer(str(policy), slots=1, response_length=8, max_length=512)
+    folder = RunFolder.create(tmp_path, "x")
+    prompts = []
+    for thinks in (True, False):
+        arguments = {"enable_thinking": thinks}
+        override = f"sampling.chat_template_kwargs={json.dumps(arguments)}"
+        session = session_of(folder, override)
+        call = session.taught(session.tasks("train")[0].id)
+        assert call is not None
+        row = Teacher(session.config, str(policy)).row(call)
+        request = {"messages": call.messages, "chat_template_kwargs": arguments}
+        assert row is not None and row.prompt_ids == server._prompt_ids(request)
+        assert row.response_ids[-1] in server.decoder.stop_ids
+        prompts.append(row.prompt_ids)
+    assert prompts[0] != prompts[1]
 
 
 def test_a_reply_is_read_back_as_the_gold_query(tmp_path: Path) -> None:
