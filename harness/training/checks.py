@@ -121,11 +121,12 @@ def check_supervised(config: Config, matched: Collection[str]) -> None:
             f"and agent {spec.name!r} may send others (strict=False): "
             f"take a strict agent, for example {of_program.reference}"
         )
+    pattern = trained_by(config.agent, config.agent_match)
     if of_program.taught_role not in matched:
         raise ConfigError(
             f"{needs} trains the role {of_program.taught_role!r}, "
-            f"which agent_match {config.agent_match!r} does not match: "
-            "leave agent_match out, or take a pattern that matches the role"
+            f"which agent_match {pattern!r} does not match: "
+            "take a pattern that matches the role, for example --agent-match '.'"
         )
     reward, defaults = config.reward, RewardConfig()
     ignored = {"train.credit": (config.train.credit, "shared")}

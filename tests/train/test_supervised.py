@@ -100,8 +100,8 @@ def test_the_gradient_is_that_of_cross_entropy_on_the_replies(
     )
     trained = [key for keys in steps for key in keys if not key.startswith("pad")]
     assert sorted(trained) == ["t0_0_0", "t2_0_0", "t3_0_0"]
-    assert logged["training/taught_calls"] == 3 and logged["training/left_out"] == 1
-    assert logged["training/taught_tokens"] == 2 + 4 + 4
+    assert logged["training/taught_calls_total"] == 3 and logged["training/left_out_total"] == 1
+    assert logged["training/taught_tokens_total"] == 2 + 4 + 4
     assert logged["training/cross_entropy"] == 0.25 and "actor/pg_loss" not in logged
     assert not {"training/chosen_tokens", "training/untrained_sessions"} & {*logged}
 
@@ -258,7 +258,7 @@ def test_no_figure_of_a_rollout_is_reported() -> None:
         "critic/score/mean": 0.0,
         "critic/rewards/max": 0.0,
         "training/off_policy/trajectory_spans/mean": 1.0,
-        "training/taught_calls": 4.0,
+        "training/taught_calls_total": 4.0,
         "timing_s/gen": 0.2,
         "timing_s/step": 2.0,
     }

@@ -126,8 +126,9 @@ class Batches:
         metrics["training/rows"] = float(len(rows))
         metrics["training/padding_rows"] = float(len(filled) - len(rows))
         if self._taught:
-            metrics["training/taught_calls"] = float(len(rows))
-            metrics["training/left_out"] = float(left_out(self._untrained))
+            # verl adds up what is named a total, where a step has several batches.
+            metrics["training/taught_calls_total"] = float(len(rows))
+            metrics["training/left_out_total"] = float(left_out(self._untrained))
         else:
             metrics["training/untrained_sessions"] = float(len(self._untrained))
         metrics["training/optimizer_steps"] = float(self._parts)
@@ -215,7 +216,7 @@ class Batches:
 
         verl divides a mini-batch's loss by all its tokens; the scale undoes that.
         """
-        name = "training/taught_tokens" if self._taught else "training/chosen_tokens"
+        name = "training/taught_tokens_total" if self._taught else "training/chosen_tokens"
         self._chosen = {name: float(chosen.sum())}
         parts = torch.tensor([self._part.get(key, -1) for key in keys])
         for number in range(self._parts):

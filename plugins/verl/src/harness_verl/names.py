@@ -35,9 +35,9 @@ MEASURES: Mapping[str, tuple[str, ...]] = {
     "tokens": ("training/tokens",),
     "saved_tokens": ("training/saved_tokens",),
     "chosen_tokens": ("training/chosen_tokens",),
-    "taught_calls": ("training/taught_calls",),
-    "taught_tokens": ("training/taught_tokens",),
-    "left_out": ("training/left_out",),
+    "taught_calls": ("training/taught_calls_total",),
+    "taught_tokens": ("training/taught_tokens_total",),
+    "left_out": ("training/left_out_total",),
     "cross_entropy": ("training/cross_entropy",),
 }
 """The measures of a step, and which of verl's figures add up to each."""
