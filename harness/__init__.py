@@ -43,7 +43,7 @@ if TYPE_CHECKING:
         TrainerSpec,
         hookimpl,
     )
-    from harness.contracts.programs import CANARY, Played, Program, Scenario, Turn
+    from harness.contracts.programs import CANARY, Played, Program, Scenario, TaughtCall, Turn
     from harness.contracts.queue import Queue, QueueBackend
     from harness.contracts.rewards import RewardFunction
     from harness.contracts.tasks import TaskSet
@@ -154,6 +154,7 @@ __all__ = [
     "TaskSetContract",
     "TaskSetError",
     "TaskSetSpec",
+    "TaughtCall",
     "Tool",
     "ToolCall",
     "Toolbox",
@@ -191,7 +192,7 @@ _HOMES = {
     "QueueSpec RewardSpec StoreSpec TaskSetSpec TrackerSpec TrainerSpec hookimpl",
     "harness.plugins": "make_trainer",
     "harness.policies": "fetched",
-    "harness.contracts.programs": "CANARY Played Program Scenario Turn",
+    "harness.contracts.programs": "CANARY Played Program Scenario TaughtCall Turn",
     "harness.api.evaluating": "evaluate",
     "harness.api.loaded": "LoadedRun load_run",
     "harness.api.training": "train",

@@ -132,6 +132,9 @@ class TrainingDisplay:
     def _doing(self, progress: Progress) -> str:
         if progress.phase == "starting":
             return f"{progress.phase}{self._last_start}"
+        # A step of supervised training has no rollouts to count.
+        if not progress.expected:
+            return progress.phase
         return f"{progress.phase}: {progress.done} of {progress.expected} rollouts"
 
     @staticmethod

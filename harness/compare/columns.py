@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from harness.compare.by_role import ROLE_FIGURES
 from harness.compare.keys import Arm, ByRole, Comparison, Pair, RoleFigure, ToolUse
@@ -80,7 +80,11 @@ def _behaviour_note(comparison: Comparison) -> str:
     with_signal = "whose rewards differ"
     # Rejection sampling also learns from a group with equal rewards. The note names that case only
     # where the algorithm differs between the runs, or readers would look for it in every table.
-    if any(exempt["key"] == "train.algorithm" for exempt in comparison["exceptions"]):
+    algorithms: set[Any] = set()
+    for exempt in comparison["exceptions"]:
+        if exempt["key"] == "train.algorithm":
+            algorithms.update(exempt["values"].values())
+    if "rejection" in algorithms:
         with_signal += ", or with train.algorithm=rejection one that is trained on"
     return (
         f"{note}validation. Groups with signal: training rollouts of one task {with_signal}; "

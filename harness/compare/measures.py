@@ -38,10 +38,11 @@ def measure(run: Run) -> Figures:
 
 
 def _measure(run: Run) -> Figures:
-    curve, val, train = run.val_curve(), run.validation(), run.training
+    curve, val = run.val_curve(), run.validation()
     first, last = (min(curve), max(curve)) if curve else (None, None)
     result = run.record["result"]
-    share, taught = signal(run)
+    share, with_signal = signal(run)
+    updates, trained_calls, trained_tokens = _amount_of_training(run)
     return {
         "run": run.id,
         "seed": run.seed,
@@ -73,13 +74,11 @@ def _measure(run: Run) -> Figures:
         "gateway_ms_per_call": None
         if run.transitions is None
         else _median_ms(run.transitions["gateway_s"]),
-        "optimizer_steps": optimizer_steps(run)[-1][1] if len(train) else None,
-        "trained_transitions": cast(int, train["trained_transitions"].sum())
-        if len(train)
-        else None,
-        "trained_tokens": cast(int, train["trained_tokens"].sum()) if len(train) else None,
+        "optimizer_steps": updates,
+        "trained_transitions": trained_calls,
+        "trained_tokens": trained_tokens,
         "signal": share,
-        **taught,
+        **with_signal,
         "trained_by_role": run.trained_by_role,
         "parity": parity_label(run),
     }
@@ -280,8 +279,6 @@ def optimizer_steps(run: Run) -> list[tuple[int, int, int]]:
     without trained rows; a trainer without `mini_batch_size` has one per training step. verl itself
     makes one of every `mini_batch_size` x `group_size` transitions: more trained roles mean more.
     """
-    import polars as pl
-
     config, train = run.record["config"], run.record["config"]["train"]
     tasks = train.get("mini_batch_size") or train["batch_size"]
     fixed = None
@@ -289,18 +286,44 @@ def optimizer_steps(run: Run) -> list[tuple[int, int, int]]:
         fixed = math.ceil(train["batch_size"] / tasks)
     counts: list[tuple[int, int, int]] = []
     steps = tokens = 0
-    counted = (
-        run.training.lazy()
-        .group_by("step")
-        .agg(pl.sum("trained_transitions", "trained_tokens"))
-        .sort("step")
-    )
-    for step, calls, trained in counted.collect().rows():
+    for step, calls, trained in trained_by_step(run):
         by_rows = math.ceil(calls / (tasks * config["rollout"]["group_size"]))
         steps += by_rows if fixed is None else min(fixed, calls)
         tokens += trained
         counts.append((step, steps, tokens))
     return counts or [(0, 0, 0)]
+
+
+def trained_by_step(run: Run) -> list[tuple[int, int, int]]:
+    """Return training step, trained calls in it, and tokens of their replies; empty without any."""
+    import polars as pl
+
+    if len(run.training):
+        counted = (
+            run.training.lazy()
+            .group_by("step")
+            .agg(pl.sum("trained_transitions", "trained_tokens"))
+            .sort("step")
+        )
+        return counted.collect().rows()
+    # Gold answers are trained without rollouts, and their steps count them.
+    names = ("taught_calls", "taught_tokens")
+    if not {*names} <= {*run.steps.columns}:
+        return []
+    taught = run.steps.drop_nulls(names).sort("step")
+    return taught.select("step", *(pl.col(name).cast(int) for name in names)).rows()
+
+
+def _amount_of_training(run: Run) -> tuple[int, int, int] | tuple[None, None, None]:
+    """Return optimizer steps, trained calls and trained tokens; None where none are recorded."""
+    counted = trained_by_step(run)
+    if not counted:
+        return None, None, None
+    calls = tokens = 0
+    for _, calls_of_step, tokens_of_step in counted:
+        calls += calls_of_step
+        tokens += tokens_of_step
+    return optimizer_steps(run)[-1][1], calls, tokens
 
 
 def parity_label(run: Run) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from harness.compare.estimates import crossed_mean
-from harness.compare.measures import optimizer_steps
+from harness.compare.measures import optimizer_steps, trained_by_step
 from harness.compare.scores import paired_differences
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def views(arms: Mapping[str, Sequence[Run]], baseline: str, width: float = 1.0) 
     counted: dict[str, list[tuple[int, int, int]]] = {}
     for group in arms.values():
         for run in group:
-            if not run.trained or not len(run.training):
+            if not run.trained or not trained_by_step(run):
                 return []
             counted[run.id] = optimizer_steps(run)
     made: list[View] = []

@@ -245,10 +245,10 @@ class TrainConfig(Section):
     """
 
     trainer: str = "verl"
-    algorithm: Literal["grpo", "rejection"] = "grpo"
+    algorithm: Literal["grpo", "rejection", "supervised"] = "grpo"
     """`grpo`: train each rollout by its reward relative to its task's other rollouts. `rejection`:
     rejection fine-tuning, cross entropy on the best rollouts of a task, if they reach
-    `rejection_threshold`.
+    `rejection_threshold`. `supervised`: cross entropy on gold answers, without training rollouts.
     """
     rejection_threshold: float = 0.5
     """Lowest reward of a rollout that `rejection` trains on."""

@@ -132,6 +132,13 @@ class Environment(ABC):
         """
         return plain(answer)
 
+    def gold_answer(self, task: Task) -> str | None:
+        """Return the task's gold as the text of an answer, for supervised training.
+
+        None, the default, if the gold is no such text. Runs on the host; agents never see it.
+        """
+        return None
+
 
 @dataclass(frozen=True, slots=True)
 class Stateless:

@@ -64,6 +64,21 @@ class Turn:
     approved: bool | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class TaughtCall:
+    """A call with the reply that supervised training teaches.
+
+    Attributes:
+        role: The role that makes the call.
+        messages: The request's messages.
+        reply: The reply's text, with the gold answer in the form that the messages ask for.
+    """
+
+    role: str
+    messages: Sequence[Mapping[str, Any]]
+    reply: str
+
+
 class Program(Protocol):
     """The common behaviour of agents of all frameworks; a base class.
 
@@ -78,6 +93,7 @@ class Program(Protocol):
         checkers: Roles with replies that are no answers.
         trains: Default pattern of the roles to train; optional, all but checkers.
         revisers: Roles with replies that replace an earlier answer.
+        taught_role: The role of the call that `taught` returns; optional, empty without such calls.
         prompts: Its texts and reply parsers, available to agents as `toolbox.prompts`.
         prompts_hash: Changes with any text that it sends; must be identical in a comparison.
         scenarios: Episodes that every agent must complete exactly as the reference does.
@@ -90,6 +106,7 @@ class Program(Protocol):
     roles: tuple[str, ...]
     checkers: tuple[str, ...]
     revisers: tuple[str, ...]
+    taught_role: str = ""
     prompts: Any
     prompts_hash: str
 
@@ -128,6 +145,16 @@ class Program(Protocol):
 
     def turns(self, attempt: Attempt) -> Sequence[Turn]:
         """Return the turn of every call of the attempt, in order; empty if there are no drafts."""
+
+    def taught(self, problem: Problem, answer: str) -> TaughtCall | None:
+        """Return the reference agent's first call, with a reply that gives `answer`.
+
+        None, the default, if no reply gives it. Runs where gold is known, apart from agents.
+
+        Args:
+            answer: A gold answer, as `Environment.gold_answer` returns it.
+        """
+        return None
 
     def stage(self, scenario: Scenario, folder: Path) -> tuple[Task, Problem]:
         """Return a scenario's task, with `CANARY` in its gold, and its problem.

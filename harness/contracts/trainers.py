@@ -31,6 +31,10 @@ MEASURES: dict[str, str] = {
     "tokens": "of the rows, prompts included",
     "saved_tokens": "what rows of a call each would have had besides",
     "chosen_tokens": "trained tokens with a gradient, where those of other rollouts have none",
+    "taught_calls": "calls trained with gold answers as replies, in place of rollouts",
+    "taught_tokens": "tokens of these replies",
+    "left_out": "tasks without such a call: no gold answer as text, or too long",
+    "cross_entropy": "of these tokens before the update, mean",
 }
 """Metrics of a step that harness reads. A trainer logs those it knows by these names, and any
 others by its own.

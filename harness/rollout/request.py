@@ -63,12 +63,9 @@ class RolloutRequest:
         where = environment_of(config.task.name)
         limits = config.sandbox.model_dump()
         agent = agent or config.agent
-        name = program_of(agent)
-        form = answer_form(config.reward.name, config.reward.options)
-        inputs = program(name).inputs(context, form)
         return cls(
-            problem=Problem(task.id, task.question, dict(inputs)),
-            program=name,
+            problem=problem_of(task, context, config),
+            program=program_of(agent),
             environment=where,
             payload=environment(where).payload(task, limits),
             phase=phase,
@@ -91,6 +88,17 @@ class RolloutRequest:
     def parse(cls, data: Mapping[str, Any]) -> RolloutRequest:
         """The request from plain data."""
         return cls(**{**data, "problem": Problem(**data["problem"])})
+
+
+def problem_of(task: Task, context: Mapping[str, str], config: Config) -> Problem:
+    """Return the part of a task that agents see.
+
+    Args:
+        context: Further inputs of the prompts from the task set.
+    """
+    form = answer_form(config.reward.name, config.reward.options)
+    inputs = program(program_of(config.agent)).inputs(context, form)
+    return Problem(task.id, task.question, dict(inputs))
 
 
 def sampling_of(config: Config, phase: Phase, temperature: float = 0.0) -> dict[str, Any]:

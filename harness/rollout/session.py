@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from harness.config import Config
 from harness.config.sections import EvalConfig
-from harness.contracts.programs import Turn
+from harness.contracts.programs import TaughtCall, Turn
 from harness.contracts.queue import Queue
 from harness.gateway.answers import SeenIds
 from harness.gateway.client import GatewayControl
@@ -33,7 +33,7 @@ from harness.rollout.assignment import Assignment
 from harness.rollout.client import RolloutClient
 from harness.rollout.controls import RewardShuffle, inverts
 from harness.rollout.credit import kinds, payments
-from harness.rollout.request import Phase, RolloutRequest
+from harness.rollout.request import Phase, RolloutRequest, problem_of
 from harness.rollout.scoring import Scorer
 from harness.rollout.shadow_queue import ShadowQueue, chosen
 from harness.runs.episodes import episode_row, transition_rows
@@ -143,6 +143,18 @@ class Session:
     def tasks(self, phase: Phase) -> list[Task]:
         """All tasks of a phase."""
         return list(self._tasks[phase].values())
+
+    def taught(self, task_id: str) -> TaughtCall | None:
+        """Return the call that teaches a training task's gold answer.
+
+        None if the task has no such answer, or the program has no reply that gives it.
+        """
+        task = self._tasks["train"][task_id]
+        answer = self._environment.gold_answer(task)
+        if answer is None:
+            return None
+        problem = problem_of(task, self._task_set.context(task), self.config)
+        return self._program.taught(problem, answer)
 
     async def rollout(self, task_id: str, phase: Phase, step: int, session: int) -> Scored:
         """Run one rollout and record its episode.

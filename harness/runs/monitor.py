@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -195,6 +196,18 @@ class Follower:
             self.progress.reward = sum(rewards) / len(rewards) if rewards else None
             if step > known:
                 self._heed_signal(step)
+            if step > known and "taught_calls" in data:
+                self._without_rollouts(step, data)
+
+    def _without_rollouts(self, step: int, data: Mapping[str, float | None]) -> None:
+        """Take in a step that trained gold answers; no rollout shows that it is over."""
+        state = self.progress
+        state.phase, state.done, state.expected = f"step {step}", 0, 0
+        if data.get("left_out") and not state.warning:
+            state.warning = (
+                f"step {step}: {data['left_out']:.0f} tasks are not trained: their gold answers are "
+                "no text, or longer than sampling.max_prompt_tokens or max_response_tokens."
+            )
 
     def _heed_signal(self, step: int) -> None:
         """Warn after several steps without a gradient."""

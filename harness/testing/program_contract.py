@@ -14,6 +14,7 @@ import asyncio
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -116,6 +117,26 @@ class ProgramContract(Contract):
             assert not recording.leaks, (recording.label, recording.leaks)
             for call in recording.calls:
                 assert parted(call.role)[0] in made.roles, recording.label
+
+    def test_a_taught_call_is_the_reference_s_first(
+        self, made: Program, recordings: list[Recording], tmp_path: Path
+    ) -> None:
+        if not made.taught_role:
+            return
+        assert made.taught_role in made.roles
+        first_calls = {}
+        for recording in recordings:
+            if recording.play == "alone" and recording.calls:
+                first_calls[recording.scenario] = recording.calls[0]
+        assert first_calls
+        for scenario in made.scenarios:
+            folder = tmp_path / scenario.name
+            folder.mkdir()
+            _, problem = made.stage(scenario, folder)
+            call = made.taught(problem, "answer")
+            assert call is not None and "answer" in call.reply
+            sent = first_calls[scenario.name]
+            assert (call.role, list(call.messages)) == (sent.role, sent.messages), scenario.name
 
     def test_the_reference_does_the_same_when_all_are_played_at_once(
         self, recordings: list[Recording]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Collection
 from urllib.parse import urlsplit
 
 from harness.config import Config, resolve_device
+from harness.config.sections import RewardConfig
 from harness.errors import ConfigError, EnvironmentProblem, nearest
 from harness.plugins import (
     agent_spec,
@@ -14,6 +16,8 @@ from harness.plugins import (
     checked_options,
     make_reward,
     make_trainer,
+    program,
+    program_of,
     task_set_spec,
     trained_by,
     trainer_spec,
@@ -38,8 +42,8 @@ def check(config: Config, *, trains: bool = True, reads_reserved: bool = False) 
         PluginError: A part that the configuration names is not installed or does not import.
         ConfigError: An option of task set, reward or trainer is unknown or does not fit, the task
             set has no such split, the trainer does not train on the device, `agent_match` is no
-            regular expression or matches none of the agent's roles, or as `policies.roles.check`
-            and `check_network`.
+            regular expression or matches none of the agent's roles, or as `policies.roles.check`,
+            `check_supervised` and `check_network`.
     """
     check_network(config, trains=trains)
     spec = agent_spec(config.agent)
@@ -93,7 +97,53 @@ def check(config: Config, *, trains: bool = True, reads_reserved: bool = False) 
             )
     check_roles(config, matched if trains else ())
     if trains:
+        if config.train.algorithm == "supervised":
+            check_supervised(config, matched)
         make_trainer(config).check(config)
+
+
+def check_supervised(config: Config, matched: Collection[str]) -> None:
+    """Refuse what supervised training on gold answers cannot do or would ignore.
+
+    Args:
+        matched: The roles that `agent_match` finds.
+
+    Raises:
+        ConfigError: The agent may send other messages than those that are trained on, its program
+            has no reply for a gold answer, that reply's role is not trained, or a setting about
+            rewards of training rollouts is set.
+    """
+    needs = "train.algorithm=supervised"
+    spec, of_program = agent_spec(config.agent), program(program_of(config.agent))
+    if not of_program.taught_role:
+        raise ConfigError(
+            f"{needs} needs a program with replies for gold answers (`taught`), "
+            f"and {spec.program!r} of agent {spec.name!r} has none: "
+            "take an agent of another program, or train.algorithm=grpo"
+        )
+    if not spec.strict:
+        raise ConfigError(
+            f"{needs} trains on the messages of the program's reference agent, "
+            f"and agent {spec.name!r} may send others (strict=False): "
+            f"take a strict agent, for example {of_program.reference}"
+        )
+    pattern = trained_by(config.agent, config.agent_match)
+    if of_program.taught_role not in matched:
+        raise ConfigError(
+            f"{needs} trains the role {of_program.taught_role!r}, "
+            f"which agent_match {pattern!r} does not match: "
+            "take a pattern that matches the role, for example --agent-match '.'"
+        )
+    reward, defaults = config.reward, RewardConfig()
+    ignored = {"train.credit": (config.train.credit, "shared")}
+    for name in ("shuffle", "inverted", "training"):
+        ignored[f"reward.{name}"] = (getattr(reward, name), getattr(defaults, name))
+    for key, (value, usual) in ignored.items():
+        if value != usual:
+            raise ConfigError(
+                f"{needs} has no training rollouts, so {key}={value} would be ignored: "
+                "leave it out, or take train.algorithm=grpo"
+            )
 
 
 def _check_training_reward(config: Config) -> None:

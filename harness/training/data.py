@@ -10,7 +10,14 @@ from dataclasses import dataclass, field
 from harness.config import Config
 from harness.contracts.tasks import TaskSet
 from harness.errors import ConfigError, TaskSetError, UserError
-from harness.plugins import make_reward, make_task_set, reward_identity, reward_spec
+from harness.plugins import (
+    environment,
+    environment_of,
+    make_reward,
+    make_task_set,
+    reward_identity,
+    reward_spec,
+)
 from harness.policies import fetched, resolve
 from harness.policies.roles import Answerer, answerers
 from harness.records import Task
@@ -94,7 +101,7 @@ def load_data(config: Config, before: RunFolder | None = None) -> Data:
         before: The run to resume.
 
     Raises:
-        TaskSetError: As in `load_tasks` and `trained_on`.
+        TaskSetError: As in `load_tasks`, `trained_on` and `check_gold`.
         ConfigError, EnvironmentProblem: As in `policies.fetched` and `answerers`.
         UserError: The data or the reward differ from the resumed run's.
     """
@@ -102,9 +109,26 @@ def load_data(config: Config, before: RunFolder | None = None) -> Data:
     train = load_tasks(config, task_set, config.task.train_split)
     val = load_tasks(config, task_set, config.task.val_split)
     train = trained_on(train, config)
+    if config.train.algorithm == "supervised":
+        check_gold(config, train)
     if before is not None:
         same_parts(before, config, task_set)
     return Data(task_set, train, val, first_policy(config, before), _answers(config, before))
+
+
+def check_gold(config: Config, tasks: Sequence[Task]) -> None:
+    """Refuse supervised training on tasks of which none has a gold answer as text.
+
+    Raises:
+        TaskSetError: The message names the task set.
+    """
+    of_tasks = environment(environment_of(config.task.name))
+    if all(of_tasks.gold_answer(task) is None for task in tasks):
+        raise TaskSetError(
+            f"train.algorithm=supervised: none of the {len(tasks)} training tasks of "
+            f"{config.task.name!r} has a gold answer that can be trained on. "
+            "Take another task set, or train.algorithm=grpo"
+        )
 
 
 def _answers(config: Config, before: RunFolder | None) -> dict[str, Answerer]:

@@ -20,6 +20,7 @@ from harness_verl.names import CROSS_ENTROPY
 from harness_verl.trainer import VERLS_OWN
 
 REJECTION = "train.algorithm=rejection"
+SUPERVISED = "train.algorithm=supervised"
 TOOLS = "agent=langgraph_tools"
 MICRO = "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu"
 
@@ -159,6 +160,20 @@ def test_every_sampler_is_of_the_class_that_its_trainer_uses() -> None:
             "leave out .*loss_mode=gspo",
         ),
         ([REJECTION], "npu", "not made for npu"),
+        ([SUPERVISED], "npu", "gold answers and nothing else, which is not made for npu"),
+        ([SUPERVISED, "train.batching=verl"], "cpu", "set train.batching=by_rollout with it"),
+        ([SUPERVISED, "train.kl_coefficient=0.1"], "cpu", "set train.kl_coefficient=0 with it"),
+        ([SUPERVISED, "sampling.temperature=0"], "cpu", "the loss is computed at this temperature"),
+        (
+            [SUPERVISED, "verl.algorithm.rollout_correction.bypass_mode=false"],
+            "cpu",
+            "leave out verl.algorithm.rollout_correction.bypass_mode=False",
+        ),
+        (
+            [SUPERVISED, "verl.actor_rollout_ref.actor.policy_loss.loss_mode=gspo"],
+            "cpu",
+            "leave out .*loss_mode=gspo",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused_in_one_line(
@@ -409,6 +424,50 @@ def test_calls_that_are_longer_than_what_a_policy_reads_are_refused(tmp_path: Pa
     lengths(4000, rope_scaling={"rope_type": "yarn", "factor": 4.0})
     with pytest.raises(ConfigError, match="more than the policy's 2048"):
         lengths(4000, rope_parameters={"rope_type": "default", "rope_theta": 1e6})
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ["agent=langgraph_sql_idiomatic"],
+            "agent 'langgraph_sql_idiomatic' may send others .*reference_sql",
+        ),
+        (
+            ["agent=reference_tools"],
+            "program with replies for gold answers .*'tool_loop' of agent 'reference_tools'",
+        ),
+        (
+            ["agent_match=check"],
+            "trains the role 'write_query', which agent_match 'check' does not match",
+        ),
+        (["train.credit=turn"], "so train.credit=turn would be ignored"),
+        (["reward.shuffle=true"], "so reward.shuffle=True would be ignored"),
+        (["reward.inverted=0.1"], "so reward.inverted=0.1 would be ignored"),
+        (["reward.training=executes"], "so reward.training=executes would be ignored"),
+    ],
+)
+def test_what_supervised_training_would_ignore_is_refused(
+    overrides: list[str], message: str
+) -> None:
+    base = ["device=cpu", "agent=reference_sql", SUPERVISED]
+    check(load_config("cpu", overrides=base))
+    with pytest.raises(ConfigError, match=message) as caught:
+        check(load_config("cpu", overrides=[*base, *overrides]))
+    assert "\n" not in str(caught.value)
+
+
+def test_supervised_differs_from_grpo_in_what_is_trained_alone() -> None:
+    for several in ((), ("train.mini_batch_size=8",)):
+        grpo = flatten(settings(*several, device="cpu"))
+        supervised = flatten(settings(*several, SUPERVISED, device="cpu"))
+        assert set(differing([grpo, supervised])) - {
+            "algorithm.rollout_correction.bypass_mode",
+            "actor_rollout_ref.actor.policy_loss.loss_mode",
+        } == {
+            "trainer.v1.sampler.sampler_kwargs.threshold",
+            "trainer.v1.sampler.sampler_kwargs.taught",
+        }
 
 
 def test_rejection_differs_from_grpo_in_what_is_trained_alone() -> None:

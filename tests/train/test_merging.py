@@ -100,9 +100,10 @@ def dealt(
     threshold: float | None = None,
     rewards: Sequence[float] = REWARDS,
     ranks: int = 1,
+    taught: bool = False,
 ) -> tuple[list[list[str]], torch.Tensor, dict[str, float]]:
     """Keys by device and optimizer step, the advantages of all rows in that order, and what is logged."""
-    made = Batches(shared=credit == "shared", merges=merge, threshold=threshold)
+    made = Batches(shared=credit == "shared", merges=merge, threshold=threshold, taught=taught)
     metrics = dict[str, float]()
     rollout = {"log_prob_use_dynamic_bsz": True}
     actor = {"ppo_mini_batch_size": 2 // parts, "use_dynamic_bsz": True}
@@ -120,7 +121,12 @@ def dealt(
         config=OmegaConf.create(config),
     )
     tags = [
-        {"prompt_len": 9, "response_len": 9, "seq_len": len(row)} for row in queue.rows.values()
+        {
+            "prompt_len": len(row.prompt_ids),
+            "response_len": len(row.response_ids),
+            "seq_len": len(row),
+        }
+        for row in queue.rows.values()
     ]
     filled = made.balance(trainer, KVBatchMeta([*queue.rows], tags, "train", None, {}), metrics)
     keys = filled.keys
@@ -137,7 +143,12 @@ def dealt(
         {"uid": np.array(keys, dtype=object)},
     )
     found = made.advantages(data, keys, AdvantageEstimator.GRPO).batch["advantages"]
-    made.update(trainer, lambda *_: filled, filled, metrics)
+
+    def updated(*_: Any) -> KVBatchMeta:
+        metrics["actor/pg_loss"] = 0.25
+        return filled
+
+    made.update(trainer, updated, filled, metrics)
     size = len(keys) // (parts * ranks)
     return [keys[start : start + size] for start in range(0, len(keys), size)], found, metrics
 
@@ -148,9 +159,10 @@ def gradients(
     advantages: torch.Tensor,
     packed: bool,
     several: str = "vanilla",
+    one: str = ON_POLICY,
 ) -> list[list[torch.Tensor]]:
-    """Of every parameter, by optimizer step; micro-batches of three rows. `several`: the loss of more than one step."""
-    loss = PolicyLossConfig(loss_mode=ON_POLICY if len(steps) == 1 else several)
+    """Of every parameter, by optimizer step; micro-batches of three rows. `one`, `several`: the loss of so many steps."""
+    loss = PolicyLossConfig(loss_mode=one if len(steps) == 1 else several)
     config = ActorConfig(strategy="fsdp2", rollout_n=1, use_dynamic_bsz=True, policy_loss=loss)
     values = iter(advantages)
     found = []

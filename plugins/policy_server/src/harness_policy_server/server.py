@@ -24,13 +24,14 @@ import orjson
 from harness.policies import tool_parser
 from harness.util import tool_calls
 from harness.util.tool_calls import offered
-from harness_policy_server.hermes import CLOSE, OPEN, for_template, numbered, read_calls
+from harness_policy_server.hermes import CLOSE, OPEN, numbered, read_calls
 from harness_policy_server.requests import (
     RequestRefused,
     check_request,
     template_arguments,
     text_size,
 )
+from harness_policy_server.tokens import prompt_ids, stop_ids
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -98,10 +99,7 @@ class PolicyServer:
         self.tokenizer: Any = AutoTokenizer.from_pretrained(
             path, trust_remote_code=trust_remote_code
         )
-        stop = model.generation_config.eos_token_id
-        stops = {*(stop if isinstance(stop, list) else [stop]), self.tokenizer.eos_token_id} - {
-            None
-        }
+        stops = stop_ids(model.generation_config, self.tokenizer)
         self.decoder = Decoder(model.eval(), slots, max_length, stops)
         self.max_length = max_length
         self.response_length = response_length
@@ -243,16 +241,7 @@ class PolicyServer:
 
     def _prompt_ids(self, body: dict[str, Any]) -> list[int]:
         """Render the chat template and tokenise the prompt."""
-        prompt_ids: list[int] = self.tokenizer.apply_chat_template(
-            for_template(body["messages"]),
-            tools=body.get("tools") or None,
-            tool_choice=body.get("tool_choice") or "auto",
-            add_generation_prompt=True,
-            tokenize=True,
-            return_dict=False,
-            **(body.get("chat_template_kwargs") or {}),
-        )
-        return prompt_ids
+        return prompt_ids(self.tokenizer, body)
 
     def _too_long(self, what: str) -> Response:
         """Refuse a prompt in the words of vLLM, by which callers know why."""

@@ -13,7 +13,7 @@ def harness_trainers() -> list[TrainerSpec]:
         TrainerSpec(
             "verl",
             "harness_verl.trainer:VerlTrainer",
-            "GRPO, or rejection fine-tuning, by verl's own V1 trainer on Ray",
+            "GRPO, rejection or supervised fine-tuning, by verl's own V1 trainer on Ray",
             devices=("cpu", "cuda", "npu"),
             options="harness_verl.options:VerlTrainConfig",
         )

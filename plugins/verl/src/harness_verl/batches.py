@@ -17,7 +17,8 @@ more steps. Here:
 - a row of several calls (`rows.py`) counts as that many calls when rollouts are distributed, so
   that merging does not change which rollouts meet;
 - `train.algorithm: rejection` keeps all of this, but only a group's best rollouts have an
-  advantage above 0, and it is the same for each of them (`best_of_group`).
+  advantage above 0, and it is the same for each of them (`best_of_group`);
+- `train.algorithm: supervised` has one row a task, and no rollouts (`taught.py`).
 
 `train.batching: verl` leaves all of it to verl. `sampler`, the one class of harness that verl's
 task runner loads, installs this module. docs/training.md compares it with verl and agentlightning.
@@ -44,6 +45,7 @@ from harness_verl.advantages import best_of_group, grouped_advantages
 from harness_verl.dealing import Row, deal, deal_to_ranks
 from harness_verl.names import ABOUT
 from harness_verl.rows import UNTRAINED
+from harness_verl.taught import left_out, report_no_rollouts
 
 Judge = Callable[[Mapping[tuple[str, str], float]], Mapping[tuple[str, str], float]]
 """A function from the scores of sessions to their advantages, by (group, session)."""
@@ -56,12 +58,19 @@ class Batches:
         shared: Whether all calls of a session are paid its reward (`train.credit`).
         merges: Whether rows may hold several calls.
         threshold: From which score on the best of a group are trained, and they alone; None: GRPO.
+        taught: Whether rows are gold answers, not calls of rollouts.
     """
 
     def __init__(
-        self, *, shared: bool = True, merges: bool = False, threshold: float | None = None
+        self,
+        *,
+        shared: bool = True,
+        merges: bool = False,
+        threshold: float | None = None,
+        taught: bool = False,
     ) -> None:
         self._shared, self._merges, self._threshold = shared, merges, threshold
+        self._taught = taught
         self._part: dict[str, int] = {}
         """This step's mini-batch of every row, by key."""
         self._chosen: dict[str, float] = {}
@@ -114,14 +123,15 @@ class Batches:
             trainer.tokenizer.eos_token_id,
         )
         filled.reorder(_order(shares, keys, len(filled), ranks, slots))
-        metrics.update(
-            {
-                "training/rows": float(len(rows)),
-                "training/padding_rows": float(len(filled) - len(rows)),
-                "training/untrained_sessions": float(len(self._untrained)),
-                "training/optimizer_steps": float(self._parts),
-            }
-        )
+        metrics["training/rows"] = float(len(rows))
+        metrics["training/padding_rows"] = float(len(filled) - len(rows))
+        if self._taught:
+            # verl adds up what is named a total, where a step has several batches.
+            metrics["training/taught_calls_total"] = float(len(rows))
+            metrics["training/left_out_total"] = float(left_out(self._untrained))
+        else:
+            metrics["training/untrained_sessions"] = float(len(self._untrained))
+        metrics["training/optimizer_steps"] = float(self._parts)
         if self._merges:
             calls = tokens = unmerged = saved = 0
             for row in rows:
@@ -206,7 +216,8 @@ class Batches:
 
         verl divides a mini-batch's loss by all its tokens; the scale undoes that.
         """
-        self._chosen = {"training/chosen_tokens": float(chosen.sum())}
+        name = "training/taught_tokens_total" if self._taught else "training/chosen_tokens"
+        self._chosen = {name: float(chosen.sum())}
         parts = torch.tensor([self._part.get(key, -1) for key in keys])
         for number in range(self._parts):
             in_part = parts == number
@@ -275,6 +286,8 @@ class Batches:
         for name, usual in _OF_THE_UPDATE.items():
             if name in metrics:
                 metrics[usual] = metrics.pop(name)
+        if self._taught:
+            metrics["training/cross_entropy"] = metrics.pop("actor/pg_loss")
         return done
 
 
@@ -286,9 +299,9 @@ _OF_THE_UPDATE = {
 """Names of the update's metrics where no pass precedes it (`packing.py`), with verl's names."""
 
 
-def install(*, shared: bool, merges: bool, threshold: float | None) -> None:
+def install(*, shared: bool, merges: bool, threshold: float | None, taught: bool = False) -> None:
     """Put `Batches` in place in this process."""
-    batches = Batches(shared=shared, merges=merges, threshold=threshold)
+    batches = Batches(shared=shared, merges=merges, threshold=threshold, taught=taught)
     trainer = trainer_base.PPOTrainer
     original = trainer._update_actor
     trainer._balance_batch = lambda self, batch, metrics, **options: batches.balance(
@@ -298,6 +311,8 @@ def install(*, shared: bool, merges: bool, threshold: float | None) -> None:
         self, original, batch, metrics
     )
     trainer_base.compute_advantage_for_multi_trajectories = batches.advantages
+    if taught:
+        report_no_rollouts(trainer)
 
 
 def _session(key: str) -> tuple[str, int, int]:

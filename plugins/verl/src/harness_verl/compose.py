@@ -16,8 +16,9 @@ from harness.util.parsing import at, merge
 from harness_verl.isolation import HOOK
 from harness_verl.limits import check, micro_batch
 from harness_verl.memory import placement, recomputes
-from harness_verl.names import CROSS_ENTROPY, ON_POLICY, PACKED, SHARED
+from harness_verl.names import CROSS_ENTROPY, ON_POLICY, PACKED, SHARED, SUPERVISED
 from harness_verl.options import options
+from harness_verl.taught import SCORE
 from harness_verl.verl_config import Section, chosen
 
 AGENT_LOOP = "harness"
@@ -164,14 +165,17 @@ def _trainer(config: Config, run_dir: Path, steps: int) -> Section:
 
 def _sampler(config: Config, mode: str, merges: bool) -> Section:
     train = options(config)
+    arguments: Section = {
+        "batching": train.batching,
+        "credit": train.credit,
+        "merges": merges,
+        "threshold": train.rejection_threshold if train.algorithm == "rejection" else None,
+    }
+    if train.algorithm == "supervised":
+        arguments |= {"threshold": SCORE, "taught": True}
     return {
         "custom_sampler": {"path": "pkg://harness_verl.sampler", "name": SAMPLERS[mode]},
-        "sampler_kwargs": {
-            "batching": train.batching,
-            "credit": train.credit,
-            "merges": merges,
-            "threshold": train.rejection_threshold if train.algorithm == "rejection" else None,
-        },
+        "sampler_kwargs": arguments,
     }
 
 
@@ -194,7 +198,9 @@ def _adapt(settings: Section, config: Config, device: str, model_path: str, own:
         engine = {"fsdp_config": {"full_determinism": True, "seed": config.seed}}
         exact = {"actor": engine, "ref": engine, "rollout": {"full_determinism": True}}
         merge(settings, {"actor_rollout_ref": exact})
-    if _on_policy(config, device, own):
+    if train.algorithm == "supervised":
+        merge(settings, _SUPERVISED)
+    elif _on_policy(config, device, own):
         merge(settings, _ON_POLICY)
     elif train.algorithm == "rejection":
         merge(
@@ -301,6 +307,12 @@ _ON_POLICY: Section = {
     "actor_rollout_ref": {"actor": {"policy_loss": {"loss_mode": ON_POLICY}}},
 }
 """For a step that is one optimizer step: no pass for the old log-probabilities."""
+
+_SUPERVISED: Section = {
+    "algorithm": {"rollout_correction": {"bypass_mode": True}},
+    "actor_rollout_ref": {"actor": {"policy_loss": {"loss_mode": SUPERVISED}}},
+}
+"""For gold answers, which have no old log-probabilities."""
 
 _DEVICES = Path(__file__).with_name("devices.yaml")
 """Further settings of verl, by device."""

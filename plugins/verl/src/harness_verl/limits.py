@@ -12,7 +12,7 @@ from harness.errors import ConfigError
 from harness.policies import about
 from harness.util.formatting import members
 from harness.util.parsing import at, nested
-from harness_verl.names import CROSS_ENTROPY, ON_POLICY, PACKED, SHARED
+from harness_verl.names import CROSS_ENTROPY, ON_POLICY, PACKED, SHARED, SUPERVISED
 from harness_verl.options import options
 
 
@@ -83,6 +83,11 @@ def check(
             "rollout.group_size 1: GRPO compares rollouts of one task with each other, "
             "so it takes 2 or more"
         )
+    if config.sampling.temperature == 0 and config.train.algorithm == "supervised":
+        raise ConfigError(
+            "sampling.temperature 0: the loss is computed at this temperature. "
+            "Take one above 0; validation is greedy all the same"
+        )
     if config.sampling.temperature == 0:
         raise ConfigError(
             "sampling.temperature 0: all rollouts of a task would be the same, "
@@ -96,7 +101,9 @@ def check(
     if config.train.credit != "shared":
         _credit(config, settings)
     if config.train.algorithm == "rejection":
-        _rejection(config, settings, device)
+        _cross_entropy(config, settings, device, "the chosen rollouts", _CROSS_ENTROPY)
+    if config.train.algorithm == "supervised":
+        _cross_entropy(config, settings, device, "gold answers", _CROSS_ENTROPY | _TAUGHT)
     if merges:
         _merged(settings)
     mode = at(settings, "trainer.v1.trainer_mode", "sync")
@@ -228,8 +235,15 @@ def _credit(config: Config, settings: Mapping[str, object]) -> None:
         )
 
 
-def _rejection(config: Config, settings: Mapping[str, object], device: str) -> None:
-    needs = "train.algorithm=rejection is cross entropy on the chosen rollouts and nothing else"
+def _cross_entropy(
+    config: Config,
+    settings: Mapping[str, object],
+    device: str,
+    trained: str,
+    allowed: Mapping[str, tuple[Any, ...]],
+) -> None:
+    algorithm = config.train.algorithm
+    needs = f"train.algorithm={algorithm} is cross entropy on {trained} and nothing else"
     if device not in ("cpu", "cuda"):
         raise ConfigError(
             f"{needs}, which is not made for {device}: take cpu or cuda, or train.algorithm=grpo"
@@ -242,7 +256,7 @@ def _rejection(config: Config, settings: Mapping[str, object], device: str) -> N
     for name in ("kl_coefficient", "entropy_coefficient"):
         if value := getattr(options(config), name):
             raise ConfigError(f"{needs}: set train.{name}=0 with it, not {value:g}")
-    for name, known in _CROSS_ENTROPY.items():
+    for name, known in allowed.items():
         if (value := at(settings, name, known[0])) not in known:
             raise ConfigError(f"{needs}: leave out verl.{name}={value}")
 
@@ -258,6 +272,11 @@ _CROSS_ENTROPY: dict[str, tuple[Any, ...]] = {
     "actor_rollout_ref.actor.policy_loss.loss_mode": (ON_POLICY, CROSS_ENTROPY),
 }
 """Allowed values, default first, with a mean cross entropy over chosen rollouts as the loss."""
+_TAUGHT: dict[str, tuple[Any, ...]] = {
+    "algorithm.rollout_correction.bypass_mode": (True,),
+    "actor_rollout_ref.actor.policy_loss.loss_mode": (SUPERVISED,),
+}
+"""Other allowed values where gold answers are trained, which have no old log-probabilities."""
 
 
 def _merged(settings: Mapping[str, object]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from omegaconf import OmegaConf
 from ray.exceptions import RayError
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 
@@ -19,9 +20,12 @@ from harness_verl.names import ABOUT, LOST_FILE
 from harness_verl.options import options
 from harness_verl.rows import UNTRAINED, rows_of
 from harness_verl.shared import SessionFile, phase_of
+from harness_verl.taught import SCORE, Teacher
 
 _sessions: dict[Path, asyncio.Future[Session]] = {}
 """This process's sessions, by session file."""
+_teachers: dict[Path, Teacher] = {}
+"""This process's makers of rows from gold answers, by session file."""
 
 
 class HarnessAgentLoop(AgentLoopBase):
@@ -29,7 +33,8 @@ class HarnessAgentLoop(AgentLoopBase):
 
     A rollout with a score but nothing to train returns one masked token. A rollout without a score
     returns nothing: it is left out of its group, not scored 0. An exception is a fault of harness
-    or of its services, and ends the run.
+    or of its services, and ends the run. In a supervised training no rollout is made for a
+    training task, whose gold answer is its only trained row.
 
     Args:
         session_file: Path of the run's `SessionFile`.
@@ -57,6 +62,9 @@ class HarnessAgentLoop(AgentLoopBase):
         info = row["extra_info"]
         phase = phase_of(info)
         oldest = await self._version(phase, step)
+        taught = OmegaConf.select(self.config, "trainer.v1.sampler.sampler_kwargs.taught")
+        if phase == "train" and taught:
+            return [self._taught(session, info["task_id"], int(row["session_id"]), oldest)]
         outcome = await session.rollout(info["task_id"], phase, step, int(row["session_id"]))
         newest = await self._version(phase, step)
         if outcome.used is None:
@@ -98,6 +106,41 @@ class HarnessAgentLoop(AgentLoopBase):
                 )
             )
         return outputs
+
+    def _taught(self, session: Session, task_id: str, number: int, version: int) -> AgentLoopOutput:
+        """Return the row of a task's gold answer for its first session, else an untrained row.
+
+        Args:
+            number: The session's number in its group.
+            version: Step of the weights that are trained.
+        """
+        one = None
+        if number == 0 and (call := session.taught(task_id)) is not None:
+            one = self._teacher(session).row(call)
+        one = one or UNTRAINED
+        return AgentLoopOutput(
+            prompt_ids=one.prompt_ids,
+            response_ids=one.response_ids,
+            response_mask=one.response_mask,
+            response_logprobs=one.logprobs,
+            reward_score=SCORE,
+            num_turns=0,
+            metrics=AgentLoopMetrics(),
+            extra_fields={
+                "turn_scores": [],
+                "tool_rewards": [],
+                "reward_extra_info": {},
+                "min_global_steps": version,
+                "max_global_steps": version,
+            },
+        )
+
+    def _teacher(self, session: Session) -> Teacher:
+        """Return this process's maker of rows, which keeps the policy's tokenizer."""
+        if self._session_file not in _teachers:
+            path = str(self.config.actor_rollout_ref.model.path)
+            _teachers[self._session_file] = Teacher(session.config, path)
+        return _teachers[self._session_file]
 
     async def _version(self, phase: Phase, step: int) -> int:
         """Return the version of the weights that the servers sample with: the step that made them.

@@ -37,7 +37,7 @@ from verl.workers.utils.padding import no_padding_2_padding
 
 from harness_policy_server.attention import packed
 from harness_verl import logprobs, prefixes
-from harness_verl.names import CROSS_ENTROPY, ON_POLICY, PACKED, SHARED
+from harness_verl.names import CROSS_ENTROPY, ON_POLICY, PACKED, SHARED, SUPERVISED
 from harness_verl.saving import Writer
 
 for _name in (PACKED, SHARED):
@@ -62,6 +62,32 @@ def on_policy_loss(
         log_prob.detach(), log_prob, *arguments, **more
     )
     return loss, metrics
+
+
+@core_algos.register_policy_loss(SUPERVISED)
+def supervised_loss(
+    old_log_prob: torch.Tensor,
+    log_prob: torch.Tensor,
+    advantages: torch.Tensor,
+    response_mask: torch.Tensor,
+    loss_agg_mode: str = "token-mean",
+    config: Any = None,
+    **more: Any,
+) -> Any:
+    """Return the cross entropy of the trained tokens; its gradient is that of `on_policy_loss`.
+
+    Args:
+        old_log_prob: Not used: no policy sampled the tokens.
+        log_prob: Of the policy that is updated, `[rows, longest reply]`.
+        advantages: 1 on trained tokens, as `response_mask`, `[rows, longest reply]`.
+    """
+    loss = core_algos.agg_loss(
+        loss_mat=-advantages * log_prob,
+        loss_mask=response_mask,
+        loss_agg_mode=loss_agg_mode,
+        **config.global_batch_info,
+    )
+    return loss, {}
 
 
 class PackedEngine(FSDPEngineWithLMHead):
@@ -131,7 +157,8 @@ class PackedEngine(FSDPEngineWithLMHead):
         found: dict[str, Any] = super().prepare_model_outputs(
             output, output_args, micro_batch, logits_processor_func
         )
-        if self._kept and _on_policy(logits_processor_func) and "entropy" not in found:
+        alone = (ON_POLICY, SUPERVISED)
+        if self._kept and _loss_mode(logits_processor_func) in alone and "entropy" not in found:
             with torch.no_grad():
                 sizes = logprobs.pieces(output.logits[0])
                 chunks = zip(
@@ -154,7 +181,7 @@ class PackedEngine(FSDPEngineWithLMHead):
         This happens only if no earlier pass reports the distance.
         """
         loss, output = super().forward_step(micro_batch, loss_function, forward_only)
-        if _on_policy(loss_function):
+        if _loss_mode(loss_function) == ON_POLICY:
             ours = no_padding_2_padding(output["model_output"]["log_probs"], micro_batch)
             theirs = micro_batch["old_log_probs"].to_padded_tensor(0.0).to(ours.device)
             mask = micro_batch["response_mask"].to_padded_tensor(0.0).to(ours.device)
@@ -244,9 +271,10 @@ def _passes_by_prefix() -> Iterator[None]:
         transformer_impl.prepare_micro_batches = original
 
 
-def _on_policy(loss_function: object) -> bool:
+def _loss_mode(loss_function: object) -> str:
+    """Return the name of verl's policy loss; empty for other losses."""
     config = getattr(loss_function, "keywords", {}).get("config")
-    return config is not None and config.policy_loss.loss_mode == ON_POLICY
+    return "" if config is None else str(config.policy_loss.loss_mode)
 
 
 def _entropy(logits: torch.Tensor) -> torch.Tensor:

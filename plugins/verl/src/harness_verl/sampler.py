@@ -33,8 +33,9 @@ if os.environ.get("VERL_PLATFORM") == "cpu":
 class _Timed:
     """Polls more often than verl's buffer, times each batch, and raises where verl lost rollouts.
 
-    Its `sampler_kwargs` name the run's `batching` and `credit`, whether it `merges` calls, and the
-    `threshold` of a rollout that rejection fine-tuning trains on.
+    Its `sampler_kwargs` name the run's `batching` and `credit`, whether it `merges` calls, the
+    `threshold` of a rollout that rejection fine-tuning trains on, and whether gold answers are
+    `taught` instead of rollouts.
     """
 
     def __init__(self, *args: Any, sampler_kwargs: Any, **kwargs: Any) -> None:
@@ -47,6 +48,7 @@ class _Timed:
                 shared=sampler_kwargs["credit"] == "shared",
                 merges=sampler_kwargs["merges"],
                 threshold=sampler_kwargs["threshold"],
+                taught=sampler_kwargs.get("taught", False),
             )
 
     def sample(self, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:

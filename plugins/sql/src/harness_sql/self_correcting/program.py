@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from harness.contracts.programs import Played, Turn
-from harness.records import Attempt
+from harness.contracts.programs import Played, TaughtCall, Turn
+from harness.records import Attempt, Problem
 from harness_sql.self_correcting.prompts import PROMPTS
 from harness_sql.self_correcting.roles import ROLES
 
@@ -18,6 +18,7 @@ class SelfCorrectingSQL(Played):
     checkers = ("check_query",)
     trains = "write"
     revisers = ("rewrite_query",)
+    taught_role = "write_query"
     prompts = PROMPTS
     prompts_hash = PROMPTS.hash
     scenes = "harness_sql.self_correcting.scenarios"
@@ -44,3 +45,12 @@ class SelfCorrectingSQL(Played):
                     Turn(next((answers[n] for n in wrote if n >= number and n in answers), None))
                 )
         return tuple(found)
+
+    def taught(self, problem: Problem, answer: str) -> TaughtCall | None:
+        """Return the writing of a query, with a reply of `answer` in a block, as prompts ask."""
+        prompt = PROMPTS.write(problem)
+        reply = f"```sql\n{answer}\n```"
+        # A query with a fence of its own would be read back as another query.
+        if PROMPTS.parse_sql(reply) != answer:
+            return None
+        return TaughtCall(prompt.role, prompt.messages, reply)

@@ -103,6 +103,12 @@ class SQLEnvironment(Environment):
         # Without ORDER BY a database may give rows in any order, which is no other meaning.
         return "\n".join(rows if "order by" in answer.lower() else sorted(rows))
 
+    def gold_answer(self, task: Task) -> str | None:
+        """Return the gold query; None for a task with a gold answer in words."""
+        if task.data.get(GOLD_IS, "query") != "query":
+            return None
+        return task.gold.strip() or None
+
 
 def _number(value: object) -> Any:
     """Return a whole float such as 1.0 as an integer, because the two are equal."""
