@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from harness.config import Config
 from harness.plugins import answer_form, environment, environment_of, program, program_of
-from harness.records import Problem, Task
+from harness.records import Demonstrations, Problem, Task
 
 Phase = Literal["train", "val"]
 
@@ -26,6 +26,7 @@ class RolloutRequest:
         phase: `train` samples as configured, `val` decodes greedily unless configured otherwise.
         timeout_s: Deadline of one attempt.
         retries: Further attempts after an infrastructure failure.
+        demonstrations: Messages that the gateway inserts into the calls of each role.
     """
 
     problem: Problem
@@ -38,6 +39,7 @@ class RolloutRequest:
     tool_timeout_s: float
     timeout_s: float
     retries: int
+    demonstrations: Demonstrations = field(default_factory=dict)
 
     @classmethod
     def build(
@@ -78,8 +80,11 @@ class RolloutRequest:
         )
 
     def dump(self) -> dict[str, Any]:
-        """Plain data for the queue."""
-        return asdict(self)
+        """Return plain data for the queue, without demonstrations if there are none."""
+        data = asdict(self)
+        if not self.demonstrations:
+            del data["demonstrations"]
+        return data
 
     @classmethod
     def parse(cls, data: Mapping[str, Any]) -> RolloutRequest:

@@ -28,7 +28,8 @@ from harness.plugins import (
     roles_of,
     trained_by,
 )
-from harness.records import Attempt, Task, Transition, Verdict
+from harness.policies.demonstrations import demonstrations_in
+from harness.records import Attempt, Demonstrations, Task, Transition, Verdict
 from harness.rollout.client import RolloutClient
 from harness.rollout.controls import RewardShuffle, inverts
 from harness.rollout.credit import kinds, payments
@@ -92,6 +93,7 @@ class Session:
         model: The policy's name at its servers.
         queue: The run's queue, or a connection to it.
         validation: Sampling of validation; by default greedy, one rollout per task.
+        policy: The policy's folder: demonstrations in it are inserted into every rollout.
     """
 
     def __init__(
@@ -102,6 +104,7 @@ class Session:
         control: GatewayControl,
         folder: RunFolder,
         validation: EvalConfig | None = None,
+        policy: str = "",
     ) -> None:
         self.config = config
         self.model = model
@@ -119,6 +122,7 @@ class Session:
             )
         self._environment = environment(environment_of(config.task.name))
         self._validation = validation or EvalConfig()
+        self._demonstrations = demonstrations_in(policy)
         self._client = RolloutClient(queue)
         self._control = control
         self._episodes = RowLog(folder, "episodes")
@@ -140,14 +144,25 @@ class Session:
         """All tasks of a phase."""
         return list(self._tasks[phase].values())
 
-    async def rollout(self, task_id: str, phase: Phase, step: int, session: int) -> Scored:
+    async def rollout(
+        self,
+        task_id: str,
+        phase: Phase,
+        step: int,
+        session: int,
+        demonstrations: Demonstrations | None = None,
+    ) -> Scored:
         """Run one rollout and record its episode.
 
         In validation the policy's last transition represents the rollout, whatever `agent_match`
         selects.
+
+        Args:
+            demonstrations: Demonstrations by role; None: those of the policy's folder, if any.
         """
         task = self._tasks[phase][task_id]
-        attempt = await self._attempt(task, phase, step, session)
+        shown = self._demonstrations if demonstrations is None else demonstrations
+        attempt = await self._attempt(task, phase, step, session, shown)
         turns = self._program.turns(attempt)
 
         # The attempt's own answer is always scored. Drafts before it are scored where training pays
@@ -212,12 +227,15 @@ class Session:
             elapsed_s=attempt.elapsed_s,
         )
 
-    async def _attempt(self, task: Task, phase: Phase, step: int, session: int) -> Attempt:
+    async def _attempt(
+        self, task: Task, phase: Phase, step: int, session: int, shown: Demonstrations
+    ) -> Attempt:
         """Have a runner make the attempt, and keep it for the shadow check if it is in the share."""
         context, temperature = self._task_set.context(task), self._validation.temperature
         request = RolloutRequest.build(
             task, context, self.config, phase, step, session, temperature
         )
+        request = replace(request, demonstrations=shown)
         metadata = {"step": step, "task": task.id, "session": session}
         attempt = await self._client.run(request, metadata)
         self._check(attempt)

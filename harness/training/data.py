@@ -12,6 +12,7 @@ from harness.contracts.tasks import TaskSet
 from harness.errors import ConfigError, TaskSetError, UserError
 from harness.plugins import make_reward, make_task_set, reward_identity, reward_spec
 from harness.policies import fetched, resolve
+from harness.policies.demonstrations import refuse_demonstrations
 from harness.policies.roles import Answerer, answerers
 from harness.records import Task
 from harness.runs.folder import RunFolder
@@ -95,7 +96,8 @@ def load_data(config: Config, before: RunFolder | None = None) -> Data:
 
     Raises:
         TaskSetError: As in `load_tasks` and `trained_on`.
-        ConfigError, EnvironmentProblem: As in `policies.fetched` and `answerers`.
+        ConfigError, EnvironmentProblem: As in `policies.fetched` and `answerers`; the policy has
+            demonstrations.
         UserError: The data or the reward differ from the resumed run's.
     """
     task_set = make_task_set(config)
@@ -104,7 +106,9 @@ def load_data(config: Config, before: RunFolder | None = None) -> Data:
     train = trained_on(train, config)
     if before is not None:
         same_parts(before, config, task_set)
-    return Data(task_set, train, val, first_policy(config, before), _answers(config, before))
+    policy = first_policy(config, before)
+    refuse_demonstrations(policy, "policy.path", "Train the policy that it was made from")
+    return Data(task_set, train, val, policy, _answers(config, before))
 
 
 def _answers(config: Config, before: RunFolder | None) -> dict[str, Answerer]:
