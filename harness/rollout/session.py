@@ -155,10 +155,7 @@ class Session:
         """Run one rollout and record its episode.
 
         In validation the policy's last transition represents the rollout, whatever `agent_match`
-        selects.
-
-        Args:
-            demonstrations: Demonstrations by role; None: those of the policy's folder, if any.
+        selects. Without `demonstrations`, those of the policy's folder are inserted, if any.
         """
         task = self._tasks[phase][task_id]
         shown = self._demonstrations if demonstrations is None else demonstrations
