@@ -57,6 +57,8 @@ class Scored:
             train.
         turns: Number of calls of roles that do not only check.
         elapsed_s: Duration of the attempt in seconds.
+        agrees: Of each of `calls`, whether it fits the attempt's answer: it wrote or approved that
+            answer, or rejected another one. All do in a program without drafts.
     """
 
     reward: float | None
@@ -67,6 +69,7 @@ class Scored:
     values: Mapping[str, float]
     turns: int
     elapsed_s: float
+    agrees: tuple[bool, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +225,7 @@ class Session:
             values={kind_of[index]: value for index, value in payment.by_index.items()},
             turns=answering,
             elapsed_s=attempt.elapsed_s,
+            agrees=_agreeing(returned, attempt, turns),
         )
 
     async def _attempt(
@@ -372,3 +376,24 @@ class Session:
                     return replace(judged, answer=attempt.answer), other, {}
                 worth[answer] = other.value
         return attempt, verdict, worth
+
+
+def _agreeing(
+    calls: Sequence[Transition], attempt: Attempt, turns: Sequence[Turn]
+) -> tuple[bool, ...]:
+    """Return `Scored.agrees` of some calls of an attempt.
+
+    Args:
+        turns: The program's turns of every call of the attempt; none without drafts.
+    """
+    if not turns:
+        return (True,) * len(calls)
+    turn_of = {}
+    for call, turn in zip(attempt.transitions, turns, strict=True):
+        turn_of[call.index] = turn
+    agrees = []
+    for call in calls:
+        turn = turn_of[call.index]
+        rejected = turn.approved is False
+        agrees.append((turn.answer == attempt.answer) is not rejected)
+    return tuple(agrees)

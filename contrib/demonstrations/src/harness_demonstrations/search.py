@@ -10,6 +10,7 @@ from typing import Any
 
 from harness import Transition
 from harness.records import Demonstrations
+from harness.rollout.session import Scored
 
 Candidate = Mapping[str, Sequence[int]]
 """A set of demonstrations: for each role, places in the role's pool. Empty: none."""
@@ -44,21 +45,33 @@ class Rollout:
 
     Attributes:
         reward: The reward that training uses; None if unscored.
-        calls: Its calls of trained roles.
+        calls: Its calls of trained roles that agree with its answer (`Scored.agrees`).
+        length: Number of all its calls of trained roles.
     """
 
     task: str
     session: int
     reward: float | None
     calls: Sequence[Transition]
+    length: int
+
+    @classmethod
+    def of(cls, task: str, session: int, outcome: Scored) -> Rollout:
+        """Return what the search needs of an outcome."""
+        calls = []
+        for call, agrees in zip(outcome.calls, outcome.agrees, strict=True):
+            if agrees:
+                calls.append(call)
+        return cls(task, session, outcome.used, calls, len(outcome.calls))
 
 
 def collect(rollouts: Sequence[Rollout], low: float) -> Pool:
     """Return the pool: of each task and role, one call of a rollout with the step's highest reward.
 
-    Of several such rollouts of a task, one with fewer calls goes first, because its first reply
-    needed no correction; then the one with the lower session. Of several calls of a role, the last
-    one counts. Calls without a user message or without text, and calls of tools, are left out.
+    Of several such rollouts of a task, one with fewer calls goes first, then the one with the lower
+    session. Of several calls of a role, the last one counts. Left out are drafts that another
+    answer replaced and wrong checks, replies without text or with tool calls, and requests without
+    a user message.
 
     Args:
         low: The reward's lowest value: rollouts with no more are not right.
@@ -74,7 +87,7 @@ def collect(rollouts: Sequence[Rollout], low: float) -> Pool:
             by_task.setdefault(rollout.task, []).append(rollout)
     for best in by_task.values():
         found: dict[str, Demonstration] = {}
-        for rollout in sorted(best, key=lambda one: (len(one.calls), one.session)):
+        for rollout in sorted(best, key=lambda one: (one.length, one.session)):
             for role, demonstration in _of_rollout(rollout).items():
                 found.setdefault(role, demonstration)
         for role, demonstration in found.items():

@@ -4,7 +4,8 @@ The search follows BootstrapFewShotWithRandomSearch of DSPy (Khattab et al. 2024
 halving (Jamieson and Talwalkar 2016) instead of a full evaluation of each candidate:
 
 1. Step 1 runs its tasks without demonstrations, sampled as in a training by GRPO. The policy's own
-   calls in rollouts with the highest reward become the pool, never gold.
+   calls in rollouts with the highest reward become the pool, never gold: at most one for each task
+   and role (`collect` in `search.py`). If the highest reward is the lowest possible, it is empty.
 2. `train.candidates` random sets of `train.shots` demonstrations per role are drawn from the pool.
    The prompts without demonstrations are one further candidate, with number 0.
 3. Each later step distributes its rollouts over the candidates that are left. The steps are divided
@@ -212,7 +213,7 @@ class _Training(RolloutWork):
         if search is None:
             rollouts = []
             for (task, number, _), outcome in zip(tried, outcomes, strict=True):
-                rollouts.append(Rollout(task.id, number, outcome.used, outcome.calls))
+                rollouts.append(Rollout.of(task.id, number, outcome))
             self._search = self._begin(rollouts)
             return rollout_s
         for (_, _, candidate), outcome in zip(tried, outcomes, strict=True):
