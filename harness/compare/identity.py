@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from harness.compare.keys import Exempt
 from harness.compare.kinds import other_kinds
+from harness.compare.trainers import TRAINER, of_one_trainer
 from harness.errors import NotComparable
 from harness.runs.record_types import COSTS_ONLY, keys
 from harness.runs.schema import Group
@@ -26,7 +27,6 @@ _PHASES = {
     "data_order": ("train", ": as many, but others or in another order"),
 }
 """Keys with a hash of questions: their phase, and what differs if not the number of questions."""
-TRAINER = "train.trainer"
 _ARM = ("agent", "agent_match")
 """Keys that may differ between arms without permission, but not between runs of one arm."""
 Values = list[tuple[Any, list[str]]]
@@ -156,10 +156,11 @@ def check_identity(
     forbidden |= mixed
     exceptions: list[Exempt] = []
     refused: list[Difference] = []
+    settings = [_comparable(run, ()) for run in runs]
     for key, difference in forbidden.items():
         names = [key]
         # Permission for another trainer is permission for the options that only one of them has.
-        if _of_one_trainer(key, runs):
+        if of_one_trainer(key, settings):
             names.append(TRAINER)
         by_hand = any(_covered(name, allowed) for name in names)
         varied_here = any(_covered(name, by_study) for name in names)
@@ -177,25 +178,6 @@ def check_identity(
     if refused:
         raise NotComparable(_refusal(refused))
     return exceptions
-
-
-def _of_one_trainer(key: str, runs: Iterable[Run]) -> bool:
-    """Return whether a key of `train` differs only because some trainers lack the option."""
-    if not key.startswith("train.") or key == TRAINER:
-        return False
-    values: list[Any] = []
-    having: set[str] = set()
-    lacking: set[str] = set()
-    for run in runs:
-        settings = _comparable(run, ())
-        trainer = str(settings.get(TRAINER))
-        if key not in settings:
-            lacking.add(trainer)
-            continue
-        having.add(trainer)
-        if settings[key] not in values:
-            values.append(settings[key])
-    return len(values) == 1 and bool(lacking) and not having & lacking
 
 
 def _values_by_run(key: str, runs: Iterable[Run]) -> dict[str, Any]:
