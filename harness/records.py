@@ -14,6 +14,9 @@ from typing import Any, Literal, TypeAlias
 JSON: TypeAlias = "str | int | float | bool | Sequence[JSON] | Mapping[str, JSON] | None"
 """Plain data, as JSON has it."""
 
+Demonstrations: TypeAlias = "Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]"
+"""Few-shot demonstrations by role: each is a user message and the assistant's reply to it."""
+
 CHECK_HEADER = "x-harness-check"
 """The HTTP header of a request that only asks whether an endpoint answers: no agent made it."""
 
@@ -152,6 +155,10 @@ class Transition:
     """How often the server refused the call for its rate before it answered."""
     rate_limit_s: float = 0.0
     """Part of `latency_s` spent waiting because the server limited its rate, in seconds."""
+    demonstrations: int = 0
+    """Demonstrations that the gateway inserted into the request. `messages` and `request_digest`
+    are without them; `prompt_ids` and `prompt_tokens`, which the engine reports, include them.
+    """
 
     @property
     def empty(self) -> bool:

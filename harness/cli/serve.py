@@ -233,6 +233,7 @@ def serving(
 ) -> Iterator[tuple[str, str]]:
     """URL and name of a policy that answers as long as this lasts."""
     from harness.policies import fetched, longest, parser_of
+    from harness.policies.demonstrations import refuse_demonstrations
     from harness.policies.export import checkpoint_dir, checkpoint_model
     from harness.policies.servers import Engine, server
     from harness.training.checks import check_device
@@ -243,6 +244,9 @@ def serving(
         folder = str(checkpoint_model(here, step))
     else:
         name, folder = here, fetched(PolicyConfig(path=here, revision=config.policy.revision))
+    refuse_demonstrations(
+        folder, "this endpoint serves a model without them", "Measure the policy: `harness eval`"
+    )
     own = config.sampling.max_prompt_tokens + config.sampling.max_response_tokens
     # Questions of one's own may be longer.
     length = max_length or max(own, min(ROOM, longest(folder) or ROOM))

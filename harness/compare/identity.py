@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from harness.compare.keys import Exempt
 from harness.compare.kinds import other_kinds
+from harness.compare.trainers import TRAINER, of_one_trainer
 from harness.errors import NotComparable
 from harness.runs.record_types import COSTS_ONLY, keys
 from harness.runs.schema import Group
@@ -155,9 +156,15 @@ def check_identity(
     forbidden |= mixed
     exceptions: list[Exempt] = []
     refused: list[Difference] = []
+    settings = [_comparable(run, ()) for run in runs]
     for key, difference in forbidden.items():
-        by_hand = _covered(key, allowed)
-        if by_hand or (key not in mixed and _covered(key, by_study)):
+        names = [key]
+        # Permission for another trainer is permission for the options that only one of them has.
+        if of_one_trainer(key, settings):
+            names.append(TRAINER)
+        by_hand = any(_covered(name, allowed) for name in names)
+        varied_here = any(_covered(name, by_study) for name in names)
+        if by_hand or (key not in mixed and varied_here):
             exempt: Exempt = {
                 "key": key,
                 "why": "allowed" if by_hand else "varied",

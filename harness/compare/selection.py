@@ -10,6 +10,7 @@ from typing import Any
 
 from harness.compare.keys import Failed
 from harness.compare.states import STUDY_FILE, Asked, Entry, read_state
+from harness.compare.trainers import of_one_trainer
 from harness.errors import NoSuchArm, UserError, nearest
 from harness.runs.folder import RunFolder
 from harness.runs.reading import Run, read_run, readable
@@ -126,7 +127,8 @@ def _located(paths: Sequence[Path], runs_dir: Path) -> list[tuple[Path, Path]]:
 def name_arms(runs: Sequence[Run]) -> None:
     """Name arms by their differences: the agent, and every other configuration key that differs.
 
-    Settings that only follow the preset of another device are summarized by the device.
+    Settings that only follow the preset of another device are summarized by the device, and options
+    that only one trainer has by the trainer.
     """
     configs: list[dict[str, Any]] = []
     devices: list[str] = []
@@ -138,7 +140,8 @@ def name_arms(runs: Sequence[Run]) -> None:
     # The seed is no part of a name: runs of an arm are those that differ in nothing else.
     keys = []
     for key in differing(configs):
-        if key not in ("agent", "seed", "device") and not _goes_with_device(key, configs, devices):
+        follows = _goes_with_device(key, configs, devices) or of_one_trainer(key, configs)
+        if key not in ("agent", "seed", "device") and not follows:
             keys.append(key)
     several_devices = len(set(devices)) > 1
     several_kinds = len(kinds) > 1

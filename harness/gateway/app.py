@@ -14,6 +14,7 @@ import orjson
 from starlette.types import Receive, Scope, Send
 
 from harness.gateway.attempts import AttemptLog, Attempts
+from harness.gateway.demonstrations import checked_demonstrations
 from harness.gateway.failures import Refusal
 from harness.gateway.forcing import RESERVED
 from harness.gateway.protocols import Spoken, protocols
@@ -148,9 +149,11 @@ class GatewayApp:
         are_names = isinstance(roles, list) and all(isinstance(role, str) for role in roles)
         if not are_names or not roles:
             raise Refusal("bad_request", "roles must be a list of names")
-        self._attempts.open(
-            AttemptLog(rollout_id, attempt_id, sampling, timeout_s, frozenset(roles))
+        demonstrations = checked_demonstrations(asked.get("demonstrations", {}))
+        log = AttemptLog(
+            rollout_id, attempt_id, sampling, timeout_s, frozenset(roles), demonstrations
         )
+        self._attempts.open(log)
         return {"rollout_id": rollout_id, "attempt_id": attempt_id}
 
     def _stats(self) -> dict[str, Any]:

@@ -12,11 +12,12 @@ from typing import Any
 
 from harness.gateway.answers import Answer, StreamedAnswer
 from harness.gateway.canonical import request_digest, shown_parameters
+from harness.gateway.demonstrations import with_demonstrations
 from harness.gateway.failures import Refusal, deadline_passed
 from harness.gateway.protocols import Written
 from harness.gateway.reply_forms import Names
 from harness.gateway.settings import GatewaySettings
-from harness.records import CallFailure, Transition
+from harness.records import CallFailure, Demonstrations, Transition
 from harness.util import clock
 from harness.util.branches import caller, renumbered
 from harness.util.tool_calls import offered
@@ -47,11 +48,13 @@ class AttemptLog:
         sampling: Mapping[str, Any],
         timeout_s: float,
         roles: frozenset[str],
+        demonstrations: Demonstrations | None = None,
     ) -> None:
         self.rollout_id = rollout_id
         self.attempt_id = attempt_id
         self.sampling = sampling
         self.roles = roles
+        self.demonstrations = demonstrations or {}
         self._until = time.monotonic() + timeout_s
         """Monotonic time: uvloop's clock does not advance while it serves a batch of events."""
         self.transitions: list[Transition] = []
@@ -117,6 +120,8 @@ class Call:
         self.overridden: Mapping[str, Any] = {}
         self.parameters: Mapping[str, Any] = {}
         self.request_digest = ""
+        self.demonstrations = 0
+        """How many were inserted into the request for the model server."""
         self.rate_limits = 0
         self.rate_limit_s = 0.0
         self.aborts = 0
@@ -144,6 +149,15 @@ class Call:
         if (seed := self.log.sampling.get("seed")) is not None:
             self.sampling = {**self.log.sampling, "seed": call_seed(seed, self.who, self.draw)}
         self.started_s, self._began = clock.now(), time.perf_counter()
+
+    def demonstrated(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """Return the request for the model server: the agent's, with its role's demonstrations."""
+        shown = self.log.demonstrations.get(self.role, ())
+        messages = with_demonstrations(self.messages, shown)
+        if messages is None:
+            return asked
+        self.demonstrations = len(shown)
+        return {**asked, "messages": messages}
 
     def names(self, asked: Mapping[str, Any], model: str) -> Names:
         """Return what the call's answer is given where its server names nothing.
@@ -199,6 +213,7 @@ class Call:
                 served_model=answer.served_model,
                 rate_limits=self.rate_limits,
                 rate_limit_s=self.rate_limit_s,
+                demonstrations=self.demonstrations,
             )
         )
 
@@ -212,6 +227,9 @@ class Call:
         else:
             # A call that is repeated after a failure samples as if there had been none.
             self.log.give_back(self.who, self.draw)
+        detail = refusal.detail
+        if refusal.code == "prompt_too_long" and self.demonstrations:
+            detail = f"{detail} ({self.demonstrations} demonstrations were inserted)"
         self.log.failures.append(
             CallFailure(
                 index=self.index,
@@ -219,7 +237,7 @@ class Call:
                 code=refusal.code,
                 cause=refusal.cause,
                 status=refusal.upstream_status,
-                detail=refusal.detail,
+                detail=detail,
                 started_s=self.started_s,
                 latency_s=latency_s,
                 branch=self.branch,

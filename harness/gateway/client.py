@@ -12,7 +12,7 @@ import orjson
 from yarl import URL
 
 from harness.errors import EndpointError
-from harness.records import CallFailure, Transition
+from harness.records import CallFailure, Demonstrations, Transition
 from harness.util.endpoints import Endpoint
 
 
@@ -80,9 +80,23 @@ class GatewayControl:
         sampling: Mapping[str, object],
         timeout_s: float,
         roles: Iterable[str],
+        demonstrations: Demonstrations | None = None,
     ) -> None:
-        """Register an attempt, before its agent starts."""
-        attempt = {"sampling": dict(sampling), "timeout_s": timeout_s, "roles": list(roles)}
+        """Register an attempt, before its agent starts.
+
+        Args:
+            sampling: Parameters that every call is forced to.
+            timeout_s: Deadline of the attempt in seconds.
+            roles: Roles that the agent may use.
+            demonstrations: Messages to insert into the calls of each role.
+        """
+        attempt: dict[str, object] = {
+            "sampling": dict(sampling),
+            "timeout_s": timeout_s,
+            "roles": list(roles),
+        }
+        if demonstrations:
+            attempt["demonstrations"] = demonstrations
         await self._send("PUT", _attempt(rollout_id, attempt_id), attempt)
 
     async def close_attempt(

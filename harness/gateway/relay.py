@@ -131,7 +131,11 @@ class Relay:
         try:
             token_ids = pool.token_ids
             request = force(
-                asked, call.sampling, pool.model, token_ids=token_ids, told=self._pools.policy.model
+                call.demonstrated(asked),
+                call.sampling,
+                pool.model,
+                token_ids=token_ids,
+                told=self._pools.policy.model,
             )
             call.model, call.overridden = pool.model, request.overridden
             exchange = _Exchange(

@@ -14,6 +14,7 @@ from harness.config.sections import PolicyConfig, RoleConfig
 from harness.errors import ConfigError, UserError, nearest
 from harness.plugins import program_of, roles_of, trained_by
 from harness.policies import fetched, longest
+from harness.policies.demonstrations import refuse_demonstrations
 from harness.policies.export import checkpoint_dir, checkpoint_model
 from harness.policies.servers import server
 from harness.runs.folder import RunFolder
@@ -150,9 +151,15 @@ def _policy(role: RoleConfig, began_with: str) -> Answerer:
     if (Path(policy).expanduser() / "run.json").is_file():
         run = RunFolder.open(Path(policy).expanduser())
         step, _ = checkpoint_dir(run, role.step)
-        return Answerer(f"{run.id}, step {step}", folder=str(checkpoint_model(run, step)))
+        return _bare(Answerer(f"{run.id}, step {step}", folder=str(checkpoint_model(run, step))))
     if role.step is not None:
         raise ConfigError(f"step is of a run's checkpoints, and {policy} is no run folder")
     name, _, commit = began_with.partition("@")
     revision = commit if commit and name == policy else role.revision
-    return Answerer(policy, folder=fetched(PolicyConfig(path=policy, revision=revision)))
+    return _bare(Answerer(policy, folder=fetched(PolicyConfig(path=policy, revision=revision))))
+
+
+def _bare(answerer: Answerer) -> Answerer:
+    """Return a policy that answers a role; its model alone is served."""
+    refuse_demonstrations(answerer.folder, "policy", "Name a policy without demonstrations")
+    return answerer

@@ -190,6 +190,7 @@ async def _play(
         sampling=request.sampling,
         timeout_s=request.timeout_s,
         roles=agent.roles,
+        demonstrations=request.demonstrations,
     )
 
     async def solved() -> str:

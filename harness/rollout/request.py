@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from harness.config import Config
 from harness.plugins import answer_form, environment, environment_of, program, program_of
-from harness.records import Problem, Task
+from harness.records import Demonstrations, Problem, Task
 
 Phase = Literal["train", "val"]
 
@@ -27,6 +27,7 @@ class RolloutRequest:
         timeout_s: Deadline of one attempt.
         retries: Further attempts after an infrastructure failure.
         agent: Name of the agent that makes it; runners with another agent refuse it.
+        demonstrations: Messages that the gateway inserts into the calls of each role.
     """
 
     problem: Problem
@@ -40,6 +41,7 @@ class RolloutRequest:
     timeout_s: float
     retries: int
     agent: str = ""
+    demonstrations: Demonstrations = field(default_factory=dict)
 
     @classmethod
     def build(
@@ -81,8 +83,11 @@ class RolloutRequest:
         )
 
     def dump(self) -> dict[str, Any]:
-        """Plain data for the queue."""
-        return asdict(self)
+        """Return plain data for the queue, without demonstrations if there are none."""
+        data = asdict(self)
+        if not self.demonstrations:
+            del data["demonstrations"]
+        return data
 
     @classmethod
     def parse(cls, data: Mapping[str, Any]) -> RolloutRequest:

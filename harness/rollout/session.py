@@ -28,7 +28,8 @@ from harness.plugins import (
     roles_of,
     trained_by,
 )
-from harness.records import Attempt, Task, Transition, Verdict
+from harness.policies.demonstrations import demonstrations_in
+from harness.records import Attempt, Demonstrations, Task, Transition, Verdict
 from harness.rollout.assignment import Assignment
 from harness.rollout.client import RolloutClient
 from harness.rollout.controls import RewardShuffle, inverts
@@ -57,6 +58,8 @@ class Scored:
             train.
         turns: Number of calls of roles that do not only check.
         elapsed_s: Duration of the attempt in seconds.
+        agrees: Of each of `calls`, whether it fits the attempt's answer: it wrote or approved that
+            answer, or rejected another one. All do in a program without drafts.
     """
 
     reward: float | None
@@ -67,6 +70,7 @@ class Scored:
     values: Mapping[str, float]
     turns: int
     elapsed_s: float
+    agrees: tuple[bool, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,7 @@ class Session:
         model: The policy's name at its servers.
         queue: The run's queue, or a connection to it.
         validation: Sampling of validation; by default greedy, one rollout per task.
+        policy: The policy's folder: demonstrations in it are inserted into every rollout.
     """
 
     def __init__(
@@ -103,6 +108,7 @@ class Session:
         control: GatewayControl,
         folder: RunFolder,
         validation: EvalConfig | None = None,
+        policy: str = "",
     ) -> None:
         self.config = config
         self.model = model
@@ -123,6 +129,7 @@ class Session:
             )
         self._environment = environment(environment_of(config.task.name))
         self._validation = validation or EvalConfig()
+        self._demonstrations = demonstrations_in(policy)
         self._client = RolloutClient(queue)
         self._control = control
         self._episodes = RowLog(folder, "episodes")
@@ -156,15 +163,23 @@ class Session:
         problem = problem_of(task, self._task_set.context(task), self.config)
         return self._program.taught(problem, answer)
 
-    async def rollout(self, task_id: str, phase: Phase, step: int, session: int) -> Scored:
+    async def rollout(
+        self,
+        task_id: str,
+        phase: Phase,
+        step: int,
+        session: int,
+        demonstrations: Demonstrations | None = None,
+    ) -> Scored:
         """Run one rollout and record its episode.
 
         In validation the policy's last transition represents the rollout, whatever `agent_match`
-        selects.
+        selects. Without `demonstrations`, those of the policy's folder are inserted, if any.
         """
         task = self._tasks[phase][task_id]
         agent = self._assignment.agent(phase, step, task.id)
-        attempt = await self._attempt(agent, task, phase, step, session)
+        shown = self._demonstrations if demonstrations is None else demonstrations
+        attempt = await self._attempt(agent, task, phase, step, session, shown)
         turns = self._program.turns(attempt)
 
         # The attempt's own answer is always scored. Drafts before it are scored where training pays
@@ -227,16 +242,24 @@ class Session:
             values={kind_of[index]: value for index, value in payment.by_index.items()},
             turns=answering,
             elapsed_s=attempt.elapsed_s,
+            agrees=_agreeing(returned, attempt, turns),
         )
 
     async def _attempt(
-        self, agent: str, task: Task, phase: Phase, step: int, session: int
+        self,
+        agent: str,
+        task: Task,
+        phase: Phase,
+        step: int,
+        session: int,
+        shown: Demonstrations,
     ) -> Attempt:
         """Have a runner make the attempt, and keep it for the shadow check if it is in the share."""
         context, temperature = self._task_set.context(task), self._validation.temperature
         request = RolloutRequest.build(
             task, context, self.config, phase, step, session, temperature, agent
         )
+        request = replace(request, demonstrations=shown)
         metadata = {"step": step, "task": task.id, "session": session}
         attempt = await self._client.run(request, metadata)
         self._check(attempt)
@@ -376,3 +399,24 @@ class Session:
                     return replace(judged, answer=attempt.answer), other, {}
                 worth[answer] = other.value
         return attempt, verdict, worth
+
+
+def _agreeing(
+    calls: Sequence[Transition], attempt: Attempt, turns: Sequence[Turn]
+) -> tuple[bool, ...]:
+    """Return `Scored.agrees` of some calls of an attempt.
+
+    Args:
+        turns: The program's turns of every call of the attempt; none without drafts.
+    """
+    if not turns:
+        return (True,) * len(calls)
+    turn_of = {}
+    for call, turn in zip(attempt.transitions, turns, strict=True):
+        turn_of[call.index] = turn
+    agrees = []
+    for call in calls:
+        turn = turn_of[call.index]
+        rejected = turn.approved is False
+        agrees.append((turn.answer == attempt.answer) is not rejected)
+    return tuple(agrees)

@@ -247,7 +247,7 @@ def transition_rows(
     """
     for call in attempt.transitions:
         kept = _Kept()
-        yield {
+        row: Call = {
             "step": step,
             "phase": phase,
             "rollout_id": call.rollout_id,
@@ -268,3 +268,6 @@ def transition_rows(
             "latency_s": call.latency_s,
             "gateway_s": call.gateway_s,
         }
+        if call.demonstrations:
+            row["demonstrations"] = call.demonstrations
+        yield row

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, NotRequired
 
 from typing_extensions import TypedDict
 
@@ -119,6 +119,13 @@ class Call(TypedDict):
     started_s: Annotated[float, "Unix time at which the gateway received the call"]
     latency_s: Annotated[float, "seconds until the answer was whole"]
     gateway_s: Annotated[float, "of them, in the gateway itself, queueing included"]
+    demonstrations: NotRequired[
+        Annotated[
+            int | None,
+            "demonstrations that the gateway inserted: in `prompt_ids`, not in `messages`; "
+            "no column where a run has none",
+        ]
+    ]
 
 
 class LoggedStep(TypedDict):

@@ -191,6 +191,9 @@ class Identity(TypedDict):
             Key("policy", ("roles",)),
         ]
     ]
+    demonstrations: NotRequired[
+        Annotated[str, "hash of the demonstrations in the policy's folder, where it has any", _POLICY]
+    ]
     sampling_train: Annotated[Sampling, "of training", _SAMPLING]
     sampling_val: Annotated[
         Sampling, "of validation", Key("sampling", ("sampling", "eval.temperature"))

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from harness.runs.folder import ROWS, Kind, RunFolder
-from harness.runs.record_types import columns
+from harness.runs.record_types import columns, described
 from harness.runs.rows import Call, Episode, LoggedStep
 from harness.runs.schema import RunRecord
 from harness.runs.training_signal import mixed_groups
@@ -80,7 +80,8 @@ def logged_table(folder: RunFolder, kind: Kind) -> pa.Table:
     """Return `episodes`, `transitions` or `steps` from the row logs, with all columns."""
     if kind == "steps":
         return steps_table(step_rows(list(folder.rows("steps")), list(folder.rows("episodes"))))
-    return _table(list(folder.rows(kind)), columns(Episode if kind == "episodes" else Call))
+    rows: list[Mapping[str, object]] = list(folder.rows(kind))
+    return _table(rows, _columns_in(rows, Episode if kind == "episodes" else Call))
 
 
 def episodes_table(rows: Sequence[Episode]) -> pa.Table:
@@ -95,6 +96,16 @@ def steps_table(steps: Sequence[Mapping[str, float]]) -> pa.Table:
         names |= row.keys()
     names.discard("step")
     return _table(steps, {"step": "int64", **dict.fromkeys(sorted(names), "double")})
+
+
+def _columns_in(rows: Sequence[Mapping[str, object]], part: type) -> dict[str, str]:
+    """Return the columns of a table: all that are required, and those that some row has."""
+    present = {}
+    for name, kind in columns(part).items():
+        required = described(part)[name][1]
+        if required or any(name in row for row in rows):
+            present[name] = kind
+    return present
 
 
 def _table(rows: Sequence[Mapping[str, object]], kinds: Mapping[str, str]) -> pa.Table:

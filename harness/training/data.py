@@ -19,6 +19,7 @@ from harness.plugins import (
     reward_spec,
 )
 from harness.policies import fetched, resolve
+from harness.policies.demonstrations import refuse_demonstrations
 from harness.policies.roles import Answerer, answerers
 from harness.records import Task
 from harness.runs.folder import RunFolder
@@ -102,7 +103,8 @@ def load_data(config: Config, before: RunFolder | None = None) -> Data:
 
     Raises:
         TaskSetError: As in `load_tasks`, `trained_on` and `check_gold`.
-        ConfigError, EnvironmentProblem: As in `policies.fetched` and `answerers`.
+        ConfigError, EnvironmentProblem: As in `policies.fetched` and `answerers`; the policy has
+            demonstrations.
         UserError: The data or the reward differ from the resumed run's.
     """
     task_set = make_task_set(config)
@@ -113,7 +115,9 @@ def load_data(config: Config, before: RunFolder | None = None) -> Data:
         check_gold(config, train)
     if before is not None:
         same_parts(before, config, task_set)
-    return Data(task_set, train, val, first_policy(config, before), _answers(config, before))
+    policy = first_policy(config, before)
+    refuse_demonstrations(policy, "policy.path", "Train the policy that it was made from")
+    return Data(task_set, train, val, policy, _answers(config, before))
 
 
 def check_gold(config: Config, tasks: Sequence[Task]) -> None:

@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from harness.config import Config, resolve_device
 from harness.contracts.queue import Queue
-from harness.errors import RunFailed
-from harness.plugins import make_task_set, reward_of, task_set_spec
+from harness.errors import ConfigError, RunFailed
+from harness.plugins import make_task_set, reward_of, roles_of, task_set_spec
+from harness.policies.demonstrations import demonstrations_in
 from harness.policies.roles import Answerer, answerers, answering
 from harness.records import Task
 from harness.rollout.session import Session
@@ -58,13 +59,15 @@ def evaluate(
         The record as written to `run.json`; its `result` has accuracy, interval and counts.
 
     Raises:
-        ConfigError: An option of the task set or the reward does not fit; nothing was started.
+        ConfigError: An option of the task set or the reward does not fit, or the policy's
+            demonstrations are of other roles than the agent's; nothing was started.
         EnvironmentProblem: The disk has no room for the results.
         RunFailed: Too many rollouts brought no result, the workers keep dying, or the disk is full.
     """
     task_set = make_task_set(config)
     tasks = validation_order(load_tasks(config, task_set, config.task.val_split), config)
     identity = policy or endpoint.label
+    _check_demonstrations(config, policy)
     answers = answerers(config) if answers is None else answers
     run = StartedRun(
         config, folder, task_set, [], tasks, identity, resolve_device(config.device), answers
@@ -85,6 +88,21 @@ def evaluate(
             rewards = [(row["task_id"], row["reward"]) for row in folder.rows("episodes")]
             folder.write_mixed(mixed_tasks(rewards))
     return folder.read()
+
+
+def _check_demonstrations(config: Config, policy: str) -> None:
+    """Refuse a policy with demonstrations of which the agent could use none.
+
+    Raises:
+        ConfigError: None of its roles is a role of the agent that the policy answers.
+    """
+    shown = demonstrations_in(policy)
+    roles = [role for role in roles_of(config.agent) if role not in config.roles]
+    if shown and not set(shown) & set(roles):
+        raise ConfigError(
+            f"agent: {policy} has demonstrations for the roles {', '.join(shown)}, and it answers "
+            f"{', '.join(roles)} of {config.agent}. Measure an agent with these roles"
+        )
 
 
 def accuracy_of(
@@ -198,6 +216,7 @@ class _Evaluation(RolloutWork):
         )
         self._folder = folder
         self._endpoint = endpoint
+        self._policy = run.model
         self._tasks = run.val
         self._on_progress = on_progress
 
@@ -210,7 +229,9 @@ class _Evaluation(RolloutWork):
                 update={"train_split": self.config.task.val_split}
             )
             config = self.config.model_copy(update={"task": one_split})
-            session = Session(config, endpoint.model, queue, control, self._folder, config.eval)
+            session = Session(
+                config, endpoint.model, queue, control, self._folder, config.eval, self._policy
+            )
             gate = asyncio.Semaphore(
                 max(1, self.config.rollout.runners) * self.config.rollout.concurrency
             )

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import harness
 from harness.policies import revision_of
+from harness.policies.demonstrations import FILE as DEMONSTRATIONS
 from harness.runs.schema import Commit, Hardware
 
 LIBRARIES = (
@@ -145,7 +146,14 @@ _OF_A_POLICY = {".safetensors", ".bin", ".json", ".jinja", ".py"}
 """Suffixes of weights, configuration, and code that `policy.trust_remote_code` runs."""
 _OLDER_TOKENIZERS = {".txt", ".model", ".tiktoken"}
 """Suffixes that are read only without a `tokenizer.json`."""
-_ABOUT_A_POLICY = {"manifest.json", "export.json", "LICENSE.txt", "requirements.txt"}
+_ABOUT_A_POLICY = {
+    "manifest.json",
+    "export.json",
+    "LICENSE.txt",
+    "requirements.txt",
+    DEMONSTRATIONS,
+}
+"""Files that do not change the model. Demonstrations have an entry of their own in the identity."""
 
 
 def model_hash(path: str) -> str:

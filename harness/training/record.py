@@ -32,6 +32,7 @@ from harness.plugins import (
     trained_by,
 )
 from harness.policies import parser_of
+from harness.policies.demonstrations import demonstrations_in
 from harness.policies.roles import Answerer
 from harness.records import AGENT_OUTCOMES, Task
 from harness.rollout.request import sampling_of
@@ -202,6 +203,8 @@ def identity(
         identified["reward_training"] = training_reward(config)
     if config.reward.inverted:
         identified["reward_inverted"] = config.reward.inverted
+    if shown := demonstrations_in(model_path):
+        identified["demonstrations"] = digest(shown)
     if measured.samples > 1:
         identified["samples"] = measured.samples
     if answers:

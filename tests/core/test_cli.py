@@ -200,7 +200,10 @@ def shell(tmp_path: Path) -> Callable[[str], list[str]]:
         ("harness train --plugin reference_s", ["reference_sql"]),
         ("harness train --preset gpu-", ["gpu-spider"]),
         ("harness tasks --name poc", ["pocket", "pocket_probe", "pocket_split"]),
-        ("harness train --set train.tr", ["train.trainer=verl"]),
+        (
+            "harness train --set train.tr",
+            ["train.trainer=demonstrations", "train.trainer=verl"],
+        ),
         ("harness train --set train.st", ["train.steps="]),
         ("harness runs list --status f", ["finished", "failed"]),
         ("harness compare --format la", ["latex"]),

@@ -1,0 +1,49 @@
+"""Runs of different trainers: permission for the trainer covers options that only one of them has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from harness.compare.comparison import compare
+from harness.compare.selection import select
+from harness.compare.trainers import of_one_trainer
+from harness.errors import NotComparable
+
+OTHER = ["train.trainer=demonstrations", "train.shots=1"]
+
+
+def test_permission_for_the_trainer_is_permission_for_its_options(
+    write_run: Callable[..., Any],
+) -> None:
+    base, other = write_run(), write_run(overrides=OTHER)
+    with pytest.raises(NotComparable, match=r"train\.trainer differs"):
+        compare(select([base.path, other.path]))
+    found = compare(select([base.path, other.path]), allow=["train.trainer"])
+    keys = {exempt["key"] for exempt in found["exceptions"]}
+    assert {"train.trainer", "train.shots", "train.batching"} <= keys
+    # An arm is named by its trainer, not by a dozen options that the other one lacks.
+    assert {arm["name"] for arm in found["arms"]} == {
+        "reference_sql trainer=verl",
+        "reference_sql trainer=demonstrations",
+    }
+
+
+def test_options_that_both_have_need_permission_of_their_own(
+    write_run: Callable[..., Any],
+) -> None:
+    base, other = write_run(), write_run(overrides=[*OTHER, "train.learning_rate=1e-3"])
+    with pytest.raises(NotComparable, match=r"^train\.learning_rate differs"):
+        compare(select([base.path, other.path]), allow=["train.trainer"])
+
+
+def test_a_key_that_runs_of_one_trainer_lack_is_of_no_trainer() -> None:
+    verl, old = {"train.trainer": "verl", "train.packed": True}, {"train.trainer": "verl"}
+    other = {"train.trainer": "other"}
+    assert of_one_trainer("train.packed", [verl, other])
+    assert not of_one_trainer("train.packed", [verl, old, other])
+    assert not of_one_trainer("train.packed", [verl, {**verl, "train.packed": False}, other])
+    assert not of_one_trainer("train.trainer", [verl, other])
+    assert not of_one_trainer("seed", [{"seed": 1, **verl}, other])

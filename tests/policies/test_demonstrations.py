@@ -1,0 +1,87 @@
+"""A policy's folder with demonstrations: what reads them, and what refuses to leave them out."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.cli.serve import serving
+from harness.config import load_config
+from harness.errors import ConfigError, UserError
+from harness.policies import resolve
+from harness.policies.demonstrations import FILE, demonstrations_in
+from harness.policies.roles import answerers
+from harness.runs.folder import RunFolder
+from harness.training.data import load_data
+from harness.training.evaluation import evaluate
+from harness.training.provenance import model_hash
+from harness.util.endpoints import Endpoint
+
+PAIR = [{"role": "user", "content": "One?"}, {"role": "assistant", "content": "1"}]
+
+
+def policy_with(folder: Path, demonstrations: Any, version: int = 1) -> Path:
+    target = folder / "policy"
+    shutil.copytree(resolve("pocket-sql"), target)
+    data = {"version": version, "trainer": "any", "demonstrations": demonstrations}
+    (target / FILE).write_text(json.dumps(data))
+    return target
+
+
+def test_they_are_read_by_role_and_are_no_part_of_the_weights(tmp_path: Path) -> None:
+    policy = policy_with(tmp_path, {"write_query": [PAIR], "check_query": []})
+    assert demonstrations_in(policy) == {"write_query": [PAIR]}
+    assert model_hash(str(policy)) == model_hash(resolve("pocket-sql"))
+
+
+@pytest.mark.parametrize(
+    ("demonstrations", "version", "message"),
+    [
+        ({}, 2, "has version 2, and this harness reads 1"),
+        ([], 1, "is damaged"),
+        ({"write_query": [PAIR[:1]]}, 1, "is damaged"),
+        ({"write_query": [PAIR[::-1]]}, 1, "is damaged"),
+    ],
+)
+def test_other_files_are_refused(
+    tmp_path: Path, demonstrations: Any, version: int, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        demonstrations_in(policy_with(tmp_path, demonstrations, version))
+
+
+def test_a_damaged_file_is_no_folder_without_demonstrations(tmp_path: Path) -> None:
+    policy = policy_with(tmp_path, {})
+    (policy / FILE).write_text("{")
+    with pytest.raises(UserError, match="is damaged"):
+        demonstrations_in(policy)
+
+
+def test_nothing_serves_trains_or_mixes_in_the_bare_model(tmp_path: Path) -> None:
+    policy = policy_with(tmp_path, {"write_query": [PAIR]})
+    config = load_config("cpu", None, ["device=cpu"], agent="reference_sql")
+    with (
+        pytest.raises(ConfigError, match="serves a model without them"),
+        serving(str(policy), config, key="key"),
+    ):
+        pass
+    trained = load_config("cpu", None, [f"policy.path={policy}"], agent="reference_sql")
+    with pytest.raises(ConfigError, match="Train the policy that it was made from"):
+        load_data(trained)
+    settings = [f"roles.check_query.policy={policy}"]
+    with pytest.raises(ConfigError, match="^roles.check_query: .*without demonstrations"):
+        answerers(load_config("cpu", None, settings, agent="reference_sql"))
+
+
+def test_an_agent_that_can_use_none_of_them_is_refused(tmp_path: Path) -> None:
+    policy = policy_with(tmp_path, {"planner": [PAIR]})
+    config = load_config("cpu", None, ["device=cpu"], agent="reference_sql")
+    folder = RunFolder.create(tmp_path, "eval")
+    endpoint = Endpoint("http://127.0.0.1:9/v1", "m")
+    with pytest.raises(ConfigError, match="demonstrations for the roles planner"):
+        evaluate(config, folder, endpoint, lambda done, of: None, str(policy))
+    assert not (folder.path / "run.json").exists()
