@@ -35,42 +35,13 @@ from harness.rollout.client import RolloutClient
 from harness.rollout.controls import RewardShuffle, inverts
 from harness.rollout.credit import kinds, payments
 from harness.rollout.request import Phase, RolloutRequest, problem_of
+from harness.rollout.scored import Scored, agreeing
 from harness.rollout.scoring import Scorer
 from harness.rollout.shadow_queue import ShadowQueue, chosen
 from harness.runs.episodes import episode_row, transition_rows
 from harness.runs.folder import RowLog, RunFolder
 from harness.util.deadlines import DeadlinePassed, Raised, within
 from harness.util.formatting import agent_label, members
-
-
-@dataclass(frozen=True, slots=True)
-class Scored:
-    """The result of one rollout, as the trainer receives it.
-
-    Attributes:
-        reward: The verdict; None if unscored.
-        reason: Explanation of the verdict, or why there is none.
-        used: The reward that training uses; None leaves the rollout out of its group.
-        calls: The calls to train, with the engine's own token ids; in validation the policy's last
-            call.
-        kinds: Role and position of each of `calls`.
-        values: Rewards of calls of trained roles by kind, including calls that are too long to
-            train.
-        turns: Number of calls of roles that do not only check.
-        elapsed_s: Duration of the attempt in seconds.
-        agrees: Of each of `calls`, whether it fits the attempt's answer: it wrote or approved that
-            answer, or rejected another one. All do in a program without drafts.
-    """
-
-    reward: float | None
-    reason: str
-    used: float | None
-    calls: tuple[Transition, ...]
-    kinds: tuple[str, ...]
-    values: Mapping[str, float]
-    turns: int
-    elapsed_s: float
-    agrees: tuple[bool, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +149,7 @@ class Session:
         """
         task = self._tasks[phase][task_id]
         agent = self._assignment.agent(phase, step, task.id)
-        shown = self._demonstrations if demonstrations is None else demonstrations
-        attempt = await self._attempt(agent, task, phase, step, session, shown)
+        attempt = await self._attempt(agent, task, phase, step, session, demonstrations)
         turns = self._program.turns(attempt)
 
         # The attempt's own answer is always scored. Drafts before it are scored where training pays
@@ -242,7 +212,7 @@ class Session:
             values={kind_of[index]: value for index, value in payment.by_index.items()},
             turns=answering,
             elapsed_s=attempt.elapsed_s,
-            agrees=_agreeing(returned, attempt, turns),
+            agrees=agreeing(returned, attempt, turns),
         )
 
     async def _attempt(
@@ -252,13 +222,14 @@ class Session:
         phase: Phase,
         step: int,
         session: int,
-        shown: Demonstrations,
+        demonstrations: Demonstrations | None,
     ) -> Attempt:
         """Have a runner make the attempt, and keep it for the shadow check if it is in the share."""
         context, temperature = self._task_set.context(task), self._validation.temperature
         request = RolloutRequest.build(
             task, context, self.config, phase, step, session, temperature, agent
         )
+        shown = self._demonstrations if demonstrations is None else demonstrations
         request = replace(request, demonstrations=shown)
         metadata = {"step": step, "task": task.id, "session": session}
         attempt = await self._client.run(request, metadata)
@@ -399,24 +370,3 @@ class Session:
                     return replace(judged, answer=attempt.answer), other, {}
                 worth[answer] = other.value
         return attempt, verdict, worth
-
-
-def _agreeing(
-    calls: Sequence[Transition], attempt: Attempt, turns: Sequence[Turn]
-) -> tuple[bool, ...]:
-    """Return `Scored.agrees` of some calls of an attempt.
-
-    Args:
-        turns: The program's turns of every call of the attempt; none without drafts.
-    """
-    if not turns:
-        return (True,) * len(calls)
-    turn_of = {}
-    for call, turn in zip(attempt.transitions, turns, strict=True):
-        turn_of[call.index] = turn
-    agrees = []
-    for call in calls:
-        turn = turn_of[call.index]
-        rejected = turn.approved is False
-        agrees.append((turn.answer == attempt.answer) is not rejected)
-    return tuple(agrees)

@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from harness.config import load_config
 from harness.errors import EnvironmentProblem, RunFailed
 from harness.records import Transition
-from harness.rollout.session import Scored
+from harness.rollout.scored import Scored
 from harness.testing.calls import transition
 from harness_verl.loop import HarnessAgentLoop
 from harness_verl.names import ABOUT, LOST_FILE, SESSION_FILE

@@ -10,7 +10,7 @@ from typing import Any
 
 from harness import Transition
 from harness.records import Demonstrations
-from harness.rollout.session import Scored
+from harness.rollout.scored import Scored
 
 Candidate = Mapping[str, Sequence[int]]
 """A set of demonstrations: for each role, places in the role's pool. Empty: none."""

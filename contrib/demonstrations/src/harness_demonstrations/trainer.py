@@ -56,7 +56,7 @@ from harness.policies import parser_of
 from harness.policies.demonstrations import FILE, VERSION
 from harness.policies.servers import Engine, server
 from harness.records import Demonstrations
-from harness.rollout.session import Scored
+from harness.rollout.scored import Scored
 from harness.runs.folder import read_json, replace_text
 from harness.training.data import first_policy
 from harness.training.provenance import model_hash
