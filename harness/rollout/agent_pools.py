@@ -12,7 +12,7 @@ from pathlib import Path
 
 from harness.contracts.queue import Queue
 from harness.gateway.client import GatewayControl
-from harness.plugins import registry
+from harness.plugins import agent_spec, registry
 from harness.rollout.environments import python_for
 from harness.rollout.pool import Worker, WorkerPool
 from harness.rollout.remote_runners import Invitation, first
@@ -48,7 +48,7 @@ class AgentPools:
                 partial(invitation.settings, agent),
                 log_dir,
                 invitation.timeout_s,
-                python_for(registry().owner("agent", agent)),
+                python_for(registry().owner("agent", agent_spec(agent).name)),
                 first=first_number + position * NUMBERS,
             )
 

@@ -33,8 +33,8 @@ def shown(value: object) -> str:
     return text if len(text) <= 100 else f"{text[:80]}... ({len(text)} characters)"
 
 
-_AGENT = re.compile(r"\w+|.*\.py:\w+", re.DOTALL)
-"""Name of an agent, or a class in a file."""
+_AGENT = re.compile(r"\w+|.*\.py:\w+(@\w+)?", re.DOTALL)
+"""Name of an agent, or a class in a file and perhaps its program."""
 MIXES = ","
 """Joins the names of agents that a run mixes."""
 

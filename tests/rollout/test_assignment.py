@@ -83,7 +83,7 @@ def test_a_list_in_a_configuration_is_a_mixture(tmp_path: Path) -> None:
     [
         ("/a,b/x.py:A", ("/a,b/x.py:A",)),
         ("first,/a,b/x.py:A,second", ("first", "/a,b/x.py:A", "second")),
-        ("/c++/x.py:A,/d/y.py:B", ("/c++/x.py:A", "/d/y.py:B")),
+        ("/c++/x.py:A,/d/y.py:B@tool_loop", ("/c++/x.py:A", "/d/y.py:B@tool_loop")),
         ("first,", ("first,",)),
         ("", ("",)),
     ],

@@ -296,12 +296,19 @@ def test_a_dead_upstream_gives_unscored_rollouts(
 def test_a_plugin_that_cannot_start_ends_the_run(
     tmp_path: Path, scripted_server: StartServer
 ) -> None:
+    file = tmp_path / "broken.py"
+    file.write_text(
+        "raise RuntimeError('a framework that is not there')\n"
+        "class Broken:\n"
+        "    program = 'self_correcting_sql'\n"
+        "    async def solve(self, problem, toolbox): ...\n"
+    )
     folder = RunFolder.create(tmp_path, "x")
     work = Work(config(), folder, scripted_server([]), tasks=1)
     work.invitation = lambda: dataclasses.replace(  # type: ignore[method-assign]
-        RolloutWork.invitation(work), agent="no_such_agent"
+        RolloutWork.invitation(work), agent=f"{file}:Broken"
     )
-    with pytest.raises(RunFailed, match="runners keep dying"):
+    with pytest.raises(RunFailed, match="runners keep dying.*a framework that is not there"):
         work.execute()
 
 

@@ -14,14 +14,15 @@ from pydantic import Field, ValidationError
 
 from harness.compare.selection import named_arm
 from harness.compare.states import config_hash
+from harness.compare.trainers import of_one_trainer
 from harness.config import Config, Setting, load_config, presets_dir
 from harness.config.sections import Section
-from harness.config.trainer_sections import section_of, trainer_named
 from harness.errors import ConfigError, NoSuchArm, nearest
 from harness.plugins import reward_of, trained_by
 from harness.plugins.mixtures import one_agent
 from harness.util.formatting import MIXES, shown
-from harness.util.parsing import differing, flatten, nested, parse_yaml
+from harness.util.parsing import differing, flatten, parse_yaml
+from harness_study.arm_options import options_of_arm
 
 Values = list[Any] | dict[str, Any]
 Choice = tuple[str, str, dict[str, Any]]
@@ -265,7 +266,10 @@ def varied_keys(study: Study) -> list[str]:
 
 
 def differences(jobs: Iterable[Job]) -> dict[str, dict[str, Any]]:
-    """Return the configuration keys that differ between arms, with the value of every arm."""
+    """Return the configuration keys that differ between arms, with the value of every arm.
+
+    An option that only one of the arms' trainers has is left out: the trainer's name implies it.
+    """
     configs: dict[str, dict[str, Any]] = {}
     for job in jobs:
         # An evaluation has the configuration of its training, but for the agent.
@@ -277,7 +281,7 @@ def differences(jobs: Iterable[Job]) -> dict[str, dict[str, Any]]:
                     configs[job.arm][key] = value
     values = {}
     for key in differing(configs.values()):
-        if key != "seed":
+        if key != "seed" and not of_one_trainer(key, configs.values()):
             values[key] = {arm: config.get(key) for arm, config in configs.items()}
     return values
 
@@ -285,7 +289,7 @@ def differences(jobs: Iterable[Job]) -> dict[str, dict[str, Any]]:
 def _resolve(study: Study, settings: Mapping[str, Any], overrides: Sequence[str]) -> Config:
     preset = settings.get("preset", study.preset)
     items: list[Setting] = []
-    for key, value in _fitting(study, settings).items():
+    for key, value in options_of_arm(study.set, settings).items():
         if key not in (*_DIRECT, "preset"):
             items.append(f"{key}={json.dumps(value)}")
     for key in _DIRECT:
@@ -295,22 +299,6 @@ def _resolve(study: Study, settings: Mapping[str, Any], overrides: Sequence[str]
     config = load_config(preset, None, [*items, *overrides])
     config.agent_match = trained_by(config.agent, config.agent_match)
     return config
-
-
-def _fitting(study: Study, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an arm's settings without options in `set` that only the trainer of others has."""
-    of_all, of_arm = trainer_named(nested(study.set)), trainer_named(nested(settings))
-    if of_arm == of_all:
-        return dict(settings)
-    known, elsewhere = section_of(of_arm).model_fields, section_of(of_all).model_fields
-    fitting: dict[str, Any] = {}
-    for key, value in settings.items():
-        option = key.removeprefix("train.").partition(".")[0]
-        of_set = key.startswith("train.") and key in study.set and study.set[key] == value
-        if of_set and option in elsewhere and option not in known:
-            continue
-        fitting[key] = value
-    return fitting
 
 
 def _arm(study: Study, combination: Sequence[Choice], seed: int) -> tuple[str, dict[str, Any]]:
