@@ -294,10 +294,17 @@ def optimizer_steps(run: Run) -> list[tuple[int, int, int]]:
     return counts or [(0, 0, 0)]
 
 
+def updates_weights(run: Run) -> bool:
+    """Return whether the run's trainer updates weights: it has a learning rate."""
+    return "learning_rate" in run.record["identity"]["train"]
+
+
 def trained_by_step(run: Run) -> list[tuple[int, int, int]]:
     """Return training step, trained calls in it, and tokens of their replies; empty without any."""
     import polars as pl
 
+    if not updates_weights(run):
+        return []
     if len(run.training):
         counted = (
             run.training.lazy()

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from harness.compare.estimates import crossed_mean
-from harness.compare.measures import optimizer_steps, trained_by_step
+from harness.compare.measures import optimizer_steps, trained_by_step, updates_weights
 from harness.compare.scores import paired_differences
 
 if TYPE_CHECKING:
@@ -40,12 +40,15 @@ class Reached(NamedTuple):
 def views(arms: Mapping[str, Sequence[Run]], baseline: str, width: float = 1.0) -> list[View]:
     """Return each arm's accuracy in each view: the last validation within every run's budget.
 
-    Trainings only.
+    Trainings only. Arms without updates of weights have no view: with them every budget would be 0.
 
     Args:
         baseline: The arm that differences refer to.
         width: Largest difference of two rewards.
     """
+    arms = {name: group for name, group in arms.items() if all(map(updates_weights, group))}
+    if baseline not in arms:
+        return []
     counted: dict[str, list[tuple[int, int, int]]] = {}
     for group in arms.values():
         for run in group:

@@ -34,7 +34,7 @@ MEASURES: dict[str, str] = {
     "taught_calls": "calls trained with gold answers as replies, in place of rollouts",
     "taught_tokens": "tokens of these replies",
     "left_out": "tasks without such a call: no gold answer as text, or too long",
-    "cross_entropy": "of these tokens before the update, mean",
+    "cross_entropy": "of these tokens, mean; each optimizer step counts before its own update",
 }
 """Metrics of a step that harness reads. A trainer logs those it knows by these names, and any
 others by its own.

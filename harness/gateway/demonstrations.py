@@ -32,23 +32,23 @@ def checked_demonstrations(value: Any) -> Demonstrations:
 def with_demonstrations(
     messages: Sequence[Mapping[str, Any]], shown: Sequence[Sequence[Mapping[str, Any]]]
 ) -> list[Mapping[str, Any]] | None:
-    """Return messages with demonstrations before the last user message.
+    """Return messages with demonstrations before the first user message.
+
+    A conversation that began stays as it is, also with tool calls and their results.
 
     Returns:
         None if nothing is inserted: there are no demonstrations, or no user message.
     """
     if not shown:
         return None
-    last_of_user = None
-    for place, message in enumerate(messages):
-        if message.get("role") == "user":
-            last_of_user = place
-    if last_of_user is None:
+    roles = [message.get("role") for message in messages]
+    if "user" not in roles:
         return None
+    first_of_user = roles.index("user")
     inserted: list[Mapping[str, Any]] = []
     for pair in shown:
         inserted += pair
-    return [*messages[:last_of_user], *inserted, *messages[last_of_user:]]
+    return [*messages[:first_of_user], *inserted, *messages[first_of_user:]]
 
 
 def _is_pair(pair: object) -> bool:

@@ -25,7 +25,7 @@ class Scored:
         turns: Number of calls of roles that do not only check.
         elapsed_s: Duration of the attempt in seconds.
         agrees: Of each of `calls`, whether it fits the attempt's answer: it wrote or approved that
-            answer, or rejected another one. All do in a program without drafts.
+            answer, or rejected one that is known to be worse. All do in a program without drafts.
     """
 
     reward: float | None
@@ -40,21 +40,31 @@ class Scored:
 
 
 def agreeing(
-    calls: Sequence[Transition], attempt: Attempt, turns: Sequence[Turn]
+    calls: Sequence[Transition],
+    attempt: Attempt,
+    turns: Sequence[Turn],
+    worth: Mapping[str, float | None],
 ) -> tuple[bool, ...]:
     """Return `Scored.agrees` of some calls of an attempt.
 
     Args:
         turns: The program's turns of every call of the attempt; none without drafts.
+        worth: Known values by answer, the attempt's own included.
     """
     if not turns:
         return (True,) * len(calls)
     turn_of = {}
     for call, turn in zip(attempt.transitions, turns, strict=True):
         turn_of[call.index] = turn
+    final = worth.get(attempt.answer or "")
     agrees = []
     for call in calls:
         turn = turn_of[call.index]
-        rejected = turn.approved is False
-        agrees.append((turn.answer == attempt.answer) is not rejected)
+        fits = turn.answer == attempt.answer
+        if turn.approved is False:
+            # A check that rejects everything also rejects right answers, so another text alone does
+            # not make it right.
+            rejected = worth.get(turn.answer or "")
+            fits = rejected is not None and final is not None and rejected < final
+        agrees.append(fits)
     return tuple(agrees)

@@ -212,7 +212,7 @@ class Session:
             values={kind_of[index]: value for index, value in payment.by_index.items()},
             turns=answering,
             elapsed_s=attempt.elapsed_s,
-            agrees=agreeing(returned, attempt, turns),
+            agrees=agreeing(returned, attempt, turns, worth),
         )
 
     async def _attempt(
@@ -230,7 +230,9 @@ class Session:
             task, context, self.config, phase, step, session, temperature, agent
         )
         shown = self._demonstrations if demonstrations is None else demonstrations
-        request = replace(request, demonstrations=shown)
+        # Other models answer these roles, and demonstrations are part of this policy.
+        own = {role: pairs for role, pairs in shown.items() if role not in self.config.roles}
+        request = replace(request, demonstrations=own)
         metadata = {"step": step, "task": task.id, "session": session}
         attempt = await self._client.run(request, metadata)
         self._check(attempt)

@@ -205,8 +205,9 @@ class Follower:
         state.phase, state.done, state.expected = f"step {step}", 0, 0
         if data.get("left_out") and not state.warning:
             state.warning = (
-                f"step {step}: {data['left_out']:.0f} tasks are not trained: their gold answers are "
-                "no text, or longer than sampling.max_prompt_tokens or max_response_tokens."
+                f"step {step}: {data['left_out']:.0f} tasks are not trained: they have no gold "
+                "answer as text, or their prompt or answer is longer than "
+                "sampling.max_prompt_tokens or max_response_tokens."
             )
 
     def _heed_signal(self, step: int) -> None:

@@ -60,7 +60,7 @@ async def test_without_them_the_request_is_the_agents(
     assert call.demonstrations == 0
 
 
-async def test_they_come_before_the_last_user_message_and_leave_tool_messages_alone(
+async def test_they_come_before_the_first_user_message_and_leave_a_conversation_whole(
     attempt: Attempt, scripted_server: Any
 ) -> None:
     function = {"name": "look", "arguments": "{}"}
@@ -80,7 +80,7 @@ async def test_they_come_before_the_last_user_message_and_leave_tool_messages_al
     assert failures == []
     first, second, third = (request.body["messages"] for request in server.requests)
     assert first == [SYSTEM, *FLAT, USER, asks, result]
-    assert second == [SYSTEM, USER, asks, result, *FLAT, further]
+    assert second == [SYSTEM, *FLAT, USER, asks, result, further]
     # There is no user message that they could precede.
     assert third == [SYSTEM]
     assert [call.demonstrations for call in calls] == [2, 2, 0]

@@ -12,7 +12,7 @@ from harness.contracts.programs import Turn
 from harness.plugins import make_task_set
 from harness.records import Attempt
 from harness.rollout.request import RolloutRequest
-from harness.rollout.session import _agreeing
+from harness.rollout.scored import agreeing
 from harness.testing.calls import transition
 
 PAIR = [{"role": "user", "content": "One?"}, {"role": "assistant", "content": "1"}]
@@ -44,6 +44,10 @@ def test_a_request_carries_them_through_the_queue() -> None:
         ([Turn("right"), Turn("right", True)], (True, True)),
         # A wrong draft, its rejection, the answer.
         ([Turn("wrong"), Turn("wrong", False), Turn("right")], (False, True, True)),
+        # Another right draft was rejected, as a check does that rejects everything.
+        ([Turn("as good"), Turn("as good", False), Turn("right")], (False, False, True)),
+        # It is unknown whether the rejected draft was right.
+        ([Turn("unknown"), Turn("unknown", False), Turn("right")], (False, False, True)),
         # A wrong approval, a rejection of the answer itself.
         ([Turn("wrong"), Turn("wrong", True), Turn("right"), Turn("right", False)],
          (False, False, True, False)),
@@ -51,9 +55,10 @@ def test_a_request_carries_them_through_the_queue() -> None:
     ],
 )  # fmt: skip
 def test_which_calls_agree_with_the_answer(turns: list[Turn], agrees: tuple[bool, ...]) -> None:
+    worth = {"right": 1.0, "wrong": 0.0, "as good": 1.0}
     calls = tuple(transition("any", index) for index in range(len(turns)))
     attempt = Attempt("r", "a", "ok", "", "right", calls, (), (), 0.0, 0.0)
-    assert _agreeing(calls, attempt, turns) == agrees
-    assert _agreeing(calls[-1:], attempt, turns) == agrees[-1:]
+    assert agreeing(calls, attempt, turns, worth) == agrees
+    assert agreeing(calls[-1:], attempt, turns, worth) == agrees[-1:]
     # A program without drafts.
-    assert _agreeing(calls, attempt, []) == (True,) * len(calls)
+    assert agreeing(calls, attempt, [], worth) == (True,) * len(calls)

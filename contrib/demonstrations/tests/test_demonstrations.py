@@ -177,6 +177,9 @@ def test_a_run_that_is_resumed_halfway_makes_the_same_search(tmp_path: Path) -> 
 
     with pytest.raises(RunFailed, match="stopped by the test"):
         train(config, resumed, on_progress=stop)
+    longer = config.model_copy(update={"train": config.train.model_copy(update={"steps": 8})})
+    with pytest.raises(ConfigError, match="the search began with 4 steps"):
+        train(longer, resumed, resume=True)
     train(config, resumed, resume=True)
     assert len(resumed.read()["launches"]) == 2
     for step in range(1, 5):

@@ -69,10 +69,16 @@ def test_the_pool_has_one_call_of_each_task_and_role_with_the_highest_reward() -
 
 def test_calls_that_show_nothing_are_left_out() -> None:
     tool = {"id": "0", "function": {"name": "look", "arguments": "{}"}}
+    question = {"role": "user", "content": "How many?"}
+    asks = {"role": "assistant", "content": None, "tool_calls": [tool]}
+    within = (question, asks, {"role": "tool", "tool_call_id": "0", "content": "3"})
+    later = (question, {"role": "assistant", "content": "3"}, {"role": "user", "content": "Sure?"})
     unusable = [
         call("write", " "),
         call("write", "text", 1, tool_calls=(tool,)),
         call("write", "text", 2, messages=({"role": "system", "content": "s"},)),
+        call("write", "text", 3, messages=within),
+        call("write", "text", 4, messages=later),
     ]
     assert collect([rollout("a", 0, 1.0, *unusable)], low=0.0) == {}
 
@@ -191,11 +197,13 @@ def test_a_state_that_was_written_continues_exactly() -> None:
         ("ray_address=auto", "ray_address='auto'"),
         ("verl.actor_rollout_ref.model.lora_rank=8", "verl.actor_rollout_ref.model.lora_rank"),
         ("train.candidates=64", "65 candidates, and a step has only 64 rollouts"),
+        ("agent=[reference_sql, langgraph_sql]", "reference_sql,langgraph_sql mixes agents"),
+        ("agent=reference_tools", "the program 'tool_loop' of reference_tools calls tools"),
     ],
 )
 def test_what_would_be_ignored_is_refused(setting: str, message: str) -> None:
-    settings = ["train.trainer=demonstrations", setting]
-    config = load_config("cpu", None, settings, agent="reference_sql")
+    settings = ["agent=reference_sql", "train.trainer=demonstrations", setting]
+    config = load_config("cpu", None, settings)
     with pytest.raises(ConfigError, match=message):
         refuse(config)
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pydantic import Field
 
 from harness import Config, ConfigError, TrainConfig
+from harness.plugins import program, program_of
+from harness.util.formatting import members
 from harness.util.parsing import flatten
 
 OF_OTHER_ENGINES = (
@@ -27,6 +31,13 @@ class DemonstrationsTrainConfig(TrainConfig):
     """Random sets of demonstrations that compete; the prompts without demonstrations always do."""
     shots: int = Field(3, ge=1)
     """Demonstrations of each role in one set."""
+
+    def identity(self, device: str, deterministic: bool, calls_tools: bool) -> dict[str, Any]:
+        """Return the options that decide the result, without those of trainers of weights."""
+        shared = super().identity(device, deterministic, calls_tools)
+        for name in ("learning_rate", "rejection_threshold"):
+            shared.pop(name, None)
+        return shared
 
 
 def options(config: Config) -> DemonstrationsTrainConfig:
@@ -61,9 +72,19 @@ def refuse(config: Config) -> None:
     for key, (value, only) in wanted.items():
         if value != only:
             raise ConfigError(
-                f"{key}={value!r}: the trainer 'demonstrations' changes no weights, and works with "
-                f"{key}={only!r} only. Set that, or choose another train.trainer"
+                f"{key}={value!r}: the trainer 'demonstrations' only works with {key}={only!r}. "
+                "Set that, or choose another train.trainer"
             )
+    if len(members(config.agent)) > 1:
+        raise ConfigError(
+            f"agent: {config.agent} mixes agents, and the trainer 'demonstrations' compares "
+            "demonstrations in one agent. Name one agent, or choose another train.trainer"
+        )
+    if program(program_of(config.agent)).calls_tools:
+        raise ConfigError(
+            f"agent: the program {program_of(config.agent)!r} of {config.agent} calls tools, and a "
+            "demonstration is one message and its reply. Choose another train.trainer or agent"
+        )
     for name in flatten(config.verl):
         option = name.removeprefix("+")
         if not any(option == known or option.startswith(f"{known}.") for known in OF_OTHER_ENGINES):

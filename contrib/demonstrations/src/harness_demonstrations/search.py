@@ -22,7 +22,7 @@ class Demonstration:
 
     Attributes:
         task: Id of the rollout's task.
-        user: The last user message of the request.
+        user: The user message of the request.
         reply: The policy's reply.
     """
 
@@ -70,8 +70,8 @@ def collect(rollouts: Sequence[Rollout], low: float) -> Pool:
 
     Of several such rollouts of a task, one with fewer calls goes first, then the one with the lower
     session. Of several calls of a role, the last one counts. Left out are drafts that another
-    answer replaced and wrong checks, replies without text or with tool calls, and requests without
-    a user message.
+    answer replaced, checks that are not known to be right, replies without text or with tool calls,
+    and calls within a conversation: their reply needs more than one user message to be understood.
 
     Args:
         low: The reward's lowest value: rollouts with no more are not right.
@@ -99,9 +99,10 @@ def _of_rollout(rollout: Rollout) -> dict[str, Demonstration]:
     """Return the last usable call of each role as a demonstration."""
     found: dict[str, Demonstration] = {}
     for call in rollout.calls:
-        asked = [message for message in call.messages if message.get("role") == "user"]
-        if asked and call.response_text.strip() and not call.tool_calls:
-            found[call.role] = Demonstration(rollout.task, asked[-1], call.response_text)
+        roles = [message.get("role") for message in call.messages]
+        is_single = roles.count("user") == 1 and roles[-1] == "user"
+        if is_single and call.response_text.strip() and not call.tool_calls:
+            found[call.role] = Demonstration(rollout.task, call.messages[-1], call.response_text)
     return found
 
 

@@ -86,6 +86,8 @@ class DemonstrationsTrainer(Trainer):
                 f"train.steps={run.steps}: the first step only collects demonstrations, so nothing "
                 f"would be tried. Use {TRIED_STEPS} steps or more"
             )
+        if run.done:
+            _same_schedule(self.checkpoints(run.folder)[run.done], run.steps)
         return 0
 
     def checkpoints(self, folder: RunFolder) -> Mapping[int, Path]:
@@ -147,6 +149,20 @@ def _first_policy(folder: RunFolder) -> Path:
             f"({began_with}). Put its files back"
         )
     return Path(base)
+
+
+def _same_schedule(checkpoint: Path, steps: int) -> None:
+    """Refuse to continue a search with another number of steps.
+
+    Raises:
+        ConfigError: Its rounds would end after other steps than those that were done.
+    """
+    began_with = read_json(checkpoint, "Remove it, and resume from an earlier step")["steps"]
+    if began_with != steps:
+        raise ConfigError(
+            f"train.steps={steps}: the search began with {began_with} steps, which decide when "
+            f"candidates are dropped. Resume with train.steps={began_with}, or start a new run"
+        )
 
 
 def _read(checkpoint: Path) -> Search:
@@ -278,5 +294,10 @@ class _Training(RolloutWork):
         assert self._search is not None
         folder = self._run.folder.checkpoints
         folder.mkdir(exist_ok=True)
-        data = {"version": VERSION, "step": step, "search": self._search.dump()}
+        data = {
+            "version": VERSION,
+            "step": step,
+            "steps": self._run.steps,
+            "search": self._search.dump(),
+        }
         replace_text(folder / f"{step}.json", json.dumps(data, ensure_ascii=False) + "\n")
