@@ -34,9 +34,17 @@ def test_permission_for_the_trainer_is_permission_for_its_options(
 def test_options_that_both_have_need_permission_of_their_own(
     write_run: Callable[..., Any],
 ) -> None:
-    base, other = write_run(), write_run(overrides=[*OTHER, "train.learning_rate=1e-3"])
-    with pytest.raises(NotComparable, match=r"^train\.learning_rate differs"):
+    base, other = write_run(), write_run(overrides=[*OTHER, "train.val_every=7"])
+    with pytest.raises(NotComparable, match=r"^train\.val_every differs"):
         compare(select([base.path, other.path]), allow=["train.trainer"])
+
+
+def test_a_learning_rate_is_no_difference_to_a_trainer_without_one(
+    write_run: Callable[..., Any],
+) -> None:
+    base, other = write_run(), write_run(overrides=[*OTHER, "train.learning_rate=1e-3"])
+    found = compare(select([base.path, other.path]), allow=["train.trainer"])
+    assert len(found["arms"]) == 2
 
 
 def test_a_key_that_runs_of_one_trainer_lack_is_of_no_trainer() -> None:
