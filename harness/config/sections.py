@@ -203,8 +203,8 @@ class RolloutSettings(Section):
     `rollout.n`).
     """
     runners: int = Field(1, ge=0)
-    """Runner processes on this machine, at least one for each agent of a mixture; 0: only runners of
-    other machines (`harness runner --join`).
+    """Runner processes on this machine, at least one for each agent of a mixture; 0: only runners
+    of other machines (`harness runner --join`).
     """
     host: str = Field("127.0.0.1", min_length=1)
     """Address of store and gateway; this machine's own address if other machines take part."""

@@ -1,6 +1,10 @@
 """The file `demonstrations.json` in a policy's folder: messages that are part of the policy.
 
-    {"version": 1, "trainer": NAME, "demonstrations": {ROLE: [[USER MESSAGE, ASSISTANT MESSAGE], ...]}}
+    {
+      "version": 1,
+      "trainer": NAME,
+      "demonstrations": {ROLE: [[USER MESSAGE, ASSISTANT MESSAGE], ...]}
+    }
 
 An evaluation of such a folder inserts them into the calls of each role. The folder's weights alone
 are another policy.

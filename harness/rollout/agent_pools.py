@@ -26,8 +26,8 @@ class AgentPools:
     """One pool of workers for each agent of a run.
 
     Args:
-        runners: Number of workers in all. They are distributed evenly over the agents, the first
-            ones get what is left over, and each agent has at least one.
+        runners: Number of workers in all, distributed evenly over the agents. Each agent has at
+            least one, unless the number is 0.
         log_dir: Where `runner-N.log` goes.
         first_number: Number of the first worker; no two workers of a run may share one.
     """

@@ -24,7 +24,8 @@ def only_spec(kind: str, missing: str, several: str) -> Spec:
     if not specs and (plugin := own_environment()):
         # The environment may be older than the plugin that is missing.
         raise EnvironmentProblem(
-            f"{missing} The environment of plugin {plugin!r} lacks it: harness plugins sync {plugin}"
+            f"{missing} The environment of plugin {plugin!r} lacks it: "
+            f"harness plugins sync {plugin}"
         )
     if not specs:
         raise EnvironmentProblem(f"{missing} Install it: {how_to_install('plugins')}")

@@ -1,4 +1,4 @@
-"""A real training whose rollouts are made by several agents, and its continuation."""
+"""A real training in which several agents make the rollouts, and its resumption."""
 
 from __future__ import annotations
 

@@ -12,10 +12,10 @@ halving (Jamieson and Talwalkar 2016) instead of a full evaluation of each candi
    into ceil(log2(candidates)) rounds. After a round, the half with the lowest mean reward over all
    its scored rollouts is dropped. The last candidate is the policy.
 
-Unscored rollouts are left out of the means. A demonstration is left out of rollouts of its own task,
-because it has the answer. If demonstrations make a prompt too long, the rollout ends with
-`prompt_too_long` and counts as a wrong one: it has reward 0, or the reward's lowest value if that is
-below 0. So a candidate that does not fit loses, and the run continues.
+Unscored rollouts are left out of the means. A demonstration is left out of rollouts of its own
+task, because it has the answer. If demonstrations make a prompt too long, the rollout ends with
+`prompt_too_long` and counts as a wrong one: it has reward 0, or the reward's lowest value if that
+is below 0. So a candidate that does not fit loses, and the run continues.
 The step's validation uses the candidate with the highest mean so far.
 
 The gateway inserts demonstrations, so agents of all frameworks are used unchanged. A checkpoint is

@@ -1,4 +1,4 @@
-"""The options of an arm whose trainer is not the one of the study's common settings."""
+"""The options of an arm that has another trainer than the study's common settings."""
 
 from __future__ import annotations
 

@@ -33,8 +33,8 @@ class HarnessAgentLoop(AgentLoopBase):
 
     A rollout with a score but nothing to train returns one masked token. A rollout without a score
     returns nothing: it is left out of its group, not scored 0. An exception is a fault of harness
-    or of its services, and ends the run. In a supervised training no rollout is made for a
-    training task, whose gold answer is its only trained row.
+    or of its services, and ends the run. A supervised training makes no rollouts of
+    training tasks: the only trained row of a task has its gold answer.
 
     Args:
         session_file: Path of the run's `SessionFile`.
