@@ -202,7 +202,10 @@ class Follower:
     def _without_rollouts(self, step: int, data: Mapping[str, float | None]) -> None:
         """Take in a step that trained gold answers; no rollout shows that it is over."""
         state = self.progress
-        state.phase, state.done, state.expected = f"step {step}", 0, 0
+        # Rollouts are read before steps, so a validation after this step can be known already.
+        if state.validating is None or state.validating < step:
+            state.phase, state.done, state.expected = f"step {step}", 0, 0
+            state.validating = None
         if data.get("left_out") and not state.warning:
             state.warning = (
                 f"step {step}: {data['left_out']:.0f} tasks are not trained: they have no gold "

@@ -16,7 +16,7 @@ from harness.errors import EnvironmentProblem, RunFailed, UserError
 from harness.records import Attempt, CallFailure, Task, Transition, Verdict
 from harness.runs.episodes import episode_row
 from harness.runs.folder import RowLog, RunFolder
-from harness.runs.monitor import Monitor
+from harness.runs.monitor import Follower, Monitor
 from harness.runs.record_types import columns
 from harness.runs.replies import remarks_on, replies_of
 from harness.runs.rows import Episode
@@ -171,6 +171,27 @@ def test_progress_follows_the_rows(tmp_path: Path) -> None:
     progress = monitor.poll()
     assert progress.val_curve == {0: 0.5}
     assert (progress.step, progress.reward, progress.remaining_s) == (1, 1.0, 9.0)
+
+
+def test_a_step_without_rollouts_and_the_validation_after_it_can_arrive_together(
+    tmp_path: Path,
+) -> None:
+    folder = RunFolder.create(tmp_path, "x")
+    follower = Follower(folder, 2, {"train": 4, "val": 2})
+    RowLog(folder, "steps").add([{"step": 2, "data": {"step_s": 3.0, "taught_calls": 4.0}}])
+    RowLog(folder, "episodes").add([row(2, 1.0, "val")])
+    progress = follower.look()
+    assert (progress.phase, progress.done, progress.expected) == ("validating (2)", 1, 2)
+    assert progress.validating == 2 and progress.remaining_s is not None
+
+
+def test_a_step_without_rollouts_ends_a_validation_with_missing_rows(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "x")
+    follower = Follower(folder, 2, {"train": 4, "val": 2})
+    RowLog(folder, "steps").add([{"step": 1, "data": {"step_s": 3.0, "taught_calls": 4.0}}])
+    RowLog(folder, "episodes").add([row(0, 1.0, "val")])
+    progress = follower.look()
+    assert (progress.phase, progress.validating, progress.remaining_s) == ("step 1", None, 3.0)
 
 
 def test_the_reward_is_that_of_the_newest_step_in_whatever_order_files_have_them(
