@@ -30,7 +30,7 @@ from harness.contracts.hookspecs import AgentSpec
 from harness.contracts.programs import CANARY, Scenario
 from harness.contracts.toolbox import Agent
 from harness.gateway.server import GatewayServer
-from harness.mock_model.server import Reply
+from harness.mock_model.server import ReceivedRequest, Reply
 from harness.parity.comparison import changed_together
 from harness.parity.hidden_errors import swallowed_error
 from harness.parity.recorder import SAMPLING, Recording, record
@@ -258,6 +258,28 @@ class AgentContract(Contract):
             )
 
         self.play(self.scenario(name), gateway, tmp_path, play)
+
+    def test_a_prompt_that_is_too_long_ends_the_attempt(
+        self, loaded: Agent, gateway: GatewayServer, tmp_path: Path
+    ) -> None:
+        """Check that a framework does not shorten the prompt, for example with a summary."""
+        too_long = Reply.failure(
+            400, "This model's maximum context length is 4096 tokens. However, you requested 5000."
+        )
+
+        def script(call: ReceivedRequest) -> Reply:
+            return too_long if call.index == 0 else Reply("A summary.")
+
+        async def play(stage: Stage) -> None:
+            attempt = await stage.attempt(loaded, "too_long", stage.request())
+            assert attempt.outcome == "prompt_too_long", (attempt.outcome, attempt.detail)
+            assert attempt.answer is None
+            codes = [failure.code for failure in attempt.failures]
+            assert codes == ["prompt_too_long"] and not attempt.transitions, (
+                "the agent went on after a prompt that did not fit"
+            )
+
+        self.play(self.scenario("refused"), gateway, tmp_path, play, script)
 
     def test_the_host_waits_for_a_limited_rate(
         self, loaded: Agent, gateway: GatewayServer, tmp_path: Path

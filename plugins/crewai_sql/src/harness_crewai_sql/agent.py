@@ -8,6 +8,9 @@ from harness_crewai_sql import quiet  # noqa: F401  isort: skip  (first, it keep
 from crewai.events.utils.console_formatter import set_suppress_console_output
 from crewai.flow.flow import Flow, listen, or_, router, start
 from crewai.llms.providers.openai.completion import OpenAICompletion
+from crewai.utilities.exceptions.context_window_exceeding_exception import (
+    LLMContextLengthExceededError,
+)
 from crewai.utilities.types import LLMMessage
 from pydantic import BaseModel
 
@@ -17,11 +20,29 @@ from harness_sql.self_correcting.prompts import Prompt
 from harness_sql.self_correcting.roles import ROLES
 
 
+class PromptTooLong(Exception):
+    """A prompt does not fit into the model's context. CrewAI must not recognize the message."""
+
+    def __init__(self) -> None:
+        super().__init__("the model refused the prompt for its size")
+
+
 class AsyncLLM(OpenAICompletion):
     """CrewAI's OpenAI model on the runner's connection pool, which synchronous clients can't share."""
 
     def _build_sync_client(self) -> None:
         return None
+
+    async def acall(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the model; a prompt that is too long ends the attempt, as in other frameworks.
+
+        CrewAI's agents would summarize the messages: in an event loop of another thread, with the
+        connections of this one, while this one waits for it. That fails, or waits for ever.
+        """
+        try:
+            return await super().acall(*args, **kwargs)
+        except LLMContextLengthExceededError as error:
+            raise PromptTooLong from error
 
 
 def chat_model(

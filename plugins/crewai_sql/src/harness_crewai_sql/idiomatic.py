@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import cast
 
 from harness_crewai_sql.agent import chat_model  # isort: skip  (first, it keeps telemetry off)
-from crewai import Agent, Crew, CrewOutput, Task
+from crewai import Agent, CrewOutput, Task
 from crewai.agents.crew_agent_executor import CrewAgentExecutor
 from crewai.events.utils.console_formatter import set_suppress_console_output
 
 from harness.contracts.toolbox import Toolbox
+from harness_crewai_sql.crews import UnsavedCrew
 from harness_sql.self_correcting.prompts import Prompt
 from harness_sql.self_correcting.reference import ReferenceSQL
 
@@ -42,6 +43,5 @@ class CrewAISQLIdiomatic(ReferenceSQL):
             max_retry_limit=0,
         )
         task = Task(description=prompt.user, expected_output=OUTPUTS[prompt.role], agent=agent)
-        return cast(
-            CrewOutput, await Crew(agents=[agent], tasks=[task], tracing=False).akickoff()
-        ).raw
+        crew = UnsavedCrew(agents=[agent], tasks=[task], tracing=False)
+        return cast(CrewOutput, await crew.akickoff()).raw
