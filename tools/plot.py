@@ -387,7 +387,10 @@ def published() -> go.Figure:
 
 QWEN_STUDIES = ("qwen_roles", "qwen_scaffolds")
 QWEN_ARMS = {
-    "langgraph_sql_idiomatic": "LangGraph's own agent",
+    "agent_framework_sql_idiomatic": "Agent Framework, idiomatic",
+    "openai_agents_sql_idiomatic": "OpenAI Agents, idiomatic",
+    "langgraph_sql_idiomatic": "LangGraph, idiomatic",
+    "autogen_sql_idiomatic": "AutoGen, idiomatic",
     "all roles": "all roles",
     "check only": "check only",
     "first query only": "first query only",
@@ -428,6 +431,7 @@ def qwen() -> go.Figure:
             y=names,
             name=answer,
             text=texts,
+            textangle=0,
             orientation="h",
             marker={"color": ANSWERS[answer]},
             row=1,
@@ -441,6 +445,7 @@ def qwen() -> go.Figure:
     figure.update_layout(
         title="Qwen2.5-Coder-0.5B on Spider, 20 steps, eight trainings an arm",
         barmode="stack",
+        height=620,
         legend={"orientation": "h", "x": 0.6, "y": -0.1, "traceorder": "normal"},
         margin={"l": 190},
     )
@@ -501,8 +506,9 @@ def line(
 
 
 def save(figure: go.Figure, target: Path) -> None:
-    """Rasterise a figure."""
-    figure.update_layout(template="plotly_white", width=900, height=460, font={"size": 15})
+    """Rasterise a figure, 460 pixels high unless its layout has another height."""
+    height = figure.layout.height or 460
+    figure.update_layout(template="plotly_white", width=900, height=height, font={"size": 15})
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder) / "curve.html"
         figure.write_html(page, include_plotlyjs=True, config={"displayModeBar": False})
@@ -510,7 +516,7 @@ def save(figure: go.Figure, target: Path) -> None:
         subprocess.run(
             [
                 *(browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"),
-                *("--virtual-time-budget=4000", "--window-size=916,476"),
+                *("--virtual-time-budget=4000", f"--window-size=916,{height + 16}"),
                 *(f"--screenshot={target}", page.as_uri()),
             ],
             check=True,
