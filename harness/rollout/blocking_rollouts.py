@@ -5,6 +5,9 @@ endless loop) past its deadline, or that ends the process (`os._exit`, a signal 
 end the others as well, and an outside observer could not tell them apart. Inside the process it is
 known: a task inherits the rollout that created it, in any framework, and so does a thread that
 inherits the context.
+
+A rollout that blocks the loop for less time only delays the others. The worker's log then names it,
+with its stack: a lock that other processes hold, or a synchronous client.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -30,6 +34,12 @@ from harness.util.branches import in_order
 LOOK_S = 0.5
 LATE_S = 1.0
 """How long beyond its deadline a rollout may keep the loop from turning."""
+BLOCKED_S = 5.0
+"""How long the loop may stand before the log shows its stack."""
+REPORTS = 20
+"""Most stacks in the log of one process."""
+STACK = 12
+"""Innermost calls of a stack that the log shows."""
 SETTLE_S = 20.0
 """Time to write down what became of it."""
 STATUS = 70
@@ -72,6 +82,10 @@ class BlockingRollouts:
             weakref.WeakKeyDictionary()
         )
         self._turned = time.monotonic()
+        self._thread = 0
+        self._reports = 0
+        self._reported = 0.0
+        """The loop's last turn before the reported block."""
         self._once = threading.Lock()
         self._really_exit: Callable[[int], Any] = os._exit
         self._all_tasks = asyncio.all_tasks
@@ -80,6 +94,7 @@ class BlockingRollouts:
         """Begin, from within the loop."""
         self._loop.set_task_factory(self._make)
         asyncio.all_tasks = asyncio.tasks.all_tasks = self._own_tasks
+        self._thread = threading.get_ident()
         self._turn()
         threading.Thread(target=self._look, name="blocking-rollouts", daemon=True).start()
         here = os.getpid()
@@ -146,12 +161,28 @@ class BlockingRollouts:
                 asyncio.current_task(self._loop) if now - self._turned > LOOK_S + LATE_S else None
             )
             rollout = self._owners.get(task) if task is not None else None
+            if now - self._turned > BLOCKED_S:
+                self._report(rollout)
             if rollout is not None and now > rollout.ends + LATE_S:
                 detail = (
                     f"no answer within {rollout.timeout_s:g} s: "
                     "the agent kept its worker's event loop from turning"
                 )
                 self._bring_down(rollout, "timeout", detail)
+
+    def _report(self, rollout: UnderWay | None) -> None:
+        """Write where the loop's thread is, once for each time that it is blocked."""
+        frame = sys._current_frames().get(self._thread)
+        if self._reported == self._turned or self._reports == REPORTS or frame is None:
+            return
+        self._reported, self._reports = self._turned, self._reports + 1
+        culprit = "no rollout" if rollout is None else f"rollout {rollout.rollout_id}"
+        stack = "".join(traceback.format_stack(frame)[-STACK:])
+        sys.stderr.write(
+            f"harness: the event loop has been blocked for {BLOCKED_S:g} s by {culprit}. "
+            f"All rollouts of this process wait. The innermost calls:\n{stack}"
+        )
+        sys.stderr.flush()
 
     def _bring_down(self, one: UnderWay, outcome: Outcome, detail: str) -> None:
         """Settle a rollout and end this process."""

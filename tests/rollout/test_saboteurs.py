@@ -141,6 +141,10 @@ def test_who_sabotages_fails_alone(
     assert re.search(
         r"Traceback.*saboteur\.py\", line \d+, in <lambda>\n.*ZeroDivisionError", logs, re.DOTALL
     )
+    blocked = re.findall(
+        r"event loop has been blocked for 5 s by rollout.*?(?=\nharness:)", logs, re.DOTALL
+    )
+    assert len(blocked) == 2 and all("saboteur.py" in stack for stack in blocked)
     assert "accuracy 66.7 %" in done.stdout and "24 scored of 24" in done.stdout
 
 
