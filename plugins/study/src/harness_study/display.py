@@ -261,11 +261,11 @@ def sharing(plan: Plan) -> str:
     return text
 
 
-CORES_TO_SHARE_A_GPU = 2
+CORES_TO_SHARE_A_GPU = 4
 """Cores per training below which `few_cores` remarks on trainings that share a GPU.
 
-Fifteen trainings of a model of 0.5 billion parameters with two cores each made more steps per hour
-than nine with four; their arms differed (results/studies/qwen-roles). Fewer were not measured.
+With a model of 0.5 billion parameters, two GPUs and 32 cores, eight trainings made 0.74 steps per
+second, sixteen 0.53 (results/studies/qwen-scaffolds/README.md#sharing-gpus).
 """
 
 
