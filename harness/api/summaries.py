@@ -203,6 +203,8 @@ def ways_out(record: Mapping[str, Any]) -> str:
     identity = record["identity"]
     from harness.policies.catalogue import OWN_QUESTIONS
 
+    if identity["train"].get("algorithm") == "supervised":
+        return "larger limits, or questions whose gold answer is a text"
     group = int(identity.get("group_size") or 4)
     more = f"more rollouts a group (--set rollout.group_size={2 * group})"
     if ", the highest" in record["result"]["no_signal"]:

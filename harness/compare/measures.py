@@ -12,7 +12,13 @@ from harness.compare.keys import Behaviour, Cost, Figures, Signal, ToolUse
 from harness.records import AGENT_OUTCOMES
 from harness.runs.reading import Run
 from harness.runs.schema import Accuracy, RunRecord
-from harness.runs.training_signal import least_to_train, mixed_groups, share_mixed, why_flat
+from harness.runs.training_signal import (
+    least_to_train,
+    mixed_groups,
+    share_mixed,
+    why_flat,
+    why_untaught,
+)
 from harness.util.formatting import members
 from harness.util.parsing import finite_or_null, parse_cell
 from harness.util.tool_calls import tools_unused
@@ -100,10 +106,10 @@ def signal(run: Run) -> tuple[float | None, Signal]:
     for step, (groups, mixed) in counted.items():
         if groups:
             by_step[step] = mixed / groups
-    return share, {
-        "signal_by_step": by_step,
-        "no_signal": why_flat(paid, run.span, least) if paid else "",
-    }
+    flat = (
+        why_flat(paid, run.span, least) if paid else why_untaught(run.steps.iter_rows(named=True))
+    )
+    return share, {"signal_by_step": by_step, "no_signal": flat}
 
 
 def behaviour(rows: pl.DataFrame) -> Behaviour:

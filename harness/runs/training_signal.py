@@ -96,3 +96,18 @@ def why_flat(
     sentence = f"All {reasons.total():,} training rollouts have reward {only:g}{which}."
     # Where every rollout has the most, no reason is a fault to be named.
     return sentence if only >= high else f"{sentence} {most_often(reasons)}"
+
+
+def why_untaught(steps: Iterable[Mapping[str, Any]]) -> str:
+    """Explain in a sentence why a training with gold answers trained none; empty if it did.
+
+    Args:
+        steps: Rows of `steps.parquet`; those without `taught_calls` trained rollouts, or nothing.
+    """
+    taught = [row["taught_calls"] for row in steps if row.get("taught_calls") is not None]
+    if not taught or sum(taught) > 0:
+        return ""
+    return (
+        "No task has a gold answer as text that fits, with its prompt, into "
+        "sampling.max_prompt_tokens and max_response_tokens."
+    )

@@ -50,7 +50,13 @@ from harness.runs.schema import (
     Scores,
 )
 from harness.runs.tables import step_rows
-from harness.runs.training_signal import least_to_train, mixed_groups, share_mixed, why_flat
+from harness.runs.training_signal import (
+    least_to_train,
+    mixed_groups,
+    share_mixed,
+    why_flat,
+    why_untaught,
+)
 from harness.training.provenance import (
     available_cores,
     commit,
@@ -352,7 +358,7 @@ def training_result(folder: RunFolder, record: RunRecord, checkpointed: int = 0)
         "val_curve": {str(step): value for step, value in sorted(curve.items())},
         "steps": int(max(*step_s, checkpointed, 0)),
         "signal": signal,
-        "no_signal": flat,
+        "no_signal": flat or why_untaught(rows),
         "step_s_median": round(median_high(step_s.values()), 3) if step_s else None,
         "rollout_probs_diff_max": max(gaps, default=None),
         **({"replies": replies} if replies else {}),

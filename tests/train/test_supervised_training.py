@@ -110,3 +110,15 @@ def test_a_training_without_rollouts_learns_and_resumes(
     assert answers(stopped) == answers(whole)
     ours, theirs = weights(stopped), weights(whole)
     assert ours.keys() == theirs.keys() and all(ours[name].equal(theirs[name]) for name in ours)
+
+
+def test_a_training_that_leaves_every_task_out_learns_nothing(
+    tmp_path: Path, shared: Mapping[str, str]
+) -> None:
+    arguments = ("--agent", "reference_sql", *conftest.TWO_STEPS, *SUPERVISED)
+    run = trained(tmp_path / "runs", shared, *arguments, "--set", "sampling.max_response_tokens=2")
+    result = json.loads((run / "run.json").read_text())["result"]
+    assert result["steps"] == 2 and result["no_signal"].startswith("No task has a gold answer")
+    assert measure(read_run(run))["no_signal"] == result["no_signal"]
+    log = (tmp_path / "runs.log").read_text()
+    assert "nothing could be learned: No task" in log and "to try: larger limits" in log
