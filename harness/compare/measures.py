@@ -301,8 +301,8 @@ def optimizer_steps(run: Run) -> list[tuple[int, int, int]]:
 
 
 def updates_weights(run: Run) -> bool:
-    """Return whether the run's trainer updates weights: it has a learning rate."""
-    return "learning_rate" in run.record["identity"]["train"]
+    """Return whether the run's trainer updates weights. One that does not says so in its identity."""
+    return bool(run.record["identity"]["train"].get("updates_weights", True))
 
 
 def trained_by_step(run: Run) -> list[tuple[int, int, int]]:

@@ -280,7 +280,9 @@ class TrainConfig(Section):
     def identity(self, device: str, deterministic: bool, calls_tools: bool) -> dict[str, Any]:
         """Return the options that runs must share to be compared, as plain data.
 
-        A trainer overrides this where its own options cannot change what is learned.
+        A trainer overrides this where its own options cannot change what is learned. One that
+        changes no weights adds `updates_weights: False`; comparisons at equal trained tokens then
+        leave it out.
 
         Args:
             device: The resolved device.

@@ -37,7 +37,7 @@ class DemonstrationsTrainConfig(TrainConfig):
         shared = super().identity(device, deterministic, calls_tools)
         for name in ("learning_rate", "rejection_threshold"):
             shared.pop(name, None)
-        return shared
+        return shared | {"updates_weights": False}
 
 
 def options(config: Config) -> DemonstrationsTrainConfig:
