@@ -402,7 +402,7 @@ ANSWERS = {"right": "#1f5fbf", "runs, wrong": "#9ecae1", "fails": "#bbbbbb"}
 
 
 def qwen() -> go.Figure:
-    """Plot accuracy of the 0.5B model by arm, and its gain split into format and skill."""
+    """Plot accuracy of the 0.5B model by arm, and how many answers fail, run and are right."""
     titles = ("right answers, %; grey: before; blue: after", "answers before and after, %")
     figure = make_subplots(1, 2, subplot_titles=titles, horizontal_spacing=0.1)
     runs: dict[str, list[Run]] = {}
@@ -419,7 +419,9 @@ def qwen() -> go.Figure:
         for when, step in (("after", 20), ("before", 0)):
             answers = pl.concat([run.validation(step) for run in runs[arm]])
             right = fmean(answers["reward"])
-            fails = fmean(answers["reward_reason"].str.starts_with("the prediction fails"))
+            no_query = answers["outcome"] != "ok"
+            failing = answers["reward_reason"].str.starts_with("the prediction fails")
+            fails = fmean(failing | no_query)
             names.append(f"{label}, {when}")
             bars["right"].append(100 * right)
             bars["fails"].append(100 * fails)

@@ -199,12 +199,12 @@ def _unscored(outcomes: Mapping[str, int]) -> str:
 
 
 def ways_out(record: Mapping[str, Any]) -> str:
-    """Return what to change where no group of a training had mixed rewards, in one line."""
+    """Return what to change where nothing could be learned, in one line."""
     identity = record["identity"]
     from harness.policies.catalogue import OWN_QUESTIONS
 
     if identity["train"].get("algorithm") == "supervised":
-        return "larger limits, or questions whose gold answer is a text"
+        return "larger sampling.max_prompt_tokens and max_response_tokens, or another task set"
     group = int(identity.get("group_size") or 4)
     more = f"more rollouts a group (--set rollout.group_size={2 * group})"
     if ", the highest" in record["result"]["no_signal"]:

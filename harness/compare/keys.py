@@ -96,7 +96,9 @@ class Signal(TypedDict):
     signal_by_step: Annotated[
         dict[int, float], "share of groups that teach; empty where that is not known"
     ]
-    no_signal: Annotated[str, "why no group of any step did, as sentences; empty where one did"]
+    no_signal: Annotated[
+        str, "why nothing could be learned, as sentences; empty where something could"
+    ]
 
 
 class RoleFigures(TypedDict):

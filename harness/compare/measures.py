@@ -92,6 +92,8 @@ def _measure(run: Run) -> Figures:
 
 def signal(run: Run) -> tuple[float | None, Signal]:
     """Return the training signal; None for a figure if calls of a rollout are paid differently."""
+    if untaught := why_untaught(run.steps.iter_rows(named=True)):
+        return None, {"signal_by_step": {}, "no_signal": untaught}
     wanted = {"phase", "step", "task_id", "used_reward", "reward_reason"}
     shared = run.record["config"].get("train", {}).get("credit", "shared") == "shared"
     if not (run.trained and shared and wanted <= set(run.episodes.columns)):
@@ -302,7 +304,9 @@ def optimizer_steps(run: Run) -> list[tuple[int, int, int]]:
 
 def updates_weights(run: Run) -> bool:
     """Return whether the run's trainer updates weights. One that does not says so in its identity."""
-    return bool(run.record["identity"]["train"].get("updates_weights", True))
+    train = run.record["identity"]["train"]
+    # Records of an earlier version say it by the lack of a learning rate.
+    return bool(train.get("updates_weights", "learning_rate" in train))
 
 
 def trained_by_step(run: Run) -> list[tuple[int, int, int]]:

@@ -95,8 +95,7 @@ def _no_signal(comparison: Comparison) -> list[str]:
             which = f", {_seeds(list(reasons), 'seed')}"
         notes.append(
             f"Nothing could be learned in {arm['name']}{which}: "
-            "no task's rollouts gave a gradient. "
-            f"{_reasons(reasons)}"
+            f"no task gave a gradient. {_reasons(reasons)}"
         )
     return notes
 

@@ -281,8 +281,8 @@ class TrainConfig(Section):
         """Return the options that runs must share to be compared, as plain data.
 
         A trainer overrides this where its own options cannot change what is learned. One that
-        changes no weights adds `updates_weights: False`; comparisons at equal trained tokens then
-        leave it out.
+        changes no weights adds `updates_weights: False`; comparisons at equal optimizer steps or
+        trained tokens then leave it out.
 
         Args:
             device: The resolved device.

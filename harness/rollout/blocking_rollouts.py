@@ -6,8 +6,8 @@ end the others as well, and an outside observer could not tell them apart. Insid
 known: a task inherits the rollout that created it, in any framework, and so does a thread that
 inherits the context.
 
-A rollout that blocks the loop for less time only delays the others. The worker's log then names it,
-with its stack: a lock that other processes hold, or a synchronous client.
+A rollout that blocks the loop but meets its deadline delays the others. After `BLOCKED_S` the
+worker's log shows the stack, typically a lock or a synchronous client.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import time
 import traceback
 import weakref
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
 from harness.contracts.queue import Queue
@@ -156,13 +157,12 @@ class BlockingRollouts:
     def _look(self) -> None:
         while not self._loop.is_closed():
             time.sleep(LOOK_S)
-            now = time.monotonic()
-            task = (
-                asyncio.current_task(self._loop) if now - self._turned > LOOK_S + LATE_S else None
-            )
+            now, turned = time.monotonic(), self._turned
+            task = asyncio.current_task(self._loop) if now - turned > LOOK_S + LATE_S else None
             rollout = self._owners.get(task) if task is not None else None
-            if now - self._turned > BLOCKED_S:
-                self._report(rollout)
+            if now - turned > BLOCKED_S:
+                with suppress(Exception):  # without its log the worker goes on
+                    self._report(turned, now - turned, rollout)
             if rollout is not None and now > rollout.ends + LATE_S:
                 detail = (
                     f"no answer within {rollout.timeout_s:g} s: "
@@ -170,16 +170,24 @@ class BlockingRollouts:
                 )
                 self._bring_down(rollout, "timeout", detail)
 
-    def _report(self, rollout: UnderWay | None) -> None:
-        """Write where the loop's thread is, once for each time that it is blocked."""
+    def _report(self, turned: float, blocked_s: float, rollout: UnderWay | None) -> None:
+        """Write where the loop's thread is, once for each time that it is blocked.
+
+        Args:
+            turned: When the loop turned last, by the monotonic clock.
+            blocked_s: Seconds since then.
+            rollout: The rollout of the task that runs. The others may have taken time before it.
+        """
         frame = sys._current_frames().get(self._thread)
-        if self._reported == self._turned or self._reports == REPORTS or frame is None:
+        if self._reported == turned or self._reports == REPORTS or frame is None:
             return
-        self._reported, self._reports = self._turned, self._reports + 1
-        culprit = "no rollout" if rollout is None else f"rollout {rollout.rollout_id}"
         stack = "".join(traceback.format_stack(frame)[-STACK:])
+        if self._turned != turned:  # the stack is of something else
+            return
+        self._reported, self._reports = turned, self._reports + 1
+        where = "no rollout" if rollout is None else f"rollout {rollout.rollout_id}"
         sys.stderr.write(
-            f"harness: the event loop has been blocked for {BLOCKED_S:g} s by {culprit}. "
+            f"harness: the event loop has not turned for {blocked_s:.1f} s and is in {where}. "
             f"All rollouts of this process wait. The innermost calls:\n{stack}"
         )
         sys.stderr.flush()

@@ -15,7 +15,7 @@ from harness.runs.folder import Kind, RunFolder
 from harness.runs.progress import Progress
 from harness.runs.rows import Episode, LoggedStep
 from harness.runs.schema import RunRecord
-from harness.runs.training_signal import least_to_train, teaches
+from harness.runs.training_signal import OMITTED, least_to_train, teaches
 from harness.util.formatting import (
     duration,
     is_graded,
@@ -208,9 +208,7 @@ class Follower:
             state.validating = None
         if data.get("left_out") and not state.warning:
             state.warning = (
-                f"step {step}: {data['left_out']:.0f} tasks are not trained: they have no gold "
-                "answer as text, or their prompt or answer is longer than "
-                "sampling.max_prompt_tokens or max_response_tokens."
+                f"step {step}: {data['left_out']:.0f} tasks are not trained: {OMITTED}."
             )
 
     def _heed_signal(self, step: int) -> None:

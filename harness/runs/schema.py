@@ -315,7 +315,7 @@ class Scores(TypedDict):
         ]
     ]
     no_signal: NotRequired[
-        Annotated[str, "why no group of any step did, as sentences; empty where one did"]
+        Annotated[str, "why nothing could be learned, as sentences; empty where something could"]
     ]
     step_s_median: NotRequired[Annotated[float | None, "seconds of a step, the median"]]
     rollout_probs_diff_max: NotRequired[

@@ -98,6 +98,13 @@ def why_flat(
     return sentence if only >= high else f"{sentence} {most_often(reasons)}"
 
 
+OMITTED = (
+    "they have no gold answer as text, or their prompt or answer is longer than "
+    "sampling.max_prompt_tokens or max_response_tokens"
+)
+"""Why a training with gold answers leaves tasks out."""
+
+
 def why_untaught(steps: Iterable[Mapping[str, Any]]) -> str:
     """Explain in a sentence why a training with gold answers trained none; empty if it did.
 
@@ -107,7 +114,4 @@ def why_untaught(steps: Iterable[Mapping[str, Any]]) -> str:
     taught = [row["taught_calls"] for row in steps if row.get("taught_calls") is not None]
     if not taught or sum(taught) > 0:
         return ""
-    return (
-        "No task has a gold answer as text that fits, with its prompt, into "
-        "sampling.max_prompt_tokens and max_response_tokens."
-    )
+    return f"All tasks of its {len(taught)} steps were left out: {OMITTED}."

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from harness.compare.comparison import compare
+from harness.compare.measures import updates_weights
 from harness.compare.selection import select
 from harness.compare.trainers import of_one_trainer
 from harness.errors import NotComparable
@@ -45,6 +46,18 @@ def test_a_learning_rate_is_no_difference_to_a_trainer_without_one(
     base, other = write_run(), write_run(overrides=[*OTHER, "train.learning_rate=1e-3"])
     found = compare(select([base.path, other.path]), allow=["train.trainer"])
     assert len(found["arms"]) == 2
+
+
+def test_a_trainer_without_updates_of_weights_says_so_in_its_identity(
+    write_run: Callable[..., Any],
+) -> None:
+    runs = [select([write_run(overrides=overrides).path]).runs[0] for overrides in ([], OTHER)]
+    assert [updates_weights(run) for run in runs] == [True, False]
+    assert runs[1].record["identity"]["train"]["updates_weights"] is False
+    # As records of an earlier version have it.
+    for run in runs:
+        run.record["identity"]["train"].pop("updates_weights", None)
+    assert [updates_weights(run) for run in runs] == [True, False]
 
 
 def test_a_key_that_runs_of_one_trainer_lack_is_of_no_trainer() -> None:

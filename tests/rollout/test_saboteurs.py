@@ -141,10 +141,11 @@ def test_who_sabotages_fails_alone(
     assert re.search(
         r"Traceback.*saboteur\.py\", line \d+, in <lambda>\n.*ZeroDivisionError", logs, re.DOTALL
     )
-    blocked = re.findall(
-        r"event loop has been blocked for 5 s by rollout.*?(?=\nharness:)", logs, re.DOTALL
-    )
-    assert len(blocked) == 2 and all("saboteur.py" in stack for stack in blocked)
+    ids = {row["task_id"]: row["rollout_id"] for row in rows}
+    for task_id, outcome in bad.items():
+        if outcome == "timeout":
+            stack = rf"event loop has not turned for [\d.]+ s and is in rollout {ids[task_id]}.*saboteur\.py"
+            assert re.search(stack, logs, re.DOTALL), logs
     assert "accuracy 66.7 %" in done.stdout and "24 scored of 24" in done.stdout
 
 

@@ -130,9 +130,8 @@ def test_without_a_terminal_a_study_says_what_begins_ends_and_stands(
 @pytest.mark.parametrize(
     ("runs", "cores", "gpus", "remark"),
     [
-        (8, 1, [("0",)] * 8, "--jobs 2"),
-        (16, 2, [("0",), ("1",)] * 8, "--jobs 8"),
-        (3, 4, [("0",)] * 3, ""),
+        (8, 1, [("0",)] * 8, "--jobs 4"),
+        (3, 2, [("0",)] * 3, ""),
         (2, 1, [("0",), ("1",)], ""),
         (2, 1, None, ""),
     ],

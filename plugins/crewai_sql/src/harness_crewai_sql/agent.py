@@ -36,8 +36,8 @@ class AsyncLLM(OpenAICompletion):
     async def acall(self, *args: Any, **kwargs: Any) -> Any:
         """Call the model; a prompt that is too long ends the attempt, as in other frameworks.
 
-        CrewAI's agents would summarize the messages: in an event loop of another thread, with the
-        connections of this one, while this one waits for it. That fails, or waits for ever.
+        CrewAI's agents would summarize the messages in a second event loop, in another thread, using
+        connections that belong to this loop, which it blocks. That fails or never ends.
         """
         try:
             return await super().acall(*args, **kwargs)

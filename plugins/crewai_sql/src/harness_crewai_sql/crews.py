@@ -13,13 +13,16 @@ from pydantic import PrivateAttr
 class Unsaved(TaskOutputStorageHandler):
     """Keeps no outputs of tasks.
 
-    CrewAI saves them for `crewai replay`: in one database per user and folder, under a lock that
-    each crew of each process takes several times, in its event loop. Runners of one machine would
-    wait for each other, up to seconds for a call.
+    CrewAI saves them for `crewai replay`, in one database per user and name of the working folder.
+    Each crew of each process takes the database's file lock several times, in its event loop, so
+    runners of one machine would wait for each other.
     """
 
     def __init__(self) -> None:
         pass  # the base class opens the database
+
+    def load(self) -> None:
+        """Return None: there is nothing to replay."""
 
     def reset(self) -> None:
         """Forget the outputs of the last crew."""

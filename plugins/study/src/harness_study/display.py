@@ -261,11 +261,12 @@ def sharing(plan: Plan) -> str:
     return text
 
 
-CORES_TO_SHARE_A_GPU = 4
+CORES_TO_SHARE_A_GPU = 2
 """Cores per training below which `few_cores` remarks on trainings that share a GPU.
 
-With a model of 0.5 billion parameters, two GPUs and 32 cores, eight trainings made 0.74 steps per
-second, sixteen 0.53 (results/studies/qwen-scaffolds/README.md#sharing-gpus).
+With a model of 0.5 billion parameters, trainings with two cores each made as many steps per second
+as half as many with four; their arms differed, and once fifteen made more (results/studies/
+qwen-roles), once sixteen fewer (qwen-scaffolds). Fewer cores were not measured.
 """
 
 
