@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 from weakref import WeakKeyDictionary
 
+from harness.compare.amounts import amount_of_training
 from harness.compare.by_role import role_figures
 from harness.compare.keys import Behaviour, Cost, Figures, Signal, ToolUse
 from harness.records import AGENT_OUTCOMES
@@ -48,7 +48,7 @@ def _measure(run: Run) -> Figures:
     first, last = (min(curve), max(curve)) if curve else (None, None)
     result = run.record["result"]
     share, with_signal = signal(run)
-    updates, trained_calls, trained_tokens = _amount_of_training(run)
+    updates, trained_calls, trained_tokens = amount_of_training(run)
     return {
         "run": run.id,
         "seed": run.seed,
@@ -278,69 +278,6 @@ def framework_s(run: Run) -> pl.Series | None:
     for attempt, tools in run.episodes.select("attempt_id", "tool_calls").rows():
         busy.append(_busy_s(calls[attempt], tools) if attempt in calls else None)
     return run.episodes["elapsed_s"] - pl.Series(busy, dtype=pl.Float64)
-
-
-def optimizer_steps(run: Run) -> list[tuple[int, int, int]]:
-    """Return training step, optimizer steps up to it, trained tokens up to it.
-
-    With `batching: by_rollout`, a training step has as many optimizer steps as configured, or none
-    without trained rows; a trainer without `mini_batch_size` has one per training step. verl itself
-    makes one of every `mini_batch_size` x `group_size` transitions: more trained roles mean more.
-    """
-    config, train = run.record["config"], run.record["config"]["train"]
-    tasks = train.get("mini_batch_size") or train["batch_size"]
-    fixed = None
-    if "mini_batch_size" not in train or train.get("batching") == "by_rollout":
-        fixed = math.ceil(train["batch_size"] / tasks)
-    counts: list[tuple[int, int, int]] = []
-    steps = tokens = 0
-    for step, calls, trained in trained_by_step(run):
-        by_rows = math.ceil(calls / (tasks * config["rollout"]["group_size"]))
-        steps += by_rows if fixed is None else min(fixed, calls)
-        tokens += trained
-        counts.append((step, steps, tokens))
-    return counts or [(0, 0, 0)]
-
-
-def updates_weights(run: Run) -> bool:
-    """Return whether the run's trainer updates weights. One that does not says so in its identity."""
-    train = run.record["identity"]["train"]
-    # Records of an earlier version say it by the lack of a learning rate.
-    return bool(train.get("updates_weights", "learning_rate" in train))
-
-
-def trained_by_step(run: Run) -> list[tuple[int, int, int]]:
-    """Return training step, trained calls in it, and tokens of their replies; empty without any."""
-    import polars as pl
-
-    if not updates_weights(run):
-        return []
-    if len(run.training):
-        counted = (
-            run.training.lazy()
-            .group_by("step")
-            .agg(pl.sum("trained_transitions", "trained_tokens"))
-            .sort("step")
-        )
-        return counted.collect().rows()
-    # Gold answers are trained without rollouts, and their steps count them.
-    names = ("taught_calls", "taught_tokens")
-    if not {*names} <= {*run.steps.columns}:
-        return []
-    taught = run.steps.drop_nulls(names).sort("step")
-    return taught.select("step", *(pl.col(name).cast(int) for name in names)).rows()
-
-
-def _amount_of_training(run: Run) -> tuple[int, int, int] | tuple[None, None, None]:
-    """Return optimizer steps, trained calls and trained tokens; None where none are recorded."""
-    counted = trained_by_step(run)
-    if not counted:
-        return None, None, None
-    calls = tokens = 0
-    for _, calls_of_step, tokens_of_step in counted:
-        calls += calls_of_step
-        tokens += tokens_of_step
-    return optimizer_steps(run)[-1][1], calls, tokens
 
 
 def parity_label(run: Run) -> str:

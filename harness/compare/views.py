@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from harness.compare.amounts import optimizer_steps, trained_by_step, updates_weights
 from harness.compare.estimates import crossed_mean
-from harness.compare.measures import optimizer_steps, trained_by_step, updates_weights
 from harness.compare.scores import paired_differences
 
 if TYPE_CHECKING:

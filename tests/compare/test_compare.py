@@ -152,7 +152,7 @@ def test_equal_optimizer_steps_and_tokens_look_at_earlier_checkpoints(compared: 
 
 
 def test_dealt_out_by_rollout_more_calls_are_no_more_optimizer_steps(write_run: Write) -> None:
-    from harness.compare.measures import optimizer_steps
+    from harness.compare.amounts import optimizer_steps
 
     one, other = write_run(), write_run("langgraph_sql", calls=2)
     few, many = (optimizer_steps(run) for run in select([one.path, other.path]).runs)

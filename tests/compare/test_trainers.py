@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from harness.compare.amounts import updates_weights
 from harness.compare.comparison import compare
-from harness.compare.measures import updates_weights
 from harness.compare.selection import select
 from harness.compare.trainers import of_one_trainer
 from harness.errors import NotComparable
