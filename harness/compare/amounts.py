@@ -8,10 +8,10 @@ from harness.runs.reading import Run
 
 
 def optimizer_steps(run: Run) -> list[tuple[int, int, int]]:
-    """Return training step, optimizer steps up to it, trained tokens up to it.
+    """Return, for each training step, the step, optimizer steps so far and trained tokens so far.
 
-    With `batching: by_rollout`, a training step has as many optimizer steps as configured, or none
-    without trained rows; a trainer without `mini_batch_size` has one per training step. verl itself
+    With `batching: by_rollout`, a training step has as many optimizer steps as configured, at most
+    one per trained call; a trainer without `mini_batch_size` has one per training step. verl itself
     makes one of every `mini_batch_size` x `group_size` transitions: more trained roles mean more.
     """
     config, train = run.record["config"], run.record["config"]["train"]

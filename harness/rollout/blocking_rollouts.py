@@ -70,7 +70,7 @@ async def settle(
 
 
 class BlockingRollouts:
-    """Watches one event loop, and what ends its process.
+    """Watches one event loop, and intercepts calls that would end its process.
 
     Args:
         settle: Writes down what became of a rollout; run in a loop of its own.
@@ -171,7 +171,7 @@ class BlockingRollouts:
                 self._bring_down(rollout, "timeout", detail)
 
     def _report(self, turned: float, blocked_s: float, rollout: UnderWay | None) -> None:
-        """Write where the loop's thread is, once for each time that it is blocked.
+        """Write where the loop's thread is, once per block and at most `REPORTS` times.
 
         Args:
             turned: When the loop turned last, by the monotonic clock.
@@ -187,7 +187,7 @@ class BlockingRollouts:
         self._reported, self._reports = turned, self._reports + 1
         where = "no rollout" if rollout is None else f"rollout {rollout.rollout_id}"
         sys.stderr.write(
-            f"harness: the event loop has not turned for {blocked_s:.1f} s and is in {where}. "
+            f"harness: the event loop has been blocked for {blocked_s:.1f} s; the running task belongs to {where}. "
             f"All rollouts of this process wait. The innermost calls:\n{stack}"
         )
         sys.stderr.flush()

@@ -109,9 +109,9 @@ def why_untaught(steps: Iterable[Mapping[str, Any]]) -> str:
     """Explain in a sentence why a training with gold answers trained none; empty if it did.
 
     Args:
-        steps: Rows of `steps.parquet`; those without `taught_calls` trained rollouts, or nothing.
+        steps: Rows of `steps.parquet`. Those without `taught_calls` trained on rollouts or not at all.
     """
     taught = [row["taught_calls"] for row in steps if row.get("taught_calls") is not None]
     if not taught or sum(taught) > 0:
         return ""
-    return f"All tasks of its {len(taught)} steps were left out: {OMITTED}."
+    return f"All tasks of the {len(taught)} steps were left out: {OMITTED}."

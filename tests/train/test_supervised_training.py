@@ -118,7 +118,7 @@ def test_a_training_that_leaves_every_task_out_learns_nothing(
     arguments = ("--agent", "reference_sql", *conftest.TWO_STEPS, *SUPERVISED)
     run = trained(tmp_path / "runs", shared, *arguments, "--set", "sampling.max_response_tokens=2")
     result = json.loads((run / "run.json").read_text())["result"]
-    assert result["steps"] == 2 and result["no_signal"].startswith("All tasks of its 2 steps")
+    assert result["steps"] == 2 and result["no_signal"].startswith("All tasks of the 2 steps")
     assert measure(read_run(run))["no_signal"] == result["no_signal"]
     log = (tmp_path / "runs.log").read_text()
     assert "nothing could be learned: All tasks" in log and "to try: larger sampling." in log

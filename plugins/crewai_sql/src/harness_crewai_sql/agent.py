@@ -21,7 +21,7 @@ from harness_sql.self_correcting.roles import ROLES
 
 
 class PromptTooLong(Exception):
-    """A prompt does not fit into the model's context. CrewAI must not recognize the message."""
+    """A prompt does not fit. The text must not match CrewAI's patterns, or CrewAI would summarize."""
 
     def __init__(self) -> None:
         super().__init__("the model refused the prompt for its size")

@@ -25,7 +25,7 @@ class Unsaved(TaskOutputStorageHandler):
         """Return None: there is nothing to replay."""
 
     def reset(self) -> None:
-        """Forget the outputs of the last crew."""
+        """Do nothing: no outputs are kept."""
 
     def update(self, task_index: int, log: dict[str, Any]) -> None:
         """Ignore a task's output."""

@@ -264,9 +264,9 @@ def sharing(plan: Plan) -> str:
 CORES_TO_SHARE_A_GPU = 2
 """Cores per training below which `few_cores` remarks on trainings that share a GPU.
 
-With a model of 0.5 billion parameters, trainings with two cores each made as many steps per second
-as half as many with four; their arms differed, and once fifteen made more (results/studies/
-qwen-roles), once sixteen fewer (qwen-scaffolds). Fewer cores were not measured.
+Measured with a model of 0.5 billion parameters, two GPUs and 32 cores: fifteen trainings with two
+cores each made more steps per second than nine (results/studies/qwen-roles), sixteen made fewer than
+eight (qwen-scaffolds). Fewer cores per training were not measured.
 """
 
 
