@@ -187,7 +187,8 @@ class BlockingRollouts:
         self._reported, self._reports = turned, self._reports + 1
         where = "no rollout" if rollout is None else f"rollout {rollout.rollout_id}"
         sys.stderr.write(
-            f"harness: the event loop has been blocked for {blocked_s:.1f} s; the running task belongs to {where}. "
+            f"harness: the event loop has been blocked for {blocked_s:.1f} s; "
+            f"the running task belongs to {where}. "
             f"All rollouts of this process wait. The innermost calls:\n{stack}"
         )
         sys.stderr.flush()

@@ -144,7 +144,8 @@ def test_who_sabotages_fails_alone(
     ids = {row["task_id"]: row["rollout_id"] for row in rows}
     for task_id, outcome in bad.items():
         if outcome == "timeout":
-            stack = rf"event loop has been blocked for [\d.]+ s; the running task belongs to rollout {ids[task_id]}.*saboteur\.py"
+            culprit = f"the running task belongs to rollout {ids[task_id]}"
+            stack = rf"event loop has been blocked for [\d.]+ s; {culprit}.*saboteur\.py"
             assert re.search(stack, logs, re.DOTALL), logs
     assert "accuracy 66.7 %" in done.stdout and "24 scored of 24" in done.stdout
 
