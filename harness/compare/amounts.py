@@ -30,7 +30,7 @@ def optimizer_steps(run: Run) -> list[tuple[int, int, int]]:
 
 
 def updates_weights(run: Run) -> bool:
-    """Return whether the run's trainer updates weights. One that does not says so in its identity."""
+    """Return whether the trainer updates weights. One that does not says so in its identity."""
     train = run.record["identity"]["train"]
     # Records of an earlier version say it by the lack of a learning rate.
     return bool(train.get("updates_weights", "learning_rate" in train))

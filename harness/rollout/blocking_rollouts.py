@@ -161,7 +161,7 @@ class BlockingRollouts:
             task = asyncio.current_task(self._loop) if now - turned > LOOK_S + LATE_S else None
             rollout = self._owners.get(task) if task is not None else None
             if now - turned > BLOCKED_S:
-                with suppress(Exception):  # without its log the worker goes on
+                with suppress(Exception):  # a closed log must not end this thread
                     self._report(turned, now - turned, rollout)
             if rollout is not None and now > rollout.ends + LATE_S:
                 detail = (

@@ -109,7 +109,8 @@ def why_untaught(steps: Iterable[Mapping[str, Any]]) -> str:
     """Explain in a sentence why a training with gold answers trained none; empty if it did.
 
     Args:
-        steps: Rows of `steps.parquet`. Those without `taught_calls` trained on rollouts or not at all.
+        steps: Rows of `steps.parquet`. Those without `taught_calls` trained on rollouts, or not
+            at all.
     """
     taught = [row["taught_calls"] for row in steps if row.get("taught_calls") is not None]
     if not taught or sum(taught) > 0:

@@ -276,7 +276,7 @@ class AgentContract(Contract):
             assert attempt.answer is None
             codes = [failure.code for failure in attempt.failures]
             assert codes == ["prompt_too_long"] and not attempt.transitions, (
-                "the agent went on after a prompt that did not fit"
+                "the agent continued after a prompt that did not fit"
             )
 
         self.play(self.scenario("refused"), gateway, tmp_path, play, script)

@@ -21,7 +21,7 @@ from harness_sql.self_correcting.roles import ROLES
 
 
 class PromptTooLong(Exception):
-    """A prompt does not fit. The text must not match CrewAI's patterns, or CrewAI would summarize."""
+    """A prompt does not fit. The text must not match CrewAI's patterns, or it would summarize."""
 
     def __init__(self) -> None:
         super().__init__("the model refused the prompt for its size")
@@ -36,8 +36,8 @@ class AsyncLLM(OpenAICompletion):
     async def acall(self, *args: Any, **kwargs: Any) -> Any:
         """Call the model; a prompt that is too long ends the attempt, as in other frameworks.
 
-        CrewAI's agents would summarize the messages in a second event loop, in another thread, using
-        connections that belong to this loop, which it blocks. That fails or never ends.
+        CrewAI's agents would summarize the messages in a second event loop, in another thread,
+        using connections that belong to this loop, which it blocks. That fails or never ends.
         """
         try:
             return await super().acall(*args, **kwargs)

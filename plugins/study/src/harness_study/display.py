@@ -265,8 +265,8 @@ CORES_TO_SHARE_A_GPU = 2
 """Cores per training below which `few_cores` remarks on trainings that share a GPU.
 
 Measured with a model of 0.5 billion parameters, two GPUs and 32 cores: fifteen trainings with two
-cores each made more steps per second than nine (results/studies/qwen-roles), sixteen made fewer than
-eight (qwen-scaffolds). Fewer cores per training were not measured.
+cores each made more steps per second than nine (results/studies/qwen-roles), sixteen made fewer
+than eight (qwen-scaffolds). Fewer cores per training were not measured.
 """
 
 
