@@ -108,9 +108,7 @@ def signal(run: Run) -> tuple[float | None, Signal]:
     for step, (groups, mixed) in counted.items():
         if groups:
             by_step[step] = mixed / groups
-    flat = (
-        why_flat(paid, run.span, least) if paid else why_untaught(run.steps.iter_rows(named=True))
-    )
+    flat = why_flat(paid, run.span, least) if paid else ""
     return share, {"signal_by_step": by_step, "no_signal": flat}
 
 

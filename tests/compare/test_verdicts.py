@@ -148,9 +148,9 @@ def test_trainings_without_signal_are_not_called_alike(
     assert found["agreement"]["langgraph_sql"]["identical"]  # which says nothing here
     assert not pair["learned"] and not pair["identical"] and pair["verdict"] == "cannot tell"
     assert verdict_text(pair) == "cannot tell (nothing could be learned)"
-    told = sentences(found)
+    notes = sentences(found)
     for name in ("reference_sql", "langgraph_sql"):
-        assert f"Nothing could be learned in {name}: no task gave a gradient. {why}" in told
+        assert f"Nothing could be learned in {name}: no task gave a gradient. {why}" in notes
     assert not any(
         re.search("identical|equivalent to", one, re.IGNORECASE) for one in conclusions(found)
     )
