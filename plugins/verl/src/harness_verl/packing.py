@@ -29,7 +29,6 @@ from transformers.masking_utils import AttentionMaskInterface
 from verl.trainer.ppo import core_algos
 from verl.utils import tensordict_utils
 from verl.utils.device import get_device_name
-from verl.utils.metric import Metric
 from verl.workers.engine.base import EngineRegistry
 from verl.workers.engine.fsdp import transformer_impl
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
@@ -38,6 +37,7 @@ from verl.workers.utils.padding import no_padding_2_padding
 from harness_policy_server.attention import packed
 from harness_verl import logprobs, prefixes
 from harness_verl.names import CROSS_ENTROPY, ON_POLICY, PACKED, SHARED, SUPERVISED
+from harness_verl.probability_gaps import gap_metrics
 from harness_verl.saving import Writer
 
 for _name in (PACKED, SHARED):
@@ -183,12 +183,7 @@ class PackedEngine(FSDPEngineWithLMHead):
         loss, output = super().forward_step(micro_batch, loss_function, forward_only)
         if _loss_mode(loss_function) == ON_POLICY:
             ours = no_padding_2_padding(output["model_output"]["log_probs"], micro_batch)
-            theirs = micro_batch["old_log_probs"].to_padded_tensor(0.0).to(ours.device)
-            mask = micro_batch["response_mask"].to_padded_tensor(0.0).to(ours.device)
-            gaps = (ours.exp() - theirs.exp()).abs()[mask.bool()]
-            gaps = gaps if len(gaps) else gaps.new_zeros(1)  # of a pass of masked rows alone
-            output["metrics"]["actor/rollout_probs_diff_max"] = Metric("max", gaps.max())
-            output["metrics"]["actor/rollout_probs_diff_mean"] = Metric("mean", gaps.mean())
+            output["metrics"].update(gap_metrics(ours, micro_batch))
         return loss, output
 
     _writer: Writer | None = None
