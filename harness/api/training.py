@@ -210,7 +210,15 @@ class Wanted:
         if before["status"] == "finished" and result:
             done = result["steps"]
             if done >= (resolved.train.steps or 0):
-                finished = f"{resume} finished after its {done} steps; --steps {2 * done} goes on"
+                finished = f"{resume} finished after its {done} steps"
+                if resolved.train.keep_checkpoints:
+                    finished += f"; --steps {2 * done} goes on"
+            elif not resolved.train.keep_checkpoints:
+                raise UserError(
+                    f"{resume} finished after {done} steps with train.keep_checkpoints=0, so it has "
+                    "no checkpoint to go on from. Start a new training with --steps "
+                    f"{resolved.train.steps}"
+                )
         return Training(resolved, folder.path.parent, folder, finished)
 
 

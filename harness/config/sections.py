@@ -272,7 +272,10 @@ class TrainConfig(Section):
     """Steps between validations; 0: only before and after training."""
     save_every: int = Field(64, ge=0)
     """Steps between checkpoints; the last step is always saved."""
-    keep_checkpoints: int = Field(2, ge=1)
+    keep_checkpoints: int = Field(2, ge=0)
+    """Newest checkpoints that stay on disk. 0: one during training, none once it has finished; the
+    trained policy is lost then.
+    """
     loggers: list[Literal["tensorboard", "wandb", "swanlab", "mlflow"]] = Field(
         default_factory=list
     )

@@ -210,6 +210,18 @@ class Trainer:
         """
         return 0
 
+    def checkpoint_bytes(self, config: Config, model: str, steps: int) -> int:
+        """Return the least disk space of a run's checkpoints, for the plan of a study.
+
+        Args:
+            model: The first policy: a local folder, or a Hugging Face id.
+            steps: Of the whole training.
+
+        Returns:
+            Bytes; 0 if unknown.
+        """
+        return 0
+
     def fit(self, run: LiveRun) -> None:
         """Train from the step after `run.done` to the last one.
 

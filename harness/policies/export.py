@@ -17,7 +17,12 @@ def checkpoint_dir(folder: RunFolder, step: int | None = None) -> tuple[int, Pat
     """
     there = make_trainer(folder.config()).checkpoints(folder)
     if not there:
-        raise UserError(f"{folder.path} has no checkpoint; it has trained {_trained(folder)} steps")
+        why = ""
+        if folder.config().train.keep_checkpoints == 0:
+            why = ", and train.keep_checkpoints=0 keeps none after the training"
+        raise UserError(
+            f"{folder.path} has no checkpoint{why}; it has trained {_trained(folder)} steps"
+        )
     if step is None:
         step = max(there)
     if step not in there:

@@ -21,7 +21,7 @@ import pytest
 
 from harness.config import Config, load_config
 from harness.contracts.trainers import Trainer
-from harness.errors import RunFailed
+from harness.errors import RunFailed, UserError
 from harness.plugins import make_trainer
 from harness.policies.export import checkpoint_dir, checkpoint_model
 from harness.runs.folder import RunFolder
@@ -77,7 +77,9 @@ class TrainerContract(Contract):
     @pytest.fixture(scope="class")
     @classmethod
     def resumed(cls, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-        """Return a run that was stopped halfway and resumed."""
+        """Return a run that was stopped halfway and resumed, and that keeps no checkpoint."""
+        config = cls.config()
+        config.train.keep_checkpoints = 0
         folder = RunFolder.create(tmp_path_factory.mktemp("resumed"), "resumed")
 
         def stop(progress: Progress) -> None:
@@ -85,10 +87,10 @@ class TrainerContract(Contract):
                 raise RunFailed("stopped by the contract")
 
         with pytest.raises(RunFailed, match="stopped by the contract"):
-            train(cls.config(), folder, on_progress=stop)
+            train(config, folder, on_progress=stop)
         record = folder.read()
         assert (record["status"], record["reason"]) == ("failed", "stopped by the contract")
-        train(cls.config(), folder, resume=True)
+        train(config, folder, resume=True)
         return folder
 
     def test_it_is_a_trainer_without_checkpoints_at_first(self, tmp_path: Path) -> None:
@@ -146,6 +148,13 @@ class TrainerContract(Contract):
         assert _trained(resumed) == [1, 2]
         times = Counter(map(_rollout, resumed.rows("episodes")))
         assert set(times.values()) <= {1}
+
+    def test_a_finished_run_has_no_checkpoint_if_none_is_to_be_kept(
+        self, resumed: RunFolder
+    ) -> None:
+        assert not make_trainer(self.config()).checkpoints(resumed)
+        with pytest.raises(UserError, match=r"train\.keep_checkpoints=0 keeps none"):
+            checkpoint_dir(resumed)
 
     def test_a_resumed_run_is_the_run_that_nothing_stopped(
         self, whole: RunFolder, resumed: RunFolder

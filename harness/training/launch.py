@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -156,6 +157,9 @@ def train(
                 run.poll()  # what earlier launches left is known from here on
                 with answering(run.answers, config, folder.logs) as run.roles:
                     trainer.fit(run)
+        # Only a finished training comes here: every other one is resumed from its checkpoints.
+        if config.train.keep_checkpoints == 0:
+            shutil.rmtree(folder.checkpoints, ignore_errors=True)
 
 
 def _end(

@@ -19,7 +19,9 @@ from harness_study.display import (
     PlannedJob,
     StudyDisplay,
     few_cores,
+    is_short,
     sharing,
+    space_text,
     time_slices,
 )
 
@@ -103,14 +105,13 @@ def study(
     folder = StudyFolder(runs_dir / described.name, described, jobs, chosen)
     steps = folder.next_steps(jobs, any_code=any_code)
     plan = _plan(described.name, steps, runs_dir, slots)
-    if uncertified:
-        plan["uncertified"] = uncertified
-    if (least := _out_of_reach(jobs, described.margin)) is not None:
-        plan["seeds_for_equivalence"] = least
+    _add_warnings(plan, steps, runs_dir, uncertified, _out_of_reach(jobs, described.margin))
     if dry_run:
         _add_cost(plan, steps, runs_dir)
         emit_json(plan) if json_ else _show_plan(plan, price)
         return
+    if is_short(plan):
+        progress_console().print(space_text(plan))
     for step in steps:
         if step.action != "skip":
             chosen.check(step.job)
@@ -235,6 +236,26 @@ def _plan(name: str, steps: list[Step], runs_dir: Path, slots: list[Slot]) -> Pl
     }
 
 
+def _add_warnings(
+    plan: Plan, steps: list[Step], runs_dir: Path, uncertified: list[str], least: int | None
+) -> None:
+    """Add missing certificates, disk space and out-of-reach equivalence to a plan.
+
+    Args:
+        uncertified: Strict agents without a certificate.
+        least: Fewest seeds for *equivalent*, or None if the study has enough.
+    """
+    from harness_study.checkpoint_space import checkpoint_space
+
+    if uncertified:
+        plan["uncertified"] = uncertified
+    if least is not None:
+        plan["seeds_for_equivalence"] = least
+    space = checkpoint_space(steps, plan["runs_at_once"], runs_dir)
+    if space is not None:
+        plan["checkpoint_bytes"], plan["free_bytes"] = space
+
+
 def _add_cost(plan: Plan, steps: list[Step], runs_dir: Path) -> None:
     """Add the cost of the missing trainings, by this machine's runs, else by published records."""
     from harness.runs.reading import find_all
@@ -335,6 +356,8 @@ def _show_plan(plan: Plan, price: Price | None = None) -> None:
     out.print(text + ".")
     for remark in filter(None, (few_cores(plan), time_slices(plan))):
         out.print(remark)
+    if "checkpoint_bytes" in plan:
+        out.print(space_text(plan))
     if "cost" in plan:
         out.print(cost_text(plan["cost"], price))
     if (least := plan.get("seeds_for_equivalence")) is not None:

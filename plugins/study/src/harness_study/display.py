@@ -47,12 +47,18 @@ class Plan(TypedDict):
     differences: dict[str, dict[str, Any]]
     uncertified: NotRequired[list[str]]
     """Strict agents that need a parity certificate first."""
+    checkpoint_bytes: NotRequired[int]
+    """Least disk space of the checkpoints of the trainings still to run, if known."""
+    free_bytes: NotRequired[int]
+    """Free space on the disk of the runs."""
     cost: NotRequired[PlannedCost]
     """Estimate for the trainings still to run, if a similar one was measured."""
     seeds_for_equivalence: NotRequired[int]
     """Fewest seeds with which a non-identical arm can be *equivalent*, if the study has fewer."""
 
 
+GB = 1e9
+"""Bytes of a gigabyte."""
 EVERY_S = 30.0
 """Seconds between progress lines without a terminal."""
 COLUMNS = ("arm", "seed", "state", "step", "reward", "accuracy", "mean reward", "left", "time", "")
@@ -299,3 +305,23 @@ def few_cores(plan: Plan) -> str:
         f"Trainings that share a GPU have {cores} core{'s' * (cores > 1)} each, which may limit them. "
         f"With {CORES_TO_SHARE_A_GPU} cores each: --jobs {advised}."
     )
+
+
+def is_short(plan: Plan) -> bool:
+    """Return whether the checkpoints of a plan do not fit on the disk, as far as is known."""
+    return plan.get("checkpoint_bytes", 0) > plan.get("free_bytes", 0)
+
+
+def space_text(plan: Plan) -> str:
+    """Return the disk space of a plan's checkpoints in one line, with advice if it is too little.
+
+    The plan has `checkpoint_bytes` and `free_bytes`.
+    """
+    needed, free = plan["checkpoint_bytes"] / GB, plan["free_bytes"] / GB
+    text = f"Checkpoints: at least {needed:.1f} GB. Free on the disk: {free:.1f} GB."
+    if is_short(plan):
+        text += (
+            " Trainings will fail when the disk is full. Choose another disk with --runs-dir, or "
+            "keep the checkpoints of running trainings only: --set train.keep_checkpoints=0."
+        )
+    return text

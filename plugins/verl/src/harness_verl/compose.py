@@ -157,7 +157,7 @@ def _trainer(config: Config, run_dir: Path, steps: int) -> Section:
         "total_epochs": 1,
         "test_freq": train.val_every or steps,
         "save_freq": train.save_every or steps,
-        "max_actor_ckpt_to_keep": train.keep_checkpoints,
+        "max_actor_ckpt_to_keep": max(train.keep_checkpoints, 1),
         "default_local_dir": str(run_dir / "checkpoints"),
         "resume_mode": "auto",
     }

@@ -56,7 +56,7 @@ def checkpoint_bytes(config: Config, model_path: str, steps: int) -> int:
     # Asynchronous saving (`saving.py`) removes an older checkpoint only after the next is complete.
     asynchronous = at(nested(config.verl), "actor_rollout_ref.actor.checkpoint.async_save", False)
     passing = 1 if asynchronous else 0
-    kept = min(config.train.keep_checkpoints + passing, saved)
+    kept = min(max(config.train.keep_checkpoints, 1) + passing, saved)
     return weights * (2 if half else 1) * (1 + moments) * kept
 
 

@@ -104,7 +104,10 @@ class VerlTrainer(Trainer):
             check(run.folder, checkpoints(run.folder)[run.done])
         drop_broken(run.folder)
         _settings(run)
-        return checkpoint_bytes(run.config, run.model, run.steps)
+        return self.checkpoint_bytes(run.config, run.model, run.steps)
+
+    def checkpoint_bytes(self, config: Config, model: str, steps: int) -> int:
+        return checkpoint_bytes(config, model, steps)
 
     def fit(self, run: LiveRun) -> None:
         with no_orphans():
