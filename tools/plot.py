@@ -96,8 +96,8 @@ def spider() -> go.Figure:
     """Plot reward by pass over the training questions: one colour an arm, shorter seeds dashed."""
     figure = go.Figure()
     shown = set()
-    seeds = Path(unpacked(HERE / "gpu-spider" / PACKED).name) / "seeds"
-    for folder in (HERE / "gpu-spider", seeds):
+    packed = Path(unpacked(HERE / "gpu-spider" / PACKED).name)
+    for folder in (packed / "first", packed / "seeds"):
         for run, record in records(folder):
             control = record["identity"]["reward_shuffled"]
             arm = (

@@ -6,7 +6,7 @@ A table is between `<!-- table: KIND FOLDER [KEY...] -->` and `<!-- /table -->`,
 relative to the root:
 
     runs results/cpu                               one row a run
-    passes results/gpu-spider                      one row a run: reward by pass over the training
+    passes results/gpu-spider/seeds                one row a run: reward by pass over the training
                                                    questions
     phases results/gpu-speed                       one row a run: seconds by phase in the steps that
                                                    all runs have
