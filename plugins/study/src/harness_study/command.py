@@ -16,7 +16,6 @@ from harness.util.formatting import duration
 from harness.util.parsing import at, nested
 from harness_study.display import (
     Plan,
-    PlannedJob,
     StudyDisplay,
     few_cores,
     is_short,
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from harness_study.execute import Standing, StudyRun
     from harness_study.plan import Job
     from harness_study.slots import Slot
-    from harness_study.state import Step
 
 app = typer.Typer(add_completion=False)
 
@@ -85,6 +83,7 @@ def study(
     from harness.training.checks import check
     from harness_study import launchers
     from harness_study.execute import StudyRun
+    from harness_study.launch_plan import add_cost, add_warnings, launch_plan, out_of_reach
     from harness_study.plan import jobs_of, read_study, study_path
     from harness_study.state import StudyFolder
 
@@ -104,10 +103,10 @@ def study(
     uncertified = _uncertified(jobs)
     folder = StudyFolder(runs_dir / described.name, described, jobs, chosen)
     steps = folder.next_steps(jobs, any_code=any_code)
-    plan = _plan(described.name, steps, runs_dir, slots)
-    _add_warnings(plan, steps, runs_dir, uncertified, _out_of_reach(jobs, described.margin))
+    plan = launch_plan(described.name, steps, runs_dir, slots)
+    add_warnings(plan, steps, runs_dir, uncertified, out_of_reach(jobs, described.margin))
     if dry_run:
-        _add_cost(plan, steps, runs_dir)
+        add_cost(plan, steps, runs_dir)
         emit_json(plan) if json_ else _show_plan(plan, price)
         return
     if is_short(plan):
@@ -181,119 +180,6 @@ def _refuse_shared_measuring(jobs: list[Job], slots: list[Slot]) -> None:
                 "Say how many bytes of cache each takes, "
                 f"for example --set verl.{option}=8000000000"
             )
-
-
-def _plan(name: str, steps: list[Step], runs_dir: Path, slots: list[Slot]) -> Plan:
-    from harness.runs.reading import find_all
-    from harness_study.plan import differences
-    from harness_study.timing import makespan_s, measured, steps_of, timing_for
-
-    known = measured(find_all(runs_dir)) if runs_dir.is_dir() else []
-    # Runs of an arm have equally many steps, and counting them may read a whole task set.
-    counted: dict[str, int | None] = {}
-    rows: list[PlannedJob] = []
-    for step in steps:
-        job = step.job
-        if job.arm not in counted:
-            counted[job.arm] = steps_of(job.config)
-        count = counted[job.arm] if job.kind == "train" else None
-        row: PlannedJob = {
-            "key": job.key,
-            "arm": job.arm,
-            "seed": job.seed,
-            "kind": job.kind,
-            "action": step.action,
-            "why": step.why,
-            "steps": count,
-            "estimate_s": None,
-            "estimate_from": None,
-        }
-        timing = timing_for(job.config, known)
-        if step.action != "skip" and timing is not None and count is not None:
-            row |= {"estimate_s": timing.of(count), "estimate_from": timing.source}
-        rows.append(row)
-    missing = without_estimate = 0
-    estimates_s: list[float] = []
-    for row in rows:
-        if row["action"] == "skip":
-            continue
-        missing += 1
-        # Jobs without an estimate are counted apart: a total without them would look complete.
-        if row["estimate_s"] is None:
-            without_estimate += 1
-        else:
-            estimates_s.append(row["estimate_s"])
-    return {
-        "study": name,
-        "jobs": rows,
-        "to_run": missing,
-        "estimate_s": makespan_s(estimates_s, len(slots)) if estimates_s else None,
-        "runs_at_once": len(slots),
-        "cores_per_run": len(slots[0].cores),
-        "gpus": [slot.gpus for slot in slots if slot.gpus] or None,
-        "without_estimate": without_estimate,
-        "differences": differences(step.job for step in steps),
-    }
-
-
-def _add_warnings(
-    plan: Plan, steps: list[Step], runs_dir: Path, uncertified: list[str], least: int | None
-) -> None:
-    """Add missing certificates, disk space and out-of-reach equivalence to a plan.
-
-    Args:
-        uncertified: Strict agents without a certificate.
-        least: Fewest seeds for *equivalent*, or None if the study has enough.
-    """
-    from harness_study.checkpoint_space import checkpoint_space
-
-    if uncertified:
-        plan["uncertified"] = uncertified
-    if least is not None:
-        plan["seeds_for_equivalence"] = least
-    space = checkpoint_space(steps, plan["runs_at_once"], runs_dir)
-    if space is not None:
-        plan["checkpoint_bytes"], plan["free_bytes"] = space
-
-
-def _add_cost(plan: Plan, steps: list[Step], runs_dir: Path) -> None:
-    """Add the cost of the missing trainings, by this machine's runs, else by published records."""
-    from harness.runs.reading import find_all
-    from harness_study.costs import planned_cost, published
-    from harness_study.timing import measured, timing_for
-
-    own = measured(find_all(runs_dir)) if runs_dir.is_dir() else []
-    for of_published in (False, True):
-        # Published records are many, so they are read only if no run of this machine is similar.
-        known = published() if of_published else own
-        jobs = []
-        for step, row in zip(steps, plan["jobs"], strict=True):
-            timing, count = timing_for(step.job.config, known), row["steps"]
-            if step.action != "skip" and timing is not None and count is not None:
-                jobs.append((step.job.config, timing, count))
-        if (cost := planned_cost(jobs, of_published)) is not None:
-            plan["cost"] = cost
-            return
-
-
-def _out_of_reach(jobs: list[Job], margin: float | None) -> int | None:
-    """Return the fewest seeds for *equivalent*, or None if the study has enough, or no margin."""
-    from harness.compare.estimates import seeds_for_equivalence
-    from harness.plugins import reward_of
-
-    seeds: dict[str, set[int]] = {}
-    for job in jobs:
-        seeds.setdefault(job.arm, set()).add(job.seed)
-    if margin is None or len(seeds) < 2:
-        return None
-    # With the widest range of rewards the margin is the smallest share, and needs the most seeds.
-    widths: list[float] = []
-    for job in jobs:
-        reward = reward_of(job.config)
-        widths.append(reward.high - reward.low)
-    width = max(widths)
-    least = seeds_for_equivalence(margin / width, family=len(seeds) - 1)
-    return least if max(map(len, seeds.values())) < least else None
 
 
 def _uncertified(jobs: list[Job]) -> list[str]:
