@@ -272,7 +272,8 @@ CORES_TO_SHARE_A_GPU = 2
 
 Measured with a model of 0.5 billion parameters, two GPUs and 32 cores: fifteen trainings with two
 cores each made more steps per second than nine (results/studies/qwen-roles), sixteen made fewer
-than eight (qwen-scaffolds). Fewer cores per training were not measured.
+than eight (qwen-scaffolds). On one GPU with 16 cores six made 1.3 times the steps of four
+(qwen-worth). Fewer cores per training were not measured.
 """
 
 
