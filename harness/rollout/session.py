@@ -229,7 +229,9 @@ class Session:
         request = RolloutRequest.build(
             task, context, self.config, phase, step, session, temperature, agent
         )
-        shown = self._demonstrations if demonstrations is None else demonstrations
+        shown = demonstrations
+        if shown is None:
+            shown = self._demonstrations.for_task(task.id)
         # Other models answer these roles, and demonstrations are part of this policy.
         own = {role: pairs for role, pairs in shown.items() if role not in self.config.roles}
         request = replace(request, demonstrations=own)

@@ -96,7 +96,7 @@ def _check_demonstrations(config: Config, policy: str) -> None:
     Raises:
         ConfigError: None of its roles is a role of the agent that the policy answers.
     """
-    shown = demonstrations_in(policy)
+    shown = demonstrations_in(policy).by_role
     roles = [role for role in roles_of(config.agent) if role not in config.roles]
     if shown and not set(shown) & set(roles):
         raise ConfigError(

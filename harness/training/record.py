@@ -209,7 +209,7 @@ def identity(
         identified["reward_training"] = training_reward(config)
     if config.reward.inverted:
         identified["reward_inverted"] = config.reward.inverted
-    if shown := demonstrations_in(model_path):
+    if shown := demonstrations_in(model_path).by_role:
         identified["demonstrations"] = digest(shown)
     if measured.samples > 1:
         identified["samples"] = measured.samples

@@ -24,18 +24,47 @@ from harness.util.endpoints import Endpoint
 PAIR = [{"role": "user", "content": "One?"}, {"role": "assistant", "content": "1"}]
 
 
-def policy_with(folder: Path, demonstrations: Any, version: int = 1) -> Path:
+OTHER = [{"role": "user", "content": "Two?"}, {"role": "assistant", "content": "2"}]
+
+
+def policy_with(folder: Path, demonstrations: Any, version: int = 1, tasks: Any = None) -> Path:
+    """Return a policy with demonstrations; without `tasks` each has a task of its own."""
     target = folder / "policy"
     shutil.copytree(resolve("pocket-sql"), target)
-    data = {"version": version, "trainer": "any", "demonstrations": demonstrations}
+    if tasks is None:
+        by_role = demonstrations if isinstance(demonstrations, dict) else {}
+        tasks = {}
+        for role, pairs in by_role.items():
+            tasks[role] = [f"{role}/{number}" for number in range(len(pairs))]
+    data = {
+        "version": version,
+        "trainer": "any",
+        "demonstrations": demonstrations,
+        "tasks": tasks,
+    }
     (target / FILE).write_text(json.dumps(data))
     return target
 
 
 def test_they_are_read_by_role_and_are_no_part_of_the_weights(tmp_path: Path) -> None:
     policy = policy_with(tmp_path, {"write_query": [PAIR], "check_query": []})
-    assert demonstrations_in(policy) == {"write_query": [PAIR]}
+    assert demonstrations_in(policy).by_role == {"write_query": [PAIR]}
     assert model_hash(str(policy)) == model_hash(resolve("pocket-sql"))
+
+
+def test_a_task_never_sees_its_own_answer(tmp_path: Path) -> None:
+    shown = {"write_query": [PAIR, OTHER], "check_query": [PAIR]}
+    tasks = {"write_query": ["one", "two"], "check_query": ["one"]}
+    found = demonstrations_in(policy_with(tmp_path, shown, tasks=tasks))
+    assert found.for_task("one") == {"write_query": [OTHER]}
+    assert found.for_task("two") == {"write_query": [PAIR], "check_query": [PAIR]}
+    assert found.for_task("three") == found.by_role == shown
+
+
+@pytest.mark.parametrize("tasks", [{}, {"write_query": []}, {"write_query": [1]}, ["one"]])
+def test_demonstrations_of_unknown_tasks_are_refused(tmp_path: Path, tasks: Any) -> None:
+    with pytest.raises(ConfigError, match="is damaged: `tasks`"):
+        demonstrations_in(policy_with(tmp_path, {"write_query": [PAIR]}, tasks=tasks))
 
 
 @pytest.mark.parametrize(

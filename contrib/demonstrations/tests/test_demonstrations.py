@@ -109,6 +109,9 @@ class TestContract(TrainerContract):
         folder = checkpoint_model(shown)
         data = json.loads((folder / FILE).read_text(encoding="utf-8"))
         assert (data["version"], data["trainer"]) == (1, "demonstrations")
+        trained = {row["task_id"] for row in shown.rows("episodes") if row["phase"] == "train"}
+        for role, pairs in data["demonstrations"].items():
+            assert len(data["tasks"][role]) == len(pairs) and trained >= {*data["tasks"][role]}
         again = evaluate(
             model=folder,
             agent="reference_sql",
@@ -140,7 +143,7 @@ class TestContract(TrainerContract):
 
     def test_the_bare_model_is_not_taken_for_the_policy(self, shown: RunFolder) -> None:
         folder = checkpoint_model(shown)
-        assert demonstrations_in(folder)  # otherwise the command would serve it
+        assert demonstrations_in(folder).by_role  # otherwise the command would serve it
         served = CliRunner().invoke(app, ["serve", str(folder), "--device", "cpu"])
         assert served.exit_code and isinstance(served.exception, ConfigError)
         assert f"{folder} has {FILE}" in str(served.exception)
@@ -219,6 +222,6 @@ def test_a_set_that_does_not_fit_loses_and_the_run_ends_well(tmp_path: Path) -> 
 
 
 def test_a_folder_without_demonstrations_has_none() -> None:
-    assert demonstrations_in(resolve("pocket-sql")) == {}
-    assert demonstrations_in("") == demonstrations_in("some-model at http://127.0.0.1/v1") == {}
+    for policy in (resolve("pocket-sql"), "", "some-model at http://127.0.0.1/v1"):
+        assert demonstrations_in(policy).by_role == {}
     assert model_hash(resolve("pocket-sql"))

@@ -231,6 +231,13 @@ class Search:
                 by_role[role] = shown
         return by_role
 
+    def tasks(self, candidate: int) -> dict[str, list[str]]:
+        """Return the id of the task of each of a candidate's demonstrations, by role."""
+        by_role: dict[str, list[str]] = {}
+        for role, places in self.candidates[candidate].items():
+            by_role[role] = [self.pool[role][place].task for place in places]
+        return by_role
+
     def dump(self) -> dict[str, Any]:
         """Return the state as plain data, for JSON."""
         pool: dict[str, list[dict[str, Any]]] = {}

@@ -110,6 +110,7 @@ class DemonstrationsTrainer(Trainer):
             "version": VERSION,
             "trainer": NAME,
             "demonstrations": search.demonstrations(search.leader),
+            "tasks": search.tasks(search.leader),
         }
         text = json.dumps(data, indent=2, ensure_ascii=False)
         (partial / FILE).write_text(text + "\n", encoding="utf-8")
