@@ -174,11 +174,12 @@ def _of_training(folder: RunFolder, record: Mapping[str, Any]) -> Iterator[str]:
             "makes one, for this run too; without it "
             "`harness compare` cannot compare the run with another agent's"
         )
-    measured_as = f" --agent {members(agent)[0]}" if len(members(agent)) > 1 else ""
-    yield (
-        f"{folder.path}   "
-        f"(next: harness report {folder.path}, harness eval {folder.path}{measured_as})"
-    )
+    following = f"harness report {folder.path}"
+    # Without a checkpoint there is no policy to evaluate.
+    if record["config"]["train"].get("keep_checkpoints") != 0:
+        measured_as = f" --agent {members(agent)[0]}" if len(members(agent)) > 1 else ""
+        following += f", harness eval {folder.path}{measured_as}"
+    yield f"{folder.path}   (next: {following})"
 
 
 def _by_difficulty(levels: Mapping[str, Mapping[str, Any]], graded: bool) -> str:

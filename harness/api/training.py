@@ -189,6 +189,7 @@ class Wanted:
             )
 
     def _resumed(self, resume: Path, store: str | None) -> Training:
+        from harness.plugins import make_trainer
         from harness.training.data import same_run
 
         folder = RunFolder.open(resume)
@@ -209,15 +210,16 @@ class Wanted:
         # A finished training continues only for more steps.
         if before["status"] == "finished" and result:
             done = result["steps"]
+            kept = make_trainer(resolved).checkpoints(folder)
             if done >= (resolved.train.steps or 0):
                 finished = f"{resume} finished after its {done} steps"
-                if resolved.train.keep_checkpoints:
+                if kept:
                     finished += f"; --steps {2 * done} goes on"
-            elif not resolved.train.keep_checkpoints:
+            elif not kept:
                 raise UserError(
-                    f"{resume} finished after {done} steps with train.keep_checkpoints=0, so it has "
-                    "no checkpoint to go on from. Start a new training with --steps "
-                    f"{resolved.train.steps}"
+                    f"{resume} finished after {done} steps and has no checkpoint to go on from "
+                    "(train.keep_checkpoints=0 keeps none). Start a new training: harness train "
+                    f"--config {folder.path / 'config.yaml'} --steps {resolved.train.steps}"
                 )
         return Training(resolved, folder.path.parent, folder, finished)
 

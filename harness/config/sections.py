@@ -273,8 +273,8 @@ class TrainConfig(Section):
     save_every: int = Field(64, ge=0)
     """Steps between checkpoints; the last step is always saved."""
     keep_checkpoints: int = Field(2, ge=0)
-    """Newest checkpoints that stay on disk. 0: one during training, none once it has finished; the
-    trained policy is lost then.
+    """Newest checkpoints that stay on disk. 0: none once the training has finished; the trained
+    policy is not kept then.
     """
     loggers: list[Literal["tensorboard", "wandb", "swanlab", "mlflow"]] = Field(
         default_factory=list

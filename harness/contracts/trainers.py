@@ -168,7 +168,12 @@ class Trainer:
         return None
 
     def checkpoints(self, folder: RunFolder) -> Mapping[int, Path]:
-        """Return complete checkpoints by step, in order. A resumed run continues from the last."""
+        """Return complete checkpoints by step, in order. A resumed run continues from the last.
+
+        They are in `folder.checkpoints`, which harness removes when a training with
+        `train.keep_checkpoints=0` has finished. Whether another number limits them is up to the
+        trainer.
+        """
         return {}
 
     def export(self, folder: RunFolder, checkpoint: Path, target: Path) -> None:
@@ -210,12 +215,11 @@ class Trainer:
         """
         return 0
 
-    def checkpoint_bytes(self, config: Config, model: str, steps: int) -> int:
-        """Return the least disk space of a run's checkpoints, for the plan of a study.
+    def checkpoint_bytes(self, config: Config, model: str) -> int:
+        """Return the least disk space of one checkpoint, for the plan of a study.
 
         Args:
             model: The first policy: a local folder, or a Hugging Face id.
-            steps: Of the whole training.
 
         Returns:
             Bytes; 0 if unknown.

@@ -130,6 +130,21 @@ def _downloaded(name: str, revision: str | None) -> str:
         ) from error
 
 
+def on_disk(policy: PolicyConfig) -> str:
+    """Return the folder of a policy without a download; empty if it is not on this machine."""
+    from huggingface_hub import errors, snapshot_download
+
+    try:
+        found = resolve(policy.path)
+    except ConfigError:
+        return ""
+    if Path(found).is_dir():
+        return found
+    with suppress(errors.LocalEntryNotFoundError, errors.HFValidationError):
+        return snapshot_download(found, revision=policy.revision, local_files_only=True)
+    return ""
+
+
 _LOADED = ["*.json", "*.jinja", "*.py", "*.txt", "*.model", "*.tiktoken", "*.safetensors"]
 _TWICE = ["*/*", "consolidated*"]
 """Files of a repository that loading a policy may read, and those that only hold the same weights

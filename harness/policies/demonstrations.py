@@ -1,7 +1,7 @@
 """The file `demonstrations.json` in a policy's folder: messages that are part of the policy.
 
     {
-      "version": 1,
+      "version": 2,
       "trainer": NAME,
       "demonstrations": {ROLE: [[USER MESSAGE, ASSISTANT MESSAGE], ...]},
       "tasks": {ROLE: [ID, ...]}
@@ -25,7 +25,7 @@ from harness.records import Demonstrations
 from harness.runs.folder import read_json
 
 FILE = "demonstrations.json"
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,11 @@ def checkpoint_dir(folder: RunFolder, step: int | None = None) -> tuple[int, Pat
     """
     there = make_trainer(folder.config()).checkpoints(folder)
     if not there:
-        why = ""
-        if folder.config().train.keep_checkpoints == 0:
-            why = ", and train.keep_checkpoints=0 keeps none after the training"
-        raise UserError(
-            f"{folder.path} has no checkpoint{why}; it has trained {_trained(folder)} steps"
-        )
+        trained = f"it has trained {_trained(folder)} steps"
+        finished = folder.read()["status"] == "finished"
+        if finished and folder.config().train.keep_checkpoints == 0:
+            trained += ", and train.keep_checkpoints=0 keeps none of a finished training"
+        raise UserError(f"{folder.path} has no checkpoint; {trained}")
     if step is None:
         step = max(there)
     if step not in there:

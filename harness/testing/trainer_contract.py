@@ -19,6 +19,7 @@ from typing import ClassVar
 
 import pytest
 
+from harness.api.training import train as train_run
 from harness.config import Config, load_config
 from harness.contracts.trainers import Trainer
 from harness.errors import RunFailed, UserError
@@ -152,9 +153,16 @@ class TrainerContract(Contract):
     def test_a_finished_run_has_no_checkpoint_if_none_is_to_be_kept(
         self, resumed: RunFolder
     ) -> None:
-        assert not make_trainer(self.config()).checkpoints(resumed)
+        left = make_trainer(self.config()).checkpoints(resumed)
+        assert not left, f"checkpoints are outside of folder.checkpoints: {left}"
         with pytest.raises(UserError, match=r"train\.keep_checkpoints=0 keeps none"):
             checkpoint_dir(resumed)
+        # Resumed, it would begin again and lose its rows.
+        for kept in (0, 2):
+            wanted = [f"train.keep_checkpoints={kept}"]
+            with pytest.raises(UserError, match="has no checkpoint to go on from"):
+                train_run(resume=resumed.path, steps=STEPS + 1, settings=wanted, progress=False)
+        assert _trained(resumed) == [1, 2]
 
     def test_a_resumed_run_is_the_run_that_nothing_stopped(
         self, whole: RunFolder, resumed: RunFolder

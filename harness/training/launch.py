@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,6 +31,8 @@ from harness.training.record import changed_data, closed, graded, run_record, tr
 from harness.training.task_order import training_order, validation_order, write_dataset
 from harness.util.endpoints import Endpoint
 from harness.util.paid_calls import spent
+
+logger = logging.getLogger(__name__)
 
 LEAST_BYTES = 2**20
 """With less room on its disk a training ends: rows and checkpoints would be cut off, and a trainer
@@ -159,7 +162,20 @@ def train(
                     trainer.fit(run)
         # Only a finished training comes here: every other one is resumed from its checkpoints.
         if config.train.keep_checkpoints == 0:
-            shutil.rmtree(folder.checkpoints, ignore_errors=True)
+            _drop_checkpoints(folder)
+
+
+def _drop_checkpoints(folder: RunFolder) -> None:
+    """Remove the checkpoints of a finished training; a removal that is cut off leaves none."""
+    dropped = folder.path / ".dropped-checkpoints"
+    with undisturbed():
+        try:
+            folder.checkpoints.rename(dropped)
+            shutil.rmtree(dropped)
+        except FileNotFoundError:  # a trainer without checkpoints
+            pass
+        except OSError as error:
+            logger.warning("could not remove the checkpoints of %s: %s", folder.path, error)
 
 
 def _end(

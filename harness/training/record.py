@@ -209,8 +209,9 @@ def identity(
         identified["reward_training"] = training_reward(config)
     if config.reward.inverted:
         identified["reward_inverted"] = config.reward.inverted
-    if shown := demonstrations_in(model_path).by_role:
-        identified["demonstrations"] = digest(shown)
+    shown = demonstrations_in(model_path)
+    if shown.by_role:
+        identified["demonstrations"] = digest({"by_role": shown.by_role, "tasks": shown.tasks})
     if measured.samples > 1:
         identified["samples"] = measured.samples
     if answers:

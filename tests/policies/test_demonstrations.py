@@ -27,7 +27,7 @@ PAIR = [{"role": "user", "content": "One?"}, {"role": "assistant", "content": "1
 OTHER = [{"role": "user", "content": "Two?"}, {"role": "assistant", "content": "2"}]
 
 
-def policy_with(folder: Path, demonstrations: Any, version: int = 1, tasks: Any = None) -> Path:
+def policy_with(folder: Path, demonstrations: Any, version: int = 2, tasks: Any = None) -> Path:
     """Return a policy with demonstrations; without `tasks` each has a task of its own."""
     target = folder / "policy"
     shutil.copytree(resolve("pocket-sql"), target)
@@ -70,10 +70,10 @@ def test_demonstrations_of_unknown_tasks_are_refused(tmp_path: Path, tasks: Any)
 @pytest.mark.parametrize(
     ("demonstrations", "version", "message"),
     [
-        ({}, 2, "has version 2, and this harness reads 1"),
-        ([], 1, "is damaged"),
-        ({"write_query": [PAIR[:1]]}, 1, "is damaged"),
-        ({"write_query": [PAIR[::-1]]}, 1, "is damaged"),
+        ({}, 1, "has version 1, and this harness reads 2"),
+        ([], 2, "is damaged"),
+        ({"write_query": [PAIR[:1]]}, 2, "is damaged"),
+        ({"write_query": [PAIR[::-1]]}, 2, "is damaged"),
     ],
 )
 def test_other_files_are_refused(

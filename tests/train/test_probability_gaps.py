@@ -50,10 +50,21 @@ def test_a_large_difference_is_logged_with_its_token_and_reply(
     assert found["actor/rollout_probs_diff_max"].aggregate() == pytest.approx(0.998)
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith(
-        "token 11 has probability 1.0000 in the rollout and 0.0020 in the trainer: token 2 of the "
-        "3 of a reply after a prompt of 3 tokens."
+        "token 11 has probability 1.0000 in the rollout and 0.0020 in the trainer: number 2 of 3 "
+        "after a prompt of 3 tokens."
     )
-    assert line.endswith("The reply's ids: [10, 11, 12]; the prompt's last: [1, 2, 3]")
+    assert line.endswith("Before it: [1, 2, 3, 10]. After it: [12]")
+
+
+def test_what_is_not_a_number_is_logged_if_it_is_trained(caplog: pytest.LogCaptureFixture) -> None:
+    ours = OURS.clone()
+    ours[1, 1] = torch.nan  # of the token that is not trained
+    gap_metrics(ours, micro_batch([[0.9, 0.002, 0.7], [0.3, 1.0]]))
+    assert not caplog.records
+    ours[1, 0] = torch.nan
+    gap_metrics(ours, micro_batch([[0.9, 0.002, 0.7], [0.3, 1.0]]))
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith("token 20 has probability 0.3000 in the rollout and nan in the trainer")
 
 
 def test_a_pass_logs_a_few_tokens_only(caplog: pytest.LogCaptureFixture) -> None:

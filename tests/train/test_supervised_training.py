@@ -116,9 +116,14 @@ def test_a_training_that_leaves_every_task_out_learns_nothing(
     tmp_path: Path, shared: Mapping[str, str]
 ) -> None:
     arguments = ("--agent", "reference_sql", *conftest.TWO_STEPS, *SUPERVISED)
-    run = trained(tmp_path / "runs", shared, *arguments, "--set", "sampling.max_response_tokens=2")
+    no_checkpoint = ("--set", "train.keep_checkpoints=0")
+    too_short = ("--set", "sampling.max_response_tokens=2")
+    run = trained(tmp_path / "runs", shared, *arguments, *too_short, *no_checkpoint)
     result = json.loads((run / "run.json").read_text())["result"]
     assert result["steps"] == 2 and result["no_signal"].startswith("All tasks of the 2 steps")
     assert measure(read_run(run))["no_signal"] == result["no_signal"]
     log = (tmp_path / "runs.log").read_text()
     assert "nothing could be learned: All tasks" in log and "to try: larger sampling." in log
+    # verl saved the last step, and harness removed it.
+    assert not [*run.rglob("global_step_*"), *run.rglob("*.pt")]
+    assert "harness report" in log and "harness eval" not in log

@@ -15,6 +15,7 @@ from harness import RunFailed, RunFolder, TrainerContract, evaluate, make_traine
 from harness.cli import app
 from harness.config import load_config
 from harness.errors import ConfigError
+from harness.plugins import make_task_set
 from harness.policies import resolve
 from harness.policies.demonstrations import FILE, demonstrations_in
 from harness.policies.export import checkpoint_model
@@ -108,7 +109,7 @@ class TestContract(TrainerContract):
     def test_so_does_one_of_the_exported_folder(self, shown: RunFolder, measured: Any) -> None:
         folder = checkpoint_model(shown)
         data = json.loads((folder / FILE).read_text(encoding="utf-8"))
-        assert (data["version"], data["trainer"]) == (1, "demonstrations")
+        assert (data["version"], data["trainer"]) == (2, "demonstrations")
         trained = {row["task_id"] for row in shown.rows("episodes") if row["phase"] == "train"}
         for role, pairs in data["demonstrations"].items():
             assert len(data["tasks"][role]) == len(pairs) and trained >= {*data["tasks"][role]}
@@ -128,6 +129,33 @@ class TestContract(TrainerContract):
             calls_of(again.path).sort(key).select(columns).to_dicts()
             == calls_of(measured.path).sort(key).select(columns).to_dicts()
         )
+
+    def test_a_task_that_was_demonstrated_does_not_see_its_own_answer(
+        self, shown: RunFolder
+    ) -> None:
+        folder = checkpoint_model(shown)
+        data = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        (demonstrated,) = data["tasks"]["write_query"]
+        train_tasks = make_task_set(shown.config()).load("train")
+        place = [task.id for task in train_tasks].index(demonstrated)
+        of_train = evaluate(
+            model=folder,
+            agent="reference_sql",
+            split="train",
+            limit=place + 1,
+            settings=["device=cpu", "sampling.max_prompt_tokens=1024"],
+            runs_dir=shown.path.parent / "eval",
+            progress=False,
+        )
+        rollouts = pl.read_parquet(of_train.path / "episodes.parquet").select(
+            "rollout_id", "task_id"
+        )
+        calls = calls_of(of_train.path).filter(pl.col("role") == "write_query")
+        calls = calls.join(rollouts, on="rollout_id", validate="m:1")
+        own = calls.filter(pl.col("task_id") == demonstrated)
+        others = calls.filter(pl.col("task_id") != demonstrated)
+        assert own["demonstrations"].fill_null(0).to_list() == [0]
+        assert set(others["demonstrations"]) == {1}
 
     def test_a_run_without_any_has_no_trace_of_them(self, whole: RunFolder, tmp_path: Path) -> None:
         bare = evaluate(

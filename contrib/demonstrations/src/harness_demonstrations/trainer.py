@@ -67,6 +67,8 @@ from harness_demonstrations.search import Rollout, Search, collect, draw, last_s
 logger = logging.getLogger(__name__)
 
 NAME = "demonstrations"
+SEARCH_VERSION = 1
+"""Version of a checkpoint's format."""
 POLL_S = 0.3
 """Seconds between two looks at the rows of a step under way."""
 TRIED_STEPS = 2
@@ -255,11 +257,12 @@ class _Training(RolloutWork):
 
     async def _validate(self, session: Session, step: int) -> None:
         """Validate the candidate that leads after a step."""
-        shown: Demonstrations = {}
-        if self._search is not None:
-            shown = self._search.demonstrations(self._search.leader)
+        search = self._search
         pending: list[Awaitable[Scored]] = []
         for task in self._run.val:
+            shown: Demonstrations = {}
+            if search is not None:
+                shown = search.demonstrations(search.leader, task.id)
             pending.append(session.rollout(task.id, "val", step, 0, shown))
         await self._together(pending)
         await asyncio.to_thread(self._run.poll)
@@ -296,7 +299,7 @@ class _Training(RolloutWork):
         folder = self._run.folder.checkpoints
         folder.mkdir(exist_ok=True)
         data = {
-            "version": VERSION,
+            "version": SEARCH_VERSION,
             "step": step,
             "steps": self._run.steps,
             "search": self._search.dump(),

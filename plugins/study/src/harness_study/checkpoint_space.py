@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import heapq
+import math
 import shutil
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.errors import HarnessError
 from harness.plugins import make_trainer
-from harness.policies import resolve
+from harness.policies import on_disk
+from harness.runs.folder import RunFolder
 from harness_study.timing import steps_of
 
 if TYPE_CHECKING:
@@ -18,11 +21,19 @@ if TYPE_CHECKING:
     from harness_study.state import Step
 
 
+@dataclass(frozen=True)
+class _Size:
+    """Bytes of a training's checkpoints: those that stay, and the most while it runs."""
+
+    kept: int = 0
+    most: int = 0
+
+
 def checkpoint_space(steps: Sequence[Step], at_once: int, runs_dir: Path) -> tuple[int, int] | None:
     """Return the needed and the free disk space of trainings that start or are resumed.
 
-    Trainings that keep no checkpoint need space only while they run, so the `at_once` largest
-    count.
+    A training that runs needs room for one checkpoint more than it keeps, because the oldest one is
+    removed after the newest is written. Checkpoints that are on the disk already do not count.
 
     Args:
         runs_dir: Parent of the study's folder; it may not exist yet.
@@ -30,21 +41,20 @@ def checkpoint_space(steps: Sequence[Step], at_once: int, runs_dir: Path) -> tup
     Returns:
         Bytes that are needed at least, and bytes that are free; None if no size is known.
     """
-    kept = 0
+    needed = 0
     passing: list[int] = []
     # Trainings of an arm have the same size.
-    sizes: dict[str, int] = {}
+    sizes: dict[str, _Size] = {}
     for step in steps:
         job = step.job
         if job.kind != "train" or step.action == "skip":
             continue
         if job.arm not in sizes:
             sizes[job.arm] = _size(job.config)
-        if job.config.train.keep_checkpoints:
-            kept += sizes[job.arm]
-        else:
-            passing.append(sizes[job.arm])
-    needed = kept + sum(heapq.nlargest(at_once, passing))
+        size = sizes[job.arm]
+        needed += size.kept - min(_saved(step.folder), size.kept)
+        passing.append(size.most - size.kept)
+    needed += sum(heapq.nlargest(at_once, passing))
     if not needed:
         return None
     existing = runs_dir.absolute()
@@ -53,13 +63,42 @@ def checkpoint_space(steps: Sequence[Step], at_once: int, runs_dir: Path) -> tup
     return needed, shutil.disk_usage(existing).free
 
 
-def _size(config: Config) -> int:
-    """Return the bytes of a training's checkpoints; 0 if unknown."""
+def _size(config: Config) -> _Size:
+    """Return the size of a training's checkpoints; 0 if unknown."""
     try:
         count = steps_of(config)
-        if count is None:
-            return 0
-        return make_trainer(config).checkpoint_bytes(config, resolve(config.policy.path), count)
-    # The policy may not be on this machine yet, or the trainer may not be installed.
-    except HarnessError:
+        model = on_disk(config.policy)
+        one = make_trainer(config).checkpoint_bytes(config, model) if model else 0
+    except HarnessError:  # the trainer may not be installed
+        return _Size()
+    if count is None:
+        return _Size()
+    saves = math.ceil(count / (config.train.save_every or count))
+    kept = min(config.train.keep_checkpoints, saves)
+    most = min(max(config.train.keep_checkpoints, 1) + 1, saves)
+    return _Size(one * kept, one * most)
+
+
+def _saved(folder: Path | None) -> int:
+    """Return the bytes of checkpoints in a run's folder."""
+    if folder is None:
         return 0
+    saved = 0
+    for file in RunFolder(folder).checkpoints.rglob("*"):
+        if file.is_file():
+            saved += file.stat().st_size
+    return saved
+
+
+def checkpoint_advice(steps: Sequence[Step]) -> str:
+    """Return the settings that save disk space in a study; empty if there are none."""
+    kept = 0
+    evaluates = False
+    for step in steps:
+        if step.action == "skip":
+            continue
+        evaluates = evaluates or step.job.kind == "eval"
+        kept = max(kept, step.job.config.train.keep_checkpoints)
+    # Evaluations need the last checkpoint.
+    least = 1 if evaluates else 0
+    return f"--set train.keep_checkpoints={least}" if kept > least else ""

@@ -83,7 +83,14 @@ def study(
     from harness.training.checks import check
     from harness_study import launchers
     from harness_study.execute import StudyRun
-    from harness_study.launch_plan import add_cost, add_warnings, launch_plan, out_of_reach
+    from harness_study.launch_plan import (
+        add_cost,
+        add_warnings,
+        launch_plan,
+        out_of_reach,
+        refuse_lost_policies,
+        refuse_missing_policies,
+    )
     from harness_study.plan import jobs_of, read_study, study_path
     from harness_study.state import StudyFolder
 
@@ -94,6 +101,7 @@ def study(
     jobs = jobs_of(described, set_ or [], only or [])
     for job in jobs:
         check(job.config, reads_reserved=described.read_reserved and job.kind == "eval")
+    refuse_lost_policies(jobs)
     for name, launcher_options in described.launcher.items():
         launchers.launcher(name, launcher_options, f"launcher.{name}")
     options = described.launcher.get(launcher, {}) | launchers.options(launch or [])
@@ -111,6 +119,7 @@ def study(
         return
     if is_short(plan):
         progress_console().print(space_text(plan))
+    refuse_missing_policies(steps)
     for step in steps:
         if step.action != "skip":
             chosen.check(step.job)

@@ -51,6 +51,8 @@ class Plan(TypedDict):
     """Least disk space of the checkpoints of the trainings still to run, if known."""
     free_bytes: NotRequired[int]
     """Free space on the disk of the runs."""
+    checkpoint_advice: NotRequired[str]
+    """Options that save disk space; empty if there are none."""
     cost: NotRequired[PlannedCost]
     """Estimate for the trainings still to run, if a similar one was measured."""
     seeds_for_equivalence: NotRequired[int]
@@ -273,7 +275,7 @@ CORES_TO_SHARE_A_GPU = 2
 Measured with a model of 0.5 billion parameters, two GPUs and 32 cores: fifteen trainings with two
 cores each made more steps per second than nine (results/studies/qwen-roles), sixteen made fewer
 than eight (qwen-scaffolds). On one GPU with 16 cores six made 1.3 times the steps of four
-(qwen-worth). Fewer cores per training were not measured.
+(qwen-worth). Less than two cores per training were not measured.
 """
 
 
@@ -321,8 +323,8 @@ def space_text(plan: Plan) -> str:
     needed, free = plan["checkpoint_bytes"] / GB, plan["free_bytes"] / GB
     text = f"Checkpoints: at least {needed:.1f} GB. Free on the disk: {free:.1f} GB."
     if is_short(plan):
-        text += (
-            " Trainings will fail when the disk is full. Choose another disk with --runs-dir, or "
-            "keep the checkpoints of running trainings only: --set train.keep_checkpoints=0."
-        )
+        text += " Trainings fail when the disk is full: choose another disk with --runs-dir"
+        if advice := plan.get("checkpoint_advice"):
+            text += f", or keep fewer checkpoints with {advice}"
+        text += "."
     return text

@@ -317,12 +317,12 @@ class StudyRun:
                 asked.append("--read-reserved")
             return [*asked, *placed]
         if step.action == "resume":
-            return ["train", "--resume", str(step.folder)]
+            kept = f"train.keep_checkpoints={job.config.train.keep_checkpoints}"
+            return ["train", "--resume", str(step.folder), "--set", kept]
         file = folder / "configs" / f"{job.key}.yaml"
         file.parent.mkdir(exist_ok=True)
-        file.write_text(
-            yaml.safe_dump(job.config.dump(), sort_keys=False, allow_unicode=True), encoding="utf-8"
-        )
+        text = yaml.safe_dump(job.config.dump(), sort_keys=False, allow_unicode=True)
+        file.write_text(text, encoding="utf-8")
         return ["train", "--config", str(file), *placed]
 
     def _parent(self, job: Job) -> Path | None:

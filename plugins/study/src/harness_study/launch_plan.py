@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from harness.compare.estimates import seeds_for_equivalence
-from harness.plugins import reward_of
+from harness.errors import ConfigError, UserError
+from harness.plugins import make_trainer, reward_of
+from harness.runs.folder import RunFolder
 from harness.runs.reading import find_all
-from harness_study.checkpoint_space import checkpoint_space
+from harness_study.checkpoint_space import checkpoint_advice, checkpoint_space
 from harness_study.costs import planned_cost, published
 from harness_study.display import Plan, PlannedJob
 from harness_study.plan import Job, differences
@@ -72,21 +75,62 @@ def launch_plan(name: str, steps: list[Step], runs_dir: Path, slots: list[Slot])
 
 
 def add_warnings(
-    plan: Plan, steps: list[Step], runs_dir: Path, uncertified: list[str], least: int | None
+    plan: Plan, steps: list[Step], runs_dir: Path, uncertified: list[str], seeds_needed: int | None
 ) -> None:
     """Add missing certificates, disk space and out-of-reach equivalence to a plan.
 
     Args:
         uncertified: Strict agents without a certificate.
-        least: Fewest seeds for *equivalent*, or None if the study has enough.
+        seeds_needed: Fewest seeds for *equivalent*, or None if the study has enough.
     """
     if uncertified:
         plan["uncertified"] = uncertified
-    if least is not None:
-        plan["seeds_for_equivalence"] = least
+    if seeds_needed is not None:
+        plan["seeds_for_equivalence"] = seeds_needed
     space = checkpoint_space(steps, plan["runs_at_once"], runs_dir)
     if space is not None:
         plan["checkpoint_bytes"], plan["free_bytes"] = space
+        plan["checkpoint_advice"] = checkpoint_advice(steps)
+
+
+def refuse_lost_policies(jobs: Iterable[Job]) -> None:
+    """Refuse evaluations of policies that their trainings do not keep.
+
+    Raises:
+        ConfigError: Names such a training.
+    """
+    trainings: dict[str | None, Job] = {}
+    for job in jobs:
+        if job.kind == "train":
+            trainings[job.key] = job
+        elif trainings[job.parent].config.train.keep_checkpoints == 0:
+            raise ConfigError(
+                f"evaluate: {job.key} needs the policy of {job.parent}, and "
+                "train.keep_checkpoints=0 keeps none. Use train.keep_checkpoints=1"
+            )
+
+
+def refuse_missing_policies(steps: list[Step]) -> None:
+    """Refuse evaluations of finished trainings that kept no checkpoint.
+
+    Raises:
+        UserError: Names such a training.
+    """
+    finished: dict[str | None, Path] = {}
+    for step in steps:
+        if step.job.kind == "train":
+            if step.action == "skip" and step.folder is not None:
+                finished[step.job.key] = step.folder
+            continue
+        folder = finished.get(step.job.parent)
+        if step.action == "skip" or folder is None:
+            continue
+        if not make_trainer(step.job.config).checkpoints(RunFolder(folder)):
+            raise UserError(
+                f"{step.job.key} evaluates the policy of {folder}, which has no checkpoint. "
+                "Remove that folder, so that the study trains it again, or leave out evaluations "
+                "with --only"
+            )
 
 
 def add_cost(plan: Plan, steps: list[Step], runs_dir: Path) -> None:

@@ -190,11 +190,6 @@ def jobs_of(study: Study, overrides: Sequence[str] = (), only: Sequence[str] = (
             label, settings = _arm(study, combination, seed)
             job = Job(_key(label, seed), label, _resolve(study, settings, overrides))
             jobs.append(job)
-            if evaluate and job.config.train.keep_checkpoints == 0:
-                raise ConfigError(
-                    f"study {study.name!r}: `evaluate` needs the policies that were trained, and "
-                    "train.keep_checkpoints=0 keeps none. Use train.keep_checkpoints=1"
-                )
             # Right after its training, so that an interrupted study has whole results of some
             # arms instead of trainings alone.
             for agent in evaluate:

@@ -31,8 +31,8 @@ def micro_batch(wanted: int, rows: int, devices: int) -> int:
     return size
 
 
-def checkpoint_bytes(config: Config, model_path: str, steps: int) -> int:
-    """Estimate the least disk space of a run's checkpoints: fp32 weights and AdamW's two moments.
+def checkpoint_bytes(config: Config, model_path: str) -> int:
+    """Estimate the least disk space of a checkpoint: fp32 weights and AdamW's two moments.
 
     Returns:
         Bytes; 0 for a policy that is not in a folder here.
@@ -52,12 +52,21 @@ def checkpoint_bytes(config: Config, model_path: str, steps: int) -> int:
     # LoRA's moments are small.
     saves_moments = "optimizer" in contents and not options(config).lora_rank
     moments = 2 if saves_moments else 0
+    return weights * (2 if half else 1) * (1 + moments)
+
+
+def all_checkpoint_bytes(config: Config, model_path: str, steps: int) -> int:
+    """Estimate the least disk space of a run's checkpoints.
+
+    Returns:
+        Bytes; 0 for a policy that is not in a folder here.
+    """
     saved = -(-steps // (config.train.save_every or steps))
     # Asynchronous saving (`saving.py`) removes an older checkpoint only after the next is complete.
     asynchronous = at(nested(config.verl), "actor_rollout_ref.actor.checkpoint.async_save", False)
     passing = 1 if asynchronous else 0
     kept = min(max(config.train.keep_checkpoints, 1) + passing, saved)
-    return weights * (2 if half else 1) * (1 + moments) * kept
+    return checkpoint_bytes(config, model_path) * kept
 
 
 def check(

@@ -1,8 +1,9 @@
 """How far the rollout's probabilities of sampled tokens are from the trainer's.
 
-Engines round differently, so that a token's probabilities differ by up to 0.3 in bfloat16. A larger
-difference has another cause, for example a probability that was reported for another token. Such
-tokens are logged with their row, because the step's metrics hold only the largest difference.
+Engines round differently: in published trainings in bfloat16 a token's probabilities differ by up
+to 0.31. A larger difference has another cause, for example a probability that was reported for
+another token. Such tokens are logged with their surroundings, because the step's metrics hold only
+the largest difference.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from verl.utils.metric import Metric
 logger = logging.getLogger(__name__)
 
 LARGE = 0.5
-"""Differences above it are logged."""
+"""Differences above it are logged, and those that are not a number."""
 MOST_LOGGED = 5
 """Tokens that one pass logs at most, the largest differences first."""
 CONTEXT = 20
-"""Tokens of the prompt's end that are logged."""
+"""Tokens before and after it that are logged."""
 
 
 def gap_metrics(ours: torch.Tensor, micro_batch: Any) -> dict[str, Metric]:
@@ -37,8 +38,9 @@ def gap_metrics(ours: torch.Tensor, micro_batch: Any) -> dict[str, Metric]:
     trained = gaps[mask]
     trained = trained if len(trained) else trained.new_zeros(1)  # of a pass of masked rows alone
     largest = trained.max()
-    if largest > LARGE:
-        _log(gaps * mask, ours, theirs, micro_batch)
+    if not largest <= LARGE:
+        # A difference that is not a number counts as the largest possible one.
+        _log(gaps.nan_to_num(1.0).masked_fill(~mask, 0), ours, theirs, micro_batch)
     return {
         "actor/rollout_probs_diff_max": Metric("max", largest),
         "actor/rollout_probs_diff_mean": Metric("mean", trained.mean()),
@@ -46,7 +48,7 @@ def gap_metrics(ours: torch.Tensor, micro_batch: Any) -> dict[str, Metric]:
 
 
 def _log(gaps: torch.Tensor, ours: torch.Tensor, theirs: torch.Tensor, micro_batch: Any) -> None:
-    """Log the tokens with the largest differences, each with its reply and the prompt's end."""
+    """Log the tokens with the largest differences, each with the tokens around it."""
     ids = micro_batch["input_ids"].unbind()
     lengths = [len(mask) for mask in micro_batch["response_mask"].unbind()]
     places = gaps.flatten().argsort(descending=True)[:MOST_LOGGED].tolist()
@@ -55,17 +57,17 @@ def _log(gaps: torch.Tensor, ours: torch.Tensor, theirs: torch.Tensor, micro_bat
         if gaps[row, position] <= LARGE:
             return
         tokens = ids[row].tolist()
-        start = len(tokens) - lengths[row]
-        reply = tokens[start:]
+        first = len(tokens) - lengths[row]
+        at = first + position
         logger.warning(
-            "token %d has probability %.4f in the rollout and %.4f in the trainer: token %d of the "
-            "%d of a reply after a prompt of %d tokens. The reply's ids: %s; the prompt's last: %s",
-            reply[position],
+            "token %d has probability %.4f in the rollout and %.4f in the trainer: number %d of %d "
+            "after a prompt of %d tokens. Before it: %s. After it: %s",
+            tokens[at],
             theirs[row, position].exp().item(),
             ours[row, position].exp().item(),
             position + 1,
-            len(reply),
-            start,
-            reply,
-            tokens[max(0, start - CONTEXT) : start],
+            lengths[row],
+            first,
+            tokens[max(0, at - CONTEXT) : at],
+            tokens[at + 1 : at + 1 + CONTEXT],
         )

@@ -29,7 +29,7 @@ from harness_trackers.reach import left_off, lost, without_keys
 from harness_verl import forks
 from harness_verl.checkpoints import check, checkpoints, drop_broken
 from harness_verl.compose import verl_settings, write_agent_loop
-from harness_verl.limits import checkpoint_bytes
+from harness_verl.limits import all_checkpoint_bytes, checkpoint_bytes
 from harness_verl.listeners import loopback_variables
 from harness_verl.names import LOG, LOST_FILE, QUEUE_KEY, SESSION_FILE
 from harness_verl.patched import transfer_queue
@@ -104,10 +104,10 @@ class VerlTrainer(Trainer):
             check(run.folder, checkpoints(run.folder)[run.done])
         drop_broken(run.folder)
         _settings(run)
-        return self.checkpoint_bytes(run.config, run.model, run.steps)
+        return all_checkpoint_bytes(run.config, run.model, run.steps)
 
-    def checkpoint_bytes(self, config: Config, model: str, steps: int) -> int:
-        return checkpoint_bytes(config, model, steps)
+    def checkpoint_bytes(self, config: Config, model: str) -> int:
+        return checkpoint_bytes(config, model)
 
     def fit(self, run: LiveRun) -> None:
         with no_orphans():
