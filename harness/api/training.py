@@ -210,17 +210,10 @@ class Wanted:
         # A finished training continues only for more steps.
         if before["status"] == "finished" and result:
             done = result["steps"]
-            kept = make_trainer(resolved).checkpoints(folder)
             if done >= (resolved.train.steps or 0):
                 finished = f"{resume} finished after its {done} steps"
-                if kept:
+                if make_trainer(resolved).checkpoints(folder):
                     finished += f"; --steps {2 * done} goes on"
-            elif not kept:
-                raise UserError(
-                    f"{resume} finished after {done} steps and has no checkpoint to go on from "
-                    "(train.keep_checkpoints=0 keeps none). Start a new training: harness train "
-                    f"--config {folder.path / 'config.yaml'} --steps {resolved.train.steps}"
-                )
         return Training(resolved, folder.path.parent, folder, finished)
 
 

@@ -19,7 +19,6 @@ from typing import ClassVar
 
 import pytest
 
-from harness.api.training import train as train_run
 from harness.config import Config, load_config
 from harness.contracts.trainers import Trainer
 from harness.errors import RunFailed, UserError
@@ -159,9 +158,10 @@ class TrainerContract(Contract):
             checkpoint_dir(resumed)
         # Resumed, it would begin again and lose its rows.
         for kept in (0, 2):
-            wanted = [f"train.keep_checkpoints={kept}"]
+            longer = self.config()
+            longer.train.keep_checkpoints, longer.train.steps = kept, STEPS + 1
             with pytest.raises(UserError, match="has no checkpoint to go on from"):
-                train_run(resume=resumed.path, steps=STEPS + 1, settings=wanted, progress=False)
+                train(longer, resumed, resume=True)
         assert _trained(resumed) == [1, 2]
 
     def test_a_resumed_run_is_the_run_that_nothing_stopped(

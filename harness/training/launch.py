@@ -14,7 +14,7 @@ from typing import Literal
 from harness.config import Config, resolve_device
 from harness.config.sections import TrainConfig
 from harness.contracts.tasks import TaskSet
-from harness.errors import HarnessError, RunFailed
+from harness.errors import HarnessError, RunFailed, UserError
 from harness.parity.shadow_check import CUT_SHORT_S, WAIT_S, ShadowCheck
 from harness.plugins import make_trainer, reward_of
 from harness.policies.roles import Answerer, answering
@@ -115,7 +115,8 @@ def train(
         on_progress: Called a few times a second.
 
     Raises:
-        UserError: Another process trains this run, or it would not be the same run.
+        UserError: Another process trains this run, it would not be the same run, or it has
+            finished and has no checkpoint to go on from.
         ConfigError: The configuration cannot be trained; nothing is recorded then.
         EnvironmentProblem: The disk has no room for the run.
         RunFailed: The run ended early for a reason that the message names; it can be resumed.
@@ -141,6 +142,13 @@ def train(
         write_dataset(folder.path / "data" / "train.parquet", run.train, "train")
         write_dataset(folder.path / "data" / "val.parquet", run.val, "val")
         checkpoints = trainer.checkpoints(folder) if resume else {}
+        if resume and not checkpoints and folder.read()["status"] == "finished":
+            # From the first step again, it would set the rows of the finished training aside.
+            raise UserError(
+                f"{folder.path} has finished and has no checkpoint to go on from "
+                "(train.keep_checkpoints=0 keeps none). Start a new training: harness train "
+                f"--config {folder.path / 'config.yaml'} --steps {config.train.steps}"
+            )
         if checkpoints:
             run.done = max(checkpoints)
             run.validate_first = validation_due(
