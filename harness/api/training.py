@@ -213,7 +213,7 @@ class Wanted:
             if done >= (resolved.train.steps or 0):
                 finished = f"{resume} finished after its {done} steps"
                 if make_trainer(resolved).checkpoints(folder):
-                    finished += f"; --steps {2 * done} goes on"
+                    finished += f"; --steps {2 * done} continues it"
         return Training(resolved, folder.path.parent, folder, finished)
 
 

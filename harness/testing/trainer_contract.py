@@ -160,7 +160,7 @@ class TrainerContract(Contract):
         for kept in (0, 2):
             longer = self.config()
             longer.train.keep_checkpoints, longer.train.steps = kept, STEPS + 1
-            with pytest.raises(UserError, match="has no checkpoint to go on from"):
+            with pytest.raises(UserError, match="has no checkpoint to continue from"):
                 train(longer, resumed, resume=True)
         assert _trained(resumed) == [1, 2]
 

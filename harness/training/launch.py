@@ -116,7 +116,7 @@ def train(
 
     Raises:
         UserError: Another process trains this run, it would not be the same run, or it has
-            finished and has no checkpoint to go on from.
+            finished and has no checkpoint to continue from.
         ConfigError: The configuration cannot be trained; nothing is recorded then.
         EnvironmentProblem: The disk has no room for the run.
         RunFailed: The run ended early for a reason that the message names; it can be resumed.
@@ -145,7 +145,7 @@ def train(
         if resume and not checkpoints and folder.read()["status"] == "finished":
             # From the first step again, it would set the rows of the finished training aside.
             raise UserError(
-                f"{folder.path} has finished and has no checkpoint to go on from "
+                f"{folder.path} has finished and has no checkpoint to continue from "
                 "(train.keep_checkpoints=0 keeps none). Start a new training: harness train "
                 f"--config {folder.path / 'config.yaml'} --steps {config.train.steps}"
             )
