@@ -145,6 +145,11 @@ class RunFolder:
         """Return the free bytes on the folder's disk."""
         return shutil.disk_usage(self.path).free
 
+    def checkpoint_bytes(self) -> int:
+        """Return the bytes of all checkpoints in the folder; 0 without any."""
+        files = filter(Path.is_file, self.checkpoints.rglob("*"))
+        return sum(file.stat().st_size for file in files)
+
     def reserve(self, needed: int) -> None:
         """Reserve space for the final record, so that it can be written to a full disk.
 

@@ -235,11 +235,7 @@ def recorded(
     """
     folder = run.folder
     # A resumed run needs room only for what earlier launches have not saved.
-    saved = 0
-    for file in folder.checkpoints.rglob("*"):
-        if file.is_file():
-            saved += file.stat().st_size
-    folder.reserve(ROWS_BYTES[kind] + max(needed - saved, 0))
+    folder.reserve(ROWS_BYTES[kind] + max(needed - folder.checkpoint_bytes(), 0))
     before()
     record = run_record(
         run.config,

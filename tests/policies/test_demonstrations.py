@@ -22,8 +22,6 @@ from harness.training.provenance import model_hash
 from harness.util.endpoints import Endpoint
 
 PAIR = [{"role": "user", "content": "One?"}, {"role": "assistant", "content": "1"}]
-
-
 OTHER = [{"role": "user", "content": "Two?"}, {"role": "assistant", "content": "2"}]
 
 

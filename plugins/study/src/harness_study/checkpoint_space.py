@@ -52,7 +52,8 @@ def checkpoint_space(steps: Sequence[Step], at_once: int, runs_dir: Path) -> tup
         if job.arm not in sizes:
             sizes[job.arm] = _size(job.config)
         size = sizes[job.arm]
-        needed += size.kept - min(_saved(step.folder), size.kept)
+        saved = RunFolder(step.folder).checkpoint_bytes() if step.folder is not None else 0
+        needed += max(size.kept - saved, 0)
         passing.append(size.most - size.kept)
     needed += sum(heapq.nlargest(at_once, passing))
     if not needed:
@@ -77,17 +78,6 @@ def _size(config: Config) -> _Size:
     kept = min(config.train.keep_checkpoints, saves)
     most = min(max(config.train.keep_checkpoints, 1) + 1, saves)
     return _Size(one * kept, one * most)
-
-
-def _saved(folder: Path | None) -> int:
-    """Return the bytes of checkpoints in a run's folder."""
-    if folder is None:
-        return 0
-    saved = 0
-    for file in RunFolder(folder).checkpoints.rglob("*"):
-        if file.is_file():
-            saved += file.stat().st_size
-    return saved
 
 
 def checkpoint_advice(steps: Sequence[Step]) -> str:
