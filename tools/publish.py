@@ -26,7 +26,8 @@ runs' identity, which is in their records). A copy may be copied again.
 With `--packed`, several studies, or folders of runs, go into one archive, a tenth as large:
 `runs.tar.xz`, in which a run of several studies is stored once. It has only the rows of validations
 and no calls, so that `harness compare` prints accuracy, its course and the cost of validations for
-an unpacked copy. `STUDY.md` next to the archive has what it prints of everything. With
+an unpacked copy. The seconds of a step are rounded to 16 binary digits, and `by_role` holds lists
+instead of JSON. `STUDY.md` next to the archive has what it prints of everything. With
 `--as-published`, for copies made before, every row stays, and no `STUDY.md` is needed.
 With `--allow=KEY`, runs may differ in a key of their identity. A certificate made after a run gets
 into its record.
@@ -37,12 +38,14 @@ from __future__ import annotations
 import json
 import lzma
 import os
+import re
 import shutil
 import sys
 import tarfile
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
+from math import frexp, isfinite, ldexp
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +55,7 @@ import pyarrow.parquet as pq
 from table import PACKED
 
 from harness.compare.agreement import DRAW, answer_hashes
+from harness.compare.by_role import role_lists
 from harness.compare.comparison import compare
 from harness.compare.formats import render
 from harness.compare.measures import framework_s
@@ -71,6 +75,8 @@ READ = ("step", *MEASURES, "timing_s/", "perf/", "actor/", "rollout/", "val/")
 """Prefixes of the columns of steps that readers look for by name."""
 TOLD = ("critic/", "training/")
 """Prefixes of columns that are kept where they vary and repeat no other column."""
+SECONDS = re.compile(r"^timing_s/|^perf/(?!total_num_tokens)|_s$")
+"""Columns of steps that are seconds, or computed from them."""
 LEFT_OUT = ("rollout_id", "attempt_id", "call_roles", "started_s", "elapsed_s")
 CALL = ("step", "phase", "role", "trained", "response_tokens", "gateway_s")
 
@@ -275,7 +281,33 @@ def binary_round(seconds: pl.Series, digits: int = 20) -> pl.Series:
     return rounded.cast(pl.Float32)
 
 
+def compact(table: pa.Table) -> pa.Table:
+    """Return a table of an archive in a form that compresses better."""
+    rows = pl.from_arrow(table)
+    assert isinstance(rows, pl.DataFrame)
+    changed: list[pl.Series] = []
+    for column in rows:
+        if column.name == "by_role":
+            changed.append(role_lists(column))
+        elif column.dtype.is_float() and SECONDS.search(column.name):
+            changed.append(significant_digits(column, 16))
+    return rows.with_columns(changed).to_arrow() if changed else table
+
+
+def significant_digits(values: pl.Series, digits: int) -> pl.Series:
+    """Round to a number of significant binary digits; 16 are a precision of 0.001 %."""
+    rounded: list[float | None] = []
+    for value in values:
+        if value is None or not isfinite(value):
+            rounded.append(value)
+            continue
+        mantissa, exponent = frexp(value)
+        rounded.append(ldexp(round(ldexp(mantissa, digits)), exponent - digits))
+    return pl.Series(values.name, rounded, values.dtype)
+
+
 def write(table: pa.Table, path: Path, packed: bool = False) -> None:
+    table = compact(table) if packed else table
     floats = [field.name for field in table.schema if pa.types.is_floating(field.type)]
     pq.write_table(
         table,

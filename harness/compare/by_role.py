@@ -154,6 +154,32 @@ def _role_figure(
     }
 
 
+def role_schema() -> dict[str, type[pl.DataType]]:
+    """Return the columns of what one role did in a rollout, with their types."""
+    import polars as pl
+
+    return {
+        "role": pl.String,
+        **dict.fromkeys(COUNTS, pl.Int64),
+        "paid": pl.Float64,
+        "reward": pl.Float64,
+    }
+
+
+def role_lists(by_role: pl.Series) -> pl.Series:
+    """Return the column `by_role` as lists of what each role did.
+
+    A run has it as JSON, an archive of runs as lists, which compress better.
+
+    Raises:
+        polars.exceptions.ComputeError: A cell is not JSON.
+    """
+    import polars as pl
+
+    lists = pl.List(pl.Struct(role_schema()))
+    return by_role.str.json_decode(lists) if by_role.dtype == pl.String else by_role.cast(lists)
+
+
 def _rows(run: Run) -> pl.DataFrame:
     """Return one row per rollout and role.
 
@@ -161,17 +187,11 @@ def _rows(run: Run) -> pl.DataFrame:
     """
     import polars as pl
 
-    schema = {
-        "role": pl.String,
-        **dict.fromkeys(COUNTS, pl.Int64),
-        "paid": pl.Float64,
-        "reward": pl.Float64,
-    }
+    schema = role_schema()
     rows = run.episodes
     if "by_role" in rows.columns and not rows["by_role"].null_count():
-        role_structs = pl.col("by_role").str.json_decode(pl.List(pl.Struct(schema)))
         try:
-            decoded = rows.select("step", "phase", role_structs)
+            decoded = rows.select("step", "phase", role_lists(rows["by_role"]))
         except pl.exceptions.ComputeError:  # a cell is no JSON: the calls themselves are counted
             pass
         else:

@@ -195,7 +195,11 @@ def views_table(comparison: Comparison) -> Table:
     for arm in comparison["arms"]:
         row = [arm["name"]]
         for view in shown:
-            row.append(points(view["arms"][arm["name"]]["accuracy"]))
+            reached = view["arms"].get(arm["name"])
+            if reached is None:  # nothing of it is trained that a budget could limit
+                row += ["-"] * len(_view_heads(view))
+                continue
+            row.append(points(reached["accuracy"]))
             if view["budget"] is None:
                 continue
             if arm["name"] == comparison["baseline"]:
@@ -203,7 +207,7 @@ def views_table(comparison: Comparison) -> Table:
             elif arm["name"] in same:
                 row.append("identical")
             else:
-                row.append(with_interval(view["arms"][arm["name"]]["difference"], signed=True))
+                row.append(with_interval(reached["difference"], signed=True))
         row += [number(arm["optimizer_steps"], 0), number(arm["trained_tokens"], 0)]
         rows.append([*row, _calls_by_role(arm)])
     note = (

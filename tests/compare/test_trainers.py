@@ -9,8 +9,10 @@ import pytest
 
 from harness.compare.amounts import updates_weights
 from harness.compare.comparison import compare
+from harness.compare.score_tables import views_table
 from harness.compare.selection import select
 from harness.compare.trainers import of_one_trainer
+from harness.compare.views import VIEWS
 from harness.errors import NotComparable
 
 OTHER = ["train.trainer=demonstrations", "train.shots=1"]
@@ -58,6 +60,20 @@ def test_a_trainer_without_updates_of_weights_says_so_in_its_identity(
     for run in runs:
         run.record["identity"]["train"].pop("updates_weights", None)
     assert [updates_weights(run) for run in runs] == [True, False]
+
+
+def test_an_arm_without_updates_of_weights_has_no_budget_of_training(
+    write_run: Callable[..., Any],
+) -> None:
+    found = compare(
+        select([write_run().path, write_run(overrides=OTHER).path]), allow=["train.trainer"]
+    )
+    assert [view["key"] for view in found["views"]] == list(VIEWS)
+    table = views_table(found)
+    trained, shown = (dict(zip(table.heads, row, strict=True)) for row in table.rows)
+    assert "-" not in trained.values()
+    assert shown["arm"] == "reference_sql trainer=demonstrations"
+    assert shown["as configured %"] == shown["optimizer steps"] == shown["trained tokens"] == "-"
 
 
 def test_a_key_that_runs_of_one_trainer_lack_is_of_no_trainer() -> None:
