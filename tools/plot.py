@@ -385,8 +385,7 @@ def published() -> go.Figure:
     return figure
 
 
-QWEN_STUDIES = ("qwen_roles", "qwen_scaffolds")
-QWEN_ARMS = {
+QWEN_ROLES = {
     "agent_framework_sql_idiomatic": "Agent Framework, idiomatic",
     "openai_agents_sql_idiomatic": "OpenAI Agents, idiomatic",
     "langgraph_sql_idiomatic": "LangGraph, idiomatic",
@@ -396,22 +395,38 @@ QWEN_ARMS = {
     "first query only": "first query only",
     "write and rewrite": "write and rewrite",
 }
-"""Arms of the studies with the 0.5B model and their labels, the last one on top."""
+"""Arms of the studies of scaffolds and roles with the 0.5B model, the last one on top."""
+QWEN_WORTH = {
+    "supervised, one query, at 1e-5": "supervised, one query, at 1e-5",
+    "supervised, one query": "supervised, one query",
+    "grpo, one query": "GRPO, one query",
+    "grpo, rewards shuffled": "GRPO, rewards shuffled",
+    "demonstrations": "demonstrations",
+    "rejection": "rejection fine-tuning",
+    "grpo": "GRPO",
+}
+"""Arms of the study of training methods with the 0.5B model, the last one on top."""
 ANSWERS = {"right": "#1f5fbf", "runs, wrong": "#9ecae1", "fails": "#bbbbbb"}
 """What becomes of an answer, and its colour."""
 
 
-def qwen() -> go.Figure:
-    """Plot accuracy of the 0.5B model by arm, and how many answers fail, run and are right."""
+def qwen(folder: str, studies: Sequence[str], labels: dict[str, str]) -> go.Figure:
+    """Plot accuracy of the 0.5B model by arm, and how many answers fail, run and are right.
+
+    Args:
+        folder: Folder with packed studies.
+        studies: Which of them.
+        labels: Label of each arm, the last one on top.
+    """
     titles = ("right answers, %; grey: before; blue: after", "answers before and after, %")
     figure = make_subplots(1, 2, subplot_titles=titles, horizontal_spacing=0.1)
     runs: dict[str, list[Run]] = {}
-    for study in QWEN_STUDIES:
-        for run in packed("qwen-roles", study):
+    for study in studies:
+        for run in packed(folder, study):
             runs.setdefault(run.arm, []).append(run)
     bars: dict[str, list[float]] = {answer: [] for answer in ANSWERS}
     names: list[str] = []
-    for arm, label in QWEN_ARMS.items():
+    for arm, label in labels.items():
         curves = [list(result_of(run.record)["val_curve"].values()) for run in runs[arm]]
         percent = [[100 * value for value in curve] for curve in curves]
         both_ends(figure, label, percent, row=1, col=1)
@@ -542,7 +557,10 @@ if __name__ == "__main__":
     save(transfer(), HERE / "studies" / "scaffolds" / "transfer.png")
     save(teams(), HERE / "studies" / "teams" / "teams.png")
     save(published(), HERE / "studies" / "qwen-published" / "curves.png")
-    save(qwen(), HERE / "studies" / "qwen-roles" / "arms.png")
+    roles = qwen("qwen-roles", ("qwen_roles", "qwen_scaffolds"), QWEN_ROLES)
+    save(roles, HERE / "studies" / "qwen-roles" / "arms.png")
+    worth = qwen("qwen-worth", ("qwen_worth",), QWEN_WORTH)
+    save(worth, HERE / "studies" / "qwen-worth" / "arms.png")
     one, by_role, critic = "one agent, all tools", "critic too, credit by role", "critic too"
     before = members(
         "team-roles-before", ("team_roles", "team_roles_begun"), (one, *MEMBERS, by_role, critic)

@@ -380,9 +380,9 @@ def verdict_cell(entry: dict[str, Any]) -> str:
         raise SystemExit(f"{entry['study']}: no arm {entry['arm']!r} is compared")
     seeds = pair["difference"]["seeds"]
     if pair["identical"]:
-        return f"**{pair['verdict']}**, identical ({seeds} seeds)"
+        return f"**{pair['verdict']}**, identical ({seeds})"
     difference = with_interval(pair["difference"], signed=True)
-    return f"**{pair['verdict']}** {difference} ({seeds} seeds)"
+    return f"**{pair['verdict']}** {difference} ({seeds})"
 
 
 def policy_of(folder: Path, options: Sequence[str]) -> str:

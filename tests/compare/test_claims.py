@@ -157,7 +157,7 @@ def test_the_front_table_has_verdicts_of_the_records(tmp_path: Path) -> None:
         "    cells: {small: [{study: results/studies/frameworks, arm: langgraph_sql}]}\n"
     )
     table = run_path(str(TABLE))["verdicts_table"](file)
-    row = "| [Frameworks](page.md) | **equivalent**, identical (8 seeds) |  |"
+    row = "| [Frameworks](page.md) | **equivalent**, identical (8) |  |"
     assert table.splitlines()[-1] == row
 
 
