@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -17,8 +18,8 @@ import zmq
 
 transfer_queue = pytest.importorskip("transfer_queue")
 
+from harness_verl.patched import master_port, vllm_sleep  # noqa: E402
 from harness_verl.patched import transfer_queue as patch  # noqa: E402
-from harness_verl.patched import vllm_sleep  # noqa: E402
 
 WAIT_MS = 1000
 """How long a message may take that must not arrive."""
@@ -170,6 +171,35 @@ def test_vllm_finds_the_patch_by_its_entry_point(monkeypatch: pytest.MonkeyPatch
 def test_any_other_assertion_of_a_sleep_is_raised() -> None:
     with pytest.raises(AssertionError, match="no allocator"):
         vllm_sleep.sleep(Wrapper(Worker("no allocator")))
+
+
+def test_the_port_of_torchs_store_is_below_those_of_outgoing_connections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert master_port.LOWEST <= master_port.free_port() < master_port.first_outgoing_port()
+    # One port is left below the range, and a server has it: the kernel chooses another one.
+    busy = socket.create_server(("", master_port.free_port()))
+    with busy:
+        port = busy.getsockname()[1]
+        ports = tmp_path / "ip_local_port_range"
+        ports.write_text(f"{port + 1}\t60999\n")
+        monkeypatch.setattr(master_port, "RANGE", ports)
+        monkeypatch.setattr(master_port, "LOWEST", port)
+        assert master_port.free_port() not in (0, port)
+    assert master_port.free_port() == port
+
+
+def test_verl_asks_for_that_port() -> None:
+    base = pytest.importorskip("verl.single_controller.ray.base")
+    before = base.get_master_addr_port
+    try:
+        master_port.install()
+        host, port = base.get_master_addr_port._function()
+        assert host and master_port.LOWEST <= int(port) < master_port.first_outgoing_port()
+        given = base.get_master_addr_port._function([int(port), int(port) + 1])
+        assert given[1] == port  # a range that a caller gives is verl's own
+    finally:
+        base.get_master_addr_port = before
 
 
 STORE = """

@@ -14,6 +14,9 @@ class TaskRunner:
         start_trace.born("verl's task runner")
         from verl.trainer.main_ppo import TaskRunnerV1
 
+        from harness_verl.patched import master_port
+
+        master_port.install()
         TaskRunnerV1.__ray_actor_class__().run(checked(config))
 
 
