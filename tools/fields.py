@@ -65,6 +65,7 @@ OF_COMPARISONS = (
     rows.Trained,
     keys.Learning,
     keys.Learned,
+    keys.Gain,
     keys.Sampled,
     keys.Agreement,
     keys.AgreementStep,

@@ -14,8 +14,8 @@ relative to the root:
                                                    queries
     compare results/studies/frameworks             the output of `harness compare --format md`
     compare results/studies/frameworks accuracy    only the tables of these keys (accuracy,
-                                                   learning, behaviour, cost, evidence, views,
-                                                   ...; `notes` are the sentences below them)
+                                                   gains, learning, behaviour, cost, evidence,
+                                                   views, ...; `notes` are the sentences below them)
     compare FOLDER "baseline=ARM" ...              the same against another arm than the first
     compare FOLDER allow=KEY ...                   the same for runs that differ in a key of their
                                                    identity

@@ -20,6 +20,7 @@ from harness.compare.estimates import (
     crossed_mean,
     unseen_share,
 )
+from harness.compare.gains import gains
 from harness.compare.identity import check_data, check_identity
 from harness.compare.keys import (
     SCHEMA_VERSION,
@@ -137,6 +138,8 @@ def compare(
         document["span"] = span
     if starts := starts_of(by_arm, base, width):
         document["starts"] = starts
+    if split := gains(by_arm):
+        document["gains"] = split
     if several := sampled(by_arm, base, span):
         document["sampled"] = several
     return document

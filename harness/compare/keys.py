@@ -327,6 +327,22 @@ class Learning(TypedDict):
     arms: Annotated[dict[str, dict[Measure, Learned]], "by arm and measure"]
 
 
+class Gain(TypedDict):
+    """What a training gained, split into format and skill."""
+
+    fails_initial: Annotated[EstimateData, "share of answers that fail, before training"]
+    fails_final: Annotated[EstimateData, "the same in the last validation"]
+    right_initial: Annotated[
+        float | None, "share of right ones among the others, before; None where all fail"
+    ]
+    right_final: Annotated[float | None, "the same in the last validation"]
+    gain: Annotated[EstimateData, "of accuracy, by questions scored in both"]
+    by_format: Annotated[
+        EstimateData, "fewer failing answers, times the mean of both shares of right ones"
+    ]
+    by_skill: Annotated[EstimateData, "the rest of the gain"]
+
+
 class Sampled(TypedDict):
     """Measures from several samples per task; named as in `harness.runs.schema.Samples`."""
 
@@ -448,6 +464,7 @@ class Comparison(TypedDict):
     ]
     learning: Annotated[Learning, "how fast, beside where to"]
     sampled: NotRequired[Annotated[Sampled, "where every task had several rollouts"]]
+    gains: NotRequired[Annotated[dict[str, Gain], "by arm, where answers fail"]]
     agreement: Annotated[dict[str, Agreement], "by arm, with the baseline"]
     by_role: Annotated[ByRole, "by arm, role and key of `RoleFigures`"]
     views: Annotated[list[View], "the same runs under equal budgets"]

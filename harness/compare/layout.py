@@ -20,6 +20,7 @@ from harness.compare.pairs import counted_in
 from harness.compare.references import Reference
 from harness.compare.score_tables import (
     accuracy_table,
+    gains_table,
     learning_table,
     sampled_table,
     views_table,
@@ -34,6 +35,7 @@ def tables(comparison: Comparison, references: Sequence[Reference] = ()) -> list
     made = [
         accuracy_table(comparison),
         sampled_table(comparison),
+        gains_table(comparison),
         learning_table(comparison),
         _agreement(comparison),
         _reward_parts(comparison),

@@ -196,12 +196,22 @@ def failures(rows: pl.DataFrame) -> dict[str, int]:
     # Both of these ended well: an unscored rollout is no failure of the agent, and an answer that
     # does not run is scored as wrong.
     unscored = ((ended == "ok") & rows["reward"].is_null()).sum()
-    broken = reasons.cast(str).str.starts_with(REFUSED).sum()
+    broken = executes_not(reasons).sum()
     if unscored:
         counts["unscored"] = unscored
     if broken:
         counts["answer_fails"] = broken
     return counts
+
+
+def executes_not(reasons: pl.Series) -> pl.Series:
+    """Return of every reward's reason whether the evaluator could not execute the answer."""
+    return reasons.cast(str).str.starts_with(REFUSED).fill_null(False)
+
+
+def answer_fails(rows: pl.DataFrame) -> pl.Series:
+    """Return of every episode whether it has no answer, or one that cannot be executed."""
+    return (rows["outcome"] != "ok") | executes_not(rows["reward_reason"])
 
 
 def cost(run: Run) -> Cost:

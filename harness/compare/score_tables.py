@@ -180,6 +180,34 @@ def learning_table(comparison: Comparison) -> Table:
     return _of_rewards(comparison, Table("learning", "", heads, rows, note))
 
 
+def gains_table(comparison: Comparison) -> Table:
+    """Return a table of each arm's gain, split into format and skill; empty where none fails."""
+    heads = ["arm", "fails, initial %", "fails, final %"]
+    heads += ["right of the others, initial %", "right of the others, final %"]
+    heads += ["gain (points)", "by format", "by skill"]
+    rows = []
+    for arm, gain in comparison.get("gains", {}).items():
+        rows.append(
+            [
+                arm,
+                with_interval(gain["fails_initial"]),
+                with_interval(gain["fails_final"]),
+                points(gain["right_initial"]),
+                points(gain["right_final"]),
+                with_interval(gain["gain"], signed=True),
+                with_interval(gain["by_format"], signed=True),
+                with_interval(gain["by_skill"], signed=True),
+            ]
+        )
+    note = (
+        "An answer fails if it cannot be executed, or if the attempt ended without one. "
+        "By format: fewer failing answers, times the mean of both shares of right ones "
+        "among the others; by skill: the rest. "
+        "Intervals are of each arm alone and not corrected, and no verdict rests on them."
+    )
+    return Table("gains", "Gain by format and skill", heads, rows, note)
+
+
 def views_table(comparison: Comparison) -> Table:
     """Return a table of the same trainings under equal budgets."""
     # A single arm has nothing to be equal to: only the view "as configured" is left.

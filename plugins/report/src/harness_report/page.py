@@ -49,6 +49,7 @@ OPEN_CHARTS = 4
 SECTIONS = {
     "accuracy": "main",
     "sampled": "main",
+    "gains": "main",
     "learning": "main",
     "agreement": "main",
     "reward_parts": "main",

@@ -1,0 +1,94 @@
+"""The gain of a training, split into format and skill."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import polars as pl
+import pytest
+
+from harness.compare.comparison import compare
+from harness.compare.keys import Comparison
+from harness.compare.layout import tables
+from harness.compare.selection import select
+from harness.runs.folder import RunFolder
+
+Write = Callable[..., RunFolder]
+TASKS = 20
+
+
+def answer(folder: RunFolder, fails: tuple[int, int], right: tuple[int, int]) -> RunFolder:
+    """Set how many of 20 answers fail and are right, before training and in the last validation."""
+    file = folder.path / "episodes.parquet"
+    rows = pl.read_parquet(file)
+    last = rows["step"].max()
+    number = pl.int_range(pl.len()).over("phase", "step")
+    for step, failing, correct in zip((0, last), fails, right, strict=True):
+        chosen = (pl.col("phase") == "val") & (pl.col("step") == step)
+        # The first answers are right and the last ones fail; those in between run and are wrong.
+        is_right, is_failing = number < correct, number >= TASKS - failing
+        reason = pl.when(is_failing).then(pl.lit("the prediction fails: no such column"))
+        rows = rows.with_columns(
+            reward=pl.when(chosen).then(is_right.cast(float)).otherwise("reward"),
+            reward_reason=pl.when(chosen)
+            .then(reason.otherwise(pl.lit("other rows")))
+            .otherwise("reward_reason"),
+        )
+    rows.write_parquet(file)
+    return folder
+
+
+def compared(*runs: RunFolder) -> Comparison:
+    return compare(select([run.path for run in runs]))
+
+
+def test_format_and_skill_add_up_to_the_gain(write_run: Write) -> None:
+    runs = []
+    for seed in range(3):
+        run = write_run(seed=seed, val_limit=TASKS)
+        runs.append(answer(run, fails=(10, 4), right=(5, 12)))
+    (gain,) = compared(*runs)["gains"].values()
+    assert gain["fails_initial"]["mean"] == pytest.approx(0.5)
+    assert gain["fails_final"]["mean"] == pytest.approx(0.2)
+    # 5 of 10 answers that run, then 12 of 16.
+    assert (gain["right_initial"], gain["right_final"]) == pytest.approx((0.5, 0.75))
+    assert gain["gain"]["mean"] == pytest.approx(7 / 20)
+    assert gain["by_format"]["mean"] == pytest.approx((0.8 - 0.5) * (0.5 + 0.75) / 2)
+    assert gain["by_skill"]["mean"] == pytest.approx((0.75 - 0.5) * (0.5 + 0.8) / 2)
+
+
+def test_an_attempt_without_an_answer_fails(write_run: Write) -> None:
+    run = answer(write_run(val_limit=TASKS), fails=(0, 0), right=(10, 10))
+    file = run.path / "episodes.parquet"
+    rows = pl.read_parquet(file)
+    last_wrong = (pl.col("step") == rows["step"].max()) & (pl.col("reward") == 0)
+    last_wrong = last_wrong & (pl.col("phase") == "val")
+    rows.with_columns(
+        outcome=pl.when(last_wrong).then(pl.lit("timeout")).otherwise("outcome")
+    ).write_parquet(file)
+    (gain,) = compared(run)["gains"].values()
+    assert (gain["fails_initial"]["mean"], gain["fails_final"]["mean"]) == (0, 0.5)
+    assert (gain["right_initial"], gain["right_final"]) == (0.5, 1)
+
+
+def test_where_all_answers_fail_first_the_gain_is_format(write_run: Write) -> None:
+    run = answer(write_run(val_limit=TASKS), fails=(TASKS, 10), right=(0, 8))
+    (gain,) = compared(run)["gains"].values()
+    assert gain["right_initial"] is None and gain["right_final"] == pytest.approx(0.8)
+    assert gain["by_format"]["mean"] == pytest.approx(gain["gain"]["mean"])
+    assert gain["by_skill"]["mean"] == pytest.approx(0)
+
+
+def test_every_arm_has_a_row_if_answers_of_any_fail(write_run: Write) -> None:
+    one = answer(write_run(val_limit=TASKS), fails=(0, 0), right=(5, 10))
+    other = write_run("langgraph_sql", val_limit=TASKS)
+    other = answer(other, fails=(4, 2), right=(5, 10))
+    (table,) = (table for table in tables(compared(one, other)) if table.key == "gains")
+    assert [row[0] for row in table.rows] == ["reference_sql", "langgraph_sql"]
+    assert len(table.heads) == len({*table.heads}) == len(table.rows[0])
+
+
+def test_nothing_is_split_where_no_answer_fails_or_nothing_was_trained(write_run: Write) -> None:
+    run = answer(write_run(val_limit=TASKS), fails=(0, 0), right=(5, 10))
+    assert "gains" not in compared(run)
+    assert "gains" not in compared(write_run(kind="eval", val_limit=TASKS))
