@@ -20,6 +20,7 @@ from PIL import Image
 from plotly.subplots import make_subplots
 from table import PACKED, by_at, by_pass, result_of, rewards, unpacked
 
+from harness.compare.measures import answer_fails
 from harness.compare.selection import select
 from harness.runs.folder import RunFolder
 from harness.runs.reading import Run
@@ -433,10 +434,9 @@ def qwen(folder: str, studies: Sequence[str], labels: dict[str, str]) -> go.Figu
         # The last row is drawn on top.
         for when, step in (("after", 20), ("before", 0)):
             answers = pl.concat([run.validation(step) for run in runs[arm]])
+            answers = answers.drop_nulls("reward")
             right = fmean(answers["reward"])
-            no_query = answers["outcome"] != "ok"
-            failing = answers["reward_reason"].str.starts_with("the prediction fails")
-            fails = fmean(failing | no_query)
+            fails = fmean(answer_fails(answers))
             names.append(f"{label}, {when}")
             bars["right"].append(100 * right)
             bars["fails"].append(100 * fails)

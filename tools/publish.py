@@ -10,7 +10,7 @@ A run's copy has its record, its configuration, one row a step, one row a rollou
 call. It keeps what tables, charts and statistics read, and drops or shortens the rest
 (`results/README.md` also lists this):
 
-    steps        verl's statistics of lengths, turns and perplexities, and columns that never change
+    steps        verl's statistics of lengths, turns and perplexities, and columns that are constant
                  or repeat another column
     episodes     ids and times; of the times `framework_s` stays, which `harness compare` derives
                  from them. Final queries become hashes (`answer_hash`). Texts (question, queries,
@@ -26,8 +26,8 @@ runs' identity, which is in their records). A copy may be copied again.
 With `--packed`, several studies, or folders of runs, go into one archive, a tenth as large:
 `runs.tar.xz`, in which a run of several studies is stored once. It has only the rows of validations
 and no calls, so that `harness compare` prints accuracy, its course and the cost of validations for
-an unpacked copy. The seconds of a step are rounded to 16 binary digits, and `by_role` holds lists
-instead of JSON. `STUDY.md` next to the archive has what it prints of everything. With
+an unpacked copy. Seconds, rates and memory are rounded to 16 binary digits, and `by_role` holds
+lists instead of JSON. `STUDY.md` next to the archive has the tables of all rows. With
 `--as-published`, for copies made before, every row stays, and no `STUDY.md` is needed.
 With `--allow=KEY`, runs may differ in a key of their identity. A certificate made after a run gets
 into its record.
@@ -44,7 +44,7 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from math import frexp, isfinite, ldexp
 from pathlib import Path
 from typing import Any
@@ -76,7 +76,7 @@ READ = ("step", *MEASURES, "timing_s/", "perf/", "actor/", "rollout/", "val/")
 TOLD = ("critic/", "training/")
 """Prefixes of columns that are kept where they vary and repeat no other column."""
 SECONDS = re.compile(r"^timing_s/|^perf/(?!total_num_tokens)|_s$")
-"""Columns of steps that are seconds, or computed from them."""
+"""Columns of seconds, rates and memory."""
 LEFT_OUT = ("rollout_id", "attempt_id", "call_roles", "started_s", "elapsed_s")
 CALL = ("step", "phase", "role", "trained", "response_tokens", "gateway_s")
 
@@ -282,20 +282,21 @@ def binary_round(seconds: pl.Series, digits: int = 20) -> pl.Series:
 
 
 def compact(table: pa.Table) -> pa.Table:
-    """Return a table of an archive in a form that compresses better."""
+    """Round measures of the machine and turn `by_role` into lists, which compress better."""
     rows = pl.from_arrow(table)
     assert isinstance(rows, pl.DataFrame)
     changed: list[pl.Series] = []
     for column in rows:
         if column.name == "by_role":
-            changed.append(role_lists(column))
+            with suppress(pl.exceptions.ComputeError):  # a cell is not JSON: the column stays
+                changed.append(role_lists(column))
         elif column.dtype.is_float() and SECONDS.search(column.name):
             changed.append(significant_digits(column, 16))
     return rows.with_columns(changed).to_arrow() if changed else table
 
 
 def significant_digits(values: pl.Series, digits: int) -> pl.Series:
-    """Round to a number of significant binary digits; 16 are a precision of 0.001 %."""
+    """Round to a number of significant binary digits; 16 are within 0.002 %."""
     rounded: list[float | None] = []
     for value in values:
         if value is None or not isfinite(value):

@@ -37,6 +37,7 @@ A number in a sentence is between `<!-- value: KIND FOLDER "ARM" [KEY] [OPTION..
     arm FOLDER "ARM" accuracy_final            its mean with the 95 % interval
     seeds FOLDER "ARM"                         the lowest and the highest seed's final accuracy
     pair FOLDER "ARM"                          the difference to the baseline, with its interval
+    gain FOLDER "ARM" by_format                its own gain, or a part of it, with its interval
     view FOLDER "ARM" equal_trained_tokens     the difference at a budget, with its interval
     learning FOLDER "ARM" checkpoint           the difference of a measure on the way, with its
                                                interval
@@ -428,6 +429,9 @@ def value(what: str) -> str:
     differences: dict[str, EstimateData | None] = {}
     if kind == "pair":
         differences = {pair["arm"]: pair["difference"] for pair in found["pairs"]}
+    elif kind == "gain":
+        gain = cast(dict[str, Any], found["gains"][arm])
+        return with_interval(gain[key], signed=True)
     elif kind == "view":
         views = {view["key"]: view for view in found["views"] if view["key"] == key}
         differences = {
@@ -444,7 +448,7 @@ def value(what: str) -> str:
     else:
         raise SystemExit(
             f"<!-- value: {what} -->: no kind {kind!r}; "
-            "there are arm, seeds, pair, view, learning, run and printed"
+            "there are arm, seeds, pair, gain, view, learning, run and printed"
         )
     difference = differences.get(arm)
     if difference is None:

@@ -1,8 +1,8 @@
 """The gain of a training, split into format and skill.
 
-A policy may gain because fewer of its answers fail, which is format, or because more of the others
-are right, which is skill. An answer fails if the evaluator cannot execute it, or if the attempt
-ended without one.
+Accuracy is the share of answers that execute (format) times the share of those that are right
+(skill). Each part of the gain is one share's change times the other's mean. An answer fails if the
+evaluator cannot execute it, or if the attempt ended without one.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from harness.compare.estimates import accuracy, crossed_mean
 from harness.compare.measures import answer_fails
+from harness.compare.starts import over_starts
 
 if TYPE_CHECKING:
     import polars as pl
@@ -27,8 +28,8 @@ def gains(arms: Mapping[str, Sequence[Run]]) -> dict[str, Gain]:
     """Return the gain of every arm's trainings between their first and last validation.
 
     Returns:
-        Nothing for evaluations, for graded rewards, without a validation before training, and where
-        no answer fails.
+        By arm; empty if any run is an evaluation, is graded or has no validation before training,
+        or if no answer fails.
     """
     made: dict[str, Gain] = {}
     any_fails = False
@@ -51,26 +52,42 @@ def gain_of(runs: Sequence[Run]) -> Gain | None:
     before = pl.concat([_answers(run, 0) for run in runs])
     after = pl.concat([_answers(run) for run in runs])
     both = before.join(after, on=QUESTION, suffix="_final")
-    if both.is_empty():
-        return None
+    return None if both.is_empty() else split(both)
+
+
+def split(both: pl.DataFrame) -> Gain:
+    """Split the gain between two validations of the same questions.
+
+    Args:
+        both: Columns seed, cluster, task_id; right and fails, before training; right_final and
+            fails_final, after it.
+    """
+    import polars as pl
+
     fails = _mean(both["fails"]), _mean(both["fails_final"])
-    right = _mean(both["right"]), _mean(both["right_final"])
-    shares: list[float] = []
-    for failing, correct in zip(fails, right, strict=True):
-        if failing < 1:
-            shares.append(correct / (1 - failing))
-    # At the mean of both shares, format and skill add up to the gain, and neither comes first.
-    worth = sum(shares) / len(shares) if shares else 0.0
+    shares = _share(both["right"], fails[0]), _share(both["right_final"], fails[1])
+    known = [share for share in shares if share is not None]
+    # The mean of both shares makes the split the same in either order.
+    worth = sum(known) / len(known) if known else 0.0
+    # Both shares are estimated from the same answers, so each answer also counts by how it moves
+    # them (linearisation: Woodruff 1971, J. Am. Stat. Assoc. 66, 411-414). The mean of these
+    # influences is 0: they widen the interval and leave the estimate.
+    influence = pl.lit(0.0)
+    for suffix, failing, share in zip(("", "_final"), fails, shares, strict=True):
+        if share is not None:
+            moved = pl.col(f"right{suffix}") - share * (1 - pl.col(f"fails{suffix}"))
+            influence += moved / (1 - failing) / len(known)
     total = pl.col("right_final") - pl.col("right")
     by_format = (pl.col("fails") - pl.col("fails_final")) * worth
+    by_format += (fails[0] - fails[1]) * influence
     return {
         "fails_initial": _data(accuracy(_values(both, pl.col("fails")))),
         "fails_final": _data(accuracy(_values(both, pl.col("fails_final")))),
-        "right_initial": _share(right[0], fails[0]),
-        "right_final": _share(right[1], fails[1]),
-        "gain": _data(crossed_mean(_values(both, total))),
-        "by_format": _data(crossed_mean(_values(both, by_format))),
-        "by_skill": _data(crossed_mean(_values(both, total - by_format))),
+        "right_initial": shares[0],
+        "right_final": shares[1],
+        "gain": _data(crossed_mean(over_starts(_values(both, total)))),
+        "by_format": _data(crossed_mean(over_starts(_values(both, by_format)))),
+        "by_skill": _data(crossed_mean(over_starts(_values(both, total - by_format)))),
     }
 
 
@@ -94,9 +111,9 @@ def _mean(values: pl.Series) -> float:
     return float(values.to_numpy().mean())
 
 
-def _share(right: float, fails: float) -> float | None:
-    """Return the share of right answers among those that do not fail."""
-    return right / (1 - fails) if fails < 1 else None
+def _share(right: pl.Series, fails: float) -> float | None:
+    """Return the share of right answers among those that do not fail; None if all fail."""
+    return _mean(right) / (1 - fails) if fails < 1 else None
 
 
 def _data(estimate: Estimate | None) -> EstimateData:

@@ -333,12 +333,12 @@ class Gain(TypedDict):
     fails_initial: Annotated[EstimateData, "share of answers that fail, before training"]
     fails_final: Annotated[EstimateData, "the same in the last validation"]
     right_initial: Annotated[
-        float | None, "share of right ones among the others, before; None where all fail"
+        float | None, "share of executed answers that are right, before; None where all fail"
     ]
     right_final: Annotated[float | None, "the same in the last validation"]
     gain: Annotated[EstimateData, "of accuracy, by questions scored in both"]
     by_format: Annotated[
-        EstimateData, "fewer failing answers, times the mean of both shares of right ones"
+        EstimateData, "the drop in failures, times the mean of both shares of right ones"
     ]
     by_skill: Annotated[EstimateData, "the rest of the gain"]
 

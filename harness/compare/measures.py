@@ -31,6 +31,13 @@ PARTS = {"rollout": "rollout_s", "update": "update_s", "weights": "weights_s"}
 
 REFUSED = "the prediction fails"
 """Start of a reward's reason for an answer that does not run."""
+NO_RESULT = (
+    REFUSED,
+    "there is no query",
+    "the prediction has more than",
+    "the prediction passed the deadline",
+)
+"""Starts of a reward's reason for an answer without a result."""
 
 
 _KNOWN: WeakKeyDictionary[Run, Figures] = WeakKeyDictionary()
@@ -196,7 +203,7 @@ def failures(rows: pl.DataFrame) -> dict[str, int]:
     # Both of these ended well: an unscored rollout is no failure of the agent, and an answer that
     # does not run is scored as wrong.
     unscored = ((ended == "ok") & rows["reward"].is_null()).sum()
-    broken = executes_not(reasons).sum()
+    broken = reasons.cast(str).str.starts_with(REFUSED).sum()
     if unscored:
         counts["unscored"] = unscored
     if broken:
@@ -204,14 +211,13 @@ def failures(rows: pl.DataFrame) -> dict[str, int]:
     return counts
 
 
-def executes_not(reasons: pl.Series) -> pl.Series:
-    """Return of every reward's reason whether the evaluator could not execute the answer."""
-    return reasons.cast(str).str.starts_with(REFUSED).fill_null(False)
-
-
 def answer_fails(rows: pl.DataFrame) -> pl.Series:
-    """Return of every episode whether it has no answer, or one that cannot be executed."""
-    return (rows["outcome"] != "ok") | executes_not(rows["reward_reason"])
+    """Return for each episode whether it has no answer, or an answer without a result."""
+    reasons = rows["reward_reason"].cast(str).fill_null("")
+    fails = rows["outcome"] != "ok"
+    for start in NO_RESULT:
+        fails |= reasons.str.starts_with(start)
+    return fails
 
 
 def cost(run: Run) -> Cost:

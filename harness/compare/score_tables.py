@@ -182,9 +182,9 @@ def learning_table(comparison: Comparison) -> Table:
 
 def gains_table(comparison: Comparison) -> Table:
     """Return a table of each arm's gain, split into format and skill; empty where none fails."""
-    heads = ["arm", "fails, initial %", "fails, final %"]
-    heads += ["right of the others, initial %", "right of the others, final %"]
-    heads += ["gain (points)", "by format", "by skill"]
+    heads = ["arm", "failed, initial %", "failed, final %"]
+    heads += ["right if executed, initial %", "right if executed, final %"]
+    heads += ["gain (points)", "from format (points)", "from skill (points)"]
     rows = []
     for arm, gain in comparison.get("gains", {}).items():
         rows.append(
@@ -200,10 +200,11 @@ def gains_table(comparison: Comparison) -> Table:
             ]
         )
     note = (
-        "An answer fails if it cannot be executed, or if the attempt ended without one. "
-        "By format: fewer failing answers, times the mean of both shares of right ones "
-        "among the others; by skill: the rest. "
-        "Intervals are of each arm alone and not corrected, and no verdict rests on them."
+        "An answer fails if it is missing or has no result. "
+        "From format: the drop in failures, times the mean share, before and after, "
+        "of executed answers that are right. "
+        "From skill: the rest, which also falls if newly executed answers are harder. "
+        "Intervals are not corrected; no verdict rests on them."
     )
     return Table("gains", "Gain by format and skill", heads, rows, note)
 
@@ -223,13 +224,15 @@ def views_table(comparison: Comparison) -> Table:
     for arm in comparison["arms"]:
         row = [arm["name"]]
         for view in shown:
+            if view["budget"] is None:
+                final = arm["accuracy_final"]
+                row.append(points(final["mean"] if final else None))
+                continue
             reached = view["arms"].get(arm["name"])
             if reached is None:  # nothing of it is trained that a budget could limit
                 row += ["-"] * len(_view_heads(view))
                 continue
             row.append(points(reached["accuracy"]))
-            if view["budget"] is None:
-                continue
             if arm["name"] == comparison["baseline"]:
                 row.append("baseline")
             elif arm["name"] in same:

@@ -81,7 +81,8 @@ class Episode(TypedDict):
     call_roles: Annotated[list[str], "roles in order of the calls"]
     by_role: Annotated[
         str | None,
-        "JSON: what each role did, by `harness.runs.episodes.roles`; null where not recorded",
+        "JSON (in archives of `tools/publish.py`, lists): what each role did, by "
+        "`harness.runs.episodes.roles`; null where not recorded",
     ]
     tool_calls: Annotated[str, "JSON: tool, arguments, text, ok, times and fault of each"]
     cut: Annotated[

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
+from typing import Any, cast
 
 import polars as pl
 import pytest
 
 from harness.compare.comparison import compare
+from harness.compare.gains import split
 from harness.compare.keys import Comparison
 from harness.compare.layout import tables
+from harness.compare.measures import answer_fails
 from harness.compare.selection import select
 from harness.runs.folder import RunFolder
+from harness.runs.reading import STARTS_APART
 
 Write = Callable[..., RunFolder]
 TASKS = 20
@@ -55,6 +60,58 @@ def test_format_and_skill_add_up_to_the_gain(write_run: Write) -> None:
     assert gain["gain"]["mean"] == pytest.approx(7 / 20)
     assert gain["by_format"]["mean"] == pytest.approx((0.8 - 0.5) * (0.5 + 0.75) / 2)
     assert gain["by_skill"]["mean"] == pytest.approx((0.75 - 0.5) * (0.5 + 0.8) / 2)
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "the prediction fails: no such column",
+        "there is no query",
+        "the prediction has more than 20,000 characters",
+        "the prediction passed the deadline of 5 s",
+    ],
+)
+def test_an_answer_without_a_result_fails(reason: str) -> None:
+    rows = pl.DataFrame(
+        {"outcome": ["ok", "ok", "ok"], "reward_reason": [reason, "same result", None]}
+    )
+    assert answer_fails(rows).to_list() == [True, False, False]
+
+
+def test_intervals_cover_parts_of_a_large_change() -> None:
+    draws = random.Random(0)
+    fails, right = (0.9, 0.1), (0.5, 0.7)
+    true_format = (fails[0] - fails[1]) * sum(right) / 2
+    true_skill = (right[1] - right[0]) * (1 - sum(fails) / 2)
+    covered = {"by_format": 0, "by_skill": 0}
+    for _ in range(200):
+        rows = []
+        for task in range(200):
+            row: dict[str, Any] = {"seed": 0, "cluster": f"c{task % 20}", "task_id": f"t{task}"}
+            for suffix, failing, correct in zip(("", "_final"), fails, right, strict=True):
+                executes = draws.random() >= failing
+                row[f"fails{suffix}"] = float(not executes)
+                row[f"right{suffix}"] = float(executes and draws.random() < correct)
+            rows.append(row)
+        gain = split(pl.DataFrame(rows))
+        for key, true in (("by_format", true_format), ("by_skill", true_skill)):
+            part = cast(dict[str, Any], gain)[key]
+            covered[key] += part["low"] <= true <= part["high"]
+    # 95 % of 200 are 190; fewer than 180 would be a chance of 1 in 1,000.
+    assert min(covered.values()) >= 180
+
+
+def test_seeds_of_one_start_are_not_independent() -> None:
+    rows = []
+    for start in range(2):
+        for seed in range(4):
+            for task in range(TASKS):
+                right = float(start == 0 and task < 10)
+                row = {"seed": start * STARTS_APART + seed, "cluster": "c", "task_id": str(task)}
+                rows.append(
+                    row | {"right": 0.0, "fails": 1.0, "right_final": right, "fails_final": 0.5}
+                )
+    assert split(pl.DataFrame(rows))["gain"]["seeds"] == 2
 
 
 def test_an_attempt_without_an_answer_fails(write_run: Write) -> None:

@@ -176,26 +176,31 @@ def test_any_other_assertion_of_a_sleep_is_raised() -> None:
 def test_the_port_of_torchs_store_is_below_those_of_outgoing_connections(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert master_port.LOWEST <= master_port.free_port() < master_port.first_outgoing_port()
+    ports = tmp_path / "ip_local_port_range"
+    ports.write_text("32768\t60999\n")
+    monkeypatch.setattr(master_port, "RANGE", ports)
+    assert master_port.LOWEST <= master_port.free_port() < 32768
     # One port is left below the range, and a server has it: the kernel chooses another one.
-    busy = socket.create_server(("", master_port.free_port()))
-    with busy:
+    with socket.create_server(("", master_port.free_port())) as busy:
         port = busy.getsockname()[1]
-        ports = tmp_path / "ip_local_port_range"
         ports.write_text(f"{port + 1}\t60999\n")
-        monkeypatch.setattr(master_port, "RANGE", ports)
         monkeypatch.setattr(master_port, "LOWEST", port)
         assert master_port.free_port() not in (0, port)
     assert master_port.free_port() == port
+    ports.write_text("1024\t65535\n")  # nothing is left below the range
+    assert master_port.free_port() > 0
 
 
-def test_verl_asks_for_that_port() -> None:
+def test_verl_asks_for_that_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ports = tmp_path / "ip_local_port_range"
+    ports.write_text("32768\t60999\n")
+    monkeypatch.setattr(master_port, "RANGE", ports)
     base = pytest.importorskip("verl.single_controller.ray.base")
     before = base.get_master_addr_port
     try:
         master_port.install()
         host, port = base.get_master_addr_port._function()
-        assert host and master_port.LOWEST <= int(port) < master_port.first_outgoing_port()
+        assert host and master_port.LOWEST <= int(port) < 32768
         given = base.get_master_addr_port._function([int(port), int(port) + 1])
         assert given[1] == port  # a range that a caller gives is verl's own
     finally:

@@ -4,7 +4,8 @@ verl 0.9.1 binds a socket to port 0 (`get_master_addr_port` in `verl.single_cont
 closes it, and starts the store at this port seconds later. The kernel takes such a port from the
 range of outgoing connections, so on a machine with several trainings another process may take it
 in the meantime, and the training fails with EADDRINUSE. The replacement chooses a free port below
-that range.
+that range at random; that another training draws the same one in these seconds is possible, but
+rare.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 USUAL_START = 32768
 """Where that range starts unless an administrator has changed it."""
 LOWEST = 20_000
-"""Services that are known by their port, and the workers of `ray start`, use lower ones."""
+"""Well-known services and the workers of `ray start` use lower ports."""
 
 
 def install() -> None:
@@ -40,9 +41,10 @@ def install() -> None:
 
 
 def free_port() -> int:
-    """Return a port below those of outgoing connections on which nothing listens.
+    """Return a free port below the range of outgoing connections.
 
-    Where a hundred attempts find none, the kernel chooses a port.
+    The kernel chooses a port where a hundred attempts find none, or where that range begins below
+    `LOWEST`.
 
     Raises:
         OSError: No port is free.
@@ -50,7 +52,7 @@ def free_port() -> int:
     start = first_outgoing_port()
     candidates: Iterable[int] = ()
     if start > LOWEST:
-        # By the system's random source, so that a training's seeds have no part in it.
+        # `SystemRandom`, so that trainings with the same seed choose different ports.
         ports = range(LOWEST, start)
         candidates = random.SystemRandom().sample(ports, min(100, len(ports)))
     for port in (*candidates, 0):
