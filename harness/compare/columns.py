@@ -71,13 +71,13 @@ def _failures_of(arm: Arm) -> str:
 
 
 def _behaviour_note(comparison: Comparison) -> str:
-    note = "Per rollout that ended well, means over seeds; unscored and failures: sums. "
+    note = "Means over seeds, per rollout that ended well; unscored and failures are sums. "
     if any(parsed_of(arm) for arm in comparison["arms"]):
         note += TOOLS_NOTE
     note += "Rewritten, helped and hurt count questions of one "
     if comparison["kind"] != "train":
         return note + "evaluation."
-    with_signal = "whose rewards differ"
+    with_signal = "whose rollouts have different rewards"
     # Rejection sampling also learns from a group with equal rewards. The note names that case only
     # where the algorithm differs between the runs, or readers would look for it in every table.
     algorithms: set[Any] = set()
@@ -85,10 +85,10 @@ def _behaviour_note(comparison: Comparison) -> str:
         if exempt["key"] == "train.algorithm":
             algorithms.update(exempt["values"].values())
     if "rejection" in algorithms:
-        with_signal += ", or with train.algorithm=rejection one that is trained on"
+        with_signal += ", or, with train.algorithm=rejection, one rollout to train on"
     return (
-        f"{note}validation. Groups with signal: training rollouts of one task {with_signal}; "
-        "others teach nothing."
+        f"{note}validation. Groups with signal are training tasks {with_signal}; "
+        "the others teach nothing."
     )
 
 

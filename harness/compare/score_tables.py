@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from harness.compare.columns import Table
@@ -273,6 +274,12 @@ def _seeds(arm: Arm) -> str:
     # Starts are what verdicts count, so a number of seeds alone would promise too much.
     starts = {run["start"] for run in arm["per_seed"]}
     if len(starts) > 1:
-        different = ", ".join(map(str, sorted({*seeds})))
-        return f"{len(seeds)} of {len(starts)} starts ({different})"
-    return "1 (one seed)" if len(seeds) == 1 else f"{len(seeds)} ({', '.join(map(str, seeds))})"
+        return f"{len(seeds)} of {len(starts)} starts ({_listed(sorted({*seeds}))})"
+    return "1 (one seed)" if len(seeds) == 1 else f"{len(seeds)} ({_listed(seeds)})"
+
+
+def _listed(seeds: Sequence[int]) -> str:
+    """Return seeds as `0 to 7` if they are consecutive and more than two, else one by one."""
+    if len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[-1] + 1)):
+        return f"{seeds[0]} to {seeds[-1]}"
+    return ", ".join(map(str, seeds))

@@ -614,6 +614,14 @@ def test_statistics_of_checkpoints_are_shown_for_checkpoints_only(
     assert "These checkpoints alone" in text and "Of other trainings it says nothing" in text
 
 
+def test_consecutive_seeds_are_one_range(write_run: Write) -> None:
+    cells = {}
+    for seeds in ((0, 1, 2, 3), (0, 1), (0, 1, 3), (5,)):
+        runs = [write_run(seed=seed, steps=2, val_limit=20).path for seed in seeds]
+        cells[seeds] = tables(compare(select(runs)))[0].rows[0][1]
+    assert list(cells.values()) == ["4 (0 to 3)", "2 (0, 1)", "3 (0, 1, 3)", "1 (one seed)"]
+
+
 def test_evaluations_compare_with_evaluations_only(write_run: Write) -> None:
     one, other = (
         write_run(kind="eval"),

@@ -125,7 +125,7 @@ def test_starts_not_seeds_are_independent_where_there_are_several(
     assert [row[0][:14] for row in table.rows] == ["pocket-sql (po"] * 2
     assert any(text.startswith("Trainings began with 2 starts") for text in sentences(found))
     accuracy = next(table for table in tables(found) if table.key == "accuracy")
-    assert accuracy.rows[0][1] == "6 of 2 starts (0, 1, 2)"
+    assert accuracy.rows[0][1] == "6 of 2 starts (0 to 2)"
 
 
 def test_one_start_that_a_recipe_made_is_called_one_start(write_run: Write, tmp_path: Path) -> None:
