@@ -33,7 +33,7 @@ REFUSED = "the prediction fails"
 """Start of a reward's reason for an answer that does not run."""
 NO_RESULT = (
     REFUSED,
-    "there is no query",
+    "there is no ",
     "the prediction has more than",
     "the prediction passed the deadline",
 )
