@@ -155,7 +155,7 @@ def _role_figure(
 
 
 def role_schema() -> dict[str, type[pl.DataType]]:
-    """Return the columns of what one role did in a rollout, with their types."""
+    """Return columns and types of one role's figures in a rollout."""
     import polars as pl
 
     return {
@@ -167,7 +167,7 @@ def role_schema() -> dict[str, type[pl.DataType]]:
 
 
 def role_lists(by_role: pl.Series) -> pl.Series:
-    """Return the column `by_role` as lists of what each role did.
+    """Return the column `by_role` as lists of figures, one entry a role.
 
     A run has it as JSON, an archive of runs as lists, which compress better.
 

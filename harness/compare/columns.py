@@ -77,7 +77,7 @@ def _behaviour_note(comparison: Comparison) -> str:
     note += "Rewritten, helped and hurt count questions of one "
     if comparison["kind"] != "train":
         return note + "evaluation."
-    with_signal = "whose rollouts have different rewards"
+    with_signal = "with different rewards among their rollouts"
     # Rejection sampling also learns from a group with equal rewards. The note names that case only
     # where the algorithm differs between the runs, or readers would look for it in every table.
     algorithms: set[Any] = set()
@@ -85,7 +85,7 @@ def _behaviour_note(comparison: Comparison) -> str:
         if exempt["key"] == "train.algorithm":
             algorithms.update(exempt["values"].values())
     if "rejection" in algorithms:
-        with_signal += ", or, with train.algorithm=rejection, one rollout to train on"
+        with_signal += ", or, with train.algorithm=rejection, with a rollout to train on"
     return (
         f"{note}validation. Groups with signal are training tasks {with_signal}; "
         "the others teach nothing."
