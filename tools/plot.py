@@ -20,7 +20,7 @@ from PIL import Image
 from plotly.subplots import make_subplots
 from table import PACKED, by_at, by_pass, result_of, rewards, unpacked
 
-from harness.compare.measures import answer_fails
+from harness.compare.measures import has_no_result
 from harness.compare.selection import select
 from harness.runs.folder import RunFolder
 from harness.runs.reading import Run
@@ -436,7 +436,7 @@ def qwen(folder: str, studies: Sequence[str], labels: dict[str, str]) -> go.Figu
             answers = pl.concat([run.validation(step) for run in runs[arm]])
             answers = answers.drop_nulls("reward")
             right = fmean(answers["reward"])
-            fails = fmean(answer_fails(answers))
+            fails = fmean(has_no_result(answers))
             names.append(f"{label}, {when}")
             bars["right"].append(100 * right)
             bars["fails"].append(100 * fails)

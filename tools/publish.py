@@ -75,7 +75,7 @@ READ = ("step", *MEASURES, "timing_s/", "perf/", "actor/", "rollout/", "val/")
 """Prefixes of the columns of steps that readers look for by name."""
 TOLD = ("critic/", "training/")
 """Prefixes of columns that are kept where they vary and repeat no other column."""
-SECONDS = re.compile(r"^timing_s/|^perf/(?!total_num_tokens)|_s$")
+TIMES_AND_RATES = re.compile(r"^timing_s/|^perf/(?!total_num_tokens)|_s$")
 """Columns of seconds, rates and memory."""
 LEFT_OUT = ("rollout_id", "attempt_id", "call_roles", "started_s", "elapsed_s")
 CALL = ("step", "phase", "role", "trained", "response_tokens", "gateway_s")
@@ -290,7 +290,7 @@ def compact(table: pa.Table) -> pa.Table:
         if column.name == "by_role":
             with suppress(pl.exceptions.ComputeError):  # a cell is not JSON: the column stays
                 changed.append(role_lists(column))
-        elif column.dtype.is_float() and SECONDS.search(column.name):
+        elif column.dtype.is_float() and TIMES_AND_RATES.search(column.name):
             changed.append(significant_digits(column, 16))
     return rows.with_columns(changed).to_arrow() if changed else table
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from harness.compare.estimates import accuracy, crossed_mean
-from harness.compare.measures import answer_fails
+from harness.compare.measures import has_no_result
 from harness.compare.starts import over_starts
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def _answers(run: Run, step: int | None = None) -> pl.DataFrame:
     import polars as pl
 
     rows = run.validation(step).drop_nulls("reward")
-    rows = rows.select("cluster", "task_id", right="reward", fails=answer_fails(rows).cast(float))
+    rows = rows.select("cluster", "task_id", right="reward", fails=has_no_result(rows).cast(float))
     means = rows.group_by("cluster", "task_id").agg(pl.mean("right"), pl.mean("fails"))
     return means.sort("cluster", "task_id").select(
         pl.lit(run.pairing, pl.Int64).alias("seed"), pl.all()

@@ -211,7 +211,7 @@ def failures(rows: pl.DataFrame) -> dict[str, int]:
     return counts
 
 
-def answer_fails(rows: pl.DataFrame) -> pl.Series:
+def has_no_result(rows: pl.DataFrame) -> pl.Series:
     """Return for each episode whether it has no answer, or an answer without a result."""
     reasons = rows["reward_reason"].cast(str).fill_null("")
     fails = rows["outcome"] != "ok"

@@ -13,7 +13,7 @@ from harness.compare.comparison import compare
 from harness.compare.gains import split
 from harness.compare.keys import Comparison
 from harness.compare.layout import tables
-from harness.compare.measures import answer_fails
+from harness.compare.measures import has_no_result
 from harness.compare.selection import select
 from harness.runs.folder import RunFolder
 from harness.runs.reading import STARTS_APART
@@ -75,7 +75,7 @@ def test_an_answer_without_a_result_fails(reason: str) -> None:
     rows = pl.DataFrame(
         {"outcome": ["ok", "ok", "ok"], "reward_reason": [reason, "same result", None]}
     )
-    assert answer_fails(rows).to_list() == [True, False, False]
+    assert has_no_result(rows).to_list() == [True, False, False]
 
 
 def test_intervals_cover_parts_of_a_large_change() -> None:
@@ -114,7 +114,7 @@ def test_seeds_of_one_start_are_not_independent() -> None:
     assert split(pl.DataFrame(rows))["gain"]["seeds"] == 2
 
 
-def test_an_attempt_without_an_answer_fails(write_run: Write) -> None:
+def test_an_attempt_without_an_has_no_result(write_run: Write) -> None:
     run = answer(write_run(val_limit=TASKS), fails=(0, 0), right=(10, 10))
     file = run.path / "episodes.parquet"
     rows = pl.read_parquet(file)

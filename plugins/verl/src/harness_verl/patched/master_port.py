@@ -30,11 +30,11 @@ def install() -> None:
     import ray
     from verl.single_controller.ray import base
 
-    verls: Any = vars(base)["get_master_addr_port"]._function
+    original: Any = vars(base)["get_master_addr_port"]._function
 
     def get_master_addr_port(master_port_range: list[int] | None = None) -> tuple[str, str]:
         if master_port_range is not None:
-            return tuple(verls(master_port_range))
+            return tuple(original(master_port_range))
         return ray.util.get_node_ip_address().strip("[]"), str(free_port())
 
     vars(base)["get_master_addr_port"] = ray.remote(get_master_addr_port)
