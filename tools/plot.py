@@ -403,6 +403,7 @@ QWEN_WORTH = {
     "grpo, one query": "GRPO, one query",
     "grpo, rewards shuffled": "GRPO, rewards shuffled",
     "demonstrations": "demonstrations",
+    "format only": "format only",
     "rejection": "rejection fine-tuning",
     "grpo": "GRPO",
 }
