@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 _ROUNDING = 1e-6
 """How far above 0 a log-probability may be: engines compute them in 32 bits or fewer."""
+_NO_LOGPROB = -9999.0
+"""vLLM's replacement for minus infinity, which JSON lacks. A sampled token cannot have it."""
 _COUNT_LIMIT = 2**31
 """Token ids and counts are below it; `transitions.parquet` keeps ids in 32 bits."""
 
@@ -46,10 +47,11 @@ def _logprob(value: object) -> float:
     if (
         isinstance(value, bool)
         or not isinstance(value, int | float)
-        or not -math.inf < value <= _ROUNDING
+        or not _NO_LOGPROB < value <= _ROUNDING
     ):
         raise ValueError(
-            f"a log-probability must be a finite number of 0 or less, not {shown(value)}"
+            f"a log-probability must be a number from {_NO_LOGPROB:.0f} (exclusive) to 0, "
+            f"not {shown(value)}"
         )
     return float(value)
 

@@ -24,7 +24,17 @@ GOOD: dict[str, Any] = {
     "usage": {"prompt_tokens": 2, "completion_tokens": 2},
 }
 WRONG_IDS: list[Any] = ["ab", [1.5, -2], [True, {}], [1, -1], [1, 2**31], {"0": 1}]
-WRONG_LOGPROBS: list[Any] = [5.0, float("nan"), float("-inf"), float("inf"), "-1", None, True, 1e-3]
+WRONG_LOGPROBS: list[Any] = [
+    5.0,
+    float("nan"),
+    float("-inf"),
+    float("inf"),
+    "-1",
+    None,
+    True,
+    1e-3,
+    -9999.0,  # vLLM, for minus infinity
+]
 WRONG_TEXT: list[Any] = [[{"type": "text", "text": "yes"}], {"text": "yes"}, 5, False]
 WRONG_USAGE: list[Any] = [
     "many",
@@ -66,7 +76,7 @@ def test_a_good_answer_is_read(stream: bool) -> None:
         (-0.5, 0.0),
     )
     assert (answer.text, answer.finish_reason, answer.prompt_tokens) == ("yes", "stop", 2)
-    assert read({}, {"logprobs": {"content": [{"logprob": -9999.0}, {"logprob": 1e-7}]}}, stream)
+    assert read({}, {"logprobs": {"content": [{"logprob": -9998.5}, {"logprob": 1e-7}]}}, stream)
 
 
 @pytest.mark.parametrize("stream", [False, True])
