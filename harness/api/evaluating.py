@@ -75,11 +75,11 @@ def evaluate(
         task: The task set.
         split: By default that of validation, or what the task set names.
         read_reserved: Read a split that is reserved for the end; recorded next to the runs.
-        limit: Only so many tasks, a fixed sample.
-        samples: Rollouts of a task, for pass@k and what they agree on.
+        limit: At most this many tasks, a fixed sample.
+        samples: Rollouts of a task, for pass@k and majority votes.
         temperature: 0, the default, is greedy.
         store: URL of a store in a process of its own (`harness store`).
-        without_parity: Make no parity certificate that a strict agent lacks, and start.
+        without_parity: Start without making the parity certificate that a strict agent lacks.
         preset: A preset of `harness config list`.
         config: A YAML file.
         settings: Dotted keys with values, `{"max_turns": 1}`, or texts `key=value`; options

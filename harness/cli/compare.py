@@ -39,12 +39,14 @@ def compare(
     allow: Annotated[
         list[str] | None,
         typer.Option(
-            help="A key that may differ though it should not, parity, or unused_tools; repeatable."
+            help="A key whose difference is permitted, parity, or unused_tools; repeatable."
         ),
     ] = None,
     margin: Annotated[
         float | None,
-        typer.Option(help="Differences below this are none, e.g. 0.05; a study states its own."),
+        typer.Option(
+            help="Differences below this count as none, e.g. 0.05; a study states its own."
+        ),
     ] = None,
     brief: Annotated[
         bool,

@@ -125,7 +125,7 @@ Preset = Annotated[
 Agents = Annotated[
     str | None,
     typer.Option(
-        help="Several agents with commas: each is measured, and the answer to which is better comes first.",
+        help="Several agents, separated by commas: each is measured, and the comparison comes first.",
         autocompletion=agents,
     ),
 ]
@@ -146,7 +146,7 @@ WithoutParity = Annotated[
     bool,
     typer.Option(
         "--without-parity",
-        help="Make no parity certificates that agents lack, and start. Variable: HARNESS_WITHOUT_PARITY=1.",
+        help="Start without making the parity certificates that agents lack. Variable: HARNESS_WITHOUT_PARITY=1.",
     ),
 ]
 PriceIn = Annotated[

@@ -57,10 +57,12 @@ def evaluate(
             help="Read a split that is reserved for the end; the reading is recorded next to the runs.",
         ),
     ] = False,
-    limit: Annotated[int | None, typer.Option(help="Only so many tasks, a fixed sample.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(help="At most this many tasks, a fixed sample.")
+    ] = None,
     samples: Annotated[
         int | None,
-        typer.Option(min=1, help="Rollouts of a task, for pass@k and what they agree on."),
+        typer.Option(min=1, help="Rollouts of a task, for pass@k and majority votes."),
     ] = None,
     temperature: Annotated[
         float | None, typer.Option(min=0, help="0, the default, is greedy.")

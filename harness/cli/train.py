@@ -57,7 +57,7 @@ def train(
     ] = False,
     ci: Annotated[bool, typer.Option("--twenty-steps", "--ci", help="Twenty steps.")] = False,
     resume: Annotated[
-        Path | None, typer.Option(help="A run folder to go on with.", autocompletion=complete.runs)
+        Path | None, typer.Option(help="A run folder to resume.", autocompletion=complete.runs)
     ] = None,
     without_parity: complete.WithoutParity = False,
     runs_dir: Annotated[Path, typer.Option(help="Where the run's folder is made.")] = Path("runs"),

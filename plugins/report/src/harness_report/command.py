@@ -32,10 +32,10 @@ def report(
     ] = None,
     baseline: complete.Baseline = None,
     allow: Annotated[
-        list[str] | None, typer.Option(help="A key that may differ though it should not.")
+        list[str] | None, typer.Option(help="A key whose difference is permitted.")
     ] = None,
     margin: Annotated[
-        float | None, typer.Option(help="Differences below this are none, e.g. 0.05.")
+        float | None, typer.Option(help="Differences below this count as none, e.g. 0.05.")
     ] = None,
     episodes: Annotated[
         int, typer.Option(min=0, help="The most episodes that can be browsed.")
