@@ -12,7 +12,7 @@ CLAIMS: dict[Decision, str] = {
     "equivalent": "Equivalent to {baseline}, within ±{margin} points",
     "identical": "Identical to {baseline} in these seeds, in every answer of every step",
     "refused": "No verdict against {baseline}",
-    "cannot tell": "Not shown to differ from {baseline}, nor to be equivalent",
+    "cannot tell": "Undecided whether it differs from {baseline}",
 }
 """The claim of each verdict. Only `equivalent` covers other trainings."""
 FEW_CLUSTERS = 4.0

@@ -70,7 +70,7 @@ def test_cannot_tell_is_never_told_as_similarity(write_run: Write, tmp_path: Pat
         assert pair["verdict"] == "cannot tell" and abs(pair["difference"]["mean"]) < 0.4
         told = conclusions(found)
         assert told[0].startswith(
-            "Not shown to differ from reference_sql, nor to be equivalent: langgraph_sql ("
+            "Undecided whether it differs from reference_sql: langgraph_sql ("
         )
         assert f"{100 * pair['difference']['mean']:+.1f} [" in told[0]
         assert not any(ALIKE.search(sentence) for sentence in told)
