@@ -128,6 +128,10 @@ class EnvironmentProblem(UserError):
     """The machine lacks something that the command needs."""
 
 
+class NothingFinished(UserError):
+    """Runs of which none has finished with a validation, so that there is nothing to compare."""
+
+
 class NotComparable(UserError):
     """Runs that differ in something that must be identical.
 

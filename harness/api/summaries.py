@@ -40,6 +40,7 @@ def facts(one: Run) -> dict[str, Any]:
     figures, progress, record = measure(one), one.progress, one.record
     parent, study = record.get("parent"), record.get("study")
     chosen, merged = chosen_tokens(one), dialogues(one)
+    _, left_s = _state(one)
     curve = [f"{step}: {mean(value, one.graded)}" for step, value in figures["val_curve"].items()]
     # A validation in progress is shown too, since the last complete one may be an hour old.
     if so_far(progress):
@@ -73,7 +74,7 @@ def facts(one: Run) -> dict[str, Any]:
         if chosen is None
         else f"{chosen} tokens, of the chosen rollouts",
         "time": duration(figures["wall_s"]),
-        "left": None if progress.remaining_s is None else f"about {duration(progress.remaining_s)}",
+        "left": None if left_s is None else f"about {duration(left_s)}",
         "code": record["commit"]["hash"] if record["commit"] else "no checkout",
         "launches": figures["launches"],
         "study": study and _study(study, record["launches"][-1]),
@@ -101,17 +102,18 @@ def overview(run: Run) -> dict[str, Any]:
         "mean": progress.val_so_far,
     }
     curve = progress.val_curve
+    status, left_s = _state(run)
     return {
         "id": record["id"],
         "kind": record["kind"],
         "agent": record["agent"],
         "agent_match": record["agent_match"],
         "seed": record["seed"],
-        "status": record["status"],
+        "status": status,
         "steps": progress.step,
         "steps_total": record["identity"]["steps"],
         "validating": None if progress.validating is None else validating,
-        "left_s": progress.remaining_s,
+        "left_s": left_s,
         "accuracy_initial": result.get(
             "val_accuracy_initial", curve.get(0) if run.trained else None
         ),
@@ -119,6 +121,14 @@ def overview(run: Run) -> dict[str, Any]:
         "graded": result.get("graded", progress.graded),
         "wall_s": result.get("wall_s"),
     }
+
+
+def _state(run: Run) -> tuple[str, float | None]:
+    """Return a run's status, and the seconds that it still takes; None if unknown."""
+    # No process here holds it: it was killed, or it runs on another machine.
+    if run.record["status"] == "running" and run.abandoned():
+        return "killed?", None
+    return run.record["status"], run.progress.remaining_s
 
 
 def _study(study: Study, launch: Launch) -> str:

@@ -18,6 +18,12 @@ from harness.util.formatting import printable, printable_json
 app = typer.Typer(add_completion=False)
 
 
+UNUSED_PRICE = (
+    "--price-in and --price-out are part of the first sentence of a table on the terminal, "
+    "and of --brief. Add --brief, or leave them out"
+)
+
+
 @app.command()
 def compare(
     runs: Annotated[
@@ -70,6 +76,8 @@ def compare(
     price = price_of(price_in, price_out)
     if brief and form not in ("table", "md"):
         raise UserError(f"--brief is text, and --format {form} is the whole: leave one of them out")
+    if price is not None and not brief and (form != "table" or out is not None):
+        raise UserError(UNUSED_PRICE)
     comparison = compare_runs(
         runs,
         baseline=baseline,

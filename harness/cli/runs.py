@@ -66,17 +66,19 @@ def list_(
     if not selected:
         which = f" of agent {agent}" if agent is not None else ""
         which += f" with status {status}" if status is not None else ""
-        advice = f"{len(everything)} others are there" if everything else "Start one: harness train"
+        advice = "Start one: harness train"
+        if everything:
+            advice = (
+                "1 other is there"
+                if len(everything) == 1
+                else f"{len(everything)} others are there"
+            )
         like = nearest(agent, {run.record["agent"] for run in everything}, ".") if agent else "."
         progress_console().print(f"no runs{which} under {runs_dir}{like} {advice}")
         return
     rows = []
     graded = False
     for run in selected:
-        # No process here holds it: it was killed, or it runs on another machine.
-        if run.record["status"] == "running" and run.abandoned():
-            run.record["status"] = "killed?"
-            run.progress.remaining_s = None
         row = overview(run)
         rows.append(row)
         graded = graded or row["graded"]

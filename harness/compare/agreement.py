@@ -62,18 +62,28 @@ def agree(arms: Mapping[str, Sequence[Run]], baseline: str) -> dict[str, Agreeme
             continue
         counts: list[SameAnswers] = []
         steps: list[AgreementStep] = []
+        complete = True
         for run in paired:
+            base = by_seed[run.pairing]
             count = _same(_answers(run), answers[run.pairing])
             counts.append(count)
-            steps += _training_steps(run, by_seed[run.pairing], count)
-        agreements[name] = _agreement(runs, counts, steps)
+            steps += _training_steps(run, base, count)
+            complete = complete and _covers_all(count, run, base)
+        agreements[name] = _agreement(runs, counts, steps, complete)
     return agreements
 
 
 def _agreement(
-    runs: Sequence[Run], counts: Sequence[SameAnswers], steps: list[AgreementStep]
+    runs: Sequence[Run],
+    counts: Sequence[SameAnswers],
+    steps: list[AgreementStep],
+    complete: bool,
 ) -> Agreement:
-    """Return an arm's agreement with the baseline, from the counts of every common seed."""
+    """Return an arm's agreement with the baseline, from the counts of every common seed.
+
+    Args:
+        complete: Whether every rollout and every gradient was compared.
+    """
     # Numbers of draws are summed before they are divided: each draw counts once, whatever the
     # seed that it belongs to.
     total, start, first, training, end = _Pool(), _Pool(), _Pool(), _Pool(), _Pool()
@@ -113,9 +123,35 @@ def _agreement(
         "end": end.share(),
         "parted": min(parted, default=None),
         "gradient": max(gradients, default=None),
-        "identical": every_seed and not parted and total.same == total.draws,
+        "identical": every_seed and complete and not parted and total.same == total.draws,
         "steps": steps,
     }
+
+
+def _covers_all(count: SameAnswers, run: Run, base: Run) -> bool:
+    """Return whether the counts of two runs cover every rollout and gradient of both.
+
+    A rollout without a known answer, or one that only one run has, could differ.
+    """
+    if run.gradients.keys() != base.gradients.keys():
+        return False
+    compared = {key: draws for key, (draws, _) in count.items()}
+    for one in (run, base):
+        if _draws(one) != compared:
+            return False
+        for step in one.steps["step"]:
+            if step > 0 and ("train", step) not in compared:
+                return False
+    return True
+
+
+def _draws(run: Run) -> dict[tuple[str, int], int]:
+    """Return the number of rollouts by phase and step, whatever their outcome."""
+    rows = run.episodes.lazy().unique(DRAW).group_by("phase", "step").len().collect()
+    counted: dict[tuple[str, int], int] = {}
+    for phase, step, draws in rows.rows():
+        counted[phase, step] = draws
+    return counted
 
 
 def _training_steps(run: Run, base: Run, count: SameAnswers) -> list[AgreementStep]:

@@ -113,6 +113,9 @@ def role_tables(by_role: ByRole, baseline: str = "", note: str = ROLE_NOTE) -> l
         _role_rows(by_role, others, _difference_of_role),
         "Paired by seed. Intervals are not corrected, and no verdict rests on them.",
     )
+    # Without a call of the baseline there is no difference, only names.
+    if len(differences.heads) <= differences.named:
+        return [means]
     return [means, differences]
 
 

@@ -38,10 +38,10 @@ from harness.compare.plumbing import UNUSED_TOOLS, heed_unused_tools
 from harness.compare.power import Spread
 from harness.compare.sampled import sampled
 from harness.compare.scores import paired_differences, scores, span_of
-from harness.compare.selection import left_out, named_arm, other_names
+from harness.compare.selection import left_out, named_arm, other_names, why_left_out
 from harness.compare.starts import number_starts, over_starts, starts_of
 from harness.compare.views import views
-from harness.errors import UserError
+from harness.errors import NothingFinished, UserError
 
 if TYPE_CHECKING:
     from harness.compare.selection import Selection
@@ -178,7 +178,7 @@ def _usable(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
     """Return the newest finished, validated run per arm, start and seed, and remarks on omissions.
 
     Raises:
-        UserError: There is none.
+        NothingFinished: There is none.
     """
     chosen: dict[tuple[str, int], Run] = {}
     remarks: list[str] = []
@@ -200,8 +200,9 @@ def _usable(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
         # A few states suffice to show whether the runs go on or have failed.
         states = []
         for run in runs[:4]:
-            states.append(f"{run.name}: {run.record['status']}")
-        raise UserError(f"no run has finished and been validated yet ({', '.join(states)})")
+            why = why_left_out(run, ()) if run.finished else run.record["status"]
+            states.append(f"{run.name}: {why}")
+        raise NothingFinished(f"no run has finished and been validated yet ({', '.join(states)})")
     usable = list(chosen.values())
     return usable, remarks + validation_remarks(usable)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,6 +58,9 @@ def price_of(price_in: float | None, price_out: float | None) -> Price | None:
             f"a price needs both directions, and {missing} is missing: "
             "--price-in and --price-out are prices of a million prompt and response tokens"
         )
+    for name, price in (("--price-in", price_in), ("--price-out", price_out)):
+        if not math.isfinite(price):
+            raise UserError(f"{name} takes the price of a million tokens, got {price}")
     return Price(price_in, price_out)
 
 

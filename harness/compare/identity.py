@@ -13,7 +13,7 @@ from harness.compare.kinds import other_kinds
 from harness.compare.trainers import TRAINER, of_one_trainer
 from harness.errors import NotComparable
 from harness.runs.record_types import COSTS_ONLY, keys
-from harness.runs.schema import Group
+from harness.runs.schema import Group, Identity
 from harness.util.parsing import flatten
 
 if TYPE_CHECKING:
@@ -190,13 +190,14 @@ def _values_by_run(key: str, runs: Iterable[Run]) -> dict[str, Any]:
 
 def _check_allowed(allowed: Iterable[str], runs: Iterable[Run]) -> None:
     """Refuse permissions for unknown keys: with a mistyped one, nothing would be permitted."""
-    all_keys: set[str] = set()
+    # A section may be empty in all of these runs.
+    all_keys: set[str] = {*Identity.__annotations__}
     for run in runs:
         all_keys.update(_comparable(run, _ARM))
     for permission in allowed:
         if not any(_covers(permission, key) for key in all_keys):
             # Single keys are too many to read, so the message names the sections.
-            tops = sorted({key.split(".")[0] for key in all_keys})
+            tops = sorted({"parity", "unused_tools", *(key.split(".")[0] for key in all_keys)})
             raise NotComparable(f"--allow {permission}: no such key. Known: {', '.join(tops)}")
 
 

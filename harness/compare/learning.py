@@ -44,13 +44,16 @@ def learn(
         taken["checkpoint"] = {}
         for name, group in arms.items():
             taken["checkpoint"][name] = scores(group, checkpoint)
-    curves: dict[str, pl.DataFrame] = {}
-    complete = True
-    for name, group in arms.items():
-        curves[name] = areas(group)
-        complete = complete and _covers(curves[name], group)
-    if complete:
-        taken["area"] = curves
+    # Areas over other steps differ even if the curves do not.
+    common = sorted(set.intersection(*(set(run.val_curve()) for run in runs)))
+    if len(common) > 1:
+        curves: dict[str, pl.DataFrame] = {}
+        complete = True
+        for name, group in arms.items():
+            curves[name] = areas(group, common)
+            complete = complete and _covers(curves[name], group)
+        if complete:
+            taken["area"] = curves
     return {"measures": list(taken), "arms": held_against(taken, baseline, span)}
 
 

@@ -172,7 +172,7 @@ def learning_table(comparison: Comparison) -> Table:
         rows.append(row)
     note = (
         "Area under the curve: accuracy, "
-        "averaged over the steps from the first validation to the last."
+        "averaged over the steps between the first and the last validation that all runs have."
     )
     if compared:
         note = (

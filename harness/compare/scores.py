@@ -75,26 +75,23 @@ def paired_differences(first: pl.DataFrame, second: pl.DataFrame) -> tuple[pl.Da
     return (both if paired == "seed" else both.with_columns(seed=0)), paired
 
 
-def areas(runs: Sequence[Run]) -> pl.DataFrame:
-    """Return the area under every question's curve over the validated steps.
+def areas(runs: Sequence[Run], steps: Sequence[int]) -> pl.DataFrame:
+    """Return the area under every question's curve over these validated steps.
 
     It follows the trapezoid rule, divided by the range of steps. It is linear in the answers, so
     its mean over questions is the area under the curve of accuracy. Questions without a score at
     some step are left out for that seed.
 
+    Args:
+        steps: At least two, in ascending order. Every run was validated at each of them.
+
     Returns:
-        Columns seed, cluster, task_id, value (0 to 1); no rows if a run was validated less than
-        twice.
+        Columns seed, cluster, task_id, value (0 to 1).
     """
     import polars as pl
 
     frames = []
     for run in runs:
-        steps = list(run.val_curve())
-        if len(steps) < 2:
-            return pl.DataFrame(
-                schema={"seed": int, "cluster": str, "task_id": str, "value": float}
-            )
         keys = ["cluster", "task_id"]
         at_step = []
         for step in steps:

@@ -244,7 +244,7 @@ def best_run(folder: Path) -> BestRun:
     if not finished:
         raise UserError(
             f"no training of study {state['name']!r} in {folder} has finished with a validation. "
-            f"Its runs: harness runs list {folder}"
+            f"Its runs: harness runs list --runs-dir {folder}"
         )
     best = max(finished, key=lambda run: run.validation)
     return replace(best, of=len(finished))

@@ -40,7 +40,8 @@ class Reached(NamedTuple):
 def views(arms: Mapping[str, Sequence[Run]], baseline: str, width: float = 1.0) -> list[View]:
     """Return each arm's accuracy in each view: the last validation within every run's budget.
 
-    Trainings only. Arms without updates of weights have no view: with them every budget would be 0.
+    Trainings only, and only if rollouts of every step are recorded. Arms without updates of weights
+    have no view: with them every budget would be 0.
 
     Args:
         baseline: The arm that differences refer to.
@@ -55,6 +56,9 @@ def views(arms: Mapping[str, Sequence[Run]], baseline: str, width: float = 1.0) 
             if not run.trained or not trained_by_step(run):
                 return []
             counted[run.id] = optimizer_steps(run)
+            counted_steps = {counts[0] for counts in counted[run.id]}
+            if not counted_steps.issuperset(step for step in run.steps["step"] if step > 0):
+                return []
     made: list[View] = []
     for place, (key, title) in enumerate(VIEWS.items()):
         # The run that used least sets the budget: with a larger one, it would be compared with

@@ -146,6 +146,7 @@ def _measured(node: Node, depth: int, known: dict[Node, int]) -> int:
     known[node] = 0
     parts: list[Any] = []
     if isinstance(node.value, list):  # pairs of a mapping, or nodes of a sequence
+        _refuse_repeated_keys(node)
         for item in node.value:
             parts += item if isinstance(item, tuple) else (item,)
     # Converting a long number takes time that grows with the square of its digits.
@@ -157,6 +158,20 @@ def _measured(node: Node, depth: int, known: dict[Node, int]) -> int:
     if size > VALUES:
         raise ValueError(f"with its aliases written out it has more than {VALUES:,} values")
     return size
+
+
+def _refuse_repeated_keys(node: Node) -> None:
+    """Refuse a mapping with a key that is there twice: YAML would drop the first value."""
+    seen: set[tuple[str, str]] = set()
+    for item in node.value:
+        key = item[0] if isinstance(item, tuple) else None
+        if key is None or not isinstance(key.value, str) or key.tag.endswith(":merge"):
+            continue
+        if (key.tag, key.value) in seen:
+            raise ValueError(
+                f"line {key.start_mark.line + 1}: the key {key.value!r} is there twice"
+            )
+        seen.add((key.tag, key.value))
 
 
 def merge(into: dict[str, Any], layer: Mapping[str, object]) -> dict[str, Any]:

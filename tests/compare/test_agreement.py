@@ -77,6 +77,32 @@ def test_trainings_are_identical_only_if_every_answer_and_every_gradient_is() ->
     ]
 
 
+@pytest.mark.parametrize(
+    "lacks",
+    [
+        {"episodes": pl.col("step") < 2},  # rollouts of a later step
+        {"episodes": pl.col("task_id") != "t1"},  # one rollout of every step
+        {"steps": pl.col("step") < 2},  # a gradient
+    ],
+)
+def test_trainings_with_missing_rows_are_not_identical(lacks: dict[str, pl.Expr]) -> None:
+    whole = run(0, BASE)
+    for name, kept in lacks.items():
+        part = run(0, BASE)
+        setattr(part, name, getattr(part, name).filter(kept))
+        for one, other in ((whole, part), (part, whole)):
+            found = agree({"base": [one], "other": [other]}, "base")["other"]
+            assert not found["identical"]
+
+
+def test_an_infrastructure_failure_could_have_been_another_answer() -> None:
+    lost = run(0, BASE)
+    outcome = pl.when(pl.col("task_id") == "t1").then(pl.lit("endpoint_error")).otherwise("outcome")
+    lost.episodes = lost.episodes.with_columns(outcome=outcome)
+    found = agree({"base": [run(0, BASE)], "other": [lost]}, "base")["other"]
+    assert found["training"] == 1.0 and not found["identical"]
+
+
 def test_what_cannot_be_paired_is_left_out() -> None:
     assert agree({"base": [run(0, BASE)], "other": [run(5, BASE)]}, "base") == {}
     lost = agree(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -24,7 +25,7 @@ from harness.contracts.hookspecs import RewardSpec
 from harness.errors import ConfigError
 from harness.runs.folder import RunFolder
 from harness_study.launchers import Local
-from harness_study.plan import jobs_of, read_study
+from harness_study.plan import Study, jobs_of, read_study
 
 Harness = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -419,6 +420,13 @@ def test_every_arm_of_agent_match_trains_other_roles() -> None:
         ("margin: 5", "less than 1"),
         ("- a", "must hold a mapping"),
         ("matrix: {max_turns: [1, 1]}", "the same run twice"),
+        ("arms: {a: {max_turns: 1}, a: {max_turns: 2}}", "line 1: the key 'a' is there twice"),
+        ("matrix: {seed: ['00', 0]}", "a seed must be a whole number, got '00'"),
+        ("matrix: {seed: [true, 2]}", "a seed must be a whole number, got True"),
+        ("matrix: {seed: [1, 1]}", "seed 1 is there twice"),
+        ("evaluate_split: dev", "'evaluate_split' is of the evaluations, and the study has none"),
+        ("read_reserved: true", "'read_reserved' is of the evaluations"),
+        (f"name: {'n' * 101}", "'name': String should have at most 100 characters"),
     ],
 )
 def test_mistakes_in_a_study_file_are_told_in_a_line(
@@ -909,3 +917,46 @@ def test_time_left_knows_how_many_run_at_once() -> None:
         and makespan_s([5, 1, 1, 1], 2) == 5
         and makespan_s([], 3) == 0
     )
+
+
+@pytest.mark.parametrize(
+    ("override", "advice"),
+    [
+        ("agent=crewai_sql", "varies 'agent'. Choose arms with --only"),
+        ("seed=5", "varies 'seed'. Choose seeds with --seeds"),
+        ("train.credit=role", "varies 'train.credit'"),
+        ("train={credit: role}", "varies 'train.credit'"),
+    ],
+)
+def test_a_key_that_the_study_varies_is_not_set_for_all_arms(override: str, advice: str) -> None:
+    study = Study.model_validate(
+        {
+            "name": "s",
+            "matrix": {"agent": ["reference_sql", "langgraph_sql"], "seed": [0]},
+            "arms": {"plain": {}, "by turn": {"train.credit": "turn"}},
+        }
+    )
+    with pytest.raises(ConfigError, match=re.escape(advice)):
+        jobs_of(study, [override])
+    assert len(jobs_of(study, ["train.steps=2"])) == 4
+
+
+def test_labels_of_seeds_and_long_labels_of_arms_give_valid_jobs() -> None:
+    study = Study.model_validate(
+        {
+            "name": "s",
+            "matrix": {"seed": {"first": 3, "second": 4}},
+            "arms": {"n" * 300: {"max_turns": 1}, "n" * 301: {"max_turns": 2}, "ä" * 300: {}},
+        }
+    )
+    jobs = jobs_of(study)
+    assert {job.seed for job in jobs} == {3, 4} and len({job.key for job in jobs}) == 6
+    assert max(len(job.key.encode()) for job in jobs) < 200
+
+
+def test_only_has_no_seeds() -> None:
+    study = Study.model_validate({"name": "s", "matrix": {"seed": [0, 1]}})
+    with pytest.raises(ConfigError, match="choose seeds with --seeds 0"):
+        jobs_of(study, only=["seed=0"])
+    with pytest.raises(ConfigError, match="no axis 'agent'. Axes: none"):
+        jobs_of(study, only=["agent=x"])

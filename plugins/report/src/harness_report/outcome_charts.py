@@ -226,8 +226,8 @@ def failures(figures: Mapping[str, list[Figures]]) -> Figure:
         bars["hovertemplate"] = "%{x} rollouts: %{y}"
         data.append(bars)
     caption = (
-        "All rollouts of all seeds. Answer fails: scored as wrong. "
-        "All others are unscored, never zero."
+        "All rollouts of all seeds. Failures of the agent (answer fails, agent error, timeout, "
+        "prompt too long, no transitions) are wrong; all others are unscored."
     )
     figure = figure_of("failures", "Failures by type", caption, data, "rollouts", "")
     figure["layout"] |= {"height": 130 + len(names) * (16 + 16 * len(data)) + 12 * len(data)}

@@ -22,7 +22,7 @@ from harness.compare.pairs import pairs_by_arm
 from harness.compare.references import reference_rows
 from harness.compare.sentences import sentences
 from harness.compare.verdicts import verdict_text
-from harness.errors import NoSuchArm, NotComparable, UserError
+from harness.errors import NothingFinished, UserError
 from harness.runs.monitor import cells, standing
 from harness.runs.replies import remarks_on
 from harness.util.formatting import mean
@@ -48,6 +48,8 @@ OPEN_CHARTS = 4
 """Number of charts that a page shows at once; a fold has the others."""
 SECTIONS = {
     "accuracy": "main",
+    "sides": "main",
+    "starts": "main",
     "sampled": "main",
     "gains": "main",
     "learning": "main",
@@ -142,9 +144,7 @@ def compared(
 
     try:
         comparison = compare(selection, baseline, allow, margin)
-    except (NotComparable, NoSuchArm):
-        raise
-    except UserError as error:  # nothing has finished yet; what there is can still be looked at
+    except NothingFinished as error:  # what there is can still be looked at
         return None, [f"No comparison: {error}."]
     return comparison, sentences(comparison)
 

@@ -105,7 +105,7 @@ def refuse_lost_policies(jobs: Iterable[Job]) -> None:
             trainings[job.key] = job
         elif trainings[job.parent].config.train.keep_checkpoints == 0:
             raise ConfigError(
-                f"evaluate: {job.key} needs the policy of {job.parent}, and "
+                f"evaluate: '{job.arm}', seed {job.seed}, needs the policy of its training, and "
                 "train.keep_checkpoints=0 keeps none. Use train.keep_checkpoints=1"
             )
 

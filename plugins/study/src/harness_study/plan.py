@@ -18,22 +18,33 @@ from harness.compare.trainers import of_one_trainer
 from harness.config import Config, Setting, load_config, presets_dir
 from harness.config.sections import Section
 from harness.errors import ConfigError, NoSuchArm, nearest
-from harness.plugins import reward_of, trained_by
+from harness.plugins import trained_by
 from harness.plugins.mixtures import one_agent
 from harness.util.formatting import MIXES, shown
 from harness.util.parsing import differing, flatten, parse_yaml
 from harness_study.arm_options import options_of_arm
+from harness_study.study_checks import (
+    check_evaluations,
+    check_margin,
+    check_seeds,
+    refuse_varied,
+    seeds_of,
+)
 
 Values = list[Any] | dict[str, Any]
 Choice = tuple[str, str, dict[str, Any]]
 """Axis, label and settings."""
 _DIRECT = ("agent", "agent_match", "seed")
+_NAME_LENGTH = 100
+"""Most characters of a study's name, which is a folder's."""
+_KEY_BYTES = 150
+"""Most bytes of a job's key without its seed; file names are made of it."""
 
 
 class Study(Section):
     """A study file."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=_NAME_LENGTH)
     """Name of the folder of its runs."""
     question: str = ""
     """The question that it answers, in one line."""
@@ -125,6 +136,8 @@ def read_study(path: Path) -> Study:
         # A product with an empty axis is empty: the study would have no run at all.
         if not values:
             raise ConfigError(f"study {path}: axis {axis!r} has no values")
+    check_seeds(study, path)
+    check_evaluations(study, path)
     return study
 
 
@@ -163,13 +176,15 @@ def jobs_of(study: Study, overrides: Sequence[str] = (), only: Sequence[str] = (
     favours no arm.
 
     Args:
-        overrides: `key=value` on top of everything, as for `--set`.
+        overrides: `key=value` on top of everything, as for `--set`; not of a key that the study
+            varies.
         only: `axis=label`; leaves out all other arms. With several labels of one axis, each of them
             stays.
 
     Raises:
         ConfigError: A configuration is invalid, or the baseline matches no arm or several arms.
     """
+    refuse_varied(study, overrides)
     every = list(itertools.product(*_axes(study)))
     # Which policies are evaluated is no axis of the arms, so these conditions are split off.
     of_evaluations: list[str] = []
@@ -184,7 +199,7 @@ def jobs_of(study: Study, overrides: Sequence[str] = (), only: Sequence[str] = (
     if not arms or (of_evaluations and not evaluate):
         raise ConfigError(f"no arm of study {study.name!r} matches --only {' '.join(only)}")
     jobs: list[Job] = []
-    for place, seed in enumerate(_seeds(study)):
+    for place, seed in enumerate(seeds_of(study)):
         shift = place % len(arms)
         for combination in arms[shift:] + arms[:shift]:
             label, settings = _arm(study, combination, seed)
@@ -200,13 +215,8 @@ def jobs_of(study: Study, overrides: Sequence[str] = (), only: Sequence[str] = (
         )
     # With all arms, not with the chosen ones: `--only` must not make a valid baseline unknown.
     _check_baseline(study, every)
-    _check_margin(study, jobs)
+    check_margin(study, jobs)
     return jobs
-
-
-def _seeds(study: Study) -> list[Any]:
-    """Return the seeds of the matrix, or the one of all runs."""
-    return list(study.matrix.get("seed", [study.set.get("seed", 0)]))
 
 
 def _axes(study: Study) -> list[list[Choice]]:
@@ -229,20 +239,6 @@ def _axes(study: Study) -> list[list[Choice]]:
                 choices.append((axis, _label(axis, value), {axis: value}))
         axes.append(choices)
     return axes
-
-
-def _check_margin(study: Study, jobs: Iterable[Job]) -> None:
-    """Refuse a margin that contains every possible difference: everything would be equivalent."""
-    # Arms may have rewards with different ranges. An unknown reward is refused here as well,
-    # margin or not.
-    for reward in dict.fromkeys(reward_of(job.config) for job in jobs):
-        width = reward.high - reward.low
-        if study.margin is not None and study.margin >= width:
-            raise ConfigError(
-                f"margin: {study.margin:g} is not less than {width:g}, "
-                f"the most that {reward.name} can differ by (0.05 "
-                "of 0 to 1 is 5 points)"
-            )
 
 
 def varied_keys(study: Study) -> list[str]:
@@ -369,9 +365,10 @@ def _chosen(combination: Sequence[tuple[str, str, dict[str, Any]]], only: Sequen
         if not separator:
             raise ConfigError(f"--only takes axis=label, got {item!r}. Example: --only agent=NAME")
         if axis not in accepted:
-            raise ConfigError(
-                f"--only {item}: the study has no axis {axis!r}. Axes: {', '.join(accepted)}"
-            )
+            if axis == "seed":
+                raise ConfigError(f"--only {item}: choose seeds with --seeds {label}")
+            axes = ", ".join(accepted) or "none"
+            raise ConfigError(f"--only {item}: the study has no axis {axis!r}. Axes: {axes}")
         # Labels of one axis are alternatives, different axes are conditions.
         fits[axis] = fits.get(axis, False) or label in accepted[axis]
     return all(fits.values())
@@ -381,6 +378,7 @@ def _key(label: str, seed: int) -> str:
     name = ""
     for letter in label:
         name += letter if letter.isalnum() or letter in "_.=-" else "-"
+    name = name.encode()[:_KEY_BYTES].decode(errors="ignore")
     # "write|check" and "write check" must not share a file.
     if name != label:
         name += "-" + hashlib.sha256(label.encode()).hexdigest()[:4]
