@@ -24,11 +24,18 @@ if TYPE_CHECKING:
     import polars as pl
 
 _NEEDED = {
-    "episodes": {"phase", "step", "reward", "cluster"},
-    "transitions": {"role", "trained"},
+    "episodes": {
+        *("phase", "step", "session", "task_id", "cluster", "difficulty", "question"),
+        *("outcome", "detail", "answer", "reward", "reward_reason", "tool_calls"),
+        *("first_reward", "rewrites", "transitions", "trained_transitions"),
+        *("prompt_tokens", "response_tokens", "trained_tokens"),
+    },
+    "transitions": {"phase", "step", "role", "trained"},
     "steps": {"step"},
 }
-"""Columns that a table needs."""
+"""Columns that a table needs; published copies have them, too."""
+_NUMBERS = ("step", "reward")
+"""Columns that must hold numbers."""
 STARTS_APART = 2**40
 """How far apart the pairing numbers of two starts lie; seeds are smaller."""
 
@@ -286,8 +293,13 @@ class Run:
                 from harness.runs.tables import logged_table
 
                 table = pl.DataFrame(logged_table(self.folder, kind)).drop(drop)
-            if missing := _NEEDED[kind].difference(table.columns):
-                raise UserError(f"{path} has no column {', '.join(sorted(missing))}. {advice}")
+            if missing := sorted(_NEEDED[kind].difference(table.columns)):
+                more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
+                raise UserError(f"{path} has no column {', '.join(missing[:4])}{more}. {advice}")
+            for name in _NUMBERS:
+                kept = table.schema.get(name)
+                if kept is not None and not (kept.is_numeric() or kept == pl.Null):
+                    raise UserError(f"{path}: the column {name} holds no numbers. {advice}")
             return finite(table)
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
             why = str(error).partition("\n")[0]

@@ -1336,3 +1336,24 @@ def test_runs_older_than_the_shadow_check_compare_with_a_note(
     newer = write_run("langgraph_sql")
     remarks = compare(select([reference.path, newer.path]))["remarks"]
     assert any("200 rollouts of 2 runs" in one and "byte-identical" in one for one in remarks)
+
+
+def test_areas_are_of_the_validations_that_all_runs_have(write_run: Write) -> None:
+    import shutil
+
+    one = write_run(steps=4)
+    twin = one.path.with_name("twin")
+    shutil.copytree(one.path, twin)
+    record = json.loads((twin / "run.json").read_text())
+    record |= {"id": twin.name, "agent": "langgraph_sql"}
+    record["config"]["agent"] = "langgraph_sql"
+    (twin / "run.json").write_text(json.dumps(record))
+    rows = pl.read_parquet(twin / "episodes.parquet")
+    untrained = (pl.col("phase") == "val") & (pl.col("step") == 0)
+    rows.filter(~untrained).write_parquet(twin / "episodes.parquet")
+    chosen = select([one.path, twin])
+    curves = [run.val_curve() for run in chosen.runs]
+    assert [len(curve) for curve in curves] == [3, 2]
+    arms = compare(chosen)["learning"]["arms"]
+    # The same answers at the same steps; over all its steps, the first run's area is another.
+    assert arms["langgraph_sql"]["area"]["difference"]["mean"] == 0

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.compare.comparison import compare
 from harness.compare.selection import select
 from harness.config import load_config
 from harness.errors import ConfigError, UserError
@@ -150,9 +151,32 @@ def test_a_table_of_something_else_is_named(tmp_path: Path) -> None:
     run = write_run(tmp_path, val_limit=4, steps=2).path
     pl.DataFrame({"a": [1]}).write_parquet(run / "episodes.parquet")
     with pytest.raises(
-        UserError, match=r"episodes\.parquet has no column cluster, phase, reward, step"
+        UserError,
+        match=r"episodes\.parquet has no column answer, cluster, detail, difficulty and 16 more",
     ):
         read_run(run).validation()
+
+
+@pytest.mark.parametrize("column", ["task_id", "outcome", "rewrites", "trained_tokens", "question"])
+def test_a_table_without_a_column_is_named(column: str, tmp_path: Path) -> None:
+    import polars as pl
+
+    run = write_run(tmp_path, val_limit=4, steps=2).path
+    table = run / "episodes.parquet"
+    pl.read_parquet(table).drop(column).write_parquet(table)
+    with pytest.raises(UserError, match=rf"episodes\.parquet has no column {column}\. Restore"):
+        compare(select([run]))
+
+
+def test_rewards_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
+    import polars as pl
+
+    run = write_run(tmp_path, val_limit=4, steps=2).path
+    table = run / "episodes.parquet"
+    texts = pl.read_parquet(table).with_columns(pl.col("reward").cast(pl.String))
+    texts.write_parquet(table)
+    with pytest.raises(UserError, match="the column reward holds no numbers"):
+        compare(select([run]))
 
 
 def test_a_study_s_damaged_job_is_named_by_its_place(tmp_path: Path) -> None:

@@ -373,3 +373,20 @@ def test_graded_rewards_are_called_mean_reward(runs: Path, tmp_path: Path) -> No
         "Mean reward on validation" in out.read_text()
         and "Accuracy on validation" not in out.read_text()
     )
+
+
+def test_a_margin_that_is_none_is_refused_with_or_without_other_results(
+    runs: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match="a margin lies between 0 and 1"):
+        write_report(selection(runs), tmp_path / "report.html", margin=5.0)
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_the_page_has_a_place_for_every_table_of_a_comparison() -> None:
+    from harness.compare import layout
+    from harness_report.page import SECTIONS
+
+    source = Path(layout.__file__).read_text()
+    keys = set(re.findall(r'Table\(\s*"(\w+)"', source))
+    assert {"starts", "sides"} <= keys <= {*SECTIONS}

@@ -110,6 +110,26 @@ def test_files_that_cannot_be_written_end_the_run_and_say_why(tmp_path: Path) ->
     assert not (tmp_path / MARKER).exists()
 
 
+def test_checkpoints_of_earlier_launches_are_removed_too(tmp_path: Path) -> None:
+    for step in (1, 2):
+        save(tmp_path, step).wait()
+    weightless = tmp_path / f"{PREFIX}0"  # as verl leaves it
+    weightless.mkdir()
+    (weightless / "data.pt").touch()
+    resumed = Completion(tmp_path, kept=2)
+    save(tmp_path, 3).wait()
+    resumed.begin(3)
+    save(tmp_path, 4).wait()  # being written: the marker does not name it
+    resumed.look()
+    left = {path.name for path in tmp_path.glob(f"{PREFIX}*")}
+    assert left == {f"{PREFIX}{step}" for step in (2, 3, 4)}
+
+    everything = Completion(tmp_path, kept=None)
+    everything.begin(4)
+    everything.look()
+    assert {path.name for path in tmp_path.glob(f"{PREFIX}*")} == left
+
+
 KILLED = """
 import os, sys, torch
 from pathlib import Path

@@ -54,6 +54,31 @@ def drop_broken(folder: RunFolder) -> None:
             shutil.rmtree(checkpoint)
 
 
+def prune(folder: Path, kept: int) -> None:
+    """Remove all whole checkpoints but the newest ones.
+
+    verl knows only the checkpoints of its own launch, and leaves the rest of a folder whose weights
+    it removes.
+
+    Args:
+        folder: The folder of a run's checkpoints.
+        kept: How many stay; 0: all.
+    """
+    marker = folder / MARKER
+    if not kept or not marker.is_file():
+        return
+    newest = int(marker.read_text())
+    steps: list[int] = []
+    for checkpoint in folder.glob(f"{PREFIX}*"):
+        step = int(checkpoint.name.removeprefix(PREFIX))
+        # Later ones are being written.
+        if step <= newest:
+            steps.append(step)
+    whole = [step for step in sorted(steps) if (folder / f"{PREFIX}{step}" / "actor").is_dir()]
+    for step in set(steps).difference(whole[-kept:]):
+        shutil.rmtree(folder / f"{PREFIX}{step}", ignore_errors=True)
+
+
 def check(folder: RunFolder, checkpoint: Path) -> None:
     """Verify a checkpoint's checksums before torch loads it, since torch accepts changed weights.
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 import copy
 import math
 import os
-import shutil
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -27,7 +26,7 @@ from typing import Any, cast
 import torch
 from torch.distributed.tensor import DTensor
 
-from harness_verl.checkpoints import MARKER, PREFIX, UNFINISHED
+from harness_verl.checkpoints import MARKER, PREFIX, UNFINISHED, prune
 
 COPIES_AT_ONCE = 8
 """Threads that copy tensors to the host: one thread mostly waits for memory from the kernel."""
@@ -169,7 +168,6 @@ class Completion:
     def __init__(self, folder: Path, kept: int | None) -> None:
         self._folder = folder
         self._kept = kept or 0
-        self._whole: list[Path] = []
         self._pending: int | None = None
 
     def begin(self, step: int) -> None:
@@ -197,11 +195,11 @@ class Completion:
         replacement.write_text(str(self._pending))
         replacement.replace(marker)
         self._pending = None
-        self._whole.append(checkpoint)
-        while self._kept and len(self._whole) > self._kept:
-            # As verl does, which leaves the rest of the folder.
-            for old in self._whole.pop(0).glob("actor"):
-                shutil.rmtree(old, ignore_errors=True)
+        self.prune()
+
+    def prune(self) -> None:
+        """Remove older checkpoints, those of earlier launches included."""
+        prune(self._folder, self._kept)
 
     def finish(self) -> None:
         """Wait until the pending checkpoint is whole.
@@ -235,6 +233,7 @@ def install(trainer: Any) -> None:
     def save_checkpoint(self: Any) -> None:
         if not self.config.actor_rollout_ref.actor.get("checkpoint", {}).get("async_save", False):
             save(self)
+            _completion(self).prune()
             return
         completion = _completion(self)
         completion.finish()
