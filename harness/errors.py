@@ -128,8 +128,8 @@ class EnvironmentProblem(UserError):
     """The machine lacks something that the command needs."""
 
 
-class NothingFinished(UserError):
-    """Runs of which none has finished with a validation, so that there is nothing to compare."""
+class NothingToCompare(UserError):
+    """Runs without finished results in common, so that there is nothing to compare yet."""
 
 
 class NotComparable(UserError):

@@ -128,7 +128,8 @@ class LoadedRun:
         # Why a run ended comes first: without it, its results mislead.
         if reason := self.record.get("reason"):
             rows.append(["reason", str(reason)])
-        for name, value in summaries.facts(self._run).items():
+        left_s = summaries.overview(self._run)["left_s"]
+        for name, value in summaries.facts(self._run, left_s).items():
             rows.append([name, str(value)])
         run_table = Table("run", _title(self._run), ["", ""], rows)
         return printable(html_tables([run_table, *summaries.by_role(self._run)]))

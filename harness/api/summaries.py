@@ -31,8 +31,12 @@ if TYPE_CHECKING:
     from harness.runs.schema import Launch, Study
 
 
-def facts(one: Run) -> dict[str, Any]:
-    """Return a run's properties and results by name."""
+def facts(one: Run, left_s: float | None = None) -> dict[str, Any]:
+    """Return a run's properties and results by name.
+
+    Args:
+        left_s: Expected seconds for the rest, as `overview` has them.
+    """
     from harness.compare.columns import parsed_of
     from harness.compare.measures import chosen_tokens, dialogues, measure
     from harness.compare.numbers import known_digits, number, points
@@ -40,7 +44,6 @@ def facts(one: Run) -> dict[str, Any]:
     figures, progress, record = measure(one), one.progress, one.record
     parent, study = record.get("parent"), record.get("study")
     chosen, merged = chosen_tokens(one), dialogues(one)
-    _, left_s = _state(one)
     curve = [f"{step}: {mean(value, one.graded)}" for step, value in figures["val_curve"].items()]
     # A validation in progress is shown too, since the last complete one may be an hour old.
     if so_far(progress):
@@ -50,9 +53,15 @@ def facts(one: Run) -> dict[str, Any]:
         trained.append(f"{role} {counts['transitions']} calls {counts['tokens']} tokens")
     failures = [f"{name} {count}" for name, count in figures["failures"].items()]
     shares = [f"{part} {points(share)} %" for part, share in figures["shares"].items()]
+    trains, steps, shown_shares, shown_trained = "", None, None, None
+    if one.trained:
+        trains = f"trains {record['agent_match']!r}, "
+        steps = f"{steps_of(progress)}, {number(figures['step_s'], 1)} s each"
+        shown_shares = ", ".join(shares) or "-"
+        shown_trained = ", ".join(trained) or "-"
     # Properties that a run does not have are None, and left out below.
     properties = {
-        "agent": f"{record['agent']}, trains {record['agent_match']!r}, seed {record['seed']}",
+        "agent": f"{record['agent']}, {trains}seed {record['seed']}",
         "policy": parent and f"of {parent['run']}, step {parent['step']}",
         "roles": answered_by(record.get("roles", {})) or None,
         "parity": figures["parity"],
@@ -63,11 +72,11 @@ def facts(one: Run) -> dict[str, Any]:
         "tool parser": record.get("tool_parser"),
         "rewritten / helped / hurt": f"{figures['rewritten']} / {figures['helped']} / {figures['hurt']}",
         "failures": ", ".join(failures) or "none",
-        "steps": f"{steps_of(progress)}, {number(figures['step_s'], 1)} s each",
-        "share of a step": ", ".join(shares) or "-",
+        "steps": steps,
+        "share of a step": shown_shares,
         "framework per call": f"{known_digits([figures['overhead_ms_per_call']])} ms, "
         "waiting for the processor included",
-        "trained": ", ".join(trained) or "-",
+        "trained": shown_trained,
         "calls in an earlier's row": merged
         and f"{points(merged[0])} %, which saves {points(merged[1])} % of the tokens",
         "of them with a gradient": None
@@ -102,18 +111,20 @@ def overview(run: Run) -> dict[str, Any]:
         "mean": progress.val_so_far,
     }
     curve = progress.val_curve
-    status, left_s = _state(run)
+    # No process here holds it: it was killed, or it runs on another machine.
+    abandoned = record["status"] == "running" and run.abandoned()
     return {
         "id": record["id"],
         "kind": record["kind"],
         "agent": record["agent"],
         "agent_match": record["agent_match"],
         "seed": record["seed"],
-        "status": status,
+        "status": record["status"],
+        "abandoned": abandoned,
         "steps": progress.step,
         "steps_total": record["identity"]["steps"],
         "validating": None if progress.validating is None else validating,
-        "left_s": left_s,
+        "left_s": None if abandoned else progress.remaining_s,
         "accuracy_initial": result.get(
             "val_accuracy_initial", curve.get(0) if run.trained else None
         ),
@@ -123,12 +134,9 @@ def overview(run: Run) -> dict[str, Any]:
     }
 
 
-def _state(run: Run) -> tuple[str, float | None]:
-    """Return a run's status, and the seconds that it still takes; None if unknown."""
-    # No process here holds it: it was killed, or it runs on another machine.
-    if run.record["status"] == "running" and run.abandoned():
-        return "killed?", None
-    return run.record["status"], run.progress.remaining_s
+def shown_status(row: Mapping[str, Any]) -> str:
+    """Return the status of an overview for people."""
+    return "killed?" if row["abandoned"] else str(row["status"])
 
 
 def _study(study: Study, launch: Launch) -> str:

@@ -210,6 +210,11 @@ class Wanted:
         # A finished training continues only for more steps.
         if before["status"] == "finished" and result:
             done = result["steps"]
+            if self.steps is not None and self.steps < done:
+                raise UserError(
+                    f"--steps {self.steps} is less than the {done} that {resume} has trained. "
+                    f"--steps {2 * done} continues it"
+                )
             if done >= (resolved.train.steps or 0):
                 finished = f"{resume} finished after its {done} steps"
                 if make_trainer(resolved).checkpoints(folder):

@@ -19,8 +19,8 @@ app = typer.Typer(add_completion=False)
 
 
 UNUSED_PRICE = (
-    "--price-in and --price-out are part of the first sentence of a table on the terminal, "
-    "and of --brief. Add --brief, or leave them out"
+    "prices are left out: they are part of the first sentence of a table on the terminal, "
+    "and of --brief"
 )
 
 
@@ -77,7 +77,7 @@ def compare(
     if brief and form not in ("table", "md"):
         raise UserError(f"--brief is text, and --format {form} is the whole: leave one of them out")
     if price is not None and not brief and (form != "table" or out is not None):
-        raise UserError(UNUSED_PRICE)
+        progress_console().print(UNUSED_PRICE)
     comparison = compare_runs(
         runs,
         baseline=baseline,

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from harness.api.loaded import one_run
-from harness.api.summaries import by_role, facts, overview
+from harness.api.summaries import by_role, facts, overview, shown_status
 from harness.cli import complete
 from harness.cli.common import (
     TAKE_ANYTHING,
@@ -92,7 +92,7 @@ def list_(
     for run, row in zip(selected, rows, strict=True):
         validated = max(run.progress.val_curve, default=0)
         accuracy = so_far(run.progress) or mean(row["accuracy_final"], row["graded"])
-        if validated and row["status"] == "running" and run.progress.validating is None:
+        if validated and shown_status(row) == "running" and run.progress.validating is None:
             accuracy = (
                 f"{mean(run.progress.val_curve[validated], row['graded'])} after step {validated}"
             )
@@ -105,7 +105,7 @@ def list_(
             row["agent"],
             row["agent_match"],
             str(row["seed"]),
-            row["status"],
+            shown_status(row),
         )
         time = duration(row["wall_s"])
         if row["left_s"] is not None:
@@ -139,10 +139,10 @@ def show(
         )
         return
     out, record = results(), one.record
-    out.print(f"{one.id}   {row['kind']} {row['status']}   {one.folder.path}")
+    out.print(f"{one.id}   {row['kind']} {shown_status(row)}   {one.folder.path}")
     if record.get("reason"):
         out.print(record["reason"])
-    for name, value in facts(one).items():
+    for name, value in facts(one, row["left_s"]).items():
         out.print(f"{name:26} {value}")
     for role_table in by_role(one):
         show_table(out, role_table)
@@ -233,7 +233,7 @@ if "export" not in add_commands(app, "runs"):
 _ABSENT = "(absent)"
 
 
-_PROGRESS = ("steps", "steps_total", "validating", "left_s")
+_PROGRESS = ("steps", "steps_total", "abandoned", "validating", "left_s")
 
 
 def _short(value: object) -> str:

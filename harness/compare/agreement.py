@@ -133,7 +133,10 @@ def _covers_all(count: SameAnswers, run: Run, base: Run) -> bool:
 
     A rollout without a known answer, or one that only one run has, could differ.
     """
-    if run.gradients.keys() != base.gradients.keys():
+    gradients = run.gradients.keys()
+    trained = {step for phase, step in count if phase == "train"}
+    # A trainer may log none at all.
+    if gradients != base.gradients.keys() or (gradients and not trained <= gradients):
         return False
     compared = {key: draws for key, (draws, _) in count.items()}
     for one in (run, base):

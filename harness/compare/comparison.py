@@ -41,7 +41,7 @@ from harness.compare.scores import paired_differences, scores, span_of
 from harness.compare.selection import left_out, named_arm, other_names, why_left_out
 from harness.compare.starts import number_starts, over_starts, starts_of
 from harness.compare.views import views
-from harness.errors import NothingFinished, UserError
+from harness.errors import NothingToCompare, UserError
 
 if TYPE_CHECKING:
     from harness.compare.selection import Selection
@@ -178,7 +178,7 @@ def _usable(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
     """Return the newest finished, validated run per arm, start and seed, and remarks on omissions.
 
     Raises:
-        NothingFinished: There is none.
+        NothingToCompare: There is none.
     """
     chosen: dict[tuple[str, int], Run] = {}
     remarks: list[str] = []
@@ -202,7 +202,7 @@ def _usable(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
         for run in runs[:4]:
             why = why_left_out(run, ()) if run.finished else run.record["status"]
             states.append(f"{run.name}: {why}")
-        raise NothingFinished(f"no run has finished and been validated yet ({', '.join(states)})")
+        raise NothingToCompare(f"no run has finished and been validated yet ({', '.join(states)})")
     usable = list(chosen.values())
     return usable, remarks + validation_remarks(usable)
 
@@ -218,7 +218,7 @@ def _baseline(name: str | None, arms: Mapping[str, Sequence[Run]], selection: Se
     arm = named_arm(name, names | other_names(selection.runs))
     if arm not in arms:
         others = ", ".join(map(repr, arms))
-        raise UserError(
+        raise NothingToCompare(
             f"the baseline, {arm!r}, has no finished and validated run yet. "
             f"Name another with --baseline: {others}"
         )
@@ -257,7 +257,9 @@ def _pair(
     by_start = over_starts(rows)
     difference = crossed_mean(by_start, width)
     if difference is None:
-        raise UserError(f"{name!r} and {base!r} have no scored validation question in common")
+        raise NothingToCompare(
+            f"{name!r} and {base!r} have no scored validation question in common"
+        )
     both_runs = (*runs, *base_runs)
     graded = any(run.graded for run in both_runs)
     values = {*mine["value"].unique(), *theirs["value"].unique()}

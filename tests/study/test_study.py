@@ -960,3 +960,27 @@ def test_only_has_no_seeds() -> None:
         jobs_of(study, only=["seed=0"])
     with pytest.raises(ConfigError, match="no axis 'agent'. Axes: none"):
         jobs_of(study, only=["agent=x"])
+
+
+def test_what_only_some_arms_set_may_be_given_for_one_of_them() -> None:
+    study = Study.model_validate(
+        {
+            "name": "s",
+            "arms": {
+                "a": {"train": {"credit": "turn"}},
+                "b": {"roles.write_query": {"endpoint": "http://127.0.0.1:9/v1", "model": "m"}},
+            },
+        }
+    )
+    # Another option of a section that an arm sets is not varied.
+    assert len(jobs_of(study, ["train.keep_checkpoints=0"])) == 2
+    with pytest.raises(ConfigError, match=r"varies 'roles\.write_query\.model'"):
+        jobs_of(study, ["roles.write_query.model=x"])
+    (job,) = jobs_of(study, ["roles.write_query.model=x"], ["arm=b"])
+    assert job.config.roles["write_query"].model == "x"
+
+
+def test_a_key_that_presets_set_differently_is_varied() -> None:
+    study = Study.model_validate({"name": "s", "matrix": {"preset": ["cpu", "pocket-probe"]}})
+    with pytest.raises(ConfigError, match=r"varies 'policy'|varies 'policy\.path'"):
+        jobs_of(study, ["policy.path=pocket-sql"])

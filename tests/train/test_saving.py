@@ -116,13 +116,15 @@ def test_checkpoints_of_earlier_launches_are_removed_too(tmp_path: Path) -> None
     weightless = tmp_path / f"{PREFIX}0"  # as verl leaves it
     weightless.mkdir()
     (weightless / "data.pt").touch()
+    copied = tmp_path / f"{PREFIX}1-copy"
+    copied.mkdir()
     resumed = Completion(tmp_path, kept=2)
     save(tmp_path, 3).wait()
     resumed.begin(3)
     save(tmp_path, 4).wait()  # being written: the marker does not name it
     resumed.look()
     left = {path.name for path in tmp_path.glob(f"{PREFIX}*")}
-    assert left == {f"{PREFIX}{step}" for step in (2, 3, 4)}
+    assert left == {copied.name, *(f"{PREFIX}{step}" for step in (2, 3, 4))}
 
     everything = Completion(tmp_path, kept=None)
     everything.begin(4)

@@ -22,7 +22,7 @@ from harness.compare.pairs import pairs_by_arm
 from harness.compare.references import reference_rows
 from harness.compare.sentences import sentences
 from harness.compare.verdicts import verdict_text
-from harness.errors import NothingFinished, UserError
+from harness.errors import NothingToCompare, UserError
 from harness.runs.monitor import cells, standing
 from harness.runs.replies import remarks_on
 from harness.util.formatting import mean
@@ -144,7 +144,7 @@ def compared(
 
     try:
         comparison = compare(selection, baseline, allow, margin)
-    except NothingFinished as error:  # what there is can still be looked at
+    except NothingToCompare as error:  # what there is can still be looked at
         return None, [f"No comparison: {error}."]
     return comparison, sentences(comparison)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,9 +19,10 @@ from harness.config.sections import Section
 from harness.errors import ConfigError, NoSuchArm, nearest
 from harness.plugins import trained_by
 from harness.plugins.mixtures import one_agent
-from harness.util.formatting import MIXES, shown
+from harness.util.formatting import shown
 from harness.util.parsing import differing, flatten, parse_yaml
 from harness_study.arm_options import options_of_arm
+from harness_study.labels import key_of, label_of
 from harness_study.study_checks import (
     check_evaluations,
     check_margin,
@@ -37,8 +37,6 @@ Choice = tuple[str, str, dict[str, Any]]
 _DIRECT = ("agent", "agent_match", "seed")
 _NAME_LENGTH = 100
 """Most characters of a study's name, which is a folder's."""
-_KEY_BYTES = 150
-"""Most bytes of a job's key without its seed; file names are made of it."""
 
 
 class Study(Section):
@@ -184,7 +182,6 @@ def jobs_of(study: Study, overrides: Sequence[str] = (), only: Sequence[str] = (
     Raises:
         ConfigError: A configuration is invalid, or the baseline matches no arm or several arms.
     """
-    refuse_varied(study, overrides)
     every = list(itertools.product(*_axes(study)))
     # Which policies are evaluated is no axis of the arms, so these conditions are split off.
     of_evaluations: list[str] = []
@@ -192,6 +189,8 @@ def jobs_of(study: Study, overrides: Sequence[str] = (), only: Sequence[str] = (
     for item in only:
         (of_evaluations if item.startswith("evaluate=") else of_arms).append(item)
     arms = [combination for combination in every if _chosen(combination, of_arms)]
+    if overrides:
+        refuse_varied(study, overrides, *_varied(study, arms))
     evaluate: list[str] = []
     for agent in study.evaluate:
         if _chosen([("evaluate", agent, {})], of_evaluations):
@@ -203,7 +202,7 @@ def jobs_of(study: Study, overrides: Sequence[str] = (), only: Sequence[str] = (
         shift = place % len(arms)
         for combination in arms[shift:] + arms[:shift]:
             label, settings = _arm(study, combination, seed)
-            job = Job(_key(label, seed), label, _resolve(study, settings, overrides))
+            job = Job(key_of(label, seed), label, _resolve(study, settings, overrides))
             jobs.append(job)
             # Right after its training, so that an interrupted study has whole results of some
             # arms instead of trainings alone.
@@ -217,6 +216,24 @@ def jobs_of(study: Study, overrides: Sequence[str] = (), only: Sequence[str] = (
     _check_baseline(study, every)
     check_margin(study, jobs)
     return jobs
+
+
+def _varied(
+    study: Study, arms: Iterable[Sequence[Choice]]
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the settings of the chosen named arms, and the keys that the matrix varies."""
+    named: dict[str, dict[str, Any]] = {}
+    for combination in arms:
+        for axis, label, settings in combination:
+            if axis == "arm":
+                named[label] = settings
+    keys: list[str] = []
+    for axis, values in study.matrix.items():
+        for value in values.values() if isinstance(values, dict) else values:
+            keys += flatten({axis: value})
+    if "preset" in keys or any("preset" in settings for settings in named.values()):
+        keys += varied_keys(study)
+    return list(named.values()), keys
 
 
 def _axes(study: Study) -> list[list[Choice]]:
@@ -236,7 +253,7 @@ def _axes(study: Study) -> list[list[Choice]]:
                 choices.append((axis, str(label), {axis: value}))
         else:
             for value in values:
-                choices.append((axis, _label(axis, value), {axis: value}))
+                choices.append((axis, label_of(axis, value), {axis: value}))
         axes.append(choices)
     return axes
 
@@ -341,16 +358,7 @@ def _evaluation(job: Job, agent: str, split: str = "") -> Job:
         questions = config.task.model_copy(update={"val_split": split, "val_limit": None})
         config = config.model_copy(update={"task": questions})
     arm = _evaluated(job.arm, agent)
-    return Job(_key(arm, job.seed), arm, config, "eval", job.key)
-
-
-def _label(axis: str, value: object) -> str:
-    text = "default" if value is None else str(value)
-    if axis == "agent" and isinstance(value, list):
-        text = MIXES.join(map(str, value))
-    if axis in ("agent", "agent_match", "preset"):
-        return text
-    return f"{axis.rpartition('.')[2]}={text}"
+    return Job(key_of(arm, job.seed), arm, config, "eval", job.key)
 
 
 def _chosen(combination: Sequence[tuple[str, str, dict[str, Any]]], only: Sequence[str]) -> bool:
@@ -372,14 +380,3 @@ def _chosen(combination: Sequence[tuple[str, str, dict[str, Any]]], only: Sequen
         # Labels of one axis are alternatives, different axes are conditions.
         fits[axis] = fits.get(axis, False) or label in accepted[axis]
     return all(fits.values())
-
-
-def _key(label: str, seed: int) -> str:
-    name = ""
-    for letter in label:
-        name += letter if letter.isalnum() or letter in "_.=-" else "-"
-    name = name.encode()[:_KEY_BYTES].decode(errors="ignore")
-    # "write|check" and "write check" must not share a file.
-    if name != label:
-        name += "-" + hashlib.sha256(label.encode()).hexdigest()[:4]
-    return f"{name}-seed{seed}"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import ConfigError
 from harness.plugins import reward_of
 from harness.util.formatting import shown
+from harness.util.parsing import differing, flatten
 
 if TYPE_CHECKING:
     from harness_study.plan import Job, Study
@@ -42,19 +43,26 @@ def check_evaluations(study: Study, path: Path) -> None:
             )
 
 
-def refuse_varied(study: Study, overrides: Iterable[str]) -> None:
-    """Refuse to set a key that the study varies: its arms would have names of other settings."""
-    varied = dict.fromkeys(study.matrix)
-    for settings in study.arms.values():
-        varied |= dict.fromkeys(settings)
+def refuse_varied(
+    study: Study, overrides: Iterable[str], arms: Iterable[Mapping[str, Any]], axes: Iterable[str]
+) -> None:
+    """Refuse to set a key that the study varies: its arms would have names of other settings.
+
+    Args:
+        arms: Settings of the chosen named arms. A key that is the same in all of them may be set.
+        axes: Keys that the matrix varies, and those that its presets set differently.
+    """
+    varied = set(axes)
+    settings = [flatten(dict(arm)) for arm in arms]
+    varied.update(differing(settings))
     for item in overrides:
         key = item.partition("=")[0].strip()
-        for axis in varied:
+        for axis in sorted(varied):
             # A section contains its options: `train={...}` sets `train.credit` as well.
             if f"{key}.".startswith(f"{axis}.") or f"{axis}.".startswith(f"{key}."):
-                instead = (
-                    "Choose seeds with --seeds" if axis == "seed" else "Choose arms with --only"
-                )
+                instead = "Choose arms with --only"
+                if axis == "seed":
+                    instead = "Choose seeds with --seeds"
                 raise ConfigError(f"--set {item}: study {study.name!r} varies {axis!r}. {instead}")
 
 

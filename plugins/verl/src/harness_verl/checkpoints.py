@@ -33,7 +33,9 @@ def checkpoints(folder: RunFolder) -> dict[int, Path]:
     # Of a dropped checkpoint verl leaves the folder, without the weights.
     steps = {newest}
     for actor in folder.checkpoints.glob(f"{PREFIX}*/actor"):
-        steps.add(int(actor.parent.name.removeprefix(PREFIX)))
+        step = _step(actor.parent)
+        if step is not None:
+            steps.add(step)
     complete = {}
     for step in sorted(steps):
         # Later ones are half written: the marker follows once all files are there.
@@ -54,6 +56,12 @@ def drop_broken(folder: RunFolder) -> None:
             shutil.rmtree(checkpoint)
 
 
+def _step(checkpoint: Path) -> int | None:
+    """Return a checkpoint's step; None for other folders, such as a user's copy."""
+    number = checkpoint.name.removeprefix(PREFIX)
+    return int(number) if number.isdecimal() else None
+
+
 def prune(folder: Path, kept: int) -> None:
     """Remove all whole checkpoints but the newest ones.
 
@@ -70,9 +78,9 @@ def prune(folder: Path, kept: int) -> None:
     newest = int(marker.read_text())
     steps: list[int] = []
     for checkpoint in folder.glob(f"{PREFIX}*"):
-        step = int(checkpoint.name.removeprefix(PREFIX))
+        step = _step(checkpoint)
         # Later ones are being written.
-        if step <= newest:
+        if step is not None and step <= newest:
             steps.append(step)
     whole = [step for step in sorted(steps) if (folder / f"{PREFIX}{step}" / "actor").is_dir()]
     for step in set(steps).difference(whole[-kept:]):
