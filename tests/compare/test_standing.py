@@ -66,9 +66,20 @@ def test_a_running_training_shows_its_steps_and_what_is_left(
     assert "4 of 8, 2.0 s each" in shown and "about 8 s" in shown
     told = json.loads(command("runs", "show", training.path, "--json").stdout)
     assert told["progress"] == {
-        key: row[key] for key in ("steps", "steps_total", "validating", "left_s")
+        key: row[key] for key in ("steps", "steps_total", "abandoned", "validating", "left_s")
     }
     assert list(told["figures"]["val_curve"]) == ["0", "2", "4"] and told["figures"]["steps"] == 4
+
+
+def test_a_run_that_was_killed_has_nothing_left(training: RunFolder, command: Command) -> None:
+    runs = training.path.parent
+    (training.path / ".lock").touch()  # and no process holds it
+    (row,) = json.loads(command("runs", "list", "--runs-dir", runs, "--json").stdout)
+    assert (row["status"], row["abandoned"], row["left_s"]) == ("running", True, None)
+    listed = command("runs", "list", "--runs-dir", runs, COLUMNS="160").stdout
+    shown = command("runs", "show", training.path).stdout
+    assert "killed?" in listed and "killed?" in shown
+    assert "left 8 s" not in listed and "about 8 s" not in shown
 
 
 def test_what_is_left_of_the_last_validation_is_not_nothing(training: RunFolder) -> None:
@@ -117,4 +128,10 @@ def test_a_finished_run_shows_all_of_its_steps(tmp_path: Path, command: Command)
     shown = command("runs", "show", made.path).stdout
     assert "4 of 4, " in shown and "so far" not in shown and "left" not in shown
     told: Any = json.loads(command("runs", "show", made.path, "--json").stdout)["progress"]
-    assert told == {"steps": 4, "steps_total": 4, "validating": None, "left_s": None}
+    assert told == {
+        "steps": 4,
+        "steps_total": 4,
+        "abandoned": False,
+        "validating": None,
+        "left_s": None,
+    }
