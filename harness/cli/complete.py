@@ -125,7 +125,8 @@ Preset = Annotated[
 Agents = Annotated[
     str | None,
     typer.Option(
-        help="Several agents, separated by commas: each is measured, and the comparison comes first.",
+        help="Several agents, separated by commas: each is measured, "
+        "and the comparison comes first.",
         autocompletion=agents,
     ),
 ]
@@ -146,7 +147,8 @@ WithoutParity = Annotated[
     bool,
     typer.Option(
         "--without-parity",
-        help="Start without making the parity certificates that agents lack. Variable: HARNESS_WITHOUT_PARITY=1.",
+        help="Start without making the parity certificates that agents lack. "
+        "Variable: HARNESS_WITHOUT_PARITY=1.",
     ),
 ]
 PriceIn = Annotated[
