@@ -16,12 +16,7 @@ from harness.errors import UserError
 from harness.util.formatting import printable, printable_json
 
 app = typer.Typer(add_completion=False)
-
-
-UNUSED_PRICE = (
-    "prices are left out: they are part of the first sentence of a table on the terminal, "
-    "and of --brief"
-)
+UNUSED_PRICE = "prices are left out: only a table on the terminal and --brief show them"
 
 
 @app.command()
@@ -44,9 +39,7 @@ def compare(
     ] = "table",
     allow: Annotated[
         list[str] | None,
-        typer.Option(
-            help="A key whose difference is permitted, parity, or unused_tools; repeatable."
-        ),
+        typer.Option(help="A key that may differ; also parity or unused_tools. Repeatable."),
     ] = None,
     margin: Annotated[
         float | None,

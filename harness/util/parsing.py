@@ -161,16 +161,14 @@ def _measured(node: Node, depth: int, known: dict[Node, int]) -> int:
 
 
 def _refuse_repeated_keys(node: Node) -> None:
-    """Refuse a mapping with a key that is there twice: YAML would drop the first value."""
+    """Refuse a mapping with a repeated key: YAML would drop the first value."""
     seen: set[tuple[str, str]] = set()
     for item in node.value:
         key = item[0] if isinstance(item, tuple) else None
         if key is None or not isinstance(key.value, str) or key.tag.endswith(":merge"):
             continue
         if (key.tag, key.value) in seen:
-            raise ValueError(
-                f"line {key.start_mark.line + 1}: the key {key.value!r} is there twice"
-            )
+            raise ValueError(f"line {key.start_mark.line + 1}: the key {key.value!r} is repeated")
         seen.add((key.tag, key.value))
 
 

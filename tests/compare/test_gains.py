@@ -114,7 +114,7 @@ def test_seeds_of_one_start_are_not_independent() -> None:
     assert split(pl.DataFrame(rows))["gain"]["seeds"] == 2
 
 
-def test_an_attempt_without_an_has_no_result(write_run: Write) -> None:
+def test_an_attempt_without_an_answer_has_no_result(write_run: Write) -> None:
     run = answer(write_run(val_limit=TASKS), fails=(0, 0), right=(10, 10))
     file = run.path / "episodes.parquet"
     rows = pl.read_parquet(file)

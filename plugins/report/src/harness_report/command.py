@@ -31,9 +31,7 @@ def report(
         typer.Option(help="The file; by default report.html in the run's or study's folder."),
     ] = None,
     baseline: complete.Baseline = None,
-    allow: Annotated[
-        list[str] | None, typer.Option(help="A key whose difference is permitted.")
-    ] = None,
+    allow: Annotated[list[str] | None, typer.Option(help="A key that may differ.")] = None,
     margin: Annotated[
         float | None, typer.Option(help="Differences below this count as none, e.g. 0.05.")
     ] = None,

@@ -22,13 +22,13 @@ def seeds_of(study: Study) -> list[Any]:
 
 
 def check_seeds(study: Study, path: Path) -> None:
-    """Refuse seeds that are no whole numbers, or that are there twice."""
+    """Refuse seeds that are no whole numbers, or that are repeated."""
     seen: set[int] = set()
     for seed in seeds_of(study):
         if type(seed) is not int:  # `isinstance` would take True for 1
             raise ConfigError(f"study {path}: a seed must be a whole number, got {shown(seed)}")
         if seed in seen:
-            raise ConfigError(f"study {path}: seed {seed} is there twice; remove one")
+            raise ConfigError(f"study {path}: seed {seed} is repeated; remove one")
         seen.add(seed)
 
 
@@ -38,7 +38,7 @@ def check_evaluations(study: Study, path: Path) -> None:
     for key, value in options.items():
         if value and not study.evaluate:
             raise ConfigError(
-                f"study {path}: {key!r} is of the evaluations, and the study has none. "
+                f"study {path}: {key!r} needs evaluations, and the study has none. "
                 "Add `evaluate: [AGENT]`, or remove the key"
             )
 
