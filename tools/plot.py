@@ -390,6 +390,7 @@ QWEN_ROLES = {
     "agent_framework_sql_idiomatic": "Agent Framework, idiomatic",
     "openai_agents_sql_idiomatic": "OpenAI Agents, idiomatic",
     "langgraph_sql_idiomatic": "LangGraph, idiomatic",
+    "crewai_sql_idiomatic": "CrewAI, idiomatic",
     "autogen_sql_idiomatic": "AutoGen, idiomatic",
     "all roles": "all roles",
     "check only": "check only",
