@@ -64,6 +64,8 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (package / "api_server.py").write_text(SERVER)
     (tmp_path / "fake" / "sitecustomize.py").write_text(GPU)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "fake"), str(ROOT)]))
+    # The tests name policies that no hub has; asking one costs a minute where none is reached.
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     return package / "api_server.py"
 
 
@@ -83,6 +85,29 @@ def test_the_engine_computes_in_the_mode_that_is_requested(
     with serve.served("a", "cuda", 64, log, Engine(batch_invariant=batch_invariant)):
         pass
     assert f"mode {'1' if batch_invariant else None}" in log.read_text()
+
+
+@pytest.mark.parametrize("key", ["", "secret"])
+def test_the_key_of_a_server_is_not_in_vllms_own_variable(
+    tmp_path: Path, stand_in: Path, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    """vLLM names its cache of compiled models by `VLLM_API_KEY`, among others."""
+    reports = (
+        "import os, sys\n"
+        "print('key', os.environ.get('HARNESS_POLICY_KEY'), os.environ.get('VLLM_API_KEY'))\n"
+        "print('arguments', *sys.argv, flush=True)\n"
+    )
+    stand_in.write_text(reports + SERVER)
+    for variable in ("HARNESS_POLICY_KEY", "VLLM_API_KEY"):
+        monkeypatch.setenv(variable, "of others")
+    log = tmp_path / "log"
+    with serve.served("a", "cuda", 64, log, key=key):
+        pass
+    text = log.read_text()
+    assert f"key {key or None} None\n" in text
+    middleware = "--middleware harness_policy_server.key_check.KeyCheck"
+    assert (middleware in text) == bool(key)
+    assert not key or key not in text.partition("arguments")[2]
 
 
 def test_the_engine_takes_no_sampling_from_the_policys_folder(

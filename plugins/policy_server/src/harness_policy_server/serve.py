@@ -22,7 +22,7 @@ from harness.errors import EnvironmentProblem, RunFailed, how_to_install, last_l
 from harness.policies import about
 from harness.policies.servers import DEFAULT_ENGINE, Engine
 from harness.rollout.processes import die_with_parent, stop_process
-from harness_policy_server.server import KEY
+from harness_policy_server.key_check import KEY, KeyCheck
 from harness_policy_server.vllm_log import REMEDY_OF_A_SERVER, start_failure
 
 PLAIN_SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0}
@@ -33,6 +33,8 @@ SEATS = 256
 """The most whole conversations that vLLM's cache has room for."""
 LARGEST_CACHE = 8 << 30
 """The most bytes of that cache, unless one whole conversation needs more."""
+VLLMS_KEY = "VLLM_API_KEY"
+"""Environment variable with a key that vLLM itself requires."""
 KEY_AND_VALUE = 2
 BYTES_OF_BF16 = 2
 
@@ -55,11 +57,11 @@ def served(
     """
     environment = {**os.environ, "VLLM_NO_USAGE_STATS": "1", "TOKENIZERS_PARALLELISM": "false"}
     environment.setdefault("VLLM_HOST_IP", "127.0.0.1")  # where the engine's processes meet
-    keyed = KEY if device == "cpu" else "VLLM_API_KEY"
     # Without a key of this server's own, one from outside must not lock its callers out.
-    environment.pop(keyed, None)
+    for variable in (KEY, VLLMS_KEY):
+        environment.pop(variable, None)
     if key:
-        environment[keyed] = key
+        environment[KEY] = key
     if Path(model).exists():
         environment |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -114,6 +116,9 @@ def _vllm(
     if name:
         command += ["--served-model-name", name]
     command += _cache(model, max_length)
+    key = environment.get(KEY, "")
+    if key:
+        command += ["--middleware", f"{KeyCheck.__module__}.{KeyCheck.__name__}"]
     if parser:
         command += ["--enable-auto-tool-choice", "--tool-call-parser", parser]
     for last in (False, True):
@@ -121,9 +126,7 @@ def _vllm(
         process = _start([*command, "--host", "127.0.0.1", "--port", str(port)], environment, log)
         try:
             with _stopped_on_error(process):
-                return process, _ready(
-                    process, name or model, port, log, environment.get("VLLM_API_KEY", "")
-                )
+                return process, _ready(process, name or model, port, log, key)
         except RunFailed:
             # vLLM takes no socket of ours, so another process may have taken the port meanwhile.
             if last or wanted or b"Address already in use" not in log.read_bytes()[known:]:

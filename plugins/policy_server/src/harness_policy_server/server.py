@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import hmac
 import os
 import socket
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -25,6 +24,7 @@ from harness.policies import tool_parser
 from harness.util import tool_calls
 from harness.util.tool_calls import offered
 from harness_policy_server.hermes import CLOSE, OPEN, numbered, read_calls
+from harness_policy_server.key_check import KEY, Application, KeyCheck
 from harness_policy_server.requests import (
     RequestRefused,
     check_request,
@@ -34,17 +34,12 @@ from harness_policy_server.requests import (
 from harness_policy_server.tokens import prompt_ids, stop_ids
 
 if TYPE_CHECKING:
-    from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import Response
 
     from harness.util.http_server import Limits
     from harness_policy_server.decoder import Generation
 
-    Handler = Callable[[Request], Awaitable[Response]]
-
-KEY = "HARNESS_POLICY_KEY"
-"""Environment variable: what callers of the server have to say."""
 MAX_BODY_BYTES = 64 * 2**20
 """Largest body of a request, whatever the policy can read."""
 SPARE_BODY_BYTES = 2**20
@@ -105,7 +100,7 @@ class PolicyServer:
         self.response_length = response_length
         self.model_name = name or path
         self.parser = parser or tool_parser(path)
-        self._key = f"Bearer {key}" if key else ""
+        self._key = key
         tags = {OPEN, CLOSE}
         added = self.tokenizer.added_tokens_decoder
         # Marks of tool calls are special tokens of some models, but part of a reply with calls.
@@ -165,34 +160,18 @@ class PolicyServer:
             raise generation.error
         return generation
 
-    def _app(self) -> Starlette:
+    def _app(self) -> Application:
         from starlette.applications import Starlette
         from starlette.routing import Route
 
-        return Starlette(
+        app = Starlette(
             routes=[
-                Route("/v1/chat/completions", self._keyed(self._chat), methods=["POST"]),
-                Route("/v1/models", self._keyed(self._models)),
+                Route("/v1/chat/completions", self._chat, methods=["POST"]),
+                Route("/v1/models", self._models),
                 Route("/health", self._models),
             ]
         )
-
-    def _keyed(self, answer: Handler) -> Handler:
-        async def checked(request: Request) -> Response:
-            given = request.headers.get("authorization", "")
-            if self._key and not hmac.compare_digest(given.encode(), self._key.encode()):
-                return _json(
-                    {
-                        "error": {
-                            "message": "wrong or missing bearer key",
-                            "code": "invalid_api_key",
-                        }
-                    },
-                    401,
-                )
-            return await answer(request)
-
-        return checked
+        return KeyCheck(app, self._key) if self._key else app
 
     async def _models(self, request: Request) -> Response:
         return _json({"object": "list", "data": [{"id": self.model_name, "object": "model"}]})
