@@ -38,9 +38,7 @@ if TYPE_CHECKING:
 
     from harness.config import Setting
     from harness.policies.roles import Answerer
-    from harness.policies.servers import Engine
     from harness.runs.schema import Parent
-    from harness.util.endpoints import Endpoint
 
 
 def evaluate(
@@ -110,8 +108,6 @@ def measure_agents(
 ) -> list[LoadedRun]:
     """Measure several agents one after the other, with the same questions, sampling and policy.
 
-    A policy that is served here has one server for all agents, unless they need different engines.
-
     Args:
         agents: At least two, each once.
         options: As `evaluate` takes them, but for the agent.
@@ -133,9 +129,7 @@ def measure_agents(
     # All are checked and certified before the first is measured.
     checked = [Wanted(agent=agent, without_parity=True, **options).asked() for agent in agents]
     certify(agents, console.print, leave=without_parity)
-    with interruptible(), own_loop(), ExitStack() as work:
-        servers = Servers(work)
-        return [evaluation.carry_out(console, servers) for evaluation in checked]
+    return [evaluation.carry_out(console) for evaluation in checked]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,46 +233,6 @@ def of_a_run(trained: RunFolder, overrides: list[Setting], agent: str | None) ->
     return load_config(None, trained.path / "config.yaml", overrides, agent=agent)
 
 
-class Servers:
-    """Servers of policies for evaluations that follow each other.
-
-    Args:
-        work: Ends the servers.
-    """
-
-    def __init__(self, work: ExitStack) -> None:
-        self._work = work
-        self._running: dict[tuple[str, str, int, Engine], tuple[Endpoint, Path]] = {}
-
-    def endpoint(
-        self, policy: str, device: str, max_length: int, engine: Engine, log: Path
-    ) -> Endpoint:
-        """Return the endpoint of a policy's server; start the server if none is like it.
-
-        Args:
-            max_length: Prompt and response together, in tokens.
-            log: File for the server's output, or for a line that names the file of the running one.
-
-        Raises:
-            EnvironmentProblem: What the device needs is not installed.
-            RunFailed: The server ended before it was ready.
-        """
-        from harness.policies.servers import server
-        from harness.util.endpoints import Endpoint
-
-        wanted = (policy, device, max_length, engine)
-        if wanted in self._running:
-            endpoint, first_log = self._running[wanted]
-            log.parent.mkdir(parents=True, exist_ok=True)
-            log.write_text(f"the same server as before, log: {first_log}\n", encoding="utf-8")
-            return endpoint
-        key = secrets.token_urlsafe(24)
-        serving = server(device)(policy, device, max_length, log, engine, key=key)
-        endpoint = Endpoint(self._work.enter_context(serving), policy, key, token_ids=True)
-        self._running[wanted] = endpoint, log
-        return endpoint
-
-
 @dataclass
 class Evaluation:
     """A checked evaluation.
@@ -302,21 +256,19 @@ class Evaluation:
     api_key_env: str
     without_parity: bool = False
 
-    def carry_out(self, console: Console, servers: Servers | None = None) -> LoadedRun:
+    def carry_out(self, console: Console) -> LoadedRun:
         """Run the evaluation.
 
         Args:
             console: Console for the progress.
-            servers: Servers that earlier evaluations started, and this one may use; by default the
-                server ends with the evaluation.
         """
         with interruptible(), own_loop(), ExitStack() as work:
-            return self._measure(console, work, servers or Servers(work))
+            return self._measure(console, work)
 
-    def _measure(self, console: Console, work: ExitStack, servers: Servers) -> LoadedRun:
+    def _measure(self, console: Console, work: ExitStack) -> LoadedRun:
         from harness.policies import fetched, parser_of
         from harness.policies.export import checkpoint_dir, checkpoint_model
-        from harness.policies.servers import Engine
+        from harness.policies.servers import Engine, server
         from harness.training.checks import check_device
         from harness.training.evaluation import evaluate
         from harness.util.endpoints import Endpoint
@@ -344,9 +296,12 @@ class Evaluation:
             folder = RunFolder.create(self.runs_dir, label)
             length = config.sampling.max_prompt_tokens + config.sampling.max_response_tokens
             work.enter_context(folder.dropped_without_record())
+            log = folder.logs / "policy.log"
             device = resolve_device(config.device)
             engine = Engine(parser_of(config, policy, device), config.batch_invariant(device))
-            endpoint = servers.endpoint(policy, device, length, engine, folder.logs / "policy.log")
+            key = secrets.token_urlsafe(24)
+            serving = server(device)(policy, device, length, log, engine, key=key)
+            endpoint = Endpoint(work.enter_context(serving), policy, key, token_ids=True)
             if self.trained is not None:
                 parent = {
                     "run": self.trained.id,

@@ -13,7 +13,6 @@ from typing import IO
 import httpx
 import psutil
 import pytest
-from pyarrow.parquet import read_table
 
 from harness.cli.serve import patient, preset_of, to_serve
 from harness.config import load_config
@@ -208,24 +207,3 @@ def test_what_cannot_be_served_is_one_line(arguments: list[str], said: str, tmp_
         [*HARNESS, "serve", *arguments], capture_output=True, text=True, cwd=tmp_path
     )
     assert done.returncode == 2 and said in done.stderr and len(done.stderr.splitlines()) == 1
-
-
-@pytest.mark.slow
-def test_agents_are_measured_with_one_server_unless_their_engines_differ(tmp_path: Path) -> None:
-    agents = ["reference_sql", "langgraph_sql", "langgraph_sql_idiomatic"]
-    command = [*HARNESS, "eval", "--model", "pocket-sql", "--agents", ",".join(agents)]
-    command += ["--limit", "3", "--set", "device=cpu", "--runs-dir", str(tmp_path), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    logs: dict[str, str] = {}
-    answers: dict[str, list[object]] = {}
-    for path in sorted(tmp_path.glob("2*")):
-        record = json.loads((path / "run.json").read_text())
-        logs[record["agent"]] = (path / "logs" / "policy.log").read_text()
-        rows = read_table(path / "episodes.parquet").sort_by("task_id").to_pylist()
-        answers[record["agent"]] = [(row["task_id"], row["answer"]) for row in rows]
-    first = next(tmp_path.glob("*-eval-reference_sql-*"))
-    remark = f"the same server as before, log: {first / 'logs' / 'policy.log'}\n"
-    # The last agent offers tools, so its server reads calls out of replies.
-    assert [logs[agent] == remark for agent in agents] == [False, True, False]
-    assert answers["langgraph_sql"] == answers["reference_sql"]
