@@ -86,6 +86,11 @@ def serve(
     preset, file = ("endpoint", None) if isinstance(here, str) else preset_of(here, None)
     config = load_config(preset, file, [f"device={device}"])
     key = os.environ.get(api_key_env) or secrets.token_urlsafe(24)
+    if not (key.isascii() and key.isprintable()) or " " in key:
+        raise UserError(
+            f"{api_key_env}: a request's header cannot carry this key. "
+            "Use letters, digits and punctuation of ASCII, without spaces"
+        )
     with serving(here, config, step, port=port, max_length=max_length, key=key) as (url, name):
         variables = {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": key, "MODEL": name}
         if json_:

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from starlette.applications import Starlette
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route, WebSocketRoute
@@ -43,7 +44,15 @@ def application(monkeypatch: pytest.MonkeyPatch) -> Starlette:
 @pytest.mark.parametrize("path", ANSWERING)
 @pytest.mark.parametrize(
     "key, status",
-    [("Bearer right", 200), ("Bearer wrong", 401), ("right", 401), ("Bearer \xe9", 401), ("", 401)],
+    [
+        ("Bearer right", 200),
+        ("bearer right", 200),
+        ("Bearer wrong", 401),
+        ("Bearer \xe9", 401),
+        ("Basic right", 401),
+        ("right", 401),
+        ("", 401),
+    ],
 )
 async def test_only_the_health_of_a_server_is_open(
     application: Starlette, path: str, key: str, status: int
@@ -55,6 +64,17 @@ async def test_only_the_health_of_a_server_is_open(
     assert answer.status_code == (200 if path == "/health" else status)
     if answer.status_code == 401:
         assert answer.json()["error"]["code"] == "invalid_api_key"
+
+
+async def test_a_browser_may_ask_what_its_page_may_send(application: Starlette) -> None:
+    application.add_middleware(CORSMiddleware, allow_origins=["*"], allow_methods=["*"])
+    # As in vLLM, the key is checked before the application's other middleware.
+    application.user_middleware.reverse()
+    headers = {"origin": "http://page", "access-control-request-method": "POST"}
+    transport = httpx.ASGITransport(application)
+    async with httpx.AsyncClient(transport=transport, base_url="http://policy") as client:
+        answer = await client.options("/v1/chat/completions", headers=headers)
+    assert answer.status_code == 200 and answer.headers["access-control-allow-origin"] == "*"
 
 
 async def test_two_keys_in_one_request_are_refused(application: Starlette) -> None:

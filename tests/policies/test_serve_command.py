@@ -207,3 +207,12 @@ def test_what_cannot_be_served_is_one_line(arguments: list[str], said: str, tmp_
         [*HARNESS, "serve", *arguments], capture_output=True, text=True, cwd=tmp_path
     )
     assert done.returncode == 2 and said in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("key", ["clé", "two words", "a\nb"])
+def test_a_key_that_no_header_carries_is_refused(key: str, tmp_path: Path) -> None:
+    command = [*HARNESS, "serve", "pocket-sql", "--device", "cpu"]
+    environment = {**os.environ, "HARNESS_SERVE_KEY": key}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
+    assert "HARNESS_SERVE_KEY: a request's header cannot carry this key" in done.stderr

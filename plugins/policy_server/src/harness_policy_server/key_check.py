@@ -1,4 +1,4 @@
-"""Check the key of every request to a policy server, harness's own or vLLM's.
+"""Check the key of requests to a policy server, harness's own or vLLM's.
 
 vLLM has a variable for a key of its own, `VLLM_API_KEY`. vLLM 0.24 hashes that variable into the name
 of its cache of compiled models (`vllm.envs.compile_factors`). A server with a new key would find no
@@ -41,7 +41,7 @@ class KeyCheck:
 
     def __init__(self, app: Application, key: str = "") -> None:
         self._app = app
-        self._expected = f"Bearer {key or os.environ[KEY]}".encode()
+        self._key = (key or os.environ[KEY]).encode()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if self._permits(scope):
@@ -57,5 +57,12 @@ class KeyCheck:
         # Other types, such as `lifespan`, come from the server itself.
         if scope["type"] not in ("http", "websocket") or scope["path"] == OPEN_PATH:
             return True
+        # Browsers send no key with the request that asks what a page may send.
+        if scope.get("method") == "OPTIONS":
+            return True
         given = [value for name, value in scope["headers"] if name == b"authorization"]
-        return len(given) == 1 and hmac.compare_digest(given[0], self._expected)
+        if len(given) != 1:
+            return False
+        scheme, _, key = given[0].partition(b" ")
+        # RFC 9110 ignores the case of the scheme.
+        return scheme.lower() == b"bearer" and hmac.compare_digest(key, self._key)

@@ -57,7 +57,7 @@ def served(
     """
     environment = {**os.environ, "VLLM_NO_USAGE_STATS": "1", "TOKENIZERS_PARALLELISM": "false"}
     environment.setdefault("VLLM_HOST_IP", "127.0.0.1")  # where the engine's processes meet
-    # Without a key of this server's own, one from outside must not lock its callers out.
+    # A key from outside is not this server's: it would refuse the server's callers.
     for variable in (KEY, VLLMS_KEY):
         environment.pop(variable, None)
     if key:
