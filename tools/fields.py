@@ -66,6 +66,7 @@ OF_COMPARISONS = (
     keys.Learning,
     keys.Learned,
     keys.Gain,
+    keys.Used,
     keys.Sampled,
     keys.Agreement,
     keys.AgreementStep,

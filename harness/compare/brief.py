@@ -26,9 +26,15 @@ def answer(comparison: Comparison, price: Price | None = None) -> str:
         parts.append(
             f"{_listed(same)} gave the same answers as {comparison['baseline']} in every step"
         )
+    refused: dict[str, list[str]] = {}
     for pair in comparison["pairs"]:
-        if not pair["identical"]:
+        if pair["verdict"] == "refused":
+            refused.setdefault(pair.get("refused", ""), []).append(pair["arm"])
+        elif not pair["identical"]:
             parts.append(_verdict(pair, comparison))
+    # Arms of a study are often refused for one reason, which is long.
+    for reason, names in refused.items():
+        parts.append(f"no verdict on {_listed(names)} ({reason})")
     if cheapest := _cheapest(comparison, price):
         parts.append(cheapest)
     text = "; ".join(parts)
@@ -52,8 +58,6 @@ def _verdict(pair: Pair, comparison: Comparison) -> str:
     """Return one pair's verdict in words."""
     arm, baseline, difference = pair["arm"], pair["baseline"], pair["difference"]
     interval = _interval(difference, signed=True)
-    if pair["verdict"] == "refused":
-        return f"no verdict on {arm} ({pair.get('refused', '')})"
     if not pair["learned"]:
         return f"nothing could be learned by {arm} or {baseline}, so they cannot be distinguished"
     if pair["verdict"] == "equivalent":

@@ -40,6 +40,7 @@ from harness.compare.sampled import sampled
 from harness.compare.scores import paired_differences, scores, span_of
 from harness.compare.selection import left_out, named_arm, other_names, why_left_out
 from harness.compare.starts import number_starts, over_starts, starts_of
+from harness.compare.transfer import transfer
 from harness.compare.views import views
 from harness.errors import NothingToCompare, UserError
 
@@ -140,6 +141,8 @@ def compare(
         document["starts"] = starts
     if split := gains(by_arm):
         document["gains"] = split
+    if used := transfer(by_arm, width):
+        document["transfer"] = used
     if several := sampled(by_arm, base, span):
         document["sampled"] = several
     return document

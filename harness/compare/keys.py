@@ -404,6 +404,17 @@ class View(TypedDict):
     arms: Annotated[dict[str, ViewArm], "by name"]
 
 
+class Used(TypedDict):
+    """Policies of one trained arm in one agent."""
+
+    accuracy: Annotated[EstimateData, "on the last validation"]
+    seeds: Annotated[int, "number of evaluations"]
+    difference: Annotated[
+        EstimateData | None,
+        "to the arm of the agent's own name; None for that arm itself, and where there is none",
+    ]
+
+
 class Exempt(TypedDict):
     """A permitted difference."""
 
@@ -465,6 +476,9 @@ class Comparison(TypedDict):
     learning: Annotated[Learning, "how fast, beside where to"]
     sampled: NotRequired[Annotated[Sampled, "where every task had several rollouts"]]
     gains: NotRequired[Annotated[dict[str, Gain], "by arm, where answers fail"]]
+    transfer: NotRequired[
+        Annotated[dict[str, dict[str, Used]], "by trained arm and agent, of evaluations"]
+    ]
     agreement: Annotated[dict[str, Agreement], "by arm, with the baseline"]
     by_role: Annotated[ByRole, "by arm, role and key of `RoleFigures`"]
     views: Annotated[list[View], "the same runs under equal budgets"]

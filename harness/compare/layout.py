@@ -23,6 +23,7 @@ from harness.compare.score_tables import (
     gains_table,
     learning_table,
     sampled_table,
+    transfer_tables,
     views_table,
 )
 
@@ -34,6 +35,7 @@ def tables(comparison: Comparison, references: Sequence[Reference] = ()) -> list
         note = ROLE_NOTE + note
     made = [
         accuracy_table(comparison),
+        *transfer_tables(comparison),
         sampled_table(comparison),
         gains_table(comparison),
         learning_table(comparison),

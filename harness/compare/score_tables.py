@@ -210,6 +210,42 @@ def gains_table(comparison: Comparison) -> Table:
     return Table("gains", "Gain by format and skill", heads, rows, note)
 
 
+def transfer_tables(comparison: Comparison) -> list[Table]:
+    """Return tables of policies by agent: accuracy, and the difference to the agent's own arm."""
+    used = comparison.get("transfer", {})
+    agents: dict[str, None] = {}
+    for by_agent in used.values():
+        agents |= dict.fromkeys(by_agent)
+    accuracies: list[list[str]] = []
+    differences: list[list[str]] = []
+    for trained, by_agent in used.items():
+        row = [trained]
+        compared = [trained]
+        for agent in agents:
+            cell = by_agent.get(agent)
+            row.append("-" if cell is None else with_interval(cell["accuracy"]))
+            if cell is not None and trained == agent:
+                compared.append("baseline")
+            else:
+                compared.append(with_interval(cell["difference"] if cell else None, signed=True))
+        accuracies.append(row)
+        differences.append(compared)
+    heads = ["trained in", *(f"used in {agent}" for agent in agents)]
+    note = (
+        "Accuracy in % by the arm that trained a policy and the agent that used it; "
+        "means over seeds."
+    )
+    made = [Table("transfer", "Policies by agent", heads, accuracies, note)]
+    if not any(agent in used for agent in agents):
+        return made
+    note = (
+        "Differences to the arm of the agent's own name, in points. "
+        "Intervals are not corrected, and no verdict rests on them."
+    )
+    title = "Policies by agent, against the agent's own"
+    return [*made, Table("transfer_differences", title, heads, differences, note)]
+
+
 def views_table(comparison: Comparison) -> Table:
     """Return a table of the same trainings under equal budgets."""
     # A single arm has nothing to be equal to: only the view "as configured" is left.

@@ -48,6 +48,8 @@ OPEN_CHARTS = 4
 """Number of charts that a page shows at once; a fold has the others."""
 SECTIONS = {
     "accuracy": "main",
+    "transfer": "main",
+    "transfer_differences": "main",
     "sides": "main",
     "starts": "main",
     "sampled": "main",

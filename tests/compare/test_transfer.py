@@ -1,0 +1,101 @@
+"""Policies in other agents than their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from harness.compare.comparison import compare
+from harness.compare.keys import Comparison
+from harness.compare.layout import tables
+from harness.compare.selection import select
+from harness.runs.folder import RunFolder
+
+Write = Callable[..., RunFolder]
+AGENTS = ("reference_sql", "langgraph_sql")
+
+
+@pytest.fixture
+def evaluated(write_run: Write) -> Callable[..., list[RunFolder]]:
+    """Write evaluations of a study: arms `TRAINED -> AGENT` with an accuracy and some seeds."""
+
+    def written(cells: dict[tuple[str, str], tuple[float, int]]) -> list[RunFolder]:
+        runs = []
+        for (trained, agent), (accuracy, seeds) in cells.items():
+            for seed in range(seeds):
+                run = write_run(
+                    agent, seed, kind="eval", accuracy=(accuracy, accuracy), model=trained
+                )
+                arm = f"{trained} -> {agent}"
+                run.update(study={"name": "s", "job": f"{arm}-{seed}", "runs_at_once": 1})
+                runs.append(run)
+        return runs
+
+    return written
+
+
+def compared(runs: list[RunFolder]) -> Comparison:
+    chosen = select([run.path for run in runs])
+    for run in chosen.runs:
+        study = run.record["study"]
+        assert study is not None
+        run.arm = study["job"].rpartition("-")[0]
+    return compare(chosen, allow=["model"])
+
+
+def rows_of(comparison: Comparison, key: str) -> list[list[str]]:
+    return next(table.rows for table in tables(comparison) if table.key == key)
+
+
+def test_every_policy_is_set_against_the_one_trained_in_the_agent(
+    evaluated: Callable[..., list[RunFolder]],
+) -> None:
+    cells = {
+        ("mixture", "reference_sql"): (0.9, 3),
+        ("mixture", "langgraph_sql"): (0.5, 3),
+        ("reference_sql", "reference_sql"): (0.9, 3),
+        ("reference_sql", "langgraph_sql"): (0.1, 2),
+        ("langgraph_sql", "langgraph_sql"): (0.9, 3),
+    }
+    comparison = compared(evaluated(cells))
+    used = comparison["transfer"]
+    assert list(used) == ["mixture", "reference_sql", "langgraph_sql"]
+    for (trained, agent), (accuracy, seeds) in cells.items():
+        cell = used[trained][agent]
+        assert cell["seeds"] == seeds
+        assert cell["accuracy"]["mean"] == pytest.approx(accuracy, abs=0.12)
+        own = used[agent][agent]["accuracy"]["mean"]
+        if trained == agent:
+            assert cell["difference"] is None
+        elif seeds == 3:
+            difference = cell["difference"]
+            assert difference is not None
+            assert difference["mean"] == pytest.approx(cell["accuracy"]["mean"] - own)
+            assert difference["low"] < difference["mean"] < difference["high"]
+    assert [row[0] for row in rows_of(comparison, "transfer")] == list(used)
+    shown = rows_of(comparison, "transfer_differences")
+    assert shown[1][1] == "baseline" and shown[2][1:] == ["-", "baseline"]
+
+
+def test_a_single_policy_or_agent_needs_no_matrix(
+    evaluated: Callable[..., list[RunFolder]],
+) -> None:
+    one_policy = evaluated({("mixture", agent): (0.5, 2) for agent in AGENTS})
+    assert "transfer" not in compared(one_policy)
+    one_agent = evaluated({(trained, "reference_sql"): (0.5, 2) for trained in ("a", "b")})
+    assert "transfer" not in compared(one_agent)
+
+
+def test_without_an_arm_of_the_agents_name_there_are_no_differences(
+    evaluated: Callable[..., list[RunFolder]],
+) -> None:
+    cells: dict[Any, Any] = {}
+    for trained in ("grpo", "rejection"):
+        for agent in AGENTS:
+            cells[trained, agent] = (0.5, 2)
+    comparison = compared(evaluated(cells))
+    assert {table.key for table in tables(comparison)}.isdisjoint({"transfer_differences"})
+    for by_agent in comparison["transfer"].values():
+        assert [cell["difference"] for cell in by_agent.values()] == [None, None]
