@@ -119,12 +119,22 @@ def measure_agents(
         UserError: The request is invalid, or an agent fails parity; nothing was started.
     """
     from harness.parity.report import certify
+    from harness.plugins import program_of
 
     if len(agents) < 2 or len(set(agents)) < len(agents):
         named = ",".join(agents) or "none"
         raise UserError(
             f"--agents takes two agents or more, each once, "
             f"for example reference_sql,crewai_sql; got {named}"
+        )
+    by_program: dict[str, str] = {}
+    for agent in agents:
+        by_program.setdefault(program_of(agent), agent)
+    if len(by_program) > 1:
+        (program, agent), (other_program, other), *_ = by_program.items()
+        raise UserError(
+            f"--agents: {agent} runs the program {program!r} and {other} runs {other_program!r}, "
+            "so no verdict is possible. Name agents of one program (`harness plugins list`)"
         )
     # All are checked and certified before the first is measured.
     checked = [Wanted(agent=agent, without_parity=True, **options).asked() for agent in agents]

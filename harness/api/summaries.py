@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.records import AGENT_OUTCOMES
 from harness.runs.monitor import so_far, steps_of
+from harness.runs.reading import KILLED
 from harness.runs.replies import remarks_on
 from harness.runs.split_readings import FILE
 from harness.util.formatting import (
@@ -111,8 +112,6 @@ def overview(run: Run) -> dict[str, Any]:
         "mean": progress.val_so_far,
     }
     curve = progress.val_curve
-    # No process here holds it: it was killed, or it runs on another machine.
-    abandoned = record["status"] == "running" and run.abandoned()
     return {
         "id": record["id"],
         "kind": record["kind"],
@@ -120,11 +119,11 @@ def overview(run: Run) -> dict[str, Any]:
         "agent_match": record["agent_match"],
         "seed": record["seed"],
         "status": record["status"],
-        "abandoned": abandoned,
+        "abandoned": run.state == KILLED,
         "steps": progress.step,
         "steps_total": record["identity"]["steps"],
         "validating": None if progress.validating is None else validating,
-        "left_s": None if abandoned else progress.remaining_s,
+        "left_s": progress.remaining_s,
         "accuracy_initial": result.get(
             "val_accuracy_initial", curve.get(0) if run.trained else None
         ),
@@ -136,7 +135,7 @@ def overview(run: Run) -> dict[str, Any]:
 
 def shown_status(row: Mapping[str, Any]) -> str:
     """Return the status of an overview for people."""
-    return "killed?" if row["abandoned"] else str(row["status"])
+    return KILLED if row["abandoned"] else str(row["status"])
 
 
 def _study(study: Study, launch: Launch) -> str:

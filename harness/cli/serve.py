@@ -31,6 +31,8 @@ app = typer.Typer(add_completion=False)
 
 ROOM = 2048
 """Tokens of prompt and answer together, where the policy reads so many."""
+LONGEST_KEY = 4096
+"""The most characters of a key; headers of a request have a limit."""
 LOOK_S = 5.0
 """Seconds between health checks of an idle server."""
 ANSWER_S = 60.0
@@ -86,10 +88,10 @@ def serve(
     preset, file = ("endpoint", None) if isinstance(here, str) else preset_of(here, None)
     config = load_config(preset, file, [f"device={device}"])
     key = os.environ.get(api_key_env) or secrets.token_urlsafe(24)
-    if not (key.isascii() and key.isprintable()) or " " in key:
+    if not (key.isascii() and key.isprintable()) or " " in key or len(key) > LONGEST_KEY:
         raise UserError(
-            f"{api_key_env}: a request's header cannot carry this key. "
-            "Use letters, digits and punctuation of ASCII, without spaces"
+            f"{api_key_env}: a request's header cannot carry this key. Use at most "
+            f"{LONGEST_KEY:,} letters, digits and punctuation of ASCII, without spaces"
         )
     with serving(here, config, step, port=port, max_length=max_length, key=key) as (url, name):
         variables = {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": key, "MODEL": name}

@@ -39,7 +39,8 @@ def answer(comparison: Comparison, price: Price | None = None) -> str:
         parts.append(cheapest)
     text = "; ".join(parts)
     # A sentence that begins with an arm keeps the letters of its name.
-    return f"{text[0].upper()}{text[1:]}." if text.startswith(("no ", "nothing ")) else f"{text}."
+    words = text.startswith(("no ", "nothing ", "undecided "))
+    return f"{text[0].upper()}{text[1:]}." if words else f"{text}."
 
 
 def _listed(names: list[str]) -> str:
@@ -69,7 +70,7 @@ def _verdict(pair: Pair, comparison: Comparison) -> str:
         direction = "lower" if difference["mean"] < 0 else "higher"
         size = points(abs(difference["mean"]))
         return f"{arm} is {size} points {direction} than {baseline} ({interval} points)"
-    return f"no difference found between {baseline} and {arm} ({interval} points)"
+    return f"undecided whether {arm} differs from {baseline} ({interval} points)"
 
 
 def _interval(estimate: EstimateData, signed: bool = False) -> str:
@@ -97,7 +98,8 @@ def _cheapest(comparison: Comparison, price: Price | None) -> str:
         return f"it {takes} {amount}"
     # Costs that look alike in print do not differ by more than is known.
     if len(set(map(significant, costs.values()))) == 1:
-        return f"each {takes} {amount}"
+        # An arm without a right answer takes more than any number of tokens.
+        return f"each {takes} {amount}" if len(costs) == len(comparison["arms"]) else ""
     return f"cheapest: {name}, {amount}"
 
 

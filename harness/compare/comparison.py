@@ -203,7 +203,7 @@ def _usable(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
         # A few states suffice to show whether the runs go on or have failed.
         states = []
         for run in runs[:4]:
-            why = why_left_out(run, ()) if run.finished else run.record["status"]
+            why = why_left_out(run, ()) if run.finished else run.state
             states.append(f"{run.name}: {why}")
         raise NothingToCompare(f"no run has finished and been validated yet ({', '.join(states)})")
     usable = list(chosen.values())

@@ -27,6 +27,8 @@ _PHASES = {
     "data_order": ("train", ": as many, but others or in another order"),
 }
 """Keys with a hash of questions: their phase, and what differs if not the number of questions."""
+_TRAINING = "train."
+"""Prefix of the settings of a training."""
 _ARM = ("agent", "agent_match")
 """Keys that may differ between arms without permission, but not between runs of one arm."""
 Values = list[tuple[Any, list[str]]]
@@ -89,8 +91,12 @@ def differences(runs: Sequence[Run], more: Sequence[str] = ()) -> list[Differenc
     flat: list[tuple[Run, Mapping[str, Any]]] = []
     every_key: set[str] = set()
     by_name: dict[str, Run] = {}
+    # A policy of an endpoint has no known training that another one could be compared with.
+    trainings_known = all(_has_training(run) for run in runs)
     for run in runs:
         settings = _comparable(run, more)
+        if not trainings_known:
+            settings = {key: settings[key] for key in settings if not key.startswith(_TRAINING)}
         flat.append((run, settings))
         every_key.update(settings)
         # Names may repeat. Texts then describe the first run, as the lists of names begin with it.
@@ -290,13 +296,19 @@ def _comparable(run: Run, more: Iterable[str] = ()) -> dict[str, Any]:
             flat.pop(f"verl.{option}", None)
     settings: dict[str, Any] = {}
     for key, value in flat.items():
-        # An evaluation trains nothing, and its section `train` depends on the installed trainers.
-        if key.startswith("train.") and not is_training:
+        # An evaluation has the section of the training that made its policy. Without one, the
+        # section depends on the installed trainers.
+        if key.startswith(_TRAINING) and not _has_training(run):
             continue
         # An empty mapping is a section with options that only other runs set, so it is no value.
         if value != {}:
             settings[key] = value
     return settings
+
+
+def _has_training(run: Run) -> bool:
+    """Return whether the record has the settings of a training: its own or the policy's."""
+    return run.trained or bool(run.record.get("parent"))
 
 
 def _covers(permission: str, key: str) -> bool:

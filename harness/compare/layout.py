@@ -68,20 +68,29 @@ def _agreement(comparison: Comparison) -> Table:
             agreement["end"],
             agreement["gradient"],
         )
+        compared = f"{agreement['draws']:,}"
+        if comparison["kind"] == "eval":
+            # An evaluation has no steps, and its answers are recorded like those before training.
+            rows.append([name, points(agreement["start"]), compared])
+            continue
         divergent = "never" if agreement["parted"] is None else str(agreement["parted"])
-        # An evaluation has no steps, so it can neither part nor stay together.
         if not agreement["steps"]:
             divergent = "-"
-        rows.append([name, *map(points, shares), divergent, f"{agreement['draws']:,}"])
-    heads = ["arm", "before training %", "first step %", "all steps %", "last validation %"]
-    heads += ["gradient norm, largest difference %", "first divergent step", "rollouts compared"]
-    note = (
-        "Share of rollouts with the very same answer as the baseline's, "
-        "of the same seed, task and step. "
-        "First divergent step: of any seed, the first "
-        "in which an answer or the norm of the gradient differs. Every "
-        "step is in `--format json`."
-    )
+        rows.append([name, *map(points, shares), divergent, compared])
+    if comparison["kind"] == "eval":
+        heads = ["arm", "same answers %", "rollouts compared"]
+        note = "Rollouts with the same answer as the baseline's, of the same seed and task."
+    else:
+        heads = ["arm", "before training %", "first step %", "all steps %", "last validation %"]
+        heads += ["gradient norm, largest difference %", "first divergent step"]
+        heads.append("rollouts compared")
+        note = (
+            "Share of rollouts with the very same answer as the baseline's, "
+            "of the same seed, task and step. "
+            "First divergent step: of any seed, the first "
+            "in which an answer or the norm of the gradient differs. Every "
+            "step is in `--format json`."
+        )
     if any(arm["gpu_hours"] for arm in comparison["arms"]):
         note += (
             " On a GPU rounding may depend on what else is in a batch "

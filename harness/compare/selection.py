@@ -304,6 +304,7 @@ def _add_study(chosen: Selection, folder: Path) -> None:
     chosen.study, chosen.name = data, data["name"]
     chosen.jobs += data["jobs"]
     chosen.varied += [key for key in data.get("varied", []) if key not in chosen.varied]
+    trainings = {job["key"]: job["run"] for job in data["jobs"]}
     for job in data["jobs"]:
         # A study that evaluates elsewhere compares the evaluations. A training is only their means,
         # and its own validation would count the policy twice.
@@ -313,7 +314,17 @@ def _add_study(chosen: Selection, folder: Path) -> None:
         name = f"{job['arm']} seed {job['seed']}"
         path = folder / job["run"] if job["run"] else None
         if path is not None and (path / "run.json").is_file():
-            chosen.runs.append(replace(read_run(path), arm=job["arm"], name=name))
+            run = replace(read_run(path), arm=job["arm"], name=name)
+            evaluated = run.record.get("parent")
+            training = trainings.get(job.get("parent") or "")
+            # A training that ran again has another policy than the one that was evaluated.
+            if evaluated and training and evaluated["run"] != training:
+                chosen.missing.append(
+                    f"{name}: it evaluated the policy of {evaluated['run']}, and the study now has "
+                    f"that of {training}: start the study again"
+                )
+            else:
+                chosen.runs.append(run)
             continue
         # A missing run is reported: results over the others alone may look better than the study.
         state = job.get("state", "not run")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from harness.errors import UserError
 from harness.plugins import make_trainer
+from harness.policies.weights import damage
 from harness.runs.folder import RunFolder, held
 
 
@@ -34,7 +35,11 @@ def checkpoint_dir(folder: RunFolder, step: int | None = None) -> tuple[int, Pat
 
 
 def checkpoint_model(folder: RunFolder, step: int | None = None) -> Path:
-    """Return a checkpoint as a Hugging Face folder, created in its folder on first use."""
+    """Return a checkpoint as a Hugging Face folder, created in its folder on first use.
+
+    Raises:
+        UserError: The folder exists and is damaged.
+    """
     _, checkpoint = checkpoint_dir(folder, step)
     target = (
         checkpoint / "hf" if checkpoint.is_dir() else checkpoint.with_name(f"{checkpoint.stem}-hf")
@@ -43,8 +48,19 @@ def checkpoint_model(folder: RunFolder, step: int | None = None) -> Path:
     if not made.is_file():
         with held(target.parent):  # evaluations of one checkpoint may begin at once
             if not made.is_file():
+                if target.is_dir() and any(target.iterdir()):
+                    raise _damaged(target, "config.json is missing")
                 make_trainer(folder.config()).export(folder, checkpoint, target)
+    for weights in sorted(target.glob("*.safetensors")):
+        if problem := damage(weights):
+            raise _damaged(target, f"{weights.name}: {problem}")
     return target
+
+
+def _damaged(target: Path, problem: str) -> UserError:
+    return UserError(
+        f"{target} is damaged: {problem}. Remove that folder; it is made again from the checkpoint"
+    )
 
 
 def _trained(folder: RunFolder) -> int:

@@ -36,6 +36,8 @@ _NEEDED = {
 """Columns that a table needs; published copies have them, too."""
 _NUMBERS = ("step", "reward")
 """Columns that must hold numbers."""
+KILLED = "killed?"
+"""State of a run that is recorded as running and has no process on this machine."""
 STARTS_APART = 2**40
 """How far apart the pairing numbers of two starts lie; seeds are smaller."""
 
@@ -88,6 +90,15 @@ class Run:
     def finished(self) -> bool:
         """Whether it ended by itself."""
         return self.record["status"] == "finished"
+
+    @cached_property
+    def state(self) -> str:
+        """The status for people: a run that no process here writes any more is `killed?`.
+
+        Its process may also run on another machine.
+        """
+        killed = self.record["status"] == "running" and self.abandoned()
+        return KILLED if killed else self.record["status"]
 
     def abandoned(self) -> bool:
         """Whether no process of this machine holds its lock any more.
@@ -246,7 +257,7 @@ class Run:
             )
         progress = Follower.of(self.folder, record).look()
         progress.step = max(progress.step, known)
-        if record["status"] != "running":
+        if self.state != "running":
             progress.remaining_s = None
         return progress
 

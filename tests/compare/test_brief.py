@@ -37,7 +37,7 @@ def test_the_sentence_answers_which_agent_differs_and_which_is_cheapest(
 ) -> None:
     text = answer(evaluations)
     assert re.match(
-        r"No difference found between reference_sql and langgraph_sql "
+        r"Undecided whether langgraph_sql differs from reference_sql "
         r"\(95 % interval -\d+\.\d to \+\d+\.\d points\); "
         r"crewai_sql is \d+\.\d points lower than reference_sql \(95 % interval ",
         text,
@@ -107,3 +107,16 @@ def test_the_command_prints_the_brief_form_and_no_more(
     assert refused.returncode == 2 and "--brief is text" in refused.stderr
     unpriced = command("compare", *runs, "--price-in", "1")
     assert unpriced.returncode == 2 and "--price-out is missing" in unpriced.stderr
+
+
+def test_equal_costs_of_some_arms_are_not_said_of_all(evaluations: Comparison) -> None:
+    first, second, last = evaluations["arms"]
+    second["accuracy_final"] = first["accuracy_final"]
+    second["prompt_tokens_per_rollout"] = first["prompt_tokens_per_rollout"]
+    second["response_tokens_per_rollout"] = first["response_tokens_per_rollout"]
+    last["accuracy_final"] = {**last["accuracy_final"], "mean": 0.0}
+    assert "right answer" not in answer(evaluations)
+    last["accuracy_final"] = first["accuracy_final"]
+    last["prompt_tokens_per_rollout"] = first["prompt_tokens_per_rollout"]
+    last["response_tokens_per_rollout"] = first["response_tokens_per_rollout"]
+    assert "; each takes " in answer(evaluations)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ from harness.compare.comparison import compare
 from harness.compare.keys import Comparison
 from harness.compare.layout import tables
 from harness.compare.selection import select
+from harness.errors import NotComparable
 from harness.runs.folder import RunFolder
 
 Write = Callable[..., RunFolder]
@@ -99,3 +101,48 @@ def test_without_an_arm_of_the_agents_name_there_are_no_differences(
     assert {table.key for table in tables(comparison)}.isdisjoint({"transfer_differences"})
     for by_agent in comparison["transfer"].values():
         assert [cell["difference"] for cell in by_agent.values()] == [None, None]
+
+
+def evaluation_of(run: RunFolder, training: str) -> RunFolder:
+    run.update(parent={"run": training, "step": 4})
+    return run
+
+
+def test_policies_of_different_trainings_are_not_compared_unnoticed(write_run: Write) -> None:
+    slow = ["train.learning_rate=0.02"]
+    runs = [
+        evaluation_of(write_run("reference_sql", kind="eval"), "a"),
+        evaluation_of(write_run("langgraph_sql", kind="eval", overrides=slow), "b"),
+    ]
+    paths = [run.path for run in runs]
+    with pytest.raises(NotComparable, match=r"train\.learning_rate differs: .* 0\.02 in"):
+        compare(select(paths))
+    assert compare(select(paths), allow=["train.learning_rate"])["pairs"]
+    # What trained the policy of an endpoint is unknown.
+    paths.append(write_run("crewai_sql", kind="eval").path)
+    assert len(compare(select(paths))["pairs"]) == 2
+
+
+def test_an_evaluation_of_an_older_policy_is_left_out(write_run: Write) -> None:
+    runs = {}
+    jobs: list[Any] = []
+    for agent in AGENTS:
+        training = write_run(agent)
+        runs[agent] = evaluation_of(write_run(agent, kind="eval"), training.id)
+        entry = {"arm": agent, "seed": 0, "state": "finished"}
+        jobs.append({**entry, "key": agent, "kind": "train", "run": training.id})
+        entry["arm"] = f"{agent} -> {agent}"
+        evaluation = runs[agent].id
+        jobs.append(
+            {**entry, "key": f"e-{agent}", "kind": "eval", "parent": agent, "run": evaluation}
+        )
+    folder = runs["reference_sql"].path.parent
+    state = {"name": "s", "evaluate": list(AGENTS), "jobs": jobs}
+    (folder / "study.json").write_text(json.dumps(state))
+    assert len(compare(select([folder]))["arms"]) == 2
+    evaluation_of(runs["langgraph_sql"], "another")
+    comparison = compare(select([folder]))
+    assert [arm["name"] for arm in comparison["arms"]] == ["reference_sql -> reference_sql"]
+    (left_out,) = comparison["missing"]
+    assert left_out.startswith("langgraph_sql -> langgraph_sql seed 0: it evaluated the policy of")
+    assert "another" in left_out

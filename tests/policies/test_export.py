@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import time
 import zipfile
@@ -232,3 +233,29 @@ def test_who_asks_for_a_checkpoint_that_another_exports_waits_for_it(
     with ThreadPoolExecutor(4) as pool:
         found = set(pool.map(lambda _: checkpoint_model(folder), range(4)))
     assert found == set(Slow.exported) and len(Slow.exported) == 1
+
+
+@pytest.mark.parametrize(
+    ("file", "problem"),
+    [("config.json", "config.json is missing"), ("model.safetensors", "model.safetensors: ")],
+)
+def test_a_damaged_export_is_named_with_its_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, problem: str
+) -> None:
+    class Checkpoints:
+        def checkpoints(self, folder: RunFolder) -> dict[int, Path]:
+            return {3: folder.path / "global_step_3"}
+
+    monkeypatch.setattr("harness.policies.export.make_trainer", lambda config: Checkpoints())
+    monkeypatch.setattr(RunFolder, "config", lambda self: None)
+    folder = RunFolder.create(tmp_path, "asked")
+    exported = folder.path / "global_step_3" / "hf"
+    shutil.copytree(resolve("pocket-sql"), exported)
+    assert checkpoint_model(folder) == exported
+    whole = (exported / file).read_bytes()
+    (exported / file).unlink()
+    if file != "config.json":
+        (exported / file).write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(UserError, match=f"{re.escape(str(exported))} is damaged: {problem}") as no:
+        checkpoint_model(folder)
+    assert "Remove that folder; it is made again from the checkpoint" in str(no.value)

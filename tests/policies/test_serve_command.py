@@ -209,7 +209,7 @@ def test_what_cannot_be_served_is_one_line(arguments: list[str], said: str, tmp_
     assert done.returncode == 2 and said in done.stderr and len(done.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize("key", ["clé", "two words", "a\nb"])
+@pytest.mark.parametrize("key", ["clé", "two words", "a\nb", "a" * 5000])
 def test_a_key_that_no_header_carries_is_refused(key: str, tmp_path: Path) -> None:
     command = [*HARNESS, "serve", "pocket-sql", "--device", "cpu"]
     environment = {**os.environ, "HARNESS_SERVE_KEY": key}

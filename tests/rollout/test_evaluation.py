@@ -558,3 +558,13 @@ def test_help_is_instant() -> None:
     heavy = f"assert not set({names}) & set(sys.modules)"
     done = subprocess.run([sys.executable, "-c", script + heavy], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_agents_of_two_programs_are_refused_before_any_is_measured(
+    command: Command, tmp_path: Path
+) -> None:
+    arguments = ("eval", "--model", "pocket-sql", "--agents", "reference_tools,reference_sql")
+    done = command(*arguments, "--runs-dir", tmp_path / "runs")
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
+    assert "'tool_loop' and reference_sql runs 'self_correcting_sql'" in done.stderr
+    assert not (tmp_path / "runs").exists()

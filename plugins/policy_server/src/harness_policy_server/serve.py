@@ -35,6 +35,8 @@ LARGEST_CACHE = 8 << 30
 """The most bytes of that cache, unless one whole conversation needs more."""
 VLLMS_KEY = "VLLM_API_KEY"
 """Environment variable with a key that vLLM itself requires."""
+ENDING_S = 2.0
+"""Seconds for a process to end after its output did."""
 KEY_AND_VALUE = 2
 BYTES_OF_BF16 = 2
 
@@ -217,6 +219,8 @@ def _ready(
 
 
 def _failure(process: subprocess.Popen[bytes], log: Path) -> RunFailed | EnvironmentProblem:
+    with suppress(subprocess.TimeoutExpired):  # its output may end shortly before the process
+        process.wait(ENDING_S)
     text = log.read_text(encoding="utf-8", errors="replace")
     if explained := start_failure(text, REMEDY_OF_A_SERVER):
         return RunFailed(f"{explained} (whole log: {log})")

@@ -43,7 +43,7 @@ def _runs(runs: Sequence[Run]) -> Table:
                 run.id,
                 run.arm,
                 str(run.seed),
-                record["status"],
+                run.state,
                 steps_of(run.progress),
                 str(len(record["launches"]) or 1),
                 _time(run),

@@ -250,7 +250,7 @@ def matrix(selection: Selection) -> list[dict[str, str]]:
     # Runs in the study's folder that no job claims, such as those of an earlier configuration.
     for name, run in runs.items():
         if name not in planned:
-            rows.append(_matrix_row(run.arm, run.seed, run.record["status"], name))
+            rows.append(_matrix_row(run.arm, run.seed, run.state, name))
     # A single run needs no table of runs.
     if not selection.jobs and len(rows) < 2:
         return []
@@ -271,7 +271,7 @@ def progress_cells(run: Run) -> dict[str, str]:
     # The progress of a finished run is read from its record, which has no reward of a step.
     if rewards and not shown["reward"]:
         shown["reward"] = f"{rewards[max(rewards)]:.3f}"
-    return {"state": run.record["status"], **shown}
+    return {"state": run.state, **shown}
 
 
 def _sections(shown: Sequence[Table], manifest_tables: Sequence[Table]) -> dict[str, list[Table]]:
@@ -335,17 +335,13 @@ def _headline_details(arm: Arm, pair: Pair | None, comparison: Comparison) -> li
 
 def _card(arm: str, run: Run) -> dict[str, Any]:
     more = (run.record.get("reason"), standing(run.progress))
-    return {"label": arm, "value": run.record["status"], "more": list(filter(None, more))}
+    return {"label": arm, "value": run.state, "more": list(filter(None, more))}
 
 
 def _cards(run: Run) -> list[dict[str, Any]]:
     """Return one card per figure of an unfinished run."""
     now, failed = run.progress, measure(run)["failures"]
-    doing = (
-        f"{now.phase}: {now.done} of {now.expected} rollouts"
-        if run.record["status"] == "running"
-        else ""
-    )
+    doing = f"{now.phase}: {now.done} of {now.expected} rollouts" if run.state == "running" else ""
     first = _card(run.arm, run)
     first["more"] += filter(None, (doing, now.warning, now.remark))
     cards = [first]

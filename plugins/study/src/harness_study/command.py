@@ -111,6 +111,7 @@ def study(
     uncertified = _uncertified(jobs)
     folder = StudyFolder(runs_dir / described.name, described, jobs, chosen)
     steps = folder.next_steps(jobs, any_code=any_code)
+    refuse_missing_policies(steps)
     plan = launch_plan(described.name, steps, runs_dir, slots)
     add_warnings(plan, steps, runs_dir, uncertified, out_of_reach(jobs, described.margin))
     if dry_run:
@@ -119,7 +120,6 @@ def study(
         return
     if is_short(plan):
         progress_console().print(space_text(plan))
-    refuse_missing_policies(steps)
     for step in steps:
         if step.action != "skip":
             chosen.check(step.job)
