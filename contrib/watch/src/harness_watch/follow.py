@@ -15,7 +15,7 @@ from harness.errors import UserError
 from harness.runs.folder import Kind, RunFolder
 from harness.runs.monitor import Follower
 from harness.runs.progress import Progress
-from harness.runs.reading import Run
+from harness.runs.reading import KILLED, Run
 from harness.runs.rows import Call, Episode, LoggedStep
 from harness.runs.tables import episodes_table, step_rows, steps_table
 from harness.util.parsing import parse_json
@@ -210,7 +210,8 @@ class Followed:
         assert self.run is not None
         if self.run.abandoned():
             self.trouble = LEFT
-            self.run.record["status"], self.run.progress.remaining_s = "killed", None
+            self.run.record["status"], self.run.state = "killed", KILLED
+            self.run.progress.remaining_s = None
 
 
 def calls_of(logs: Path, attempt: str) -> list[Call]:
