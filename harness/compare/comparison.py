@@ -221,8 +221,10 @@ def _baseline(name: str | None, arms: Mapping[str, Sequence[Run]], selection: Se
     arm = named_arm(name, names | other_names(selection.runs))
     if arm not in arms:
         others = ", ".join(map(repr, arms))
+        reasons = [text for text in selection.missing if text.startswith(f"{arm} seed ")]
+        why = f" ({reasons[0]})" if reasons else ""
         raise NothingToCompare(
-            f"the baseline, {arm!r}, has no finished and validated run yet. "
+            f"the baseline, {arm!r}, has no finished and validated run yet{why}. "
             f"Name another with --baseline: {others}"
         )
     return arm

@@ -91,12 +91,8 @@ def differences(runs: Sequence[Run], more: Sequence[str] = ()) -> list[Differenc
     flat: list[tuple[Run, Mapping[str, Any]]] = []
     every_key: set[str] = set()
     by_name: dict[str, Run] = {}
-    # A policy of an endpoint has no known training that another one could be compared with.
-    trainings_known = all(_has_training(run) for run in runs)
     for run in runs:
         settings = _comparable(run, more)
-        if not trainings_known:
-            settings = {key: settings[key] for key in settings if not key.startswith(_TRAINING)}
         flat.append((run, settings))
         every_key.update(settings)
         # Names may repeat. Texts then describe the first run, as the lists of names begin with it.
@@ -118,6 +114,9 @@ def _values_by_seed(key: str, flat: Iterable[tuple[Run, Mapping[str, Any]]]) -> 
     top = keys().get(key.partition(".")[0])
     groups: dict[int | None, Values] = {}
     for run, settings in flat:
+        # What an evaluation's record does not tell about the policy's training is unknown.
+        if key.startswith(_TRAINING) and not run.trained and key not in settings:
+            continue
         # The order of the tasks follows the seed, so such keys must agree only within a seed.
         group = groups.setdefault(run.seed if top and top.by_seed else None, [])
         _add_value(group, settings.get(key, _MISSING), run.name)
@@ -296,19 +295,31 @@ def _comparable(run: Run, more: Iterable[str] = ()) -> dict[str, Any]:
             flat.pop(f"verl.{option}", None)
     settings: dict[str, Any] = {}
     for key, value in flat.items():
-        # An evaluation has the section of the training that made its policy. Without one, the
-        # section depends on the installed trainers.
-        if key.startswith(_TRAINING) and not _has_training(run):
+        # An evaluation trains nothing, and its section `train` depends on the installed trainers
+        # and on the device.
+        if key.startswith(_TRAINING) and not is_training:
             continue
         # An empty mapping is a section with options that only other runs set, so it is no value.
         if value != {}:
             settings[key] = value
+    return settings if is_training else settings | _training_of_policy(run)
+
+
+def _training_of_policy(run: Run) -> dict[str, Any]:
+    """Return settings of the training that made an evaluation's policy; empty if it is unknown.
+
+    The evaluation has the training's configuration. Only settings that identify a training count.
+    """
+    if not run.record.get("parent"):
+        return {}
+    configured = flatten({"train": run.record["config"].get("train", {})})
+    identifying = flatten({"train": run.record["identity"].get("train", {})})
+    settings: dict[str, Any] = {}
+    for key in configured:
+        # How often the training was validated does not matter: its checkpoint is measured.
+        if key in identifying and key != f"{_TRAINING}val_every" and configured[key] != {}:
+            settings[key] = configured[key]
     return settings
-
-
-def _has_training(run: Run) -> bool:
-    """Return whether the record has the settings of a training: its own or the policy's."""
-    return run.trained or bool(run.record.get("parent"))
 
 
 def _covers(permission: str, key: str) -> bool:

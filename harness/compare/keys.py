@@ -408,11 +408,11 @@ class Used(TypedDict):
     """Policies of one trained arm in one agent."""
 
     accuracy: Annotated[EstimateData, "on the last validation"]
-    seeds: Annotated[int, "number of evaluations"]
     difference: Annotated[
         EstimateData | None,
-        "to the arm of the agent's own name; None for that arm itself, and where there is none",
+        "to the policies trained in the same agent; None for these, and without a common seed",
     ]
+    seeds: Annotated[int, "of the difference"]
 
 
 class Exempt(TypedDict):

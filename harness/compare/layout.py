@@ -79,7 +79,9 @@ def _agreement(comparison: Comparison) -> Table:
         rows.append([name, *map(points, shares), divergent, compared])
     if comparison["kind"] == "eval":
         heads = ["arm", "same answers %", "rollouts compared"]
-        note = "Rollouts with the same answer as the baseline's, of the same seed and task."
+        note = (
+            "Share of rollouts with the same answer as the baseline's, of the same seed and task."
+        )
     else:
         heads = ["arm", "before training %", "first step %", "all steps %", "last validation %"]
         heads += ["gradient norm, largest difference %", "first divergent step"]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from harness.compare.columns import Table
-from harness.compare.keys import Arm, Comparison, EstimateData, Pair, View
+from harness.compare.keys import Arm, Comparison, EstimateData, Pair, Used, View
 from harness.compare.numbers import interval, number, p_value, points, with_interval
 from harness.compare.pairs import identical_arms, pairs_by_arm
 from harness.compare.sampled import title
@@ -84,6 +84,8 @@ def _of_rewards(comparison: Comparison, table: Table) -> Table:
         "sampled": "Several samples of each task",
         "learning": "Learning on the way",
         "views": "Fair views on what was trained",
+        "transfer": "Policies by agent",
+        "transfer_differences": "Policies by agent, against the agent's own",
     }
     name = measured(comparison.get("graded", False))
     heading = titles[table.key].format(name.capitalize())
@@ -227,7 +229,7 @@ def transfer_tables(comparison: Comparison) -> list[Table]:
             if cell is not None and trained == agent:
                 compared.append("baseline")
             else:
-                compared.append(with_interval(cell["difference"] if cell else None, signed=True))
+                compared.append(_difference_cell(cell))
         accuracies.append(row)
         differences.append(compared)
     heads = ["trained in", *(f"used in {agent}" for agent in agents)]
@@ -235,15 +237,23 @@ def transfer_tables(comparison: Comparison) -> list[Table]:
         "Accuracy in % by the arm that trained a policy and the agent that used it; "
         "means over seeds."
     )
-    made = [Table("transfer", "Policies by agent", heads, accuracies, note)]
-    if not any(agent in used for agent in agents):
-        return made
-    note = (
-        "Differences to the arm of the agent's own name, in points. "
-        "Intervals are not corrected, and no verdict rests on them."
-    )
-    title = "Policies by agent, against the agent's own"
-    return [*made, Table("transfer_differences", title, heads, differences, note)]
+    made = [_of_rewards(comparison, Table("transfer", "", heads, accuracies, note))]
+    if any(agent in used for agent in agents):
+        note = (
+            "Differences to the policies that were trained in the same agent, in points, "
+            "over common seeds. Intervals are not corrected, and no verdict rests on them. "
+            "One seed says nothing about other trainings."
+        )
+        against = Table("transfer_differences", "", heads, differences, note)
+        made.append(_of_rewards(comparison, against))
+    return made
+
+
+def _difference_cell(cell: Used | None) -> str:
+    if cell is None or cell["difference"] is None:
+        return "-"
+    text = with_interval(cell["difference"], signed=True)
+    return f"{text}, one seed" if cell["seeds"] == 1 else text
 
 
 def views_table(comparison: Comparison) -> Table:

@@ -11,7 +11,7 @@ from typing import Any
 from harness.compare.keys import Failed
 from harness.compare.states import STUDY_FILE, Asked, Entry, read_state
 from harness.compare.trainers import of_one_trainer
-from harness.errors import NoSuchArm, UserError, nearest
+from harness.errors import NoSuchArm, NothingToCompare, UserError, nearest
 from harness.runs.folder import RunFolder
 from harness.runs.reading import Run, read_run, readable
 from harness.util.formatting import agent_label
@@ -42,7 +42,7 @@ class Selection:
         study: The study's description, if the runs belong to one.
         arms: All arms of a study, with or without runs.
         jobs: All jobs of a study, including planned ones.
-        missing: Planned jobs of a study without a run, as text.
+        missing: Planned jobs of a study without a run that can be compared, as text.
         varied: Configuration keys that the study varies on purpose.
     """
 
@@ -84,6 +84,8 @@ def select(paths: Iterable[Path], runs_dir: Path = Path("runs")) -> Selection:
     for run in chosen.runs:
         unique[run.folder.path] = run
     chosen.runs = list(unique.values())
+    if not chosen.runs and chosen.missing:
+        raise NothingToCompare("; ".join(chosen.missing[:4]))
     if not chosen.runs and not empty:
         raise UserError("no run was named. `harness runs list` shows what there is")
     if empty:
@@ -320,8 +322,8 @@ def _add_study(chosen: Selection, folder: Path) -> None:
             # A training that ran again has another policy than the one that was evaluated.
             if evaluated and training and evaluated["run"] != training:
                 chosen.missing.append(
-                    f"{name}: it evaluated the policy of {evaluated['run']}, and the study now has "
-                    f"that of {training}: start the study again"
+                    f"{name}: the evaluation used the policy of {evaluated['run']}, but the "
+                    f"training has since run again as {training}. Start the study again"
                 )
             else:
                 chosen.runs.append(run)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from harness.compare.estimates import accuracy, crossed_mean
-from harness.compare.scores import paired_differences, scores
+from harness.compare.scores import paired_differences, scores, span_of
 from harness.compare.starts import over_starts
 
 if TYPE_CHECKING:
@@ -44,10 +44,11 @@ def transfer(arms: Mapping[str, Sequence[Run]], width: float = 1.0) -> dict[str,
         for agent in agents:
             if agent in used:
                 own = cells.get(agent, {}).get(agent) if agent != trained else None
+                difference, seeds = _difference(used[agent], own or (), width)
                 made[trained][agent] = {
                     "accuracy": _accuracy(used[agent]),
-                    "seeds": len(used[agent]),
-                    "difference": _difference(used[agent], own, width) if own else None,
+                    "difference": difference,
+                    "seeds": seeds,
                 }
     return made
 
@@ -62,13 +63,21 @@ def _split(name: str, runs: Sequence[Run]) -> tuple[str, str]:
 
 
 def _accuracy(runs: Sequence[Run]) -> EstimateData:
-    estimate = accuracy(scores(runs))
+    estimate = accuracy(scores(runs), span_of(runs))
     assert estimate is not None, "compared runs have scores"
     return estimate.data()
 
 
-def _difference(runs: Sequence[Run], own: Sequence[Run], width: float) -> EstimateData | None:
-    """Return the difference to the policies that were trained in the agent; None without a task."""
+def _difference(
+    runs: Sequence[Run], own: Sequence[Run], width: float
+) -> tuple[EstimateData | None, int]:
+    """Return the difference to the policies that were trained in the agent, and its seeds.
+
+    None and 0 without a common seed: the difference would be one of two single sets of policies.
+    """
+    common = {run.pairing for run in runs} & {run.pairing for run in own}
+    if not common:
+        return None, 0
     rows, _ = paired_differences(scores(runs), scores(own))
     estimate = crossed_mean(over_starts(rows), width)
-    return estimate.data() if estimate else None
+    return (estimate.data(), len(common)) if estimate else (None, 0)

@@ -38,7 +38,7 @@ def checkpoint_model(folder: RunFolder, step: int | None = None) -> Path:
     """Return a checkpoint as a Hugging Face folder, created in its folder on first use.
 
     Raises:
-        UserError: The folder exists and is damaged.
+        UserError: The exported folder is damaged.
     """
     _, checkpoint = checkpoint_dir(folder, step)
     target = (

@@ -28,7 +28,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args, overload
+from typing import IO, TYPE_CHECKING, Any, Literal, cast, get_args, overload
 
 from harness.errors import EnvironmentProblem, UserError
 from harness.runs.record_types import fault
@@ -45,6 +45,8 @@ SPARE_BYTES = 256 * 1024
 """Bytes reserved on the disk from a run's start for its final record."""
 LABEL_CHARS = 80
 """Most characters of a label in a folder's name."""
+CHECKED_S = 0.5
+"""Seconds that a lock may be busy by checks before it counts as held."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """Errors of a full disk."""
 
@@ -234,6 +236,20 @@ class RunFolder:
         ):
             yield
 
+    def is_held(self) -> bool:
+        """Return whether a process of this machine holds the lock.
+
+        The check takes a shared lock for a moment, so that checks do not exclude each other.
+        """
+        try:
+            with (self.path / ".lock").open() as lock:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+        return False
+
     def drop_after(self, step: int, *, validation: bool = False) -> None:
         """Move the rows of steps that a resumed run will repeat to `superseded-*.jsonl`.
 
@@ -316,11 +332,25 @@ def held(folder: Path, busy: str = "") -> Iterator[None]:
     except OSError as error:
         raise UserError(f"cannot write {folder}: {error.strerror}") from error
     with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | (fcntl.LOCK_NB if busy else 0))
-        except OSError as error:
-            raise UserError(busy) from error
+        _lock(lock, busy)
         yield
+
+
+def _lock(lock: IO[str], busy: str) -> None:
+    """Take an exclusive lock; the arguments and errors are those of `held`."""
+    if not busy:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return
+    # A reader that checks who holds the lock has it for a moment.
+    ends = time.monotonic() + CHECKED_S
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except OSError as error:
+            if time.monotonic() >= ends:
+                raise UserError(busy) from error
+        time.sleep(0.02)
 
 
 def endings() -> list[signal.Signals]:

@@ -97,17 +97,17 @@ class Run:
 
         Its process may also run on another machine.
         """
-        killed = self.record["status"] == "running" and self.abandoned()
-        return KILLED if killed else self.record["status"]
+        return KILLED if self.abandoned() else self.record["status"]
 
     def abandoned(self) -> bool:
-        """Whether no process of this machine holds its lock any more.
-
-        The check takes the lock for a moment.
-        """
-        if (self.folder.path / ".lock").is_file():
-            with suppress(UserError), self.folder.locked():
-                return True
+        """Return whether it is recorded as running and no process of this machine holds its lock."""
+        if self.record["status"] != "running" or not (self.folder.path / ".lock").is_file():
+            return False
+        if self.folder.is_held():
+            return False
+        # It may have ended by itself after its record was read.
+        with suppress(UserError):
+            return self.folder.read()["status"] == "running"
         return False
 
     @property

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import pytest
@@ -135,3 +137,31 @@ def test_a_finished_run_shows_all_of_its_steps(tmp_path: Path, command: Command)
         "validating": None,
         "left_s": None,
     }
+
+
+def test_a_run_that_ended_after_its_record_was_read_is_not_killed(
+    write_run: Callable[..., RunFolder],
+) -> None:
+    folder = write_run(status="running")
+    with folder.locked():
+        run, other = read_run(folder.path), read_run(folder.path)
+        assert run.state == "running"
+    assert other.state == "killed?" and other.progress.remaining_s is None
+    ended = read_run(folder.path)
+    folder.update(status="finished")
+    assert ended.record["status"] == "running" and ended.state == "running"
+
+
+def test_checks_of_who_holds_a_run_exclude_no_one(write_run: Callable[..., RunFolder]) -> None:
+    folder = write_run(status="running")
+    assert not folder.is_held()
+    with (folder.path / ".lock").open("w") as other_check:
+        fcntl.flock(other_check, fcntl.LOCK_SH)
+        assert not folder.is_held()
+    with folder.locked():
+        assert folder.is_held()
+    lock = (folder.path / ".lock").open()
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    Timer(0.1, lock.close).start()
+    with folder.locked():  # waits for the check
+        assert folder.is_held()

@@ -12,7 +12,7 @@ from harness.compare.comparison import compare
 from harness.compare.keys import Comparison
 from harness.compare.layout import tables
 from harness.compare.selection import select
-from harness.errors import NotComparable
+from harness.errors import NotComparable, NothingToCompare
 from harness.runs.folder import RunFolder
 
 Write = Callable[..., RunFolder]
@@ -66,19 +66,52 @@ def test_every_policy_is_set_against_the_one_trained_in_the_agent(
     assert list(used) == ["mixture", "reference_sql", "langgraph_sql"]
     for (trained, agent), (accuracy, seeds) in cells.items():
         cell = used[trained][agent]
-        assert cell["seeds"] == seeds
         assert cell["accuracy"]["mean"] == pytest.approx(accuracy, abs=0.12)
         own = used[agent][agent]["accuracy"]["mean"]
         if trained == agent:
-            assert cell["difference"] is None
-        elif seeds == 3:
+            assert cell["difference"] is None and cell["seeds"] == 0
+        else:
             difference = cell["difference"]
-            assert difference is not None
+            assert difference is not None and cell["seeds"] == seeds
+            if seeds == 2:  # the third seed is in one of both arms only
+                continue
             assert difference["mean"] == pytest.approx(cell["accuracy"]["mean"] - own)
             assert difference["low"] < difference["mean"] < difference["high"]
     assert [row[0] for row in rows_of(comparison, "transfer")] == list(used)
     shown = rows_of(comparison, "transfer_differences")
     assert shown[1][1] == "baseline" and shown[2][1:] == ["-", "baseline"]
+
+
+def test_differences_need_common_seeds(write_run: Write) -> None:
+    runs = []
+    seeds = {("m", 0): range(2), ("m", 1): range(1, 2), ("reference_sql", 0): range(5, 7)}
+    seeds |= {("langgraph_sql", 1): range(1, 3)}
+    for (trained, place), chosen in seeds.items():
+        for seed in chosen:
+            run = write_run(AGENTS[place], seed, kind="eval", model=trained)
+            job = f"{trained} -> {AGENTS[place]}-{seed}"
+            run.update(study={"name": "s", "job": job, "runs_at_once": 1})
+            runs.append(run)
+    comparison = compared(runs)
+    assert comparison["transfer"]["m"]["reference_sql"]["difference"] is None
+    assert comparison["transfer"]["m"]["langgraph_sql"]["seeds"] == 1
+    row = rows_of(comparison, "transfer_differences")[0]
+    assert row[1] == "-" and row[2].endswith(", one seed")
+
+
+def test_graded_rewards_are_in_hundredths(evaluated: Callable[..., list[RunFolder]]) -> None:
+    cells: dict[Any, Any] = {}
+    for trained in AGENTS:
+        for agent in AGENTS:
+            cells[trained, agent] = (0.5, 2)
+    comparison = compared(evaluated(cells))
+    comparison["graded"] = True
+    shown = [table for table in tables(comparison) if table.key.startswith("transfer")]
+    assert [table.title for table in shown] == [
+        "Policies by agent, in hundredths",
+        "Policies by agent, against the agent's own, in hundredths",
+    ]
+    assert shown[0].note.startswith("Mean reward by the arm")
 
 
 def test_a_single_policy_or_agent_needs_no_matrix(
@@ -118,9 +151,21 @@ def test_policies_of_different_trainings_are_not_compared_unnoticed(write_run: W
     with pytest.raises(NotComparable, match=r"train\.learning_rate differs: .* 0\.02 in"):
         compare(select(paths))
     assert compare(select(paths), allow=["train.learning_rate"])["pairs"]
-    # What trained the policy of an endpoint is unknown.
-    paths.append(write_run("crewai_sql", kind="eval").path)
-    assert len(compare(select(paths))["pairs"]) == 2
+    # What trained the policy of an endpoint is unknown, and permits nothing between the others.
+    endpoint = write_run("crewai_sql", kind="eval").path
+    with pytest.raises(NotComparable, match=r"train\.learning_rate differs"):
+        compare(select([*paths, endpoint]))
+    assert compare(select([paths[0], endpoint]))["pairs"]
+
+
+def test_how_often_a_training_was_validated_does_not_matter(write_run: Write) -> None:
+    runs = [
+        evaluation_of(write_run("reference_sql", kind="eval"), "a"),
+        evaluation_of(
+            write_run("langgraph_sql", kind="eval", overrides=["train.val_every=4"]), "b"
+        ),
+    ]
+    assert compare(select([run.path for run in runs]))["pairs"]
 
 
 def test_an_evaluation_of_an_older_policy_is_left_out(write_run: Write) -> None:
@@ -144,5 +189,10 @@ def test_an_evaluation_of_an_older_policy_is_left_out(write_run: Write) -> None:
     comparison = compare(select([folder]))
     assert [arm["name"] for arm in comparison["arms"]] == ["reference_sql -> reference_sql"]
     (left_out,) = comparison["missing"]
-    assert left_out.startswith("langgraph_sql -> langgraph_sql seed 0: it evaluated the policy of")
-    assert "another" in left_out
+    assert left_out.startswith("langgraph_sql -> langgraph_sql seed 0: the evaluation used the")
+    assert "the policy of another, but the training has since run again as " in left_out
+    with pytest.raises(NothingToCompare, match=r"validated run yet \(langgraph_sql -> .* again\)"):
+        compare(select([folder]), "langgraph_sql -> langgraph_sql")
+    evaluation_of(runs["reference_sql"], "another")
+    with pytest.raises(NothingToCompare, match=r"^reference_sql -> .* Start the study again; "):
+        select([folder])
