@@ -7,7 +7,8 @@ from pathlib import Path
 from harness.errors import UserError
 from harness.plugins import make_trainer
 from harness.policies.weights import damage
-from harness.runs.folder import RunFolder, held
+from harness.runs.folder import RunFolder
+from harness.runs.locks import held
 
 
 def checkpoint_dir(folder: RunFolder, step: int | None = None) -> tuple[int, Path]:

@@ -16,7 +16,6 @@ runs/<id>/
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import re
@@ -28,9 +27,10 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, cast, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args, overload
 
 from harness.errors import EnvironmentProblem, UserError
+from harness.runs.locks import held, is_held
 from harness.runs.record_types import fault
 from harness.runs.rows import Call, Episode, LoggedStep
 from harness.runs.schema import SCHEMA_VERSION, RunRecord
@@ -45,8 +45,6 @@ SPARE_BYTES = 256 * 1024
 """Bytes reserved on the disk from a run's start for its final record."""
 LABEL_CHARS = 80
 """Most characters of a label in a folder's name."""
-CHECKED_S = 0.5
-"""Seconds that a lock may be busy by checks before it counts as held."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """Errors of a full disk."""
 
@@ -237,18 +235,8 @@ class RunFolder:
             yield
 
     def is_held(self) -> bool:
-        """Return whether a process of this machine holds the lock.
-
-        The check takes a shared lock for a moment, so that checks do not exclude each other.
-        """
-        try:
-            with (self.path / ".lock").open() as lock:
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except FileNotFoundError:
-            return False
-        except OSError:
-            return True
-        return False
+        """Return whether a process of this machine holds the run's lock."""
+        return is_held(self.path)
 
     def drop_after(self, step: int, *, validation: bool = False) -> None:
         """Move the rows of steps that a resumed run will repeat to `superseded-*.jsonl`.
@@ -313,44 +301,6 @@ def _line(row: Mapping[str, object]) -> bytes:
         return orjson.dumps(row) + b"\n"
     except TypeError:  # a lone surrogate, which no encoding supports
         return json.dumps(row, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
-
-
-@contextmanager
-def held(folder: Path, busy: str = "") -> Iterator[None]:
-    """Create a folder if missing and lock it through its `.lock`.
-
-    Args:
-        busy: Message if another process holds the lock; empty: wait for it.
-
-    Raises:
-        UserError: Another process holds the lock and `busy` is set, or the folder cannot be
-            written.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / ".lock").open("w")
-    except OSError as error:
-        raise UserError(f"cannot write {folder}: {error.strerror}") from error
-    with lock:
-        _lock(lock, busy)
-        yield
-
-
-def _lock(lock: IO[str], busy: str) -> None:
-    """Take an exclusive lock; the arguments and errors are those of `held`."""
-    if not busy:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        return
-    # A reader that checks who holds the lock has it for a moment.
-    ends = time.monotonic() + CHECKED_S
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except OSError as error:
-            if time.monotonic() >= ends:
-                raise UserError(busy) from error
-        time.sleep(0.02)
 
 
 def endings() -> list[signal.Signals]:

@@ -21,7 +21,8 @@ from harness.compare.states import STUDY_FILE, Entry, StudyState, config_hash, r
 from harness.errors import nearest
 from harness.plugins import roles_of
 from harness.policies.export import checkpoint_dir
-from harness.runs.folder import RunFolder, held, replace_text
+from harness.runs.folder import RunFolder, replace_text
+from harness.runs.locks import held
 from harness.training.record import role_models
 from harness.util.formatting import measured
 

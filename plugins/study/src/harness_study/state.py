@@ -29,7 +29,8 @@ from harness.compare.states import (
 )
 from harness.errors import PluginError
 from harness.parity.certificate import fingerprint
-from harness.runs.folder import held, replace_text
+from harness.runs.folder import replace_text
+from harness.runs.locks import held
 from harness.runs.reading import Run, read_run, readable
 from harness.runs.schema import RunRecord
 from harness.training.provenance import changes, commit
