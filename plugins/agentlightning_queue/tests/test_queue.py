@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
+
+import pytest
+from agentlightning.utils import server_launcher
 
 from harness.contracts.queue import (
     FinishedAttempt,
@@ -19,6 +23,7 @@ from harness.contracts.queue import (
 from harness.records import Attempt, Outcome
 from harness.rollout.queue_plugin import queue_backend
 from harness.util.endpoints import Endpoint
+from harness_agentlightning_queue.queue import START_TRIES, LocalQueue
 from harness_agentlightning_queue.store import StoreClient
 
 GATEWAY = Endpoint("http://127.0.0.1:1/v1", "policy", "key")
@@ -226,4 +231,33 @@ def test_a_settled_attempt_ends_its_rollout() -> None:
             assert await queue.last_attempt(rollout) == attempt
             assert not await queue.held("Worker-5")
 
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("taken", [1, START_TRIES])
+def test_a_port_that_another_process_took_is_left_for_another(
+    monkeypatch: pytest.MonkeyPatch, taken: int
+) -> None:
+    """agentlightning chooses a free port a moment before it binds it."""
+
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            occupied = other.getsockname()[1]
+            ports = iter([occupied] * taken)
+            monkeypatch.setattr(
+                server_launcher, "pick_unused_port", lambda: next(ports, None) or free_port()
+            )
+            queue = LocalQueue("127.0.0.1")
+            if taken == START_TRIES:
+                with pytest.raises(RuntimeError, match="did not start up"):
+                    await queue.start()
+                return
+            await queue.start()
+            try:
+                assert f":{occupied}" not in queue.endpoint
+                await queue.welcome({}, Endpoint("http://127.0.0.1:1/v1", "policy", "k"))
+            finally:
+                await queue.stop()
+
+    free_port = server_launcher.pick_unused_port
     asyncio.run(main())

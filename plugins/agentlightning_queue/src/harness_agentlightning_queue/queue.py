@@ -15,6 +15,8 @@ from harness_agentlightning_queue.spans import from_spans, to_spans
 from harness_agentlightning_queue.store import RunStore, StoreClient, StoreServer
 
 POLICY_RESOURCE = "policy"
+START_TRIES = 3
+"""Number of ports that a queue tries to listen on."""
 
 
 def resources_of(policy: Endpoint) -> NamedResources:
@@ -124,8 +126,16 @@ class LocalQueue(LightningQueue, RunQueue):
         return str(self.store.endpoint)
 
     async def start(self) -> None:
-        self.store = StoreServer(self._kept, self._host)
-        await self.store.start()
+        for tries_left in reversed(range(START_TRIES)):
+            self.store = StoreServer(self._kept, self._host)
+            try:
+                await self.store.start()
+                return
+            except RuntimeError:
+                # agentlightning chooses a free port and binds it a moment later. If another process
+                # takes it meanwhile, the next server has another one.
+                if not tries_left:
+                    raise
 
     async def welcome(self, invitation: Mapping[str, object], policy: Endpoint) -> None:
         await self.store.add_resources(resources_of(policy))
