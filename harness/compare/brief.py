@@ -39,8 +39,8 @@ def answer(comparison: Comparison, price: Price | None = None) -> str:
         parts.append(cheapest)
     text = "; ".join(parts)
     # A sentence that begins with an arm keeps the letters of its name.
-    words = text.startswith(("no ", "nothing ", "undecided "))
-    return f"{text[0].upper()}{text[1:]}." if words else f"{text}."
+    begins_with_word = text.startswith(("no ", "nothing ", "undecided "))
+    return f"{text[0].upper()}{text[1:]}." if begins_with_word else f"{text}."
 
 
 def _listed(names: list[str]) -> str:

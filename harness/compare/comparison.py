@@ -141,7 +141,8 @@ def compare(
         document["starts"] = starts
     if split := gains(by_arm):
         document["gains"] = split
-    if used := transfer(by_arm, width):
+    accuracies = {arm["name"]: arm["accuracy_final"] for arm in arms}
+    if used := transfer(by_arm, accuracies, width):
         document["transfer"] = used
     if several := sampled(by_arm, base, span):
         document["sampled"] = several

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from harness.compare.estimates import accuracy, crossed_mean
-from harness.compare.scores import paired_differences, scores, span_of
+from harness.compare.estimates import crossed_mean
+from harness.compare.scores import paired_differences, scores
 from harness.compare.starts import over_starts
 
 if TYPE_CHECKING:
@@ -19,10 +19,13 @@ if TYPE_CHECKING:
 ARROW = " -> "
 
 
-def transfer(arms: Mapping[str, Sequence[Run]], width: float = 1.0) -> dict[str, dict[str, Used]]:
+def transfer(
+    arms: Mapping[str, Sequence[Run]], accuracies: Mapping[str, EstimateData], width: float = 1.0
+) -> dict[str, dict[str, Used]]:
     """Return the accuracy of every trained arm in every agent that used its policies.
 
     Args:
+        accuracies: By arm.
         width: Largest difference of two rewards.
 
     Returns:
@@ -46,7 +49,7 @@ def transfer(arms: Mapping[str, Sequence[Run]], width: float = 1.0) -> dict[str,
                 own = cells.get(agent, {}).get(agent) if agent != trained else None
                 difference, seeds = _difference(used[agent], own or (), width)
                 made[trained][agent] = {
-                    "accuracy": _accuracy(used[agent]),
+                    "accuracy": accuracies[f"{trained}{ARROW}{agent}"],
                     "difference": difference,
                     "seeds": seeds,
                 }
@@ -60,12 +63,6 @@ def _split(name: str, runs: Sequence[Run]) -> tuple[str, str]:
     if runs[0].trained or not name.endswith(suffix):
         return name, ""
     return name.removesuffix(suffix), agent
-
-
-def _accuracy(runs: Sequence[Run]) -> EstimateData:
-    estimate = accuracy(scores(runs), span_of(runs))
-    assert estimate is not None, "compared runs have scores"
-    return estimate.data()
 
 
 def _difference(

@@ -100,7 +100,7 @@ class Run:
         return KILLED if self.abandoned() else self.record["status"]
 
     def abandoned(self) -> bool:
-        """Return whether it is recorded as running and no process of this machine holds its lock."""
+        """Return whether it is recorded as running, and no process of this machine holds it."""
         if self.record["status"] != "running" or not (self.folder.path / ".lock").is_file():
             return False
         if self.folder.is_held():

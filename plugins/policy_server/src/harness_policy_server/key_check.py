@@ -1,8 +1,8 @@
 """Check the key of requests to a policy server, harness's own or vLLM's.
 
-vLLM has a variable for a key of its own, `VLLM_API_KEY`. vLLM 0.24 hashes that variable into the name
-of its cache of compiled models (`vllm.envs.compile_factors`). A server with a new key would find no
-cache and compile the model again, which takes 20 s for a policy of half a billion parameters.
+vLLM has a variable for a key of its own, `VLLM_API_KEY`. vLLM 0.24 hashes that variable into the
+name of its cache of compiled models (`vllm.envs.compile_factors`). A server with a new key would
+find no cache and compile the model again: 20 s for a policy of half a billion parameters.
 """
 
 from __future__ import annotations
