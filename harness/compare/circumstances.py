@@ -125,7 +125,8 @@ def validation_remarks(runs: Sequence[Run]) -> list[str]:
             "they count neither as right nor as wrong."
         )
     for run in runs:
-        seen, whole = run.validation()["task_id"].n_unique(), run.validated_tasks()
+        seen = run.validation()["task_id"].n_unique()
+        whole = max(run.record["tasks"]["val"], run.validated_tasks())
         if seen < whole:
             remarks.append(f"{run.name}: its last validation holds {seen} of {whole} questions.")
         last, steps = cast(int, run.validation()["step"].max()), run.record["identity"]["steps"]

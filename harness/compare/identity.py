@@ -310,11 +310,13 @@ def _training_of_policy(run: Run) -> dict[str, Any]:
 
     The evaluation has the training's configuration. Only settings that identify a training count.
     """
-    if not run.record.get("parent"):
+    parent = run.record.get("parent")
+    if not parent:
         return {}
     configured = flatten({"train": run.record["config"].get("train", {})})
     identifying = flatten({"train": run.record["identity"].get("train", {})})
-    settings: dict[str, Any] = {}
+    # Policies of one training at two of its steps are two policies.
+    settings: dict[str, Any] = {f"{_TRAINING}checkpoint": parent["step"]}
     for key in configured:
         # How often the training was validated does not matter: its checkpoint is measured.
         if key in identifying and key != f"{_TRAINING}val_every" and configured[key] != {}:

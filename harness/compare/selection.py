@@ -158,6 +158,30 @@ def name_arms(runs: Sequence[Run]) -> None:
         if several_kinds:
             parts.append(run.record["kind"])
         run.arm = " ".join(parts)
+    _name_policies(runs)
+
+
+def _name_policies(runs: Sequence[Run]) -> None:
+    """Add the policy to the names of evaluations that would else pass for one, made twice."""
+    policies: dict[tuple[str, int], set[str]] = {}
+    for run in runs:
+        if not run.trained:
+            policies.setdefault((run.arm, run.seed), set()).add(run.policy)
+    ambiguous: dict[str, set[str]] = {}
+    for (arm, _), several in policies.items():
+        if len(several) > 1:
+            ambiguous.setdefault(arm, set()).update(several)
+    for run in runs:
+        if run.arm in ambiguous and not run.trained:
+            run.arm += f" {_policy_label(run)}"
+
+
+def _policy_label(run: Run) -> str:
+    """Return the policy of an evaluation in words that fit into the name of an arm."""
+    if run.record.get("parent"):
+        return f"of {run.policy}"
+    name = str(run.record["config"]["policy"]["path"]) or "policy"
+    return f"of {Path(name).name} {run.policy[:8]}"
 
 
 def _goes_with_device(
@@ -362,10 +386,17 @@ def why_left_out(run: Run, usable: Sequence[Run]) -> str:
     if run.finished:
         rewards = run.validation()["reward"]
         newer = [other for other in usable if (other.arm, other.seed) == (run.arm, run.seed)]
+        same_policy: list[Run] = []
+        if not run.trained and not newer:
+            same_policy = [
+                other for other in usable if (other.arm, other.policy) == (run.arm, run.policy)
+            ]
         if rewards.is_empty():
             reason = "no validation is in its folder"
         elif rewards.drop_nulls().is_empty():
             reason = "nothing of its last validation was scored"
+        elif same_policy:
+            reason = f"an evaluation of the same policy as {same_policy[0].id}"
         elif newer and newer[0].id == run.id:
             reason = f"a copy of the run at {newer[0].folder.path}"
         elif newer:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from harness.compare.comparison import compare
@@ -251,3 +252,15 @@ def test_a_study_leaves_strangers_out_and_does_not_repeat_a_run_unasked(
         (folder.path / "study.json").write_bytes(content)
         done = command("study", file, "--dry-run", "--runs-dir", tmp_path / "runs")
         assert (done.returncode, done.stderr.count("\n")) == (2, 1) and "study.json" in done.stderr
+
+
+def test_a_validation_that_lost_questions_in_every_step_is_noticed(write_run: Write) -> None:
+    whole, cut = write_run("reference_sql"), write_run("langgraph_sql")
+    file = cut.path / "episodes.parquet"
+    episodes = pl.read_parquet(file)
+    validated = sorted(episodes.filter(phase="val")["task_id"].unique())
+    kept = validated[: len(validated) // 2]
+    in_training_or_kept = (pl.col("phase") == "train") | pl.col("task_id").is_in(kept)
+    episodes.filter(in_training_or_kept).write_parquet(file)
+    remarks = compare(select([whole.path, cut.path]))["remarks"]
+    assert f"holds {len(kept)} of {len(validated)} questions." in " ".join(remarks)

@@ -288,6 +288,15 @@ def test_scores_that_cancel_by_question_and_by_seed_still_vary() -> None:
     assert found is not None and found.se == pytest.approx(math.sqrt(1 / 3 / 4))
 
 
+def test_a_difference_of_rounding_is_none() -> None:
+    values = np.zeros((8, 4, 5))
+    values[:, 0, 0] = 0.1 + 0.2 - 0.3
+    assert values.mean() != 0
+    estimate = crossed_mean(frame(values))
+    assert estimate is not None
+    assert estimate.mean == 0 and estimate.p_difference() == 1
+
+
 def test_values_equal_up_to_rounding_are_equal() -> None:
     values = np.zeros((1, 2, 40))
     values[0, 0] = 0.1 + 0.2 - 0.3

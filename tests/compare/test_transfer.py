@@ -31,7 +31,10 @@ def evaluated(write_run: Write) -> Callable[..., list[RunFolder]]:
                     agent, seed, kind="eval", accuracy=(accuracy, accuracy), model=trained
                 )
                 arm = f"{trained} -> {agent}"
-                run.update(study={"name": "s", "job": f"{arm}-{seed}", "runs_at_once": 1})
+                run.update(
+                    study={"name": "s", "job": f"{arm}-{seed}", "runs_at_once": 1},
+                    parent={"run": f"{trained}-{seed}", "step": 4},
+                )
                 runs.append(run)
         return runs
 
@@ -136,9 +139,52 @@ def test_without_an_arm_of_the_agents_name_there_are_no_differences(
         assert [cell["difference"] for cell in by_agent.values()] == [None, None]
 
 
-def evaluation_of(run: RunFolder, training: str) -> RunFolder:
-    run.update(parent={"run": training, "step": 4})
+def evaluation_of(run: RunFolder, training: str, step: int = 4) -> RunFolder:
+    run.update(parent={"run": training, "step": step})
     return run
+
+
+def test_checkpoints_of_different_steps_are_not_compared_unnoticed(write_run: Write) -> None:
+    runs = [
+        evaluation_of(write_run("reference_sql", kind="eval"), "a"),
+        evaluation_of(write_run("langgraph_sql", kind="eval"), "a", step=2),
+    ]
+    paths = [run.path for run in runs]
+    with pytest.raises(NotComparable, match=r"train\.checkpoint differs: 4 in .* 2 in"):
+        compare(select(paths))
+    assert compare(select(paths), allow=["train.checkpoint"])["pairs"]
+
+
+def test_two_policies_in_one_agent_are_not_one_evaluation_made_twice(write_run: Write) -> None:
+    runs = [write_run("reference_sql", kind="eval", model=model) for model in ("one", "two")]
+    paths = [run.path for run in runs]
+    with pytest.raises(NotComparable, match="model differs: 'one' in .* 'two' in"):
+        compare(select(paths))
+    comparison = compare(select(paths), allow=["model"])
+    names = [arm["name"] for arm in comparison["arms"]]
+    assert [name.rpartition(" ")[2] for name in names] == ["one", "two"]
+    # Of one training, the step of the checkpoint tells them apart.
+    for run, step in zip(runs, (2, 4), strict=True):
+        evaluation_of(run, "training", step)
+    comparison = compare(select(paths), allow=["model", "train.checkpoint"])
+    names = [arm["name"] for arm in comparison["arms"]]
+    assert names == [f"reference_sql of training step {step}" for step in (2, 4)]
+
+
+def test_evaluations_of_one_policy_are_one_training(write_run: Write) -> None:
+    paths = []
+    for seed in range(8):
+        for agent in AGENTS:
+            paths.append(write_run(agent, seed, kind="eval", accuracy=(0.5, 0.5)).path)
+    comparison = compare(select(paths), margin=0.1)
+    (pair,) = comparison["pairs"]
+    assert pair["difference"]["seeds"] == 1 and pair["verdict"] == "cannot tell"
+    seeds = "1, 2, 3, 4, 5, 6, 7"
+    remarks = [text for text in comparison["remarks"] if f"seed {seeds} are left out" in text]
+    assert len(remarks) == len(AGENTS)
+    reasons = {failed["reason"] for failed in comparison["failed"]}
+    assert len(comparison["failed"]) == 14
+    assert all(reason.startswith("an evaluation of the same policy as ") for reason in reasons)
 
 
 def test_policies_of_different_trainings_are_not_compared_unnoticed(write_run: Write) -> None:

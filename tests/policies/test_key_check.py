@@ -12,7 +12,7 @@ from starlette.applications import Starlette
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
-from starlette.routing import Route, WebSocketRoute
+from starlette.routing import Mount, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from harness_policy_server.key_check import KEY, KeyCheck
@@ -77,6 +77,21 @@ async def test_a_browser_may_ask_what_its_page_may_send(application: Starlette) 
     assert answer.status_code == 200 and answer.headers["access-control-allow-origin"] == "*"
 
 
+async def test_other_questions_about_methods_need_the_key(application: Starlette) -> None:
+    # Like Prometheus' application for `/metrics`, this one answers every method.
+    application.router.routes.append(Mount("/counters", PlainTextResponse("counted")))
+    application.add_middleware(CORSMiddleware, allow_origins=["*"], allow_methods=["*"])
+    application.user_middleware.reverse()
+    preflight = {"origin": "http://page", "access-control-request-method": "POST"}
+    transport = httpx.ASGITransport(application)
+    async with httpx.AsyncClient(transport=transport, base_url="http://policy") as client:
+        assert (await client.options("/counters/")).status_code == 401
+        answer = await client.options("/counters/", headers=preflight)
+        assert answer.status_code == 200 and "counted" not in answer.text
+        right = {"authorization": "Bearer right"}
+        assert (await client.options("/counters/", headers=right)).text == "counted"
+
+
 async def test_two_keys_in_one_request_are_refused(application: Starlette) -> None:
     headers = [(b"authorization", b"Bearer wrong"), (b"authorization", b"Bearer right")]
     transport = httpx.ASGITransport(application)
@@ -101,7 +116,12 @@ async def test_connections_of_web_sockets_need_the_key(
     assert sent == ["websocket.accept" if accepted else "websocket.close"]
 
 
-def test_a_server_without_a_key_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("key", [None, ""])
+def test_a_server_without_a_key_does_not_start(
+    monkeypatch: pytest.MonkeyPatch, key: str | None
+) -> None:
     monkeypatch.delenv(KEY, raising=False)
+    if key is not None:
+        monkeypatch.setenv(KEY, key)
     with pytest.raises(KeyError, match=KEY):
         KeyCheck(Starlette())

@@ -548,7 +548,7 @@ def test_what_cannot_be_fetched_is_one_line(
         ),
         (
             {"leave_out": "ffn_up"},
-            "lacks 2 of the weights of its architecture, model.layers.0.mlp.up_proj.weight",
+            "lacks 2 of the weights of its architecture, such as model.layers.0.mlp.up_proj.weight",
         ),
         ({"template": CHATML.replace("<|im_end|>", "")}, "does not end a turn with '<|im_end|>'"),
     ],

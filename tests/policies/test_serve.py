@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,10 +16,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from harness.errors import RunFailed
+from harness.errors import ConfigError, RunFailed
 from harness.policies import resolve
 from harness.policies.servers import Engine
 from harness_policy_server import serve
+from harness_policy_server.loading import load_policy
 
 SERVER = """
 import json
@@ -242,3 +244,16 @@ def test_vllm_ends_with_an_evaluation_that_is_told_to_end_or_killed(
         for pid in pids:
             if not ended(pid):
                 os.kill(pid, signal.SIGKILL)
+
+
+def test_a_policy_that_lacks_weights_is_not_served(tmp_path: Path) -> None:
+    from safetensors.numpy import load_file, save_file
+
+    folder = tmp_path / "partial"
+    shutil.copytree(resolve("pocket-sql"), folder)
+    weights = load_file(folder / "model.safetensors")
+    absent = min(name for name in weights if "mlp" in name)
+    del weights[absent]
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ConfigError, match=f"lacks 1 of the weights .* such as {absent}"):
+        load_policy(folder)

@@ -15,7 +15,7 @@ import shutil
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -26,6 +26,7 @@ from harness.errors import ConfigError, EnvironmentProblem, how_to_install
 from harness.policies.catalogue import MANIFEST, PLAIN, GgufFile, Hub, Named, cached_dir, known
 from harness.util.parsing import file_hash
 from harness_policy_server.download import download
+from harness_policy_server.loading import refuse_missing
 from harness_policy_server.parts import Parts, joined
 
 if TYPE_CHECKING:
@@ -372,7 +373,7 @@ def _model(file: Path, header: _File, reader: GGUFReader) -> tuple[Any, list[str
     except (ValueError, KeyError, RuntimeError) as error:
         raise _not_converted(file, error) from error
     model, loaded = found
-    _refuse_missing(file, loaded["missing_keys"])
+    refuse_missing(file, loaded["missing_keys"])
     return model, []
 
 
@@ -409,15 +410,8 @@ def _qwen2(file: Path, reader: GGUFReader) -> tuple[Any, list[str]]:
         raise _not_converted(file, error) from error
     model.tie_weights()
     left = {name for name, weight in model.named_parameters() if weight.is_meta}
-    _refuse_missing(file, left & set(missing) if settings.tie_word_embeddings else set(missing))
+    refuse_missing(file, left & set(missing) if settings.tie_word_embeddings else set(missing))
     return model, changes
-
-
-def _refuse_missing(file: Path, missing: Iterable[str]) -> None:
-    if absent := sorted(missing):
-        raise ConfigError(
-            f"{file} lacks {len(absent)} of the weights of its architecture, {absent[0]} for one"
-        )
 
 
 def _put(made: Path, manifest: Mapping[str, object], target: Path) -> None:

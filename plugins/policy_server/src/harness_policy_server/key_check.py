@@ -21,6 +21,9 @@ WRONG_KEY = {"error": {"message": "wrong or missing bearer key", "code": "invali
 POLICY_VIOLATION = 1008
 """Code of RFC 6455 for a refused WebSocket connection."""
 
+PREFLIGHT = {b"origin", b"access-control-request-method"}
+"""Headers of a request in which a browser asks what a page may send."""
+
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
@@ -36,12 +39,14 @@ class KeyCheck:
         key: By default that of the environment.
 
     Raises:
-        KeyError: No key is given, and the environment has none.
+        KeyError: No key is given, and the environment has none, or an empty one.
     """
 
     def __init__(self, app: Application, key: str = "") -> None:
         self._app = app
         self._key = (key or os.environ[KEY]).encode()
+        if not self._key:
+            raise KeyError(f"{KEY} is empty")
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if self._permits(scope):
@@ -57,8 +62,11 @@ class KeyCheck:
         # Other types, such as `lifespan`, come from the server itself.
         if scope["type"] not in ("http", "websocket") or scope["path"] == OPEN_PATH:
             return True
-        # Browsers send no key with the request that asks what a page may send.
-        if scope.get("method") == "OPTIONS":
+        # Browsers send no key when they ask what a page may send. The CORS middleware of vLLM's
+        # server answers that itself. Any other OPTIONS request reaches the application: there,
+        # Prometheus' `/metrics` answers every method.
+        names = {name for name, _ in scope["headers"]}
+        if scope.get("method") == "OPTIONS" and names >= PREFLIGHT:
             return True
         given = [value for name, value in scope["headers"] if name == b"authorization"]
         if len(given) != 1:

@@ -187,12 +187,12 @@ def _preferred(difference: Difference) -> float:
 
 
 def _load(folder: Path) -> Any:
-    import torch
-    from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
+    from harness_policy_server.loading import load_policy
+
     logging.disable_progress_bar()
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    return load_policy(folder)
 
 
 def _stops(folder: Path) -> list[int]:

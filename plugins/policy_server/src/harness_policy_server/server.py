@@ -80,22 +80,21 @@ class PolicyServer:
         parser: str = "",
     ) -> None:
         import torch
-        from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers import AutoTokenizer
 
         from harness_policy_server.decoder import Decoder
+        from harness_policy_server.loading import load_policy
 
         own = (
             len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         )  # as the trainer has
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or own or 1))
-        model = AutoModelForCausalLM.from_pretrained(
-            path, dtype=torch.float32, trust_remote_code=trust_remote_code
-        )
+        model = load_policy(path, trust_remote_code=trust_remote_code)
         self.tokenizer: Any = AutoTokenizer.from_pretrained(
             path, trust_remote_code=trust_remote_code
         )
         stops = stop_ids(model.generation_config, self.tokenizer)
-        self.decoder = Decoder(model.eval(), slots, max_length, stops)
+        self.decoder = Decoder(model, slots, max_length, stops)
         self.max_length = max_length
         self.response_length = response_length
         self.model_name = name or path
