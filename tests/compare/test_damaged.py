@@ -254,7 +254,9 @@ def test_a_study_leaves_strangers_out_and_does_not_repeat_a_run_unasked(
         assert (done.returncode, done.stderr.count("\n")) == (2, 1) and "study.json" in done.stderr
 
 
-def test_a_validation_that_lost_questions_in_every_step_is_noticed(write_run: Write) -> None:
+def test_a_validation_that_lost_questions_in_every_step_is_noticed(
+    write_run: Callable[..., RunFolder],
+) -> None:
     whole, cut = write_run("reference_sql"), write_run("langgraph_sql")
     file = cut.path / "episodes.parquet"
     episodes = pl.read_parquet(file)
