@@ -59,6 +59,12 @@ SCAFFOLDS = {
     "autogen_sql_idiomatic": "AutoGen's own",
     "openai_agents_sql_idiomatic": "OpenAI's own",
 }
+MIXED = {
+    "langgraph_sql_idiomatic": "LangGraph",
+    "autogen_sql_idiomatic": "AutoGen",
+    "reference_sql": "reference",
+}
+"""Agents of the study of one policy for several, the last one on top."""
 SPENT = ("rollout/response_tokens_per_rollout", "rollout/rollouts")
 """Columns of steps with the tokens of a step's rollouts as their product."""
 RIGHT = "right answers on databases never trained on, %"
@@ -239,6 +245,38 @@ def transfer() -> go.Figure:
     figure.update_yaxes(title="trained in", title_standoff=4)
     figure.update_layout(
         title="right answers, %, means of eight trainings", margin={"l": 215, "b": 110}
+    )
+    return figure
+
+
+def mixture() -> go.Figure:
+    """Plot each policy in three agents, a dot a training."""
+    cells = finals("qwen-mixture", "qwen_mixture")
+    figure = make_subplots(
+        rows=1,
+        cols=len(MIXED),
+        shared_yaxes=True,
+        subplot_titles=[f"used in {name}" for name in reversed(MIXED.values())],
+        horizontal_spacing=0.03,
+    )
+    trained_in = {**MIXED, "mixture": "all three"}
+    for column, agent in enumerate(reversed(MIXED), 1):
+        for trained, label in trained_in.items():
+            own = trained == agent
+            dots(
+                figure,
+                label,
+                cells[f"{trained} -> {agent}"],
+                "#d65f2a" if own else "#1f5fbf",
+                row=1,
+                col=column,
+            )
+    figure.update_xaxes(range=[25, 55], title="right answers, %", dtick=10)
+    figure.update_yaxes(title="trained in", title_standoff=4, row=1, col=1)
+    figure.update_layout(
+        title="Qwen2.5-Coder-0.5B, a dot per policy; orange: trained in this agent alone",
+        height=360,
+        margin={"l": 110},
     )
     return figure
 
@@ -563,6 +601,7 @@ if __name__ == "__main__":
     save(roles, HERE / "studies" / "qwen-roles" / "arms.png")
     worth = qwen("qwen-worth", ("qwen_worth",), QWEN_WORTH)
     save(worth, HERE / "studies" / "qwen-worth" / "arms.png")
+    save(mixture(), HERE / "studies" / "qwen-mixture" / "agents.png")
     one, by_role, critic = "one agent, all tools", "critic too, credit by role", "critic too"
     before = members(
         "team-roles-before", ("team_roles", "team_roles_begun"), (one, *MEMBERS, by_role, critic)

@@ -20,8 +20,7 @@ call. It keeps what tables, charts and statistics read, and drops or shortens th
     transitions  everything but role, trained or not, number of tokens, and the gateway's time
 
 Checkpoints, logs and data are not copied. A study's copy also has its file and state, and
-`comparison.json` and `comparison.md` as `harness compare` prints them for the copy (without the
-runs' identity, which is in their records). A copy may be copied again.
+`comparison.md` as `harness compare` prints it for the copy. A copy may be copied again.
 
 With `--packed`, several studies, or folders of runs, go into one archive, a tenth as large:
 `runs.tar.xz`, in which a run of several studies is stored once. It has only the rows of validations
@@ -106,11 +105,6 @@ def publish_study(study: Path, target: Path) -> None:
     found = compare(select([target]))
     references = reference_rows(found["task_set"])
     (target / "comparison.md").write_text(render(found, "md", references), encoding="utf-8")
-    plain = json.loads(render(found, "json", references))
-    plain.pop("identity", None)
-    (target / "comparison.json").write_text(
-        json.dumps(plain, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
     print(
         f"Tables in Markdown: <!-- table: compare {target} --> and <!-- /table -->, "
         "then tools/table.py --write"

@@ -85,13 +85,16 @@ from harness.util.formatting import mean, percent
 
 ROOT = Path(__file__).resolve().parent.parent
 MARKED = re.compile(
-    r"(?P<head><!-- table: (?P<what>[^>]*?) -->\n)(?P<body>.*?)(?P<end><!-- /table -->)", re.DOTALL
+    r"(?P<head><!-- table: (?P<what>(?:(?!-->).)*?) -->\n)(?P<body>.*?)(?P<end><!-- /table -->)",
+    re.DOTALL,
 )
 CLAIMED = re.compile(
-    r"(?P<head><!-- claim: (?P<what>[^>]*?) -->\n)(?P<body>.*?)(?P<end><!-- /claim -->)", re.DOTALL
+    r"(?P<head><!-- claim: (?P<what>(?:(?!-->).)*?) -->\n)(?P<body>.*?)(?P<end><!-- /claim -->)",
+    re.DOTALL,
 )
 VALUED = re.compile(
-    r"(?P<head><!-- value: (?P<what>[^>]*?) -->)(?P<body>.*?)(?P<end><!-- /value -->)", re.DOTALL
+    r"(?P<head><!-- value: (?P<what>(?:(?!-->).)*?) -->)(?P<body>.*?)(?P<end><!-- /value -->)",
+    re.DOTALL,
 )
 NUMBER = re.compile(r"(?<![\w.,/-])[-+]?\d[\d,]*\.\d+(?![\w/]|\.\d)|\d+(?= %)|\d{1,3}(?:,\d{3})+")
 """A number that a record could have: with decimals, thousands, or percent; no version or date."""

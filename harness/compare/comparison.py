@@ -35,6 +35,7 @@ from harness.compare.learning import learn
 from harness.compare.measures import measure
 from harness.compare.one_way_intervals import correct_sides, sides_of
 from harness.compare.plumbing import UNUSED_TOOLS, heed_unused_tools
+from harness.compare.policies import of_distinct_policies
 from harness.compare.power import Spread
 from harness.compare.sampled import sampled
 from harness.compare.scores import paired_differences, scores, span_of
@@ -207,35 +208,8 @@ def _usable(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
             why = why_left_out(run, ()) if run.finished else run.state
             states.append(f"{run.name}: {why}")
         raise NothingToCompare(f"no run has finished and been validated yet ({', '.join(states)})")
-    usable, repeated = _of_distinct_policies(list(chosen.values()))
+    usable, repeated = of_distinct_policies(list(chosen.values()))
     return usable, remarks + repeated + validation_remarks(usable)
-
-
-def _of_distinct_policies(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
-    """Return one evaluation of every policy in each arm, and remarks on those that are left out.
-
-    Seeds count as independent trainings. Evaluations of one policy with several seeds are none.
-    """
-    kept: dict[tuple[str, str], Run] = {}
-    distinct: list[Run] = []
-    left: dict[tuple[str, str], list[int]] = {}
-    for run in sorted(runs, key=lambda run: run.pairing):
-        key = (run.arm, run.policy)
-        if run.trained or key not in kept:
-            kept.setdefault(key, run)
-            distinct.append(run)
-        else:
-            left.setdefault(key, []).append(run.seed)
-    remarks: list[str] = []
-    for key, seeds in left.items():
-        run = kept[key]
-        others = ", ".join(map(str, seeds))
-        remarks.append(
-            f"{run.arm}: the evaluations with seed {others} are left out. They used the policy of "
-            f"the one with seed {run.seed}, and one policy counts once. "
-            "Several rollouts of a task: harness eval --samples."
-        )
-    return sorted(distinct, key=runs.index), remarks
 
 
 def _baseline(name: str | None, arms: Mapping[str, Sequence[Run]], selection: Selection) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.compare.keys import Failed
+from harness.compare.policies import name_policies
 from harness.compare.states import STUDY_FILE, Asked, Entry, read_state
 from harness.compare.trainers import of_one_trainer
 from harness.errors import NoSuchArm, NothingToCompare, UserError, nearest
@@ -158,30 +159,7 @@ def name_arms(runs: Sequence[Run]) -> None:
         if several_kinds:
             parts.append(run.record["kind"])
         run.arm = " ".join(parts)
-    _name_policies(runs)
-
-
-def _name_policies(runs: Sequence[Run]) -> None:
-    """Add the policy to the names of evaluations that would else pass for one, made twice."""
-    policies: dict[tuple[str, int], set[str]] = {}
-    for run in runs:
-        if not run.trained:
-            policies.setdefault((run.arm, run.seed), set()).add(run.policy)
-    ambiguous: dict[str, set[str]] = {}
-    for (arm, _), several in policies.items():
-        if len(several) > 1:
-            ambiguous.setdefault(arm, set()).update(several)
-    for run in runs:
-        if run.arm in ambiguous and not run.trained:
-            run.arm += f" {_policy_label(run)}"
-
-
-def _policy_label(run: Run) -> str:
-    """Return the policy of an evaluation in words that fit into the name of an arm."""
-    if run.record.get("parent"):
-        return f"of {run.policy}"
-    name = str(run.record["config"]["policy"]["path"]) or "policy"
-    return f"of {Path(name).name} {run.policy[:8]}"
+    name_policies(runs)
 
 
 def _goes_with_device(
