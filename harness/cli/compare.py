@@ -13,6 +13,7 @@ from harness.cli.common import one_thread, progress_console, results
 from harness.compare import compare as compare_runs
 from harness.compare.format_names import FORMATS, known_format
 from harness.errors import UserError
+from harness.runs.output import write_output
 from harness.util.formatting import printable, printable_json
 
 app = typer.Typer(add_completion=False)
@@ -91,9 +92,5 @@ def compare(
     if out is None:
         sys.stdout.write(printable_json(text) if form == "json" else printable(text))
         return
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"cannot write {out}: {error.strerror}") from error
+    write_output(out, text)
     progress_console().print(f"wrote {out}")

@@ -58,12 +58,13 @@ def parity(
     """
     names = _names(plugins or [], all_, program)
     from harness.parity.report import failures, play_generated, run_parity
+    from harness.runs.output import write_output
 
     report = run_parity(names, _scenarios(names, scenario or []), progress_console().print)
     if generated:
         play_generated(report, generated, generator_seed, progress_console().print)
     if out is not None:
-        out.write_text(json.dumps(report, indent=2, ensure_ascii=False), encoding="utf-8")
+        write_output(out, json.dumps(report, indent=2, ensure_ascii=False))
     emit_json(report) if json_ else _show(report)
     if generated and not json_:
         _show_generated(report)

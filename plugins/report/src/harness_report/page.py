@@ -22,8 +22,9 @@ from harness.compare.pairs import pairs_by_arm
 from harness.compare.references import reference_rows
 from harness.compare.sentences import sentences
 from harness.compare.verdicts import verdict_text
-from harness.errors import NothingToCompare, UserError
+from harness.errors import NothingToCompare
 from harness.runs.monitor import cells, standing
+from harness.runs.output import write_output
 from harness.runs.replies import remarks_on
 from harness.util.formatting import mean
 from harness_report.charts import charts
@@ -92,11 +93,7 @@ def write_report(
         UserError: The file cannot be written.
     """
     text = render(selection, baseline, allow, margin, episodes, references)
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"cannot write {out}: {error.strerror}") from error
+    write_output(out, text)
     return out
 
 
