@@ -14,6 +14,8 @@ import json
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.metadata import distributions
 from pathlib import Path
@@ -21,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import harness
 from harness.contracts.hookspecs import AgentSpec
-from harness.errors import PluginError, last_line
+from harness.errors import EnvironmentProblem, PluginError, last_line
 from harness.plugins import (
     agent_spec,
     framework_versions,
@@ -100,6 +102,9 @@ def write_certificate(agent_name: str, result: Similarity | Deviation) -> Certif
 
     Returns:
         The certificate, or None if the agent failed.
+
+    Raises:
+        EnvironmentProblem: The folder of certificates cannot be written.
     """
     from harness.parity.comparison import Similarity
 
@@ -107,7 +112,9 @@ def write_certificate(agent_name: str, result: Similarity | Deviation) -> Certif
     path = certificate_path(agent_name, digest(current))
     if isinstance(result, Similarity) and not result.passed:
         # Without a change of the agent, an earlier pass was by chance.
-        path.unlink(missing_ok=True)
+        if path.exists():
+            with _writable(path.parent):
+                path.unlink(missing_ok=True)
         return None
     certificate: Certificate = {
         "schema": 1,
@@ -122,9 +129,22 @@ def write_certificate(agent_name: str, result: Similarity | Deviation) -> Certif
         else json.loads(json.dumps(asdict(result))),
         "made": now(),
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace_text(path, json.dumps(certificate, indent=2))
+    with _writable(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_text(path, json.dumps(certificate, indent=2))
     return certificate
+
+
+@contextmanager
+def _writable(folder: Path) -> Iterator[None]:
+    """Report a failure of the block to write to a folder in the cache."""
+    try:
+        yield
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"cannot write a parity certificate to {folder}: {error.strerror}. "
+            "Set HARNESS_CACHE_DIR to a folder that can be written"
+        ) from error
 
 
 def _scenarios(agent_name: str) -> int:

@@ -18,7 +18,8 @@ import pytest
 from harness.cli.common import results
 from harness.cli.parity import _differences, _show
 from harness.contracts.toolbox import LLM, Toolbox
-from harness.parity.comparison import compare, measure
+from harness.errors import EnvironmentProblem
+from harness.parity.comparison import Mismatch, Similarity, compare, measure
 from harness.parity.recorder import Recording, record
 from harness.records import Problem
 from harness.testing.contract import AgentContract
@@ -345,6 +346,20 @@ def test_command_writes_a_certificate_that_a_changed_plugin_loses(
         lambda module: hash_of(module)[:-1] + "x" if "agents_sql" in module else hash_of(module),
     )
     assert certificate.certificate_for("openai_agents_sql") is None
+
+
+def test_a_cache_that_cannot_be_written_is_named_with_its_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from harness.parity.certificate import write_certificate
+
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("HARNESS_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    failed = Similarity("langgraph_sql", (Mismatch("s", "place", "a", "b"),), ("s",), (), 1)
+    assert write_certificate("langgraph_sql", failed) is None
+    result = Similarity("langgraph_sql", (), (), (), 1)
+    with pytest.raises(EnvironmentProblem, match=r"file/cache/parity: .*Set HARNESS_CACHE_DIR"):
+        write_certificate("langgraph_sql", result)
 
 
 def test_unknown_scenario_and_agent_are_refused(
