@@ -322,6 +322,11 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         held = "nothing" if data is None else f"a {type(data).__name__}"
         raise ConfigError(f"{path} must hold a mapping, and holds {held}. Correct it there")
+    for older, current in NAMED_NOW.items():
+        if older in data and current in data:
+            raise ConfigError(
+                f"{path} has both {current!r} and {older!r}, its older name. Remove {older!r}"
+            )
     return {NAMED_NOW.get(str(key), str(key)): value for key, value in data.items()}
 
 

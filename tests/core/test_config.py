@@ -111,6 +111,19 @@ def test_a_file_that_is_no_yaml_is_told_with_line_and_cause(
         assert "\n" not in said and "mine.yaml" in said and "unicode string" not in said
 
 
+def test_a_key_and_its_older_name_are_not_given_together(tmp_path: Path) -> None:
+    file = tmp_path / "old.yaml"
+    file.write_text("plugin: langgraph_sql\n")
+    assert load_config(None, file).agent == "langgraph_sql"
+    for text in (
+        "agent: crewai_sql\nplugin: langgraph_sql\n",
+        "plugin: langgraph_sql\nagent: crewai_sql\n",
+    ):
+        file.write_text(text)
+        with pytest.raises(ConfigError, match=r"old\.yaml has both 'agent' and 'plugin'"):
+            load_config(None, file)
+
+
 def test_aliases_and_merges_are_written_out(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("train: &t {steps: 3}\nverl: {a: &a [1, 2], b: *a, c: {<<: *t, x: 1}}\n")
