@@ -249,6 +249,15 @@ def test_a_run_whose_ray_did_not_start_is_started_again(
     assert record["status"] == "finished" and len(record["launches"]) == 2  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("seeds", ["0,0", "1,0,1"])
+def test_a_repeated_seed_of_the_command_line_is_named(
+    seeds: str, harness: Harness, study_file: Path
+) -> None:
+    done = harness("study", str(study_file), "--dry-run", "--seeds", seeds)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert f"--seeds {seeds}: seed {seeds[-1]} is repeated; remove one" in done.stderr
+
+
 def test_two_processes_never_run_one_study(study_file: Path, tmp_path: Path) -> None:
     from harness.errors import UserError
     from harness_study.state import StudyFolder

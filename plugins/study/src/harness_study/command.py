@@ -93,11 +93,13 @@ def study(
     )
     from harness_study.plan import jobs_of, read_study, study_path
     from harness_study.state import StudyFolder
+    from harness_study.study_checks import check_seeds
 
     price = price_of(price_in, price_out)
     described = read_study(file)
     if seeds is not None:
         described.matrix["seed"] = _seeds(seeds)
+        check_seeds(described, f"--seeds {seeds}")
     jobs = jobs_of(described, set_ or [], only or [])
     for job in jobs:
         check(job.config, reads_reserved=described.read_reserved and job.kind == "eval")

@@ -134,7 +134,7 @@ def read_study(path: Path) -> Study:
         # A product with an empty axis is empty: the study would have no run at all.
         if not values:
             raise ConfigError(f"study {path}: axis {axis!r} has no values")
-    check_seeds(study, path)
+    check_seeds(study, f"study {path}")
     check_evaluations(study, path)
     return study
 

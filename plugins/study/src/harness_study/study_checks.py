@@ -21,14 +21,18 @@ def seeds_of(study: Study) -> list[Any]:
     return list(seeds.values() if isinstance(seeds, dict) else seeds)
 
 
-def check_seeds(study: Study, path: Path) -> None:
-    """Refuse seeds that are no whole numbers, or that are repeated."""
+def check_seeds(study: Study, source: str) -> None:
+    """Refuse seeds that are no whole numbers, or that are repeated.
+
+    Args:
+        source: Where the seeds come from, which begins the message.
+    """
     seen: set[int] = set()
     for seed in seeds_of(study):
         if type(seed) is not int:  # `isinstance` would take True for 1
-            raise ConfigError(f"study {path}: a seed must be a whole number, got {shown(seed)}")
+            raise ConfigError(f"{source}: a seed must be a whole number, got {shown(seed)}")
         if seed in seen:
-            raise ConfigError(f"study {path}: seed {seed} is repeated; remove one")
+            raise ConfigError(f"{source}: seed {seed} is repeated; remove one")
         seen.add(seed)
 
 
