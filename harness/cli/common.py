@@ -62,10 +62,10 @@ def _broken(spec: Spec, error: Exception) -> Callable[[], None]:
 @cache
 def results() -> Console:
     """Where results go: stdout."""
-    from harness.api.console import PlainConsole
+    from harness.api.console import PlainConsole, terminal_variables
 
     # A pipe has no width; do not cut to 80.
-    wide = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160
+    wide = None if sys.stdout.isatty() or "COLUMNS" in terminal_variables() else 160
     return PlainConsole(width=wide)
 
 

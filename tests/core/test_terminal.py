@@ -40,6 +40,20 @@ def test_consoles_show_text_and_tables_of_others(capsys: pytest.CaptureFixture[s
         assert not OBEYED.search(text) and text.count(SHOWN) == 4, text
 
 
+@pytest.mark.parametrize("columns", ["0", "00"])
+def test_no_columns_at_all_hide_no_result(
+    columns: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    arguments = ("runs", "list", "--runs-dir", REPO / "results")
+    usual, narrow = command(*arguments), command(*arguments, COLUMNS=columns)
+    assert usual.stdout.count("finished") > 1
+    assert (narrow.returncode, narrow.stdout) == (0, usual.stdout)
+    assert command("runs", "list", "--runs-dir", tmp_path, COLUMNS=columns).stderr.startswith(
+        "no runs under"
+    )
+
+
 def test_a_tree_of_an_attempt_shows_what_the_model_said(capsys: pytest.CaptureFixture[str]) -> None:
     call = ToolCall(HOSTILE, {"sql": HOSTILE}, HOSTILE, True, 0.0, 0.1)
     attempt = Attempt("ro-1", "at-1", "agent_error", HOSTILE, HOSTILE, (), (), (call,), 0.0, 1.0)
