@@ -22,6 +22,7 @@ from harness.errors import EnvironmentProblem, RunFailed, how_to_install, last_l
 from harness.policies import about
 from harness.policies.servers import DEFAULT_ENGINE, Engine
 from harness.rollout.processes import die_with_parent, stop_process
+from harness.util.threads import computing_threads
 from harness_policy_server.key_check import KEY, KeyCheck
 from harness_policy_server.vllm_log import REMEDY_OF_A_SERVER, start_failure
 
@@ -88,6 +89,7 @@ def _own(
     port: int,
     name: str,
 ) -> tuple[subprocess.Popen[bytes], str]:
+    computing_threads()  # a wrong number is refused here; the server would log a traceback
     options = [model, str(max_length), str(port), name or model, parser]
     command = ["-m", "harness_policy_server.server", *options]
     process = _start(command, environment, log, stdout=subprocess.PIPE)

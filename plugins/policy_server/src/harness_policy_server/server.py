@@ -22,6 +22,7 @@ import orjson
 
 from harness.policies import tool_parser
 from harness.util import tool_calls
+from harness.util.threads import computing_threads
 from harness.util.tool_calls import offered
 from harness_policy_server.hermes import CLOSE, OPEN, numbered, read_calls
 from harness_policy_server.key_check import KEY, Application, KeyCheck
@@ -85,10 +86,7 @@ class PolicyServer:
         from harness_policy_server.decoder import Decoder
         from harness_policy_server.loading import load_policy
 
-        own = (
-            len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        )  # as the trainer has
-        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or own or 1))
+        torch.set_num_threads(computing_threads())  # as the trainer has
         model = load_policy(path, trust_remote_code=trust_remote_code)
         self.tokenizer: Any = AutoTokenizer.from_pretrained(
             path, trust_remote_code=trust_remote_code

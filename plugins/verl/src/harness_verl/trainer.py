@@ -25,6 +25,7 @@ from harness.rollout.queue_plugin import queue_spec
 from harness.runs.folder import RunFolder
 from harness.util import start_trace
 from harness.util.parsing import digest, merge
+from harness.util.threads import computing_threads
 from harness_trackers.reach import left_off, lost, without_keys
 from harness_verl import forks
 from harness_verl.checkpoints import check, checkpoints, drop_broken
@@ -68,6 +69,7 @@ class VerlTrainer(Trainer):
     def check_machine(self, config: Config) -> None:
         _check_installed()
         queue_spec()
+        computing_threads()
 
     def examine(self, address: str) -> Iterator[Finding]:
         _check_installed()
@@ -265,7 +267,12 @@ def _hidden(device: str, gpus: int) -> dict[str, str]:
 
 
 def _variables(config: Config, device: str, has_policy: bool) -> dict[str, str]:
-    """Return the environment of every process of such a run, on every node."""
+    """Return the environment of every process of such a run, on every node.
+
+    Raises:
+        EnvironmentProblem: `OMP_NUM_THREADS` holds no number of threads.
+    """
+    threads = str(computing_threads())
     variables = {
         "PYTHONUNBUFFERED": "1",
         "RAY_DEDUP_LOGS": "0",
@@ -283,7 +290,7 @@ def _variables(config: Config, device: str, has_policy: bool) -> dict[str, str]:
         "TOKENIZERS_PARALLELISM": "false",
         "HYDRA_FULL_ERROR": "1",
         # Ray would otherwise set OMP_NUM_THREADS=1 in every actor.
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(len(os.sched_getaffinity(0))),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or threads,
     }
     if has_policy:
         variables |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
