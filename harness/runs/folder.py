@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args, overload
 
 from harness.errors import EnvironmentProblem, UserError
 from harness.runs.locks import held, is_held
-from harness.runs.record_types import fault
+from harness.runs.record_checks import record_fault
 from harness.runs.rows import Call, Episode, LoggedStep
 from harness.runs.schema import SCHEMA_VERSION, RunRecord
 from harness.util.parsing import parse_json
@@ -101,7 +101,8 @@ class RunFolder:
         """Return the content of `run.json`.
 
         Raises:
-            UserError: The file cannot be read, has another schema version or lacks a field.
+            UserError: The file cannot be read, has another schema version, lacks a field, or has a
+                value that no run has.
         """
         path = self.path / "run.json"
         data = read_json(path, f"Restore it from a copy, or move {self.path} away")
@@ -110,9 +111,9 @@ class RunFolder:
                 f"{path} has schema version {data.get('schema_version')}, "
                 f"this harness reads {SCHEMA_VERSION}"
             )
-        if name := fault(data, RunRecord):
+        if wrong := record_fault(data):
             raise UserError(
-                f"{path} is no complete record: its {name} is missing or of the wrong kind. "
+                f"{path} is no complete record: {wrong}. "
                 f"Restore it from a copy, or move {self.path} away"
             )
         return cast(RunRecord, data)

@@ -30,7 +30,7 @@ def run(tmp_path: Path) -> Path:
     record = run_record(
         config, folder, make_task_set(config), [], [], resolve(config.policy.path), "cpu"
     )
-    folder.write(record | {"status": "interrupted", "launches": []})
+    folder.write(record | {"status": "interrupted"})
     return folder.path
 
 

@@ -822,7 +822,7 @@ else:
         config["task"] |= {"val_split": split, "val_limit": None}
 time.sleep(0.3)
 record = json.loads(pathlib.Path(RECORD).read_text()) | {"id": folder.name, "kind": arguments[0], "result": None}
-record |= {"agent": config["agent"], "agent_match": config["agent_match"], "launches": [], "seed": 0, "commit": None}
+record |= {"agent": config["agent"], "agent_match": config["agent_match"], "seed": 0, "commit": None}
 (folder / "run.json").write_text(json.dumps(record | {"config": config, "study": study, "arguments": arguments}))
 """
 
