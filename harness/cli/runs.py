@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from operator import itemgetter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +16,7 @@ from harness.cli import complete
 from harness.cli.common import (
     TAKE_ANYTHING,
     add_commands,
+    complain,
     emit_json,
     progress_console,
     results,
@@ -24,6 +26,9 @@ from harness.errors import UserError, how_to_install, nearest
 from harness.runs.monitor import so_far, steps_of
 from harness.util.formatting import duration, mean, members
 from harness.util.parsing import flatten
+
+if TYPE_CHECKING:
+    from harness.runs.reading import Run
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 STATUSES = ("finished", "failed", "interrupted", "running")
@@ -60,8 +65,9 @@ def list_(
         of_agent = agent is None or agent == name or agent in members(name)
         if of_agent and status in (None, run.record["status"]):
             selected.append(run)
+    rows = _overviews(selected)
     if json_:
-        emit_json([overview(run) | {"path": str(run.folder.path)} for run in selected])
+        emit_json([row | {"path": str(run.folder.path)} for run, row in rows])
         return
     if not selected:
         which = f" of agent {agent}" if agent is not None else ""
@@ -76,12 +82,7 @@ def list_(
         like = nearest(agent, {run.record["agent"] for run in everything}, ".") if agent else "."
         progress_console().print(f"no runs{which} under {runs_dir}{like} {advice}")
         return
-    rows = []
-    graded = False
-    for run in selected:
-        row = overview(run)
-        rows.append(row)
-        graded = graded or row["graded"]
+    graded = any(row["graded"] for _, row in rows)
     reached = "accuracy, or mean reward" if graded else "accuracy"
     heads = ("run", "kind", "agent", "trained roles", "seed", "status", "steps", reached, "time")
     out = results()
@@ -89,7 +90,7 @@ def list_(
     in_columns = itemgetter(*range(len(heads))) if out.width >= 125 else itemgetter(0, 5, 6, 7)
     shown = table(*in_columns(heads), overflow="fold")
     shown.columns[0].no_wrap = True  # it is copied
-    for run, row in zip(selected, rows, strict=True):
+    for run, row in rows:
         validated = max(run.progress.val_curve, default=0)
         accuracy = so_far(run.progress) or mean(row["accuracy_final"], row["graded"])
         if validated and shown_status(row) == "running" and run.progress.validating is None:
@@ -113,6 +114,17 @@ def list_(
         line = (*cells, steps_of(run.progress), accuracy, time)
         shown.add_row(*in_columns(line))
     out.print(shown)
+
+
+def _overviews(runs: Iterable[Run]) -> list[tuple[Run, dict[str, Any]]]:
+    """Return runs with their overviews. A run with damaged rows is left out, with a remark."""
+    rows = []
+    for run in runs:
+        try:
+            rows.append((run, overview(run)))
+        except UserError as error:
+            complain(f"harness: left out: {error}")
+    return rows
 
 
 @app.command()

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args, overload
 from harness.errors import EnvironmentProblem, UserError
 from harness.runs.locks import held, is_held
 from harness.runs.record_checks import record_fault
+from harness.runs.row_checks import parse_row
 from harness.runs.rows import Call, Episode, LoggedStep
 from harness.runs.schema import SCHEMA_VERSION, RunRecord
 from harness.util.parsing import parse_json
@@ -220,7 +221,7 @@ class RunFolder:
             with path.open("rb") as lines:
                 for number, line in enumerate(lines, 1):
                     if line.endswith(b"\n"):  # a killed process may leave a partial line
-                        yield _row(line, path, number)
+                        yield parse_row(line, kind, path, number)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -253,7 +254,7 @@ class RunFolder:
                     # A killed process may leave a partial line, to which nothing may be appended.
                     if not line.endswith(b"\n"):
                         continue
-                    row = _row(line, path, number)
+                    row = parse_row(line, kind, path, number)
                     again = validation and row["step"] == step and row.get("phase") == "val"
                     if again or row["step"] > step:
                         superseded.append(line)
@@ -347,18 +348,6 @@ def read_json(path: Path, advice: str) -> dict[str, Any]:
             f"{path} is damaged: it holds a {type(data).__name__}, not an object. {advice}"
         )
     return data
-
-
-def _row(line: bytes, path: Path, number: int) -> dict[str, Any]:
-    try:
-        row = parse_json(line)
-        if isinstance(row, dict):
-            return row
-    except ValueError:
-        pass
-    raise UserError(
-        f"line {number} of {path} is damaged, not a row. Restore the file, or take the line out"
-    )
 
 
 def now() -> str:

@@ -13,6 +13,7 @@ from harness.errors import RunFailed
 from harness.records import AGENT_OUTCOMES
 from harness.runs.folder import Kind, RunFolder
 from harness.runs.progress import Progress
+from harness.runs.row_checks import parse_row
 from harness.runs.rows import Episode, LoggedStep
 from harness.runs.schema import RunRecord
 from harness.runs.training_signal import OMITTED, least_to_train, teaches
@@ -25,7 +26,7 @@ from harness.util.formatting import (
     unparsed,
     unread,
 )
-from harness.util.parsing import parse_json
+from harness.util.parsing import finite_or_null
 from harness.util.tool_calls import tools_unused
 
 LEAST_S = 1.0
@@ -58,6 +59,8 @@ class Follower:
         self._expected = expected
         self.offsets: dict[Path, int] = {}
         """How much of each file has been read, in bytes."""
+        self._lines = Counter[Path]()
+        """How many lines of each file have been read."""
         self._rewards: dict[tuple[str, int], list[float]] = defaultdict(list)
         self._groups: dict[int, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
         self._flat: list[int] = []
@@ -119,16 +122,26 @@ class Follower:
         """Return the rows written since the last call, file by file.
 
         A partial line waits for the next call.
+
+        Raises:
+            UserError: A complete line is no row. No row of this call counts as read.
         """
         rows = []
+        offsets: dict[Path, int] = {}
+        counts = Counter[Path]()
         for path in sorted(self._folder.logs.glob(f"{kind}-*.jsonl")):
             with path.open("rb") as file:
                 file.seek(self.offsets.get(path, 0))
                 data = file.read()
             # Another process may be in the middle of a line.
             whole = data[: data.rfind(b"\n") + 1]
-            self.offsets[path] = self.offsets.get(path, 0) + len(whole)
-            rows += [parse_json(line) for line in whole.splitlines()]
+            offsets[path] = self.offsets.get(path, 0) + len(whole)
+            lines = whole.split(b"\n")[:-1]
+            counts[path] = len(lines)
+            for number, line in enumerate(lines, self._lines[path] + 1):
+                rows.append(parse_row(line, kind, path, number))
+        self.offsets |= offsets
+        self._lines += counts
         return rows
 
     def _episode(self, row: Episode) -> None:
@@ -189,9 +202,9 @@ class Follower:
 
     def _logged(self, row: LoggedStep) -> None:
         data, step = row["data"], row["step"]
-        if (step_s := data.get("step_s")) is not None:
+        if (step_s := finite_or_null(data.get("step_s"))) is not None:
             known, self.progress.step = self.progress.step, max(step, self.progress.step)
-            self._step_s.append(float(step_s))
+            self._step_s.append(step_s)
             rewards = self._rewards.get(("train", self.progress.step))
             self.progress.reward = sum(rewards) / len(rewards) if rewards else None
             if step > known:
@@ -206,10 +219,9 @@ class Follower:
         if state.validating is None or state.validating < step:
             state.phase, state.done, state.expected = f"step {step}", 0, 0
             state.validating = None
-        if data.get("left_out") and not state.warning:
-            state.warning = (
-                f"step {step}: {data['left_out']:.0f} tasks are not trained: {OMITTED}."
-            )
+        left_out = finite_or_null(data.get("left_out"))
+        if left_out and not state.warning:
+            state.warning = f"step {step}: {left_out:.0f} tasks are not trained: {OMITTED}."
 
     def _heed_signal(self, step: int) -> None:
         """Warn after several steps without a gradient."""

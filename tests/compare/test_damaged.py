@@ -12,6 +12,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from episode_rows import episode_of
 from harness.compare.comparison import compare
 from harness.compare.selection import select
 from harness.config import load_config
@@ -191,7 +192,8 @@ def test_a_study_s_damaged_job_is_named_by_its_place(tmp_path: Path) -> None:
 @pytest.mark.parametrize("line", [b"junk", b"5", b"\xff\xfe", DEEP])
 def test_a_damaged_row_is_named_by_its_line(tmp_path: Path, line: bytes) -> None:
     folder = RunFolder.create(tmp_path, "x")
-    (folder.logs / "episodes-1.jsonl").write_bytes(b'{"step": 1}\n' + line + b"\n")
+    whole = json.dumps(episode_of(1, 1.0)).encode()
+    (folder.logs / "episodes-1.jsonl").write_bytes(whole + b"\n" + line + b"\n")
     with pytest.raises(UserError, match=r"line 2 of .*episodes-1\.jsonl"):
         list(folder.rows("episodes"))
     with pytest.raises(UserError, match=r"line 2 of .*episodes-1\.jsonl"):

@@ -17,6 +17,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from episode_rows import episode_of
 from harness.api import display
 from harness.api.evaluating import of_a_run
 from harness.api.summaries import summary
@@ -147,15 +148,7 @@ def test_the_line_of_a_step_has_groups_that_differ_and_no_rate_of_an_instant(
     folder, now = RunFolder.create(tmp_path, "x"), [100.0]
     monkeypatch.setattr(monitor, "time", SimpleNamespace(monotonic=lambda: now[0]))
     watch = monitor.Monitor(folder, 2, {"train": 8, "val": 2}, 0.5)
-    row = {
-        "phase": "train",
-        "step": 1,
-        "task_id": "a",
-        "reward": 1.0,
-        "outcome": "ok",
-        "transitions": 1,
-    }
-    RowLog(folder, "episodes").add([row | {"reward_reason": ""}] * 4)
+    RowLog(folder, "episodes").add([episode_of(1, 1.0)] * 4)
     now[0] += 0.001
     assert watch.poll().rollouts == 4 and watch.progress.rollouts_per_s == 0
     now[0] += 8

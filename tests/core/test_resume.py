@@ -10,6 +10,7 @@ import pytest
 from safetensors.numpy import load_file, save_file  # not torch's, which takes seconds to import
 from typer.testing import CliRunner
 
+from episode_rows import episode_of
 from harness.cli.train import app
 from harness.config import load_config
 from harness.errors import UserError
@@ -97,10 +98,8 @@ def test_a_validation_after_the_checkpoint_counts_once_it_is_whole(
 ) -> None:
     folder = RunFolder(run)
     log = RowLog(folder, "episodes")
-    log.add([{"phase": "val", "step": 5, "reward": reward} for reward in rows])
-    log.add(
-        [{"phase": "train", "step": 5, "reward": 1.0}, {"phase": "val", "step": 0, "reward": 1.0}]
-    )
+    log.add([episode_of(5, reward, "val") for reward in rows])
+    log.add([episode_of(5, 1.0), episode_of(0, 1.0, "val")])
     config = folder.config()
     task_set = make_task_set(config)
     live = StartedRun(config, folder, task_set, [], task_set.load("val")[:4], "m", "cpu")

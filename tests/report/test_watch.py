@@ -239,10 +239,13 @@ def test_a_damaged_row_is_said_and_not_left_out(growing: Growing) -> None:
     view = View(growing.folder.path)
     growing.until(1)
     view.look(".")
-    with next(growing.folder.logs.glob("episodes-*")).open("a") as file:
+    log = next(growing.folder.logs.glob("episodes-*"))
+    lines = log.read_text().count("\n")
+    with log.open("a") as file:
         file.write("{nonsense\n")
     for _ in range(2):
-        assert "cannot be read" in view.look(".").blocks["head"]
+        head = view.look(".").blocks["head"]
+        assert f"line {lines + 1} of {log} is damaged: it is no row" in head
 
 
 def test_a_damaged_table_leaves_what_was_shown(growing: Growing) -> None:

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from judging import attempt, data_of, grades, grading, is_gold, judge, score, task
 
+from episode_rows import episode_of
 from harness.config import load_config
 from harness.errors import ConfigError, RunFailed, UserError
 from harness.mock_model.server import Reply
@@ -574,10 +575,8 @@ def test_a_judge_that_is_down_ends_the_run_in_one_line_that_says_so(
 def test_a_training_whose_judge_is_down_is_stopped_with_the_judges_reason(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, "x")
     monitor = Monitor(folder, 1, {"train": 4, "val": 4}, 0.5)
-    row = {"phase": "train", "step": 1, "task_id": "t", "outcome": "ok", "reward": None}
-    RowLog(folder, "episodes").add(
-        [{**row, "reward_reason": "the judge m: answers 503, 5 times"}] * 3
-    )
+    row = episode_of(1, None, reward_reason="the judge m: answers 503, 5 times")
+    RowLog(folder, "episodes").add([row] * 3)
     with pytest.raises(RunFailed) as stopped:
         monitor.poll()
     said = str(stopped.value)
