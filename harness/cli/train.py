@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-import yaml
 
 from harness.api.parameters import without
 from harness.cli import complete
@@ -16,6 +15,7 @@ from harness.cli.common import emit_json, progress_console, results
 from harness.cli.logs import followed
 from harness.util import start_trace
 from harness.util.formatting import spoilt
+from harness.util.parsing import dump_yaml
 
 if TYPE_CHECKING:
     from harness.config import Config
@@ -109,4 +109,4 @@ def show_config(config: Config, as_json: bool) -> None:
     if as_json:
         emit_json(config.dump())
     else:
-        results().out(yaml.safe_dump(config.dump(), sort_keys=False, allow_unicode=True), end="")
+        results().out(dump_yaml(config.dump()), end="")

@@ -31,7 +31,7 @@ from harness.config.sections import (
 from harness.config.trainer_sections import fitting, section_of, trainer_named
 from harness.errors import ConfigError
 from harness.util.formatting import MIXES, members, shown
-from harness.util.parsing import flatten, merge, nested, numbers, parse_yaml
+from harness.util.parsing import flatten, merge, nested, parse_yaml, without_dates
 
 Setting = str | tuple[str, Any]
 """`key=value` with a dotted key and a YAML value, or a pair of key and value."""
@@ -54,7 +54,7 @@ class Config(Section):
     """Most answers that an agent may write per question, the last one unchecked; or rounds of tool
     calls.
     """
-    seed: int = Field(0, ge=0, lt=2**32)
+    seed: int = Field(0, ge=0, lt=2**32, strict=True)
     device: Literal["auto", "cpu", "cuda", "npu"] = "auto"
     deterministic: bool = False
     """On GPUs: use the engine's batch-invariant kernels and torch's deterministic ones, so that
@@ -161,8 +161,8 @@ def load_config(
     Raises:
         ConfigError: A layer cannot be read, a key is unknown or a value does not fit.
     """
-    of_preset = _one_place(numbers(_read(preset_path(preset)))) if preset else {}
-    layers = [_one_place(numbers(_read(file)))] if file else []
+    of_preset = _one_place(without_dates(_read(preset_path(preset)))) if preset else {}
+    layers = [_one_place(without_dates(_read(file)))] if file else []
     layers += map(_set, overrides)
     layers.append({key: value for key, value in direct.items() if value is not None})
     data = _merged([of_preset, *layers])
@@ -192,7 +192,7 @@ def _set(item: Setting) -> dict[str, Any]:
         raise ConfigError(
             f"--set {key}: not a YAML value that can be read: {shown(text)} ({error})"
         ) from error
-    return _placed(key.strip(), numbers(value))
+    return _placed(key.strip(), without_dates(value))
 
 
 def _one_place(layer: dict[str, Any]) -> dict[str, Any]:

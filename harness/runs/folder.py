@@ -35,7 +35,7 @@ from harness.runs.record_checks import record_fault
 from harness.runs.row_checks import parse_row
 from harness.runs.rows import Call, Episode, LoggedStep
 from harness.runs.schema import SCHEMA_VERSION, RunRecord
-from harness.util.parsing import parse_json
+from harness.util.parsing import dump_yaml, parse_json
 
 if TYPE_CHECKING:
     from harness.config import Config
@@ -180,15 +180,13 @@ class RunFolder:
 
     def write_config(self, config: Config) -> None:
         """Write the configuration in a form that can be run again."""
-        import yaml
-
         text = (
             "# The resolved configuration of this run; "
             "`harness train --config THIS` runs it again.\n"
         )
         replace_text(
             self.path / "config.yaml",
-            text + yaml.safe_dump(config.dump(), sort_keys=False, allow_unicode=True),
+            text + dump_yaml(config.dump()),
         )
 
     def write_mixed(self, tasks: Iterable[str]) -> None:

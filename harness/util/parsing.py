@@ -1,4 +1,4 @@
-"""Layers of nested settings: bounded parsing, dotted keys, numbers, and merging."""
+"""Layers of nested settings: bounded parsing, dotted keys, and merging."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ import hashlib
 import json
 import math
 import os
+import re
 import stat
 from collections.abc import Collection, Mapping
 from datetime import date
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from harness.errors import ConfigError
+from harness.util.formatting import shown
 
 if TYPE_CHECKING:
-    from yaml import Node, SafeLoader
+    from yaml import Node, SafeDumper, SafeLoader, ScalarNode
 
 VALUES = 100_000
 """Most values of one YAML document. Each alias counts with all values that it expands to."""
@@ -26,10 +28,35 @@ LEVELS = 100
 DIGITS = 100
 """Most digits of an integer in YAML. Python prints no integer of more than 4,300 digits."""
 _TOO_DEEP = f"it is nested more than {LEVELS} levels deep"
+_EXPONENT_TAG = "!exponent"
+_EXPONENT = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$")
+"""A number such as `1e-4`, which YAML 1.1 reads as text because it has no point or no sign."""
+_OCTAL = re.compile(r"[-+]?0[0-7_]+")
+_BASE_60 = re.compile(r"[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+(?:\.[0-9_]*)?")
 
 
-def parse_yaml(text: str | bytes) -> Any:
+class WrittenFloat(float):
+    """A number that `str` shows as it was written, such as `1e-6`, for names made of it."""
+
+    text: str
+
+    def __new__(cls, value: float, text: str = "") -> Self:
+        """Create a number; without a text, it shows as any other."""
+        number = super().__new__(cls, value)
+        number.text = text or repr(float(value))
+        return number
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def parse_yaml(text: str | bytes, *, as_written: bool = False) -> Any:
     """Parse YAML into plain data. Aliases expand to a bounded number of values.
+
+    Unlike in YAML 1.1, `1e-4` is a number, and numbers in base 8 or 60 are refused.
+
+    Args:
+        as_written: Return numbers such as `1e-4` as `WrittenFloat`.
 
     Raises:
         ValueError: The text is no YAML, contains itself, or exceeds the bounds. The message is one
@@ -40,7 +67,7 @@ def parse_yaml(text: str | bytes) -> Any:
 
     try:
         text = text.decode() if isinstance(text, bytes) else text
-        loader = _loader()(text)
+        loader = _loader(as_written)(text)
         node = loader.get_single_node()
         if node is None:
             return None
@@ -113,8 +140,27 @@ def _finite_float(text: str) -> float | None:
     return finite_or_null(float(text))
 
 
+def dump_yaml(data: object) -> str:
+    """Return plain data as YAML that `parse_yaml` reads as the same data; keys keep their order."""
+    import yaml
+
+    return yaml.dump(data, Dumper=_dumper(), sort_keys=False, allow_unicode=True)
+
+
 @cache
-def _loader() -> type[SafeLoader]:
+def _dumper() -> type[SafeDumper]:
+    """Return a writer of YAML that puts text which looks like `1e-4` in quotes."""
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        pass
+
+    Dumper.add_implicit_resolver(_EXPONENT_TAG, _EXPONENT, list("-+.0123456789"))
+    return Dumper
+
+
+@cache
+def _loader(as_written: bool) -> type[SafeLoader]:
     """Return a YAML loader of plain data that names the line of an invalid value."""
     import yaml
 
@@ -127,6 +173,13 @@ def _loader() -> type[SafeLoader]:
                     raise
                 raise ValueError(f"line {node.start_mark.line + 1}: {error}") from error
 
+    def construct_exponent(loader: Loader, node: ScalarNode) -> float:
+        value = float(node.value)
+        return WrittenFloat(value, node.value) if as_written else value
+
+    # No resolver is asked about text in quotes, so that it stays text.
+    Loader.add_implicit_resolver(_EXPONENT_TAG, _EXPONENT, list("-+.0123456789"))
+    Loader.add_constructor(_EXPONENT_TAG, construct_exponent)
     return Loader
 
 
@@ -149,15 +202,26 @@ def _measured(node: Node, depth: int, known: dict[Node, int]) -> int:
         _refuse_repeated_keys(node)
         for item in node.value:
             parts += item if isinstance(item, tuple) else (item,)
-    # Converting a long number takes time that grows with the square of its digits.
-    elif node.tag.endswith(":int") and len(node.value) > DIGITS:
-        raise ValueError(
-            f"the number in line {node.start_mark.line + 1} has {len(node.value)} digits"
-        )
+    elif node.tag.endswith((":int", ":float")):
+        _refuse_odd_number(node)
     known[node] = size = 1 + sum(_measured(part, depth + 1, known) for part in parts)
     if size > VALUES:
         raise ValueError(f"with its aliases written out it has more than {VALUES:,} values")
     return size
+
+
+def _refuse_odd_number(node: Node) -> None:
+    """Refuse a number with too many digits, and one that YAML 1.1 reads in base 8 or 60."""
+    line, text = node.start_mark.line + 1, node.value
+    # Converting a long number takes time that grows with the square of its digits.
+    if node.tag.endswith(":int") and len(text) > DIGITS:
+        raise ValueError(f"the number in line {line} has {len(text)} digits")
+    for pattern, base in ((_OCTAL, 8), (_BASE_60, 60)):
+        if pattern.fullmatch(text):
+            raise ValueError(
+                f"line {line}: YAML reads {shown(text)} as a number in base {base}; "
+                "write it in base 10, or put it in quotes to have text"
+            )
 
 
 def _refuse_repeated_keys(node: Node) -> None:
@@ -203,20 +267,13 @@ def nested(options: Mapping[str, object]) -> dict[str, Any]:
     return result
 
 
-def numbers(value: object) -> Any:
-    """Convert text such as `1e-4` to numbers and dates to text, unlike YAML 1.1."""
+def without_dates(value: object) -> Any:
+    """Convert dates, which YAML reads as such, to text."""
     if isinstance(value, Mapping):
-        return {key: numbers(item) for key, item in value.items()}
+        return {key: without_dates(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [numbers(item) for item in value]
-    if isinstance(value, date):
-        return value.isoformat()
-    if isinstance(value, str) and "e" in value.lower():
-        try:
-            return float(value)
-        except ValueError:
-            return value
-    return value
+        return [without_dates(item) for item in value]
+    return value.isoformat() if isinstance(value, date) else value
 
 
 def at(settings: Mapping[str, object], path: str, default: object = None) -> Any:

@@ -10,6 +10,7 @@ import pytest
 from harness.compare.selection import select
 from harness.config import Config, load_config, presets, validate
 from harness.errors import ConfigError, UserError
+from harness.runs.folder import RunFolder
 from harness_study.plan import read_study
 
 
@@ -165,6 +166,75 @@ def test_numbers_that_yaml_reads_as_text_are_numbers_at_every_depth(tmp_path: Pa
         "optim": {"lr": 1e-4, "betas": [0.9, 1e-3], "eps": 1e-8},
         "name": "e5-base",
     }
+
+
+@pytest.mark.parametrize("text", ["1e-6", "1E-6", "1.0e-6", "+1e-6", "10.e-7", "0.1e-5", ".1e-5"])
+def test_a_plain_number_with_an_exponent_is_a_number_at_every_place(
+    text: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"train: {{learning_rate: {text}}}\nverl: {{lr: [{text}]}}\n")
+    for config in (
+        load_config(None, file),
+        load_config(None, None, [f"train.learning_rate={text}", f"verl.lr=[{text}]"]),
+    ):
+        assert config.train.learning_rate == pytest.approx(1e-6)
+        assert config.verl["lr"] == [pytest.approx(1e-6)]
+
+
+def test_text_in_quotes_stays_text_even_where_it_looks_like_a_number(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "agent_match: '1e5'\n"
+        'policy: {path: org/model, revision: "1234e56"}\n'
+        'task: {options: {data_dir: "12e3", rate: 12e3}}\n'
+    )
+    from_file = load_config(None, file)
+    from_settings = load_config(
+        None,
+        None,
+        [
+            "agent_match='1e5'",
+            "policy.path=org/model",
+            'policy.revision="1234e56"',
+            'task.options={data_dir: "12e3", rate: 12e3}',
+        ],
+    )
+    folder = RunFolder.create(tmp_path, "x")
+    folder.write_config(from_file)
+    for config in (from_file, from_settings, folder.config()):
+        assert config.agent_match == "1e5"
+        assert config.policy.revision == "1234e56"
+        assert config.task.options == {"data_dir": "12e3", "rate": 12000.0}
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("010", "line 1: YAML reads '010' as a number in base 8"),
+        ("-0_7", "line 1: YAML reads '-0_7' as a number in base 8"),
+        ("1:30", "line 1: YAML reads '1:30' as a number in base 60"),
+        ("1:30.5", "line 1: YAML reads '1:30.5' as a number in base 60"),
+    ],
+)
+def test_a_number_that_yaml_reads_in_another_base_is_refused(
+    value: str, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_config(None, None, [f"seed={value}"])
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"verl: {{deep: [{value}]}}\n")
+    with pytest.raises(ConfigError, match=rf"mine\.yaml is not YAML .*{message}.*base 10"):
+        load_config(None, file)
+    file.write_text(f"verl: {{deep: ['{value}', 0x1f, 10, 0, 0.5]}}\n")
+    assert load_config(None, file).verl == {"deep": [value, 31, 10, 0, 0.5]}
+
+
+@pytest.mark.parametrize("value", ["yes", "true", "1.0", "1e0", "'1'", "null"])
+def test_a_seed_is_a_whole_number(value: str) -> None:
+    with pytest.raises(ConfigError, match="'seed': Input should be a valid integer"):
+        load_config(None, None, [f"seed={value}"])
+    assert load_config(None, None, ["seed=1"]).seed == 1
 
 
 def test_dates_are_text_and_a_template_is_told_nothing_but_json() -> None:

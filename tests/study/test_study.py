@@ -354,6 +354,29 @@ def test_a_trainer_that_is_not_installed_is_told_before_anything_is_announced(
         assert here(*command, *lacks, "--dry-run").returncode == 0, "a plan needs no trainer"
 
 
+def test_numbers_of_a_study_are_numbers_and_name_arms_as_they_are_written(tmp_path: Path) -> None:
+    file = tmp_path / "rates.yaml"
+    file.write_text(
+        "preset: cpu\n"
+        "set: {agent: reference_sql, verl.eps: 1e-8, task.options.data_dir: '12e3'}\n"
+        "matrix: {train.learning_rate: [1e-6, 5e-4, 2.0e-4], seed: [0]}\n"
+        "baseline: learning_rate=1e-6\n"
+    )
+    study = read_study(file)
+    rates = {}
+    for job in jobs_of(study):
+        rates[job.arm] = job.config.train.learning_rate
+        assert job.config.verl["eps"] == 1e-8
+        assert job.config.task.options["data_dir"] == "12e3"
+    assert rates == {
+        "learning_rate=1e-6": 1e-6,
+        "learning_rate=5e-4": 5e-4,
+        "learning_rate=0.0002": 2e-4,
+    }
+    (chosen,) = jobs_of(study, only=["train.learning_rate=5e-4"])
+    assert chosen.arm == "learning_rate=5e-4"
+
+
 def test_arms_take_turns_at_being_first(study_file: Path) -> None:
     study = read_study(study_file)
     study.matrix["seed"] = [0, 1, 2, 3]

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from harness.contracts.trainers import Standby
 from harness.errors import UserError
 from harness.plugins import make_trainer
@@ -22,6 +20,7 @@ from harness.runs.monitor import Follower
 from harness.runs.progress import Progress
 from harness.runs.reading import read_run
 from harness.training.record import STUDY_VARIABLE
+from harness.util.parsing import dump_yaml
 from harness_study.launchers import Launched
 from harness_study.output import job_of, last_line_of, outcome_of
 from harness_study.plan import Job
@@ -321,7 +320,7 @@ class StudyRun:
             return ["train", "--resume", str(step.folder), "--set", kept]
         file = folder / "configs" / f"{job.key}.yaml"
         file.parent.mkdir(exist_ok=True)
-        text = yaml.safe_dump(job.config.dump(), sort_keys=False, allow_unicode=True)
+        text = dump_yaml(job.config.dump())
         file.write_text(text, encoding="utf-8")
         return ["train", "--config", str(file), *placed]
 

@@ -116,7 +116,7 @@ def read_study(path: Path) -> Study:
     """
     file = study_path(path)
     try:
-        data = parse_yaml(file.read_bytes())
+        data = parse_yaml(file.read_bytes(), as_written=True)
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read study {path}: {error}. Correct it there") from error
     if not isinstance(data, dict):
