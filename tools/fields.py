@@ -13,21 +13,22 @@ from harness_power_analysis.planning import Plan
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 RECORDS = f"""\
-# What a run leaves behind
+# Fields of a run
 
-Made of `harness/runs/schema.py` and `rows.py` by `python tools/fields.py`; a test compares.
+Generated from `harness/runs/schema.py` and `rows.py` by `python tools/fields.py`; a test checks it.
 
 A run's folder has `run.json` (schema version {schema.SCHEMA_VERSION}), `config.yaml`
 (can be rerun unchanged), and three tables: `steps.parquet` (a row a step: `step`, what the trainer
 logged, and means over its episodes), `episodes.parquet` and `transitions.parquet`."""
 COMPARISONS = f"""\
-# What a comparison and a study hold
+# Fields of a comparison and a study
 
-Made of `harness/compare/keys.py` and nearby modules by `python tools/fields.py`; a test compares.
+Generated from `harness/compare/keys.py` and nearby modules by `python tools/fields.py`; a test
+checks it.
 
 `harness compare --format json` prints a comparison (schema version {keys.SCHEMA_VERSION}),
-`harness power --json` plans. A study's folder has `study.json`. What a run leaves is on
-[a page of its own](records.md)."""
+`harness power --json` plans. A study's folder has `study.json`. Fields of a run have
+[their own page](records.md)."""
 OF_RECORDS = (
     schema.RunRecord,
     schema.Launch,

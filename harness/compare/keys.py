@@ -35,7 +35,7 @@ class EstimateData(TypedDict):
     high: Annotated[float, "of the 95 % interval"]
     seeds: Annotated[int, "different ones behind it"]
     clusters: Annotated[int, "different groups of alike questions behind it"]
-    equal_clusters: Annotated[float, "how many of equal size would tell as much"]
+    equal_clusters: Annotated[float, "effective number of clusters"]
     tasks: Annotated[int, "different ones behind it"]
     scores: Annotated[int, "rows behind it"]
     unit: Annotated[Unit, "what was counted as independent"]
@@ -57,7 +57,7 @@ class ToolUse(TypedDict):
     """Use of an agent's tools in one validation, in all its rollouts; None if not counted."""
 
     calls_with_tools: Annotated[float | None, "calls of the model whose request offered tools"]
-    parsed_calls: Annotated[float | None, "tool calls that the server read out of replies"]
+    parsed_calls: Annotated[float | None, "parsed tool calls"]
     unread_calls: Annotated[
         float | None, "calls of the model whose reply looks like a tool call that was not read"
     ]
@@ -154,7 +154,7 @@ class Shared(Means):
     reward_parts: Annotated[dict[str, float], "mean of every part of the reward"]
     unscored: Annotated[int, "validation rollouts without a verdict"]
     failures: Annotated[dict[str, int], "rollouts of all phases by how they ended"]
-    trained_by_role: Annotated[dict[str, Trained], "by role, what updates were made of"]
+    trained_by_role: Annotated[dict[str, Trained], "trained calls and tokens by role"]
     parity: Annotated[str, "`reference`, `strict HASH`, `idiomatic` or `none`"]
 
 
@@ -162,14 +162,14 @@ class Figures(Shared, Signal):
     """The figures of one run."""
 
     tools_unused: Annotated[
-        bool, "whether it offered tools and no validation held calls in 1 % of its rollouts"
+        bool, "whether it offered tools and no validation had calls in 1 % of rollouts"
     ]
     run: Annotated[str, "its id"]
     seed: Annotated[int, "of the order of tasks and of sampling"]
     start: Annotated[int, "which of several policies it began with, from 0"]
     status: Annotated[str, "`finished`, `failed`, `interrupted` or `running`"]
     reason: Annotated[str, "why it ended early; empty where it did not"]
-    launches: Annotated[int, "starts: one, and one a resumption"]
+    launches: Annotated[int, "1 plus resumptions"]
     accuracy_initial: Annotated[float | None, "of the validation before training"]
     accuracy_final: Annotated[float | None, "of the last validation, or of the evaluation"]
     val_curve: Annotated[dict[int, float], "mean validation reward by step"]
@@ -186,7 +186,7 @@ class Figures(Shared, Signal):
 class Arm(Shared):
     """All runs that differ in their seed only."""
 
-    name: Annotated[str, "what sets it apart from the other arms"]
+    name: Annotated[str, "distinguishing name"]
     agent: Annotated[str, "name of the agent"]
     agent_match: Annotated[str, "pattern of the roles that are trained"]
     seeds: Annotated[list[int], "of its runs"]
@@ -197,7 +197,7 @@ class Arm(Shared):
     interquartile_mean: Annotated[float, "of the middle half of the means by seed and cluster"]
     interquartile_mean_interval: Annotated[Interval | None, "95 %; None with one seed"]
     accuracy_bounds: Annotated[
-        Interval | None, "if all unscored were wrong, and right; None where there were none"
+        Interval | None, "bounds: all unscored wrong, all right; None where there were none"
     ]
     per_seed: Annotated[list[Figures], "its runs"]
 
@@ -214,7 +214,7 @@ class McNemarData(TypedDict):
 class Collapses(TypedDict):
     """Bounds for trainings worse than the observed ones."""
 
-    seen: Annotated[int, "seeds that lie the margin or more off"]
+    seen: Annotated[int, "seeds that differ by at least the margin"]
     share: Annotated[float, "the largest share of such trainings that is not excluded"]
     interval: Annotated[Interval, "of the difference, if such occur"]
     seeds_needed: Annotated[
@@ -297,8 +297,8 @@ class Pair(TypedDict):
     p: Annotated[float, "of the test for a difference"]
     p_equivalence: Annotated[float | None, "of the test for equivalence; None without a margin"]
     detectable: Annotated[float | None, "the smallest difference that would have been found"]
-    one_seed: Annotated[bool, "whether nothing is known of other trainings"]
-    collapses: Annotated[Collapses, "what trainings that nobody has seen could change"]
+    one_seed: Annotated[bool, "whether only one seed was compared"]
+    collapses: Annotated[Collapses, "effect of unseen trainings"]
     item: Annotated[Item, "evidence on these checkpoints"]
     training: Annotated[Training, "evidence on trainings"]
     p_holm: Annotated[float, "corrected over all pairs"]
@@ -374,9 +374,7 @@ class Agreement(TypedDict):
     first: Annotated[float | None, "rollouts of the first step"]
     training: Annotated[float | None, "those of all steps"]
     end: Annotated[float | None, "last validation"]
-    parted: Annotated[
-        int | None, "first training step, of any seed, in which answers or gradients differ"
-    ]
+    parted: Annotated[int | None, "first divergent step of any seed"]
     gradient: Annotated[float | None, "largest difference of a step's gradient norm"]
     identical: Annotated[bool, "whether there was a training and nothing at all differs"]
     steps: Annotated[list[AgreementStep], "every step of every seed"]
@@ -423,15 +421,15 @@ class Exempt(TypedDict):
         Literal["allowed", "varied"], "by an option of the command, or by the study itself"
     ]
     values: Annotated[dict[str, Any], "by run"]
-    said: NotRequired[Annotated[list[str], "every value in words, where it is a hash of questions"]]
+    said: NotRequired[Annotated[list[str], "values in words, for hashes of questions"]]
 
 
 class Failed(TypedDict):
     """A run that is excluded from the comparison."""
 
     run: Annotated[str, "its id"]
-    arm: Annotated[str, "that it would be of"]
-    seed: Annotated[int, "its own"]
+    arm: Annotated[str, "its arm"]
+    seed: Annotated[int, "its seed"]
     status: Annotated[str, "how it ended"]
     reason: Annotated[str, "why, in a line"]
 
@@ -447,9 +445,9 @@ class Comparison(TypedDict):
     """The whole comparison."""
 
     schema_version: Annotated[int, "of this document"]
-    name: Annotated[str, "the study's, or of what was compared"]
-    question: Annotated[str, "that the study asks; may be empty"]
-    task_set: Annotated[str, "that all runs are on"]
+    name: Annotated[str, "of the study or the comparison"]
+    question: Annotated[str, "the study's question; may be empty"]
+    task_set: Annotated[str, "shared by all runs"]
     kind: Annotated[Kind, "trainings or evaluations"]
     baseline: Annotated[str, "name of the arm that others are compared with"]
     margin: Annotated[
@@ -457,23 +455,21 @@ class Comparison(TypedDict):
     ]
     alpha: Annotated[float, "level of the tests"]
     min_seeds: Annotated[int, "fewer never show equivalence"]
-    collapse: Annotated[float, "what a training that no seed has shown is taken to lose"]
+    collapse: Annotated[float, "assumed loss of an unseen collapse"]
     power: Annotated[float, "with which a detectable difference would be found"]
     checkpoint_rule: Annotated[Literal["last"], "which validation is compared: the last"]
     checkpoint: Annotated[int | None, "the step stated by the study"]
     ceiling: Annotated[bool, "whether the task set is saturated"]
     times_compare: Annotated[bool, "whether all runs had a machine, or the same share of one"]
-    one_seed: Annotated[bool, "whether any pair rests on one seed"]
+    one_seed: Annotated[bool, "whether every arm has only one run"]
     graded: NotRequired[Annotated[bool, "what is called accuracy is the mean of a graded reward"]]
     span: NotRequired[
         Annotated[Interval, "between which values rewards lie; 0 and 1 where missing"]
     ]
     arms: Annotated[list[Arm], "in order of first appearance"]
     pairs: Annotated[list[Pair], "every arm but the baseline"]
-    starts: NotRequired[
-        Annotated[list[Start], "of trainings, where they are several or made by a recipe"]
-    ]
-    learning: Annotated[Learning, "how fast, beside where to"]
+    starts: NotRequired[Annotated[list[Start], "initial policies, if several or from a recipe"]]
+    learning: Annotated[Learning, "speed of learning"]
     sampled: NotRequired[Annotated[Sampled, "where every task had several rollouts"]]
     gains: NotRequired[Annotated[dict[str, Gain], "by arm, where answers fail"]]
     transfer: NotRequired[
@@ -484,6 +480,6 @@ class Comparison(TypedDict):
     views: Annotated[list[View], "the same runs under equal budgets"]
     exceptions: Annotated[list[Exempt], "what differs although it must not, or on purpose"]
     remarks: Annotated[list[str], "what a reader must know, a sentence each"]
-    missing: Annotated[list[str], "what a study asked for and no run stands for"]
+    missing: Annotated[list[str], "planned runs that do not exist or measured an earlier policy"]
     failed: Annotated[list[Failed], "runs that ended early"]
     identity: Annotated[dict[str, Identified], "by run"]

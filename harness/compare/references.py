@@ -30,7 +30,7 @@ class Reference(TypedDict):
     step_s: NotRequired[Annotated[float, "seconds of a step"]]
     rollout_share: NotRequired[Annotated[float, "of a step's time"]]
     update_share: NotRequired[Annotated[float, "of a step's time"]]
-    remark: NotRequired[Annotated[str, "what must be known to read it"]]
+    remark: NotRequired[Annotated[str, "caveat"]]
     checked: NotRequired[Annotated[bool, "whether the figure was read in its source"]]
 
 

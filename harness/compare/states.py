@@ -24,8 +24,8 @@ class Entry(TypedDict):
     """One job in `study.json`."""
 
     key: Annotated[str, "unique in the study; names its configuration and its log"]
-    arm: Annotated[str, "that it is of"]
-    seed: Annotated[int, "its own"]
+    arm: Annotated[str, "its arm"]
+    seed: Annotated[int, "its seed"]
     run: Annotated[str | None, "name of its folder"]
     state: NotRequired[
         Annotated[str, "`planned`, `running`, `finished`, `failed` or `interrupted`"]
@@ -46,7 +46,7 @@ class StudyLaunch(TypedDict):
     started: Annotated[str, "UTC, ISO 8601"]
     ended: NotRequired[Annotated[str, "UTC, ISO 8601; missing while it runs"]]
     runs_at_once: Annotated[int, "runs side by side"]
-    slots: Annotated[list[dict[str, Any]], "what of the machine each of them has"]
+    slots: Annotated[list[dict[str, Any]], "each run's share of the machine"]
 
 
 class Asked(TypedDict):

@@ -51,9 +51,7 @@ class Episode(TypedDict):
     calls_with_tools: Annotated[
         int | None, "calls of the model whose request offered tools; null where not recorded"
     ]
-    parsed_calls: Annotated[
-        int | None, "tool calls that the server read out of replies; null where not recorded"
-    ]
+    parsed_calls: Annotated[int | None, "parsed tool calls; null where not recorded"]
     unread_calls: Annotated[
         int, "calls whose reply holds what looks like a tool call that the server did not read"
     ]
