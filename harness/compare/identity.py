@@ -14,7 +14,7 @@ from harness.compare.trainers import TRAINER, of_one_trainer
 from harness.errors import NotComparable
 from harness.runs.record_types import COSTS_ONLY, keys
 from harness.runs.schema import Group, Identity
-from harness.util.parsing import flatten
+from harness.util.parsing import at, flatten
 
 if TYPE_CHECKING:
     from harness.runs.reading import Run
@@ -313,10 +313,13 @@ def _training_of_policy(run: Run) -> dict[str, Any]:
     parent = run.record.get("parent")
     if not parent:
         return {}
-    configured = flatten({"train": run.record["config"].get("train", {})})
+    configured_train = run.record["config"].get("train", {})
+    configured = flatten({"train": configured_train})
     identifying = flatten({"train": run.record["identity"].get("train", {})})
-    # Policies of one training at two of its steps are two policies.
-    settings: dict[str, Any] = {f"{_TRAINING}checkpoint": parent["step"]}
+    # Policies of one training at two of its steps are two policies. Trainings of other lengths
+    # differ in that setting, if they are not meant to.
+    last = parent["step"] == at(configured_train, "steps")
+    settings: dict[str, Any] = {f"{_TRAINING}checkpoint": "the last" if last else parent["step"]}
     for key in configured:
         # How often the training was validated does not matter: its checkpoint is measured.
         if key in identifying and key != f"{_TRAINING}val_every" and configured[key] != {}:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.compare.keys import Failed
-from harness.compare.policies import name_policies
+from harness.compare.policies import name_policies, policy_of
 from harness.compare.states import STUDY_FILE, Asked, Entry, read_state
 from harness.compare.trainers import of_one_trainer
 from harness.errors import NoSuchArm, NothingToCompare, UserError, nearest
@@ -367,7 +367,9 @@ def why_left_out(run: Run, usable: Sequence[Run]) -> str:
         same_policy: list[Run] = []
         if not run.trained and not newer:
             same_policy = [
-                other for other in usable if (other.arm, other.policy) == (run.arm, run.policy)
+                other
+                for other in usable
+                if (other.arm, policy_of(other)) == (run.arm, policy_of(run))
             ]
         if rewards.is_empty():
             reason = "no validation is in its folder"

@@ -6,6 +6,7 @@ Later layers win: defaults here < preset (`configs/NAME.yaml`) < file < `--set k
 from __future__ import annotations
 
 import ctypes
+import operator
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -81,6 +82,14 @@ class Config(Section):
     """Options of verl's own configuration, nested or dotted; they override harness's values.
     Unknown options are refused, unless a `+` before the dotted name adds them.
     """
+
+    @field_validator("seed", mode="before")
+    @classmethod
+    def _whole_number(cls, seed: Any) -> Any:
+        """Return an integer of another library, such as numpy's, as Python's."""
+        if not isinstance(seed, bool) and hasattr(seed, "__index__"):
+            return operator.index(seed)
+        return seed
 
     @field_validator("agent", mode="before")
     @classmethod

@@ -20,14 +20,17 @@ def write_output(path: Path, text: str) -> None:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists() and not path.is_file():
+        target = Path(os.path.realpath(path))
+        # `--out /dev/stdout` may be a file that others write to as well.
+        stream = target.parts[:2] in (("/", "dev"), ("/", "proc")) or path.parts[:2] == ("/", "dev")
+        if stream or (path.exists() and not path.is_file()):
             path.write_text(text, encoding="utf-8")
             return
-        target = Path(os.path.realpath(path))
-        mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o666
-        replace_text(target, text, mode)
+        mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
+        replace_text(target, text)
+        if mode is not None:
+            target.chmod(mode)
     except OSError as error:
         raise UserError(
-            f"cannot write {path}: {error.strerror}. An existing file is unchanged; "
-            "make room, or name another file"
+            f"cannot write {path}: {error.strerror}. An existing file is unchanged; name another file"
         ) from error

@@ -87,17 +87,6 @@ class Run:
         return self.start * STARTS_APART + self.seed
 
     @property
-    def policy(self) -> str:
-        """The policy of an evaluation: the training and its checkpoint, or else the model.
-
-        Two trainings may end with equal weights, as those that change prompts only. They are two
-        policies all the same.
-        """
-        if parent := self.record.get("parent"):
-            return f"{parent['run']} step {parent['step']}"
-        return str(self.record["identity"]["model"])
-
-    @property
     def finished(self) -> bool:
         """Whether it ended by itself."""
         return self.record["status"] == "finished"

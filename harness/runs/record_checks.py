@@ -38,8 +38,6 @@ class _Rollout(TypedDict):
 class _Train(TypedDict):
     batch_size: int
     mini_batch_size: NotRequired[int | None]
-    batching: NotRequired[str | None]
-    credit: NotRequired[str]
 
 
 class _Configuration(TypedDict):

@@ -29,6 +29,7 @@ DIGITS = 100
 """Most digits of an integer in YAML. Python prints no integer of more than 4,300 digits."""
 _TOO_DEEP = f"it is nested more than {LEVELS} levels deep"
 _EXPONENT_TAG = "!exponent"
+_TEXT_TAG = "tag:yaml.org,2002:str"
 _EXPONENT = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$")
 """A number such as `1e-4`, which YAML 1.1 reads as text because it has no point or no sign."""
 _OCTAL = re.compile(r"[-+]?0[0-7_]+")
@@ -199,6 +200,7 @@ def _measured(node: Node, depth: int, known: dict[Node, int]) -> int:
     known[node] = 0
     parts: list[Any] = []
     if isinstance(node.value, list):  # pairs of a mapping, or nodes of a sequence
+        _keep_keys_as_text(node)
         _refuse_repeated_keys(node)
         for item in node.value:
             parts += item if isinstance(item, tuple) else (item,)
@@ -210,12 +212,21 @@ def _measured(node: Node, depth: int, known: dict[Node, int]) -> int:
     return size
 
 
+def _keep_keys_as_text(node: Node) -> None:
+    """Read the keys of a mapping such as `1e-4` as text, as YAML 1.1 does: they are names."""
+    for item in node.value:
+        if isinstance(item, tuple) and item[0].tag == _EXPONENT_TAG:
+            item[0].tag = _TEXT_TAG
+
+
 def _refuse_odd_number(node: Node) -> None:
     """Refuse a number with too many digits, and one that YAML 1.1 reads in base 8 or 60."""
     line, text = node.start_mark.line + 1, node.value
     # Converting a long number takes time that grows with the square of its digits.
     if node.tag.endswith(":int") and len(text) > DIGITS:
         raise ValueError(f"the number in line {line} has {len(text)} digits")
+    if _OCTAL.fullmatch(text) and int(text, 8) == int(text.replace("_", "")):
+        return  # 07 is 7 in base 10, too
     for pattern, base in ((_OCTAL, 8), (_BASE_60, 60)):
         if pattern.fullmatch(text):
             raise ValueError(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,12 +41,24 @@ def test_a_full_disk_leaves_the_existing_file_as_it_was(
 def test_a_link_and_the_permissions_of_its_file_stay(tmp_path: Path) -> None:
     named = tmp_path / "named.md"
     named.write_text("earlier")
-    named.chmod(0o600)
     link = tmp_path / "link.md"
     link.symlink_to(named)
-    write_output(link, "later")
-    assert link.is_symlink() and named.read_text() == "later"
-    assert named.stat().st_mode & 0o777 == 0o600
+    for mode in (0o600, 0o666):  # the second is wider than a usual umask permits
+        named.chmod(mode)
+        write_output(link, "later")
+        assert link.is_symlink() and named.read_text() == "later"
+        assert named.stat().st_mode & 0o777 == mode
+
+
+def test_standard_output_that_others_write_to_is_not_replaced(tmp_path: Path) -> None:
+    code = (
+        "from pathlib import Path; from harness.runs.output import write_output; "
+        "write_output(Path('/dev/stdout'), 'one\\n')"
+    )
+    target = tmp_path / "all.txt"
+    command = f"{{ {shlex.join([sys.executable, '-c', code])}; echo two; }} >> {target}"
+    subprocess.run(["bash", "-c", command], check=True)
+    assert "two" in target.read_text()
 
 
 def test_a_pipe_and_a_new_folder_are_written_to(tmp_path: Path) -> None:

@@ -150,7 +150,7 @@ def test_checkpoints_of_different_steps_are_not_compared_unnoticed(write_run: Wr
         evaluation_of(write_run("langgraph_sql", kind="eval"), "a", step=2),
     ]
     paths = [run.path for run in runs]
-    with pytest.raises(NotComparable, match=r"train\.checkpoint differs: 4 in .* 2 in"):
+    with pytest.raises(NotComparable, match=r"train\.checkpoint differs: 'the last' in .* 2 in"):
         compare(select(paths))
     assert compare(select(paths), allow=["train.checkpoint"])["pairs"]
 
@@ -168,7 +168,62 @@ def test_two_policies_in_one_agent_are_not_one_evaluation_made_twice(write_run: 
         evaluation_of(run, "training", step)
     comparison = compare(select(paths), allow=["model", "train.checkpoint"])
     names = [arm["name"] for arm in comparison["arms"]]
-    assert names == [f"reference_sql of training step {step}" for step in (2, 4)]
+    assert names == [f"reference_sql trained to step {step}" for step in (2, 4)]
+
+
+def test_a_training_made_again_does_not_split_its_arm(write_run: Write) -> None:
+    runs = []
+    for seed in range(3):
+        for agent in AGENTS:
+            runs.append(evaluation_of(write_run(agent, seed, kind="eval"), f"{agent}-{seed}"))
+    again = evaluation_of(write_run("reference_sql", kind="eval"), "again")
+    comparison = compare(select([run.path for run in (*runs, again)]))
+    assert [(arm["name"], arm["seeds"]) for arm in comparison["arms"]] == [
+        (agent, [0, 1, 2]) for agent in AGENTS
+    ]
+    assert any("ran twice" in remark for remark in comparison["remarks"])
+
+
+def test_a_model_next_to_its_trained_policies_is_an_arm(write_run: Write) -> None:
+    runs = [write_run("reference_sql", kind="eval", model="base")]
+    for seed in range(3):
+        trained = write_run("reference_sql", seed, kind="eval", model=f"trained-{seed}")
+        runs.append(evaluation_of(trained, f"training-{seed}"))
+    comparison = compare(select([run.path for run in runs]), allow=["model"])
+    assert [(arm["name"], arm["seeds"]) for arm in comparison["arms"]] == [
+        ("reference_sql model base", [0]),
+        ("reference_sql trained to step 4", [0, 1, 2]),
+    ]
+
+
+def test_policies_of_roles_count_each(write_run: Write) -> None:
+    paths = []
+    for seed in range(3):
+        for agent in AGENTS:
+            run = write_run(agent, seed, kind="eval")
+            record = run.read()
+            identity = {**record["identity"], "role_models": {"check_query": f"check-{seed}"}}
+            run.update(identity=identity)
+            paths.append(run.path)
+    (pair,) = compare(select(paths), allow=["role_models"])["pairs"]
+    assert pair["difference"]["seeds"] == 3
+
+
+def test_one_policy_is_paired_by_the_seed_that_both_arms_have(write_run: Write) -> None:
+    paths = [write_run("reference_sql", seed, kind="eval").path for seed in (0, 1)]
+    paths.append(write_run("langgraph_sql", 1, kind="eval").path)
+    comparison = compare(select(paths))
+    assert [arm["seeds"] for arm in comparison["arms"]] == [[1], [1]]
+    assert comparison["pairs"][0]["paired_by"] == "seed"
+
+
+def test_the_last_steps_of_trainings_of_different_lengths_compare(write_run: Write) -> None:
+    paths = []
+    for agent, steps in (("reference_sql", 2), ("langgraph_sql", 4)):
+        run = write_run(agent, kind="eval", overrides=[f"train.steps={steps}"])
+        paths.append(evaluation_of(run, agent, step=steps).path)
+    comparison = compare(select(paths), allow=["train.steps"])
+    assert len(comparison["pairs"]) == 1
 
 
 def test_evaluations_of_one_policy_are_one_training(write_run: Write) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy
 import pytest
 
 from harness.compare.selection import select
 from harness.config import Config, load_config, presets, validate
 from harness.errors import ConfigError, UserError
 from harness.runs.folder import RunFolder
-from harness_study.plan import read_study
+from harness_study.plan import jobs_of, read_study
 
 
 def test_layers_override_each_other_in_order(tmp_path: Path) -> None:
@@ -212,7 +213,7 @@ def test_text_in_quotes_stays_text_even_where_it_looks_like_a_number(tmp_path: P
     ("value", "message"),
     [
         ("010", "line 1: YAML reads '010' as a number in base 8"),
-        ("-0_7", "line 1: YAML reads '-0_7' as a number in base 8"),
+        ("-0_17", "line 1: YAML reads '-0_17' as a number in base 8"),
         ("1:30", "line 1: YAML reads '1:30' as a number in base 60"),
         ("1:30.5", "line 1: YAML reads '1:30.5' as a number in base 60"),
     ],
@@ -235,6 +236,24 @@ def test_a_seed_is_a_whole_number(value: str) -> None:
     with pytest.raises(ConfigError, match="'seed': Input should be a valid integer"):
         load_config(None, None, [f"seed={value}"])
     assert load_config(None, None, ["seed=1"]).seed == 1
+
+
+def test_keys_and_names_of_a_study_are_text_as_written(tmp_path: Path) -> None:
+    file = tmp_path / "study.yaml"
+    file.write_text(
+        "name: 1e3\nbaseline: 1e-6\npreset: cpu\n"
+        "matrix:\n  train.learning_rate: {1e-6: 1e-6, 1e-5: 1e-5}\n  seed: [0, 07]\n"
+    )
+    study = read_study(file)
+    assert (study.name, study.baseline) == ("1e3", "1e-6")
+    arms = {(job.arm, job.config.train.learning_rate, job.seed) for job in jobs_of(study)}
+    rates = {"1e-6": 1e-6, "1e-5": 1e-5}
+    assert arms == {(label, rate, seed) for label, rate in rates.items() for seed in (0, 7)}
+
+
+def test_a_seed_may_be_an_integer_of_numpy() -> None:
+    seed = load_config("cpu", seed=numpy.int64(3)).seed
+    assert seed == 3 and type(seed) is int
 
 
 def test_dates_are_text_and_a_template_is_told_nothing_but_json() -> None:

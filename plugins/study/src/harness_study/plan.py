@@ -20,7 +20,7 @@ from harness.errors import ConfigError, NoSuchArm, nearest
 from harness.plugins import trained_by
 from harness.plugins.mixtures import one_agent
 from harness.util.formatting import shown
-from harness.util.parsing import differing, flatten, parse_yaml
+from harness.util.parsing import WrittenFloat, differing, flatten, parse_yaml
 from harness_study.arm_options import options_of_arm
 from harness_study.labels import key_of, label_of
 from harness_study.study_checks import (
@@ -121,6 +121,10 @@ def read_study(path: Path) -> Study:
         raise ConfigError(f"cannot read study {path}: {error}. Correct it there") from error
     if not isinstance(data, dict):
         raise ConfigError(f"study {path} must hold a mapping, not a {type(data).__name__}")
+    for key in ("name", "question", "baseline"):
+        # A name such as 1e-6 is text here.
+        if isinstance(data.get(key), WrittenFloat):
+            data[key] = str(data[key])
     try:
         study = Study.model_validate({"name": file.stem, **data})
     except ValidationError as error:
