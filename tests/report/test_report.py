@@ -390,3 +390,26 @@ def test_the_page_has_a_place_for_every_table_of_a_comparison() -> None:
     source = Path(layout.__file__).read_text()
     keys = set(re.findall(r'Table\(\s*"(\w+)"', source))
     assert {"starts", "sides"} <= keys <= {*SECTIONS}
+
+
+def test_of_a_large_study_only_runs_without_a_result_are_listed(
+    tmp_path: Path, write_run: Callable[..., Any]
+) -> None:
+    study = tmp_path / "study"
+    jobs: list[dict[str, Any]] = []
+    for agent in ("reference_sql", "langgraph_sql"):
+        run = write_run(study, agent, kind="eval").id
+        training = {"key": agent, "arm": agent, "seed": 0, "run": f"{agent}-training"}
+        evaluation = {"key": f"e-{agent}", "arm": f"{agent} -> x", "seed": 0, "run": run}
+        jobs.append({**training, "kind": "train", "state": "finished"})
+        jobs.append({**evaluation, "kind": "eval", "state": "finished"})
+    jobs.append({**jobs[-1], "key": "lost", "seed": 1, "run": None, "state": "interrupted"})
+    (study / "study.json").write_text(
+        json.dumps({"name": "study", "question": "", "jobs": jobs, "evaluate": ["x"]})
+    )
+    page = write_report(select([study]), tmp_path / "page.html").read_text(encoding="utf-8")
+    (listed,) = re.findall(
+        r'<section class="table" id="table-matrix">.*?</section>', page, re.DOTALL
+    )
+    assert "Runs without a result" in listed
+    assert re.findall(r'<span class="state \w+">(\w+)</span>', listed) == ["interrupted"]

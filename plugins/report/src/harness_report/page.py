@@ -126,9 +126,15 @@ def render(
     if references is not False:
         published = reference_rows(None if references else min(task_sets))
     content = contents(selection, comparison, remarks, arms, sample(arms, episodes), published)
-    # With all runs in the comparison, the matrix would only repeat its table.
-    if not selection.missing and len(shown) == len(selection.runs):
-        content["matrix"] = []
+    if comparison is not None:
+        # Rows of compared runs would only repeat the tables, and so would the trainings of policies
+        # that were evaluated.
+        left_out = {run.folder.id for run in selection.runs if run not in shown}
+        rows = content["matrix"]
+        content["matrix"] = [
+            row for row in rows if row["state"] != "finished" or row["folder"] in left_out
+        ]
+        content["matrix_title"] = "Runs without a result"
     return page(content)
 
 
@@ -183,6 +189,7 @@ def contents(
         "question": selection.study.get("question", ""),
         "headline": _headline(comparison, arms),
         "matrix": rows,
+        "matrix_title": "Runs",
         "columns": [name for name in COLUMNS if any(map(itemgetter(name), rows))],
         "remarks": remarks,
         "charts": charts(arms, comparison, figures),
