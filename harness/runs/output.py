@@ -32,5 +32,5 @@ def write_output(path: Path, text: str) -> None:
             target.chmod(mode)
     except OSError as error:
         raise UserError(
-            f"cannot write {path}: {error.strerror}. An existing file is unchanged; name another file"
+            f"cannot write {path}: {error.strerror}. Name another file with --out"
         ) from error

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from episode_rows import episode_of
 from harness import UserError
 from harness.cli import app
 from harness.compare.comparison import compare
@@ -101,22 +102,7 @@ def test_roles_are_those_that_called_and_count_together_as_asked(run: RunFolder)
     }
     together = groups_of(run, ["write", "check"])
     assert together == {"write": ["write_query", "rewrite_query"], "check": ["check_query"]}
-    row = {
-        "step": 1,
-        "phase": "train",
-        "task_id": "t",
-        "outcome": "ok",
-        "reward": 1.0,
-        "reward_reason": "",
-        "first_reward": None,
-        "rewrites": 0,
-        "transitions": 1,
-        "trained_transitions": 1,
-        "prompt_tokens": 1,
-        "response_tokens": 1,
-        "elapsed_s": 1.0,
-        "call_roles": ["check_query"],
-    }
+    row = episode_of(1, 1.0, call_roles=["check_query"])
     (run.logs / "episodes-1.jsonl").write_text(json.dumps(row) + "\n")
     assert list(groups_of(run)) == ["check_query"]
 
