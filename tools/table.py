@@ -84,17 +84,16 @@ from harness.runs.schema import Result, RunRecord
 from harness.util.formatting import mean, percent
 
 ROOT = Path(__file__).resolve().parent.parent
+_WHAT = r"(?P<what>(?:(?!-->).)*?)"
+"""The words of a marker, which may hold `->` but not the end of a comment."""
 MARKED = re.compile(
-    r"(?P<head><!-- table: (?P<what>(?:(?!-->).)*?) -->\n)(?P<body>.*?)(?P<end><!-- /table -->)",
-    re.DOTALL,
+    rf"(?P<head><!-- table: {_WHAT} -->\n)(?P<body>.*?)(?P<end><!-- /table -->)", re.DOTALL
 )
 CLAIMED = re.compile(
-    r"(?P<head><!-- claim: (?P<what>(?:(?!-->).)*?) -->\n)(?P<body>.*?)(?P<end><!-- /claim -->)",
-    re.DOTALL,
+    rf"(?P<head><!-- claim: {_WHAT} -->\n)(?P<body>.*?)(?P<end><!-- /claim -->)", re.DOTALL
 )
 VALUED = re.compile(
-    r"(?P<head><!-- value: (?P<what>(?:(?!-->).)*?) -->)(?P<body>.*?)(?P<end><!-- /value -->)",
-    re.DOTALL,
+    rf"(?P<head><!-- value: {_WHAT} -->)(?P<body>.*?)(?P<end><!-- /value -->)", re.DOTALL
 )
 NUMBER = re.compile(r"(?<![\w.,/-])[-+]?\d[\d,]*\.\d+(?![\w/]|\.\d)|\d+(?= %)|\d{1,3}(?:,\d{3})+")
 """A number that a record could have: with decimals, thousands, or percent; no version or date."""

@@ -14,7 +14,7 @@ from harness.compare.trainers import TRAINER, of_one_trainer
 from harness.errors import NotComparable
 from harness.runs.record_types import COSTS_ONLY, keys
 from harness.runs.schema import Group, Identity
-from harness.util.parsing import at, flatten
+from harness.util.parsing import flatten
 
 if TYPE_CHECKING:
     from harness.runs.reading import Run
@@ -316,9 +316,9 @@ def _training_of_policy(run: Run) -> dict[str, Any]:
     configured_train = run.record["config"].get("train", {})
     configured = flatten({"train": configured_train})
     identifying = flatten({"train": run.record["identity"].get("train", {})})
-    # Policies of one training at two of its steps are two policies. Trainings of other lengths
-    # differ in that setting, if they are not meant to.
-    last = parent["step"] == at(configured_train, "steps")
+    # Checkpoints of different steps are different policies. The last checkpoints of trainings are
+    # alike here, because the length of a training is a setting of its own.
+    last = parent["step"] == configured_train.get("steps")
     settings: dict[str, Any] = {f"{_TRAINING}checkpoint": "the last" if last else parent["step"]}
     for key in configured:
         # How often the training was validated does not matter: its checkpoint is measured.

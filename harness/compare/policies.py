@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 def name_policies(runs: Sequence[Run]) -> None:
     """Add the policy to the names of evaluations that would otherwise look like one made twice.
 
-    The policies of one arm are trained to one step, or are one model that no known training made.
-    Arms are split only if a seed has several of these: seeds of one arm may have a policy each.
+    A kind of policies is a step that trainings reached, or a model without a known training. An arm
+    is split by kind only if one of its seeds has several kinds.
     """
     by_arm: dict[str, list[Run]] = {}
     for run in runs:
@@ -56,7 +56,8 @@ def of_distinct_policies(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
             left.setdefault(key, []).append(run.seed)
         else:
             kept[key] = run
-    distinct = [run for run in runs if run in kept.values()]
+    kept_ids = {id(run) for run in kept.values()}
+    distinct = [run for run in runs if id(run) in kept_ids]
     remarks: list[str] = []
     for key, seeds in left.items():
         run = kept[key]

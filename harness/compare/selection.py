@@ -364,21 +364,22 @@ def why_left_out(run: Run, usable: Sequence[Run]) -> str:
     if run.finished:
         rewards = run.validation()["reward"]
         newer = [other for other in usable if (other.arm, other.seed) == (run.arm, run.seed)]
-        same_policy: list[Run] = []
-        if not run.trained and not newer:
-            same_policy = [
-                other
-                for other in usable
-                if (other.arm, policy_of(other)) == (run.arm, policy_of(run))
-            ]
         if rewards.is_empty():
             reason = "no validation is in its folder"
         elif rewards.drop_nulls().is_empty():
             reason = "nothing of its last validation was scored"
-        elif same_policy:
-            reason = f"an evaluation of the same policy as {same_policy[0].id}"
         elif newer and newer[0].id == run.id:
             reason = f"a copy of the run at {newer[0].folder.path}"
         elif newer:
             reason = f"same arm and seed as the newer run {newer[0].id}"
+        elif not run.trained and (counted := _of_same_policy(run, usable)):
+            reason = f"an evaluation of the same policy as {counted.id}"
     return reason
+
+
+def _of_same_policy(run: Run, usable: Sequence[Run]) -> Run | None:
+    """Return the evaluation of the same policy in the same arm that is compared, if there is one."""
+    for other in usable:
+        if other.arm == run.arm and policy_of(other) == policy_of(run):
+            return other
+    return None

@@ -9,6 +9,9 @@ from pathlib import Path
 from harness.errors import UserError
 from harness.runs.folder import replace_text
 
+STREAMS = (("/", "dev"), ("/", "proc"))
+"""First parts of paths that name devices and open files."""
+
 
 def write_output(path: Path, text: str) -> None:
     """Write a file whole or not at all, so that a full disk does not destroy an existing one.
@@ -22,8 +25,8 @@ def write_output(path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         target = Path(os.path.realpath(path))
         # `--out /dev/stdout` may be a file that others write to as well.
-        stream = target.parts[:2] in (("/", "dev"), ("/", "proc")) or path.parts[:2] == ("/", "dev")
-        if stream or (path.exists() and not path.is_file()):
+        is_stream = path.parts[:2] in STREAMS or target.parts[:2] in STREAMS
+        if is_stream or (path.exists() and not path.is_file()):
             path.write_text(text, encoding="utf-8")
             return
         mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None

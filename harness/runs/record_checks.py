@@ -60,7 +60,7 @@ def record_fault(data: Mapping[str, Any]) -> str | None:
     if name:
         return f"its {name} is missing or of the wrong kind"
     if not data["launches"]:
-        return "its launches are empty, and a run has one at least"
+        return "its launches are empty; a run has at least one"
     if not 0 <= data["seed"] < SEEDS:
         return f"its seed is {shown(data['seed'])}, not a number from 0 to {SEEDS - 1}"
     for place in _COUNTS:
@@ -69,5 +69,5 @@ def record_fault(data: Mapping[str, Any]) -> str | None:
             return f"its {place} is {shown(count)}, not a number above 0"
     for step in at(data, "result.val_curve", {}):
         if not (step.isascii() and step.isdigit()):
-            return f"its result.val_curve has {shown(step)} in place of a step"
+            return f"its result.val_curve has the key {shown(step)}, not a step"
     return None

@@ -52,23 +52,30 @@ def parse_row(line: bytes, kind: str, path: Path, number: int) -> dict[str, Any]
     if wrong is None:
         return dict(row)
     raise UserError(
-        f"line {number} of {path} is damaged: {wrong}. Restore the file, or take the line out"
+        f"line {number} of {path} is damaged: {wrong}. Restore the file, or delete the line"
     )
 
 
 def _fault(row: Mapping[str, Any], kind: str) -> str | None:
     """Return what is wrong with a row, or None."""
-    required = _REQUIRED[kind]
-    for name in sorted(required | _NULLABLE.get(kind, frozenset())):
+    for name in _present(kind):
         if name not in row:
             return f"it has no {name}"
+    required = _REQUIRED[kind]
     for name, fits in _checks(kind).items():
         value = row.get(name)
-        if not (fits(value) if value is not None else name not in required):
+        is_right = name not in required if value is None else fits(value)
+        if not is_right:
             return f"its {name} is {shown(value)}"
     if kind != "steps" and row["phase"] not in _PHASES:
         return f"its phase is {shown(row['phase'])}"
     return None
+
+
+@cache
+def _present(kind: str) -> list[str]:
+    """Return the columns that a row needs, with a value or with null."""
+    return sorted(_REQUIRED[kind] | _NULLABLE.get(kind, frozenset()))
 
 
 @cache

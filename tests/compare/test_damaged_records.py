@@ -30,7 +30,7 @@ DAMAGES: list[tuple[str, Any, str]] = [
     ("config.train.batch_size", 0, "its config.train.batch_size is 0, not a number above 0"),
     ("config.train.mini_batch_size", -1, "its config.train.mini_batch_size is -1"),
     ("config.gpus", "two", "its config.gpus is missing or of the wrong kind"),
-    ("result.val_curve", {"a": 1.0}, "its result.val_curve has 'a' in place of a step"),
+    ("result.val_curve", {"a": 1.0}, "its result.val_curve has the key 'a', not a step"),
     ("seed", 10**30, "its seed is 1000000000000000000000000000000, not a number from 0"),
     ("seed", -1, "its seed is -1, not a number from 0 to 4294967295"),
 ]

@@ -1,4 +1,4 @@
-"""Damaged lines of row logs of a run under way: named by file and line, and no other run is lost."""
+"""Damaged lines in logs of a run under way: named by file and line, and no other run is lost."""
 
 from __future__ import annotations
 
