@@ -447,17 +447,33 @@ QWEN_WORTH = {
     "grpo": "GRPO",
 }
 """Arms of the study of training methods with the 0.5B model, the last one on top."""
+QWEN_CONFIRMATION = {
+    "langgraph_sql_idiomatic": "LangGraph, idiomatic",
+    "write and rewrite": "write and rewrite",
+    "all roles": "all roles",
+}
+"""Arms of the study of the 1.5B model, the last one on top."""
 ANSWERS = {"right": "#1f5fbf", "runs, wrong": "#9ecae1", "fails": "#bbbbbb"}
 """What becomes of an answer, and its colour."""
 
 
-def qwen(folder: str, studies: Sequence[str], labels: dict[str, str]) -> go.Figure:
-    """Plot accuracy of the 0.5B model by arm, and how many answers fail, run and are right.
+def qwen(
+    folder: str,
+    studies: Sequence[str],
+    labels: dict[str, str],
+    *,
+    title: str = "Qwen2.5-Coder-0.5B on Spider, 20 steps, eight trainings an arm",
+    most: int = 55,
+    height: int = 620,
+) -> go.Figure:
+    """Plot accuracy of a Qwen2.5-Coder model by arm, and how many answers fail, run and are right.
 
     Args:
         folder: Folder with packed studies.
         studies: Which of them.
         labels: Label of each arm, the last one on top.
+        most: Right end of the axis of right answers, in %.
+        height: Pixels.
     """
     titles = ("right answers, %; grey: before; blue: after", "answers before and after, %")
     figure = make_subplots(1, 2, subplot_titles=titles, horizontal_spacing=0.1)
@@ -494,15 +510,15 @@ def qwen(folder: str, studies: Sequence[str], labels: dict[str, str]) -> go.Figu
             row=1,
             col=2,
         )
-    figure.update_xaxes(range=[25, 55], row=1, col=1)
+    figure.update_xaxes(range=[25, most], row=1, col=1)
     figure.update_xaxes(range=[0, 100], row=1, col=2)
     # The left panel names the arms, in the same order.
     ends = [name.rpartition(", ")[2] for name in names]
     figure.update_yaxes(tickvals=names, ticktext=ends, tickfont={"size": 12}, row=1, col=2)
     figure.update_layout(
-        title="Qwen2.5-Coder-0.5B on Spider, 20 steps, eight trainings an arm",
+        title=title,
         barmode="stack",
-        height=620,
+        height=height,
         legend={"orientation": "h", "x": 0.6, "y": -0.1, "traceorder": "normal"},
         margin={"l": 190},
     )
@@ -601,6 +617,15 @@ if __name__ == "__main__":
     save(roles, HERE / "studies" / "qwen-roles" / "arms.png")
     worth = qwen("qwen-worth", ("qwen_worth",), QWEN_WORTH)
     save(worth, HERE / "studies" / "qwen-worth" / "arms.png")
+    confirmation = qwen(
+        "qwen-confirmation",
+        ("qwen_confirmation",),
+        QWEN_CONFIRMATION,
+        title="Qwen2.5-Coder-1.5B on Spider, 20 steps, three trainings an arm",
+        most=75,
+        height=400,
+    )
+    save(confirmation, HERE / "studies" / "qwen-confirmation" / "arms.png")
     save(mixture(), HERE / "studies" / "qwen-mixture" / "agents.png")
     one, by_role, critic = "one agent, all tools", "critic too, credit by role", "critic too"
     before = members(
