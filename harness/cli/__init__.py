@@ -26,7 +26,7 @@ from harness.util.formatting import printable
 COMMANDS: dict[str, tuple[str, str]] = {
     "train": ("harness.cli.train", "Train an agent with GRPO."),
     "eval": ("harness.cli.evaluate", "Measure accuracy of a run's checkpoint or of any endpoint."),
-    "dev": ("harness.cli.dev", "Dry run on a few tasks, every span shown."),
+    "dev": ("harness.cli.dev", "Run a few tasks and show every span."),
     "serve": ("harness.cli.serve", "Serve a policy or a run's checkpoint to any OpenAI client."),
     "parity": ("harness.cli.parity", "Prove that plugins run the same agent."),
     "match": ("harness.cli.match", "Show which calls an agent_match would train."),
@@ -44,17 +44,18 @@ OF_PLUGINS = {
     **dict.fromkeys(("run", "data", "reward", "score"), "sql"),
     **dict.fromkeys(("watch", "policy", "export", "store", "runner"), "cpu"),
 }
-"""Commands that pages and messages name, by the extra that brings them."""
+"""The extra that installs each plugin command that documentation and messages mention."""
 
 ADDRESSES = 3 * 2**29
-"""Bytes of addresses (`ulimit -v`) that polars and pyarrow need; with less they abort or hang."""
+"""Bytes of address space (`ulimit -v`) that polars and pyarrow need; with less they abort or
+hang."""
 LIGHT = (("config",), ("plugins",), ("runs", "list"))
-"""Commands, by how they begin, that import neither."""
+"""First words of the commands that import neither of them."""
 _UNDECODED = re.compile("[\udc80-\udcff]")
-"""Bytes that are no character in the locale's encoding."""
+"""Bytes that the locale's encoding could not decode, as Python represents them."""
 
 _UsageError: type[Any] = typer.BadParameter.__bases__[0]
-"""Typer's own; the module that it lives in is private and has moved between releases."""
+"""Typer's usage error, found through a subclass: its own module is private and has moved."""
 
 
 @cache
@@ -76,7 +77,7 @@ def application(name: str) -> Any:
     """Return the Typer application of a command, imported now.
 
     Raises:
-        PluginError: It is a plugin's, and does not import.
+        PluginError: The command is a plugin's and cannot be imported.
     """
     if name in COMMANDS:
         return importlib.import_module(COMMANDS[name][0]).app
@@ -94,7 +95,7 @@ class _LazyGroup(TyperGroup):
         return list(summaries())
 
     def get_command(self, context: object, name: str) -> Any:
-        """Return no more of a command than its place in the list.
+        """Return a placeholder with the command's summary, enough for the list of commands.
 
         For harness's own commands no plugin is imported.
         """
@@ -104,27 +105,25 @@ class _LazyGroup(TyperGroup):
         return TyperCommand(name, short_help=summary, help=summary)
 
     def resolve_command(self, context: Any, args: list[str]) -> Any:
-        """The command that is called, whole."""
+        """Import the called command, and return it instead of its placeholder."""
         try:
-            name, named, rest = super().resolve_command(context, args)
-        except (
-            _UsageError
-        ) as error:  # Typer looks for what is like it among commands that are imported
-            brought = OF_PLUGINS.get(args[0])
-            advice = (
-                f". Install it: {how_to_install(brought)}"
-                if brought
-                else nearest(args[0], summaries(), ".")
-            )
+            name, placeholder, rest = super().resolve_command(context, args)
+        except _UsageError as error:
+            # Typer suggests names of imported commands only.
+            extra = OF_PLUGINS.get(args[0])
+            if extra:
+                advice = f". Install it: {how_to_install(extra)}"
+            else:
+                advice = nearest(args[0], summaries(), ".")
             error.message = f"No such command {args[0]!r}{advice}"
             raise
-        if named is None:
-            return name, named, rest
-        if not context.resilient_parsing:  # which a shell's completion is
-            _check_memory(str(named.name), *rest[:1])
-        command = typer.main.get_command(application(str(named.name)))
-        command.name = named.name
-        # The option's other name, agentlightning's: help of 80 columns has no room for both.
+        if placeholder is None:
+            return name, placeholder, rest
+        if not context.resilient_parsing:  # a shell's completion must not fail
+            _check_memory(str(placeholder.name), *rest[:1])
+        command = typer.main.get_command(application(str(placeholder.name)))
+        command.name = placeholder.name
+        # Agentlightning's name of the option. Declared there, it would not fit into 80 columns.
         rest = [re.sub(r"^--external-store-address(?==|$)", "--store", word) for word in rest]
         return name, command, rest
 
@@ -140,7 +139,7 @@ class _LazyGroup(TyperGroup):
 
 
 def _check_memory(*words: str) -> None:
-    """Refuse what libraries, imported later, would answer with a crash or without end.
+    """Refuse a memory limit at which polars and pyarrow would abort or hang.
 
     Raises:
         EnvironmentProblem: The limit on memory is too small for a command that imports them.
@@ -148,28 +147,28 @@ def _check_memory(*words: str) -> None:
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     heavy = True
     for light in LIGHT:
-        # A longer list of words may begin with a light command.
+        # Further arguments may follow the words of a light command.
         if words[: len(light)] == light:
             heavy = False
     if heavy and limit != resource.RLIM_INFINITY and limit < ADDRESSES:
         raise EnvironmentProblem(
-            f"this process may use {limit / 2**20:.0f} MiB of addresses "
-            "(ulimit -v) and its libraries need "
-            f"{ADDRESSES / 2**20:.0f} MiB: ulimit -v unlimited"
+            f"this process may use {limit / 2**20:.0f} MiB of address space (ulimit -v), and its "
+            f"libraries need {ADDRESSES / 2**20:.0f} MiB. Raise the limit: ulimit -v unlimited"
         )
 
 
 def _check_process() -> None:
-    """Refuse what every command would stumble over.
+    """Refuse conditions under which every command would fail.
 
     Raises:
-        EnvironmentProblem: There is no current folder, or the locale cannot tell a name.
+        EnvironmentProblem: The current folder does not exist, or the locale cannot decode its name
+            or an argument.
     """
     try:
         here = os.getcwd()
     except FileNotFoundError as error:
         raise EnvironmentProblem(
-            "the current folder is not there any more: change into another"
+            "the current folder no longer exists: change to another one (cd)"
         ) from error
     for given in (*sys.argv[1:], here):
         if sys.getfilesystemencoding() != "utf-8" and _UNDECODED.search(given):
@@ -181,7 +180,7 @@ def _check_process() -> None:
 
 
 class _PlainFormatter(logging.Formatter):
-    """Text of others in a log shows harmlessly, as everything that a command prints."""
+    """Escapes control characters in log records, as in everything that a command prints."""
 
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record))
@@ -213,7 +212,7 @@ def main() -> None:
     if sys.argv[1:] == ["--version"]:
         sys.stdout.write(f"harness {harness.__version__}\n")
         return
-    # An answer may have what the terminal's encoding lacks.
+    # An answer may have characters that the terminal's encoding lacks.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
@@ -238,8 +237,7 @@ def main() -> None:
         sys.exit(0)
     except MemoryError:
         complain(
-            "harness: memory is used up: make some free, "
-            "or raise the limit (ulimit -v, or the container's)"
+            "harness: out of memory: free some, or raise the limit (ulimit -v, or the container's)"
         )
         sys.exit(2)
     except (OSError, RuntimeError) as error:
@@ -247,17 +245,17 @@ def main() -> None:
     sys.exit(status if isinstance(status, int) else 0)
 
 
-def _correct(said: str, hint: str) -> None:
-    """Say what is wrong with the command, and what was probably meant."""
-    if not said:  # a group without a command has shown its help
+def _correct(message: str, hint: str) -> None:
+    """Report a usage error, with the command that was probably meant."""
+    if not message:  # a group without a command has printed its help
         return
     if meant := right_form(sys.argv[1:]):
-        said, hint = said.partition(" Did you mean")[0], f" Did you mean `{meant}`?"
-    complain(f"harness: {said}{'' if said.endswith(('.', '?')) else '.'}{hint}")
+        message, hint = message.partition(" Did you mean")[0], f" Did you mean `{meant}`?"
+    complain(f"harness: {message}{'' if message.endswith(('.', '?')) else '.'}{hint}")
 
 
 def _lack(error: Exception) -> int:
-    """Say what the machine lacks, and give the status to end with; raise what has another cause."""
+    """Report a lack of resources and return the exit status; raise any other error again."""
     from harness.rollout.processes import starved
 
     if advice := starved(f"{type(error).__name__}: {error}"):
@@ -265,5 +263,6 @@ def _lack(error: Exception) -> int:
         return 2
     if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EDQUOT):
         raise error
-    complain(f"harness: {error.strerror}: {error.filename or 'make room'}")
+    place = f" ({error.filename})" if error.filename else ""
+    complain(f"harness: {error.strerror}{place}: make room")
     return 1

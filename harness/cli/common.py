@@ -1,4 +1,4 @@
-"""What the commands share: where results and progress go."""
+"""Functions that commands share, such as the output of results and progress."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TAKE_ANYTHING = {"allow_extra_args": True, "ignore_unknown_options": True}
 def add_commands(app: Typer, group: str) -> list[str]:
     """Add plugins' subcommands to a command and return their names.
 
-    A broken one is listed, and reports its problem when it is called.
+    A broken one is listed, and reports its problem when called.
     """
     from harness.plugins import load, registry
 
@@ -47,7 +47,7 @@ def add_commands(app: Typer, group: str) -> list[str]:
 
 
 def _broken(spec: Spec, error: Exception) -> Callable[[], None]:
-    """Return a command that raises an error of its import."""
+    """Return a command that raises the error of its import."""
     from harness.plugins import registry
 
     def command() -> None:
@@ -61,17 +61,17 @@ def _broken(spec: Spec, error: Exception) -> Callable[[], None]:
 
 @cache
 def results() -> Console:
-    """Where results go: stdout."""
+    """Return the console of results, on stdout."""
     from harness.api.console import PlainConsole, terminal_variables
 
-    # A pipe has no width; do not cut to 80.
+    # A pipe has no width, and rich would assume 80 columns.
     wide = None if sys.stdout.isatty() or "COLUMNS" in terminal_variables() else 160
     return PlainConsole(width=wide)
 
 
 @cache
 def progress_console() -> Console:
-    """Where progress and remarks go: stderr."""
+    """Return the console of progress and remarks, on stderr."""
     from harness.api.console import PlainConsole
 
     return PlainConsole(stderr=True)
@@ -106,26 +106,26 @@ def interruptible() -> None:
 
 
 def as_called() -> str:
-    """The command that runs, to be given again."""
+    """Return the command line of this process, for a message that advises to run it again."""
     return shlex.join(["harness", *sys.argv[1:]])
 
 
 def say(text: str) -> None:
-    """A line of results."""
+    """Write a line of results to stdout."""
     sys.stdout.write(printable(text) + "\n")
 
 
 def complain(text: str) -> None:
-    """A line that says what is wrong, on stderr."""
+    """Write an error message to stderr."""
     sys.stderr.write(printable(text) + "\n")
 
 
 def emit_json(data: object, indent: int | None = 2) -> None:
-    """One JSON document on stdout."""
-    # What a locale lacks has an escape in JSON.
+    """Write one JSON document to stdout."""
+    # JSON can escape characters that the locale's encoding lacks.
     ascii_only = not (sys.stdout.encoding or "").lower().startswith("utf")
     text = json.dumps(data, indent=indent, ensure_ascii=ascii_only, default=str)
-    # No encoding has half a surrogate pair, which a model's reply may contain.
+    # No encoding has lone surrogates, which a model's reply may contain.
     if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
         text = json.dumps(data, indent=indent, default=str)
     sys.stdout.write(printable_json(text) + "\n")

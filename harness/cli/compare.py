@@ -50,12 +50,12 @@ def compare(
     ] = None,
     brief: Annotated[
         bool,
-        typer.Option("--brief", help="One sentence, one table and one picture, and no more."),
+        typer.Option("--brief", help="Print only one sentence, one table and one picture."),
     ] = False,
     price_in: complete.PriceIn = None,
     price_out: complete.PriceOut = None,
     references: complete.References = None,
-    runs_dir: Annotated[Path, typer.Option(help="Where runs named by id are looked for.")] = Path(
+    runs_dir: Annotated[Path, typer.Option(help="Folder of runs that are given by id.")] = Path(
         "runs"
     ),
     out: Annotated[Path | None, typer.Option(help="Write to this file instead of stdout.")] = None,

@@ -55,9 +55,9 @@ def runs(incomplete: str) -> list[str]:
 
 
 def settings(incomplete: str) -> list[str]:
-    """Settings: with each value where these have names, else up to where the value goes.
+    """Complete settings: `KEY=VALUE` if a key has fixed values, otherwise `KEY=`.
 
-    Options of every installed trainer are among them.
+    They include the options of every installed trainer.
     """
     from harness.config import Config, TrainConfig
     from harness.config.configuration import defaults
@@ -92,13 +92,13 @@ def settings(incomplete: str) -> list[str]:
         if names:
             words += [f"{key}={name}" for name in names]
         else:
-            # An empty section takes keys of the user's own.
+            # A section that is empty by default takes any keys.
             words.append(f"{key}{'.' if value == {} else '='}")
     return _begin(words, incomplete)
 
 
 def one_of(*values: str) -> Callable[[str], list[str]]:
-    """The completion of an option that takes these."""
+    """Return the completion of an option with these values."""
 
     def complete(incomplete: str) -> list[str]:
         return _begin(values, incomplete)
@@ -110,12 +110,12 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", help="key=value, dotted; repeatable.", autocompletion=settings),
 ]
-"""The option `--set` of every command that takes a whole configuration."""
+"""The option `--set` of commands that take a whole configuration."""
 Store = Annotated[
     str | None,
     typer.Option(
         "--store",
-        # A second name with a comma would not fit into help of 80 columns.
+        # Declared as a second name, it would not fit into help of 80 columns.
         help="URL of a store that `harness store` started; also --external-store-address.",
     ),
 ]
@@ -125,8 +125,7 @@ Preset = Annotated[
 Agents = Annotated[
     str | None,
     typer.Option(
-        help="Several agents, separated by commas: each is measured, "
-        "and the comparison comes first.",
+        help="Several agents, separated by commas: measure each and compare them.",
         autocompletion=agents,
     ),
 ]
@@ -138,8 +137,8 @@ Endpoint = Annotated[
 Model = Annotated[
     str | None,
     typer.Option(
-        help="The endpoint's model, by default the first that it lists; or a policy, a run or a study's best run "
-        "to serve here."
+        help="The endpoint's model, by default the first that it lists; or what to serve here: a policy, a run, "
+        "or a study, whose best run is served."
     ),
 ]
 KeyVariable = Annotated[str, typer.Option(help="Variable that holds the endpoint's key.")]
@@ -183,18 +182,18 @@ References = Annotated[
 ]
 
 
-def agent(said: str) -> Any:
-    """The option `--agent`, with what it says of itself."""
-    return typer.Option("--agent", "--plugin", help=said, autocompletion=agents)
+def agent(text: str) -> Any:
+    """Return the option `--agent` with this help text."""
+    return typer.Option("--agent", "--plugin", help=text, autocompletion=agents)
 
 
-def task(said: str) -> Any:
-    """The option `--task`."""
-    return typer.Option(help=said, autocompletion=task_sets)
+def task(text: str) -> Any:
+    """Return the option `--task` with this help text."""
+    return typer.Option(help=text, autocompletion=task_sets)
 
 
 def right_form(arguments: Sequence[str]) -> str:
-    """The command that was meant by one that is nearly right; empty where none is known."""
+    """Return the correct form of a mistyped command; empty if unknown."""
     command, word, *rest = [*arguments, "", ""]
     if word in ("list", "ls"):
         if command in ("plugins", "tasks"):
@@ -204,13 +203,13 @@ def right_form(arguments: Sequence[str]) -> str:
     # Train, eval and dev have the agent as an option.
     if command in ("match", "parity") and word in ("--agent", "--plugin"):
         return shlex.join(["harness", command, *filter(None, rest)])
-    # A restarted study resumes anyway.
+    # A study has no --resume: starting it again resumes it.
     if command == "study" and "--resume" in arguments:
         words = [argument for argument in arguments if argument != "--resume"]
         return shlex.join(["harness", *words])
     if command == "match" and not rest[0].startswith("-") and word in agents(word):
         return shlex.join(["harness", command, word, "--agent-match", *filter(None, rest)])
-    # A name without its option: the first option that takes the name is meant.
+    # A name without its option: assume the first option that takes it.
     options = {
         "train": ("agent", "preset", "task"),
         "eval": ("agent", "preset", "task"),
@@ -231,7 +230,7 @@ def _names(kind: str) -> list[str]:
 
 
 def _choices(section: type[BaseModel], key: str) -> list[str]:
-    """The values of a setting that takes no others."""
+    """Return the fixed values of a setting; empty if it takes others."""
     first, _, rest = key.partition(".")
     annotation: Any = section.model_fields[first].annotation
     if rest:

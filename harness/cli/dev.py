@@ -51,7 +51,7 @@ def dev(
         bool, typer.Option("--json", help="Print every span and verdict as JSON.")
     ] = False,
 ) -> None:
-    """Dry run: a few tasks, with every span and the reward as a tree."""
+    """Run a few tasks and show every span and the reward as a tree."""
     from harness.plugins import make_task_set
     from harness.rollout.queue_plugin import queue_spec
     from harness.rollout.request import RolloutRequest
@@ -101,7 +101,7 @@ def dev(
 async def _judged(
     config: Config, ended: list[tuple[Task, Attempt]]
 ) -> list[tuple[Attempt, Verdict]]:
-    """The verdicts that a run would reach."""
+    """Return each attempt with the verdict that a run would give it."""
     from harness.plugins import roles_of
     from harness.rollout.scoring import Scorer
     from harness.training.data import refusals
@@ -118,7 +118,7 @@ async def _judged(
 
 
 def tree(attempt: Attempt, verdict: Verdict | None = None, decode: Decoder | None = None) -> Any:
-    """Return one attempt as a tree: calls, what tools gave, the end, and what that is worth.
+    """Return one attempt as a tree: calls, results of tools, outcome and verdict.
 
     Args:
         decode: Converts token ids to text with special tokens; None without a local tokenizer.
@@ -205,13 +205,13 @@ def _run(
     endpoint: Endpoint,
     roles: Mapping[str, Endpoint],
 ) -> list[DryRun]:
-    """Run the requests; return what became of them, in order."""
+    """Run the requests and return their results in order."""
     from harness.gateway.server import GatewayServer
     from harness.plugins import agent_spec, load
     from harness.rollout.agent_host import AgentHost
     from harness.rollout.queue_plugin import queue_backend
 
-    # Its imports take seconds, so they come after everything that may refuse.
+    # Its imports take seconds, so they come after all checks.
     backend = queue_backend()
     agent = load(agent_spec(config.agent))()
     with GatewayServer() as gateway:

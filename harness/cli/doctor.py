@@ -20,12 +20,13 @@ app = typer.Typer(add_completion=False)
 def doctor(
     deep: Annotated[
         bool,
-        typer.Option(
-            "--deep", help="Import everything in processes of its own, ask for policy and loggers."
-        ),
+        typer.Option("--deep", help="Also import every plugin and try the policy and loggers."),
     ] = False,
     preset: Annotated[
-        str | None, typer.Option(help="What --deep asks for.", autocompletion=complete.presets)
+        str | None,
+        typer.Option(
+            help="The preset with the policy and loggers to try.", autocompletion=complete.presets
+        ),
     ] = None,
     set_: complete.Settings = None,
     ray: Annotated[
@@ -58,7 +59,7 @@ def _plain(finding: Finding) -> dict[str, str]:
 
 
 def _found(deep: bool, preset: str | None, settings: list[str]) -> Iterator[Finding]:
-    """Findings as they are made; stderr says what takes long."""
+    """Yield findings one by one, with progress on stderr."""
     from harness.api.parameters import default_preset
     from harness.config import load_config, resolve_device
     from harness.doctor import examine
@@ -76,7 +77,7 @@ def _found(deep: bool, preset: str | None, settings: list[str]) -> Iterator[Find
 
 
 def _cluster(address: str) -> Iterator[Finding]:
-    """What the trainer says of a cluster that `ray_address` may name."""
+    """Yield the trainer's findings about a Ray cluster."""
     from harness.config import load_config
     from harness.plugins import make_trainer
 

@@ -103,18 +103,18 @@ def evaluate(
 
 
 def _show_limit(evaluation: Evaluation) -> None:
-    """Print how to ask all tasks where the limit of the training was taken."""
+    """Print how to measure all tasks if the limit of the training was used."""
     task, known = evaluation.config.task, evaluation.known
     limit, split = task.val_limit, task.val_split
     if limit is not None and limit < known:
         results().print(
             f"{limit} of the {known} tasks of {split!r}, as in the training "
-            f"(task.val_limit): --limit {known} asks all"
+            f"(task.val_limit): --limit {known} measures all"
         )
 
 
 def cost_line(measured: LoadedRun, price: Price | None) -> str:
-    """Return what a run cost in one line; empty where nothing was counted."""
+    """Return the cost of a run in one line; empty if nothing was counted."""
     from harness.compare.costs import significant, tokens_of
     from harness.compare.measures import gpu_hours
     from harness.runs.folder import RunFolder
@@ -154,8 +154,8 @@ def _evaluate_several(agents: str, given: dict[str, Any], price: Price | None, j
     else:
         show_brief(results(), compared.data, price)
         paths = " ".join(os.path.relpath(run.path) for run in measured)
-        results().print(f"all of it: harness compare {paths}", soft_wrap=True)
-    # After the output: a spoilt result is still a result to look at.
+        results().print(f"full comparison: harness compare {paths}", soft_wrap=True)
+    # After the output, because a spoilt result is worth reading, too.
     for run in measured:
         if spoilt(run.record["result"] or {}):
             raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""`--debug`: what the processes of a run log, on stderr as they write it."""
+"""`--debug`: copy the logs of a run's processes to stderr while they are written."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from harness.cli.common import complain
 
 EVERY_S = 0.5
 VARIABLES = {"HARNESS_LOG_LEVEL": "INFO", "VERL_LOGGING_LEVEL": "DEBUG"}
-"""What makes runners and verl write more."""
+"""Variables that make runners and verl log more."""
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @contextmanager
 def followed(folder: Path) -> Iterator[None]:
-    """Whole lines that are added to the `*.log` files of a folder, each after its file's name."""
+    """Copy lines added to the `*.log` files of a folder to stderr, each with its file's name."""
     own = {name: value for name, value in VARIABLES.items() if name not in os.environ}
     os.environ.update(own)
     read = {file: file.stat().st_size for file in folder.glob("*.log")}
@@ -41,7 +41,7 @@ def _follow(folder: Path, read: dict[Path, int], over: threading.Event) -> None:
         last = over.wait(EVERY_S)
         for file in sorted(folder.glob("*.log")):
             with suppress(OSError), file.open("rb") as log:
-                # A log that got too long loses its middle, and is then shorter than what was read.
+                # A log that got too long is cut, and may then be shorter than what was read.
                 read[file] = min(read.get(file, 0), os.fstat(log.fileno()).st_size)
                 log.seek(read[file])
                 whole, newline, rest = log.read().rpartition(b"\n")

@@ -29,7 +29,7 @@ def match(
 ) -> None:
     """Run one scripted rollout and show which of its calls would be trained.
 
-    Exit status 1 where no call would be, 2 where the pattern matches no role of the agent at all.
+    Exit status 1 if no call would be trained, 2 if the pattern matches no role of the agent.
     """
     from rich.table import Table
 
@@ -46,7 +46,7 @@ def match(
     calls: list[dict[str, Any]] = []
     trained = 0
     for index, call in enumerate(recording.calls):
-        # By search, as in a training: a pattern may be a part of a role's name.
+        # As in a training, a pattern may match a part of a role's name.
         is_trained = bool(re.search(pattern, call.role))
         trained += is_trained
         calls.append({"call": index, "role": call.role, "trained": is_trained})
@@ -77,10 +77,10 @@ def match(
 
 
 def matching_roles(roles: tuple[str, ...], pattern: str) -> list[str]:
-    """The roles that a pattern trains.
+    """Return the roles that a pattern trains.
 
     Raises:
-        ConfigError: It is no regular expression, or matches none of the roles.
+        ConfigError: The pattern is no regular expression, or matches none of the roles.
     """
     try:
         matching = [role for role in roles if re.search(pattern, role)]
@@ -95,7 +95,7 @@ def matching_roles(roles: tuple[str, ...], pattern: str) -> list[str]:
 
 
 def near_misses(roles: tuple[str, ...], pattern: str) -> list[str]:
-    """Remarks on roles that a pattern matches by accident, or would with other letters."""
+    """Return remarks on roles that a pattern matches by accident, or misses only by letter case."""
     remarks: list[str] = []
     for role in roles:
         match = re.search(pattern, role)
@@ -103,7 +103,7 @@ def near_misses(roles: tuple[str, ...], pattern: str) -> list[str]:
             if re.search(pattern, role, re.IGNORECASE):
                 remarks.append(f"{pattern!r} would match {role!r} but for upper and lower case")
             continue
-        # In the middle of a word, as `check` in `precheck`: hardly what was meant.
+        # A match inside a word, as of `check` in `precheck`, is probably an accident.
         begins_with_word = re.match(r"\w", match.group() or " ")
         if match.start() and begins_with_word and role[match.start() - 1].isalnum():
             remarks.append(

@@ -49,12 +49,12 @@ def parity(
         Path | None, typer.Option(help="Also write the JSON document to this file.")
     ] = None,
 ) -> None:
-    """Run agents and their reference over scripted episodes through the real gateway and compare all they send.
+    """Run agents on scripted episodes and compare their requests with those of their reference.
 
-    Each episode is played alone and then all of them at once by the same agent.
+    Each agent plays every episode alone, then all of them concurrently.
 
     Strict agents must match byte for byte and get a certificate; idiomatic ones are measured.
-    Exit status 1 where a strict agent differs.
+    Exit status 1 if a strict agent differs.
     """
     names = _names(plugins or [], all_, program)
     from harness.parity.report import failures, play_generated, run_parity
@@ -100,7 +100,7 @@ def _names(named: list[str], everything: bool, only: str | None) -> list[str]:
         )
     references = {program(name).reference for name in programs}
     if named and (everything or only is not None):
-        raise ConfigError("name agents, or say --all or --program: not both")
+        raise ConfigError("give either agents, or --all or --program, not both")
     if everything or only is not None:
         named = agents_of(only)
     if not named and everything:
@@ -113,7 +113,7 @@ def _names(named: list[str], everything: bool, only: str | None) -> list[str]:
             "no agents are given. Name some, or pass --all or --program. "
             "Example: harness parity crewai_sql"
         )
-    # An unknown name is refused before any agent is recorded, which takes long.
+    # Refuse unknown names first: recording an agent takes long.
     for name in named:
         agent_spec(one_agent(name))
     compared = [name for name in dict.fromkeys(named) if name not in references]
@@ -127,7 +127,7 @@ def _names(named: list[str], everything: bool, only: str | None) -> list[str]:
 def _scenarios(agents: list[str], named: list[str]) -> list[str]:
     from harness.plugins import program, program_of
 
-    # Programs share some names of scenarios; each is offered once, in order.
+    # Several programs may have a scenario of the same name; list it once.
     scenarios: dict[str, None] = {}
     for program_name in dict.fromkeys(map(program_of, agents)):
         for scenario in program(program_name).scenarios:
@@ -143,7 +143,7 @@ def _show(report: dict[str, Any]) -> None:
     strict: dict[str, dict[str, dict[str, Any]]] = {}
     idiomatic: dict[str, dict[str, Any]] = {}
     broken: dict[str, str] = {}
-    # Only a strict agent is compared by scenario; of a broken one there is nothing to compare.
+    # Only strict agents that work are compared by scenario.
     for name, row in report["agents"].items():
         if "error" in row:
             broken[name] = row["error"]

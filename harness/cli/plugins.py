@@ -50,7 +50,7 @@ def plugins(context: typer.Context, json_: complete.Json = False) -> None:
     for row in rows:
         own = ", own environment" if row["own_environment"] else ""
         lines = [f"{row['name']:{width}}  {row['version']:8} {row['state']}{own}"]
-        # Some plugins bring hooks alone, and not every agent has a framework.
+        # Some plugins have no parts, and not every agent has a framework.
         if row["offers"]:
             lines.append(", ".join(row["offers"]))
         if row["frameworks"]:
@@ -80,7 +80,7 @@ def new(
         typer.Option("--one-file", help="An agent in one Python file, without a package."),
     ] = False,
 ) -> None:
-    """Write a package that passes the contract suite as it stands; put what is yours in its place."""
+    """Write a package that passes the contract suite; replace its example code with your own."""
     from harness.cli.scaffold import USE, write_package
 
     if one_file:
@@ -133,13 +133,13 @@ def sync(
         typer.Argument(help="The plugin, or one of its agents.", autocompletion=complete.plugins),
     ],
     remove: Annotated[
-        bool, typer.Option("--remove", help="Take the plugin's environment away.")
+        bool, typer.Option("--remove", help="Remove the plugin's environment.")
     ] = False,
     with_: Annotated[
         list[str] | None, typer.Option("--with", help="A further requirement; repeatable.")
     ] = None,
 ) -> None:
-    """Give a plugin an environment of its own; its runners use it from then on."""
+    """Create a separate Python environment for a plugin, which its runners use from then on."""
     from harness.rollout import environments
 
     plugin, package = _plugin(name)
@@ -180,7 +180,7 @@ def list_plugins() -> list[dict[str, Any]]:
                     frameworks |= framework_versions(spec)
         own = python_for(state.name) != sys.executable
         problem = state.problem or None
-        # Versions are of this environment, which says nothing of a plugin's own one.
+        # Versions are those of this environment; a plugin's own may have others.
         if not own and not problem:
             missing = [name for name, version in frameworks.items() if version == "missing"]
             if missing:
@@ -201,7 +201,7 @@ def list_plugins() -> list[dict[str, Any]]:
 
 
 def _plugin(name: str) -> tuple[str, str]:
-    """Name and distribution of a plugin, by its own name or an agent's."""
+    """Return name and distribution of a plugin, given its own name or an agent's."""
     from harness.plugins import agent_spec
 
     states = {state.name: state.distribution for state in registry().states}
@@ -211,7 +211,7 @@ def _plugin(name: str) -> tuple[str, str]:
     owner = registry().owner("agent", spec.name)
     if owner in states:
         return owner, states[owner]
-    # An agent in a file has no distribution: its program's plugin is what it needs.
+    # An agent in a file has no distribution; it needs the plugin of its program.
     return owner, states[registry().owner("program", spec.program)]
 
 
@@ -228,7 +228,7 @@ def sources(package: str) -> list[str]:
             needed = canonicalize_name(Requirement(text).name)
             if needed in ours and needed not in distributions and needed != name:
                 add(needed)
-        # After what it needs: the order is that of the installation.
+        # After its requirements: packages are installed in this order.
         distributions.append(name)
 
     with suppress(PackageNotFoundError):

@@ -1,4 +1,4 @@
-"""`harness runs`: find runs, look at one, prove what differs between two."""
+"""`harness runs`: list runs, show one, and show what differs between two."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ def list_(
     status: Annotated[
         str | None,
         typer.Option(
-            help="Only finished, failed, interrupted or running ones.",
+            help="Only finished, failed, interrupted or running runs.",
             autocompletion=complete.one_of(*STATUSES),
         ),
     ] = None,
     json_: complete.Json = False,
 ) -> None:
-    """All runs, oldest first."""
+    """List all runs, oldest first."""
     from harness.runs.reading import find_all
 
     if status is not None and status not in STATUSES:
         raise UserError(
-            f"--status {status}: there is no such status{nearest(status, STATUSES, '.')} "
+            f"--status {status}: unknown status{nearest(status, STATUSES, '.')} "
             f"One of: {', '.join(STATUSES)}"
         )
     everything = find_all(runs_dir)
@@ -74,11 +74,8 @@ def list_(
         which += f" with status {status}" if status is not None else ""
         advice = "Start one: harness train"
         if everything:
-            advice = (
-                "1 other is there"
-                if len(everything) == 1
-                else f"{len(everything)} others are there"
-            )
+            count = len(everything)
+            advice = "There is 1 other run" if count == 1 else f"There are {count} other runs"
         like = nearest(agent, {run.record["agent"] for run in everything}, ".") if agent else "."
         progress_console().print(f"no runs{which} under {runs_dir}{like} {advice}")
         return
@@ -89,7 +86,7 @@ def list_(
     # In a narrow terminal, all columns would break the names of runs over several lines.
     in_columns = itemgetter(*range(len(heads))) if out.width >= 125 else itemgetter(0, 5, 6, 7)
     shown = table(*in_columns(heads), overflow="fold")
-    shown.columns[0].no_wrap = True  # it is copied
+    shown.columns[0].no_wrap = True  # users copy the name of a run
     for run, row in rows:
         validated = max(run.progress.val_curve, default=0)
         accuracy = so_far(run.progress) or mean(row["accuracy_final"], row["graded"])
@@ -135,7 +132,7 @@ def show(
     runs_dir: RunsDir = Path("runs"),
     json_: complete.Json = False,
 ) -> None:
-    """One run: what it is, what came of it, what it may be compared with."""
+    """Show one run: its settings, its results and what decides its comparability."""
     from harness.compare.formats import show_table
     from harness.compare.measures import measure
 
@@ -178,7 +175,7 @@ def diff(
     runs_dir: RunsDir = Path("runs"),
     json_: complete.Json = False,
 ) -> None:
-    """Every field that differs between two runs, and how many are equal."""
+    """List every field that differs between two runs, and count the equal ones."""
     from harness.compare.identity import differences
 
     one, other = one_run(first, runs_dir), one_run(second, runs_dir)
@@ -200,7 +197,7 @@ def diff(
             pair = left.get(key, _ABSENT), right.get(key, _ABSENT)
             if pair[0] != pair[1]:
                 groups.setdefault(part, {})[key] = pair
-            # Equal results are chance, not something that two runs have in common.
+            # Equal results are a coincidence, so they do not count.
             elif part != "result":
                 equal += 1
     decisive = [difference.key for difference in differences([one, other])]
@@ -235,9 +232,9 @@ if "export" not in add_commands(app, "runs"):
         context_settings=TAKE_ANYTHING,
     )
     def no_export() -> None:
-        """Say what brings the command."""
+        """Report which plugin provides the command."""
         raise UserError(
-            f"`harness runs export` is the plugin harness-trackers'. "
+            "the plugin harness-trackers provides `harness runs export`. "
             f"Install it: {how_to_install('cpu')}"
         )
 

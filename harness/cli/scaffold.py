@@ -22,7 +22,7 @@ USE = {
     "reward": "harness train --set reward.name=@NAME@",
     "environment": "harness plugins",
 }
-"""A command for what was written, once it is installed."""
+"""A command that uses the new part, once it is installed."""
 USE_FILE = ("harness parity @FILE@:@CLASS@", "harness train --agent @FILE@:@CLASS@ --steps 2")
 """Commands for an agent in one file."""
 MAX_NAME = 60
@@ -74,7 +74,7 @@ def write_file(name: str, folder: Path) -> Path:
 
 
 def class_of(name: str) -> str:
-    """Return the name of the class that a plugin's name gives: `MySql` of `my_sql`."""
+    """Return the class name for a plugin's name: `MySql` for `my_sql`."""
     return "".join(part.capitalize() for part in name.split("_"))
 
 
@@ -111,7 +111,7 @@ def _class_name(name: str, template: str, kind: str) -> str:
         )
     texts = _texts(template)
     class_name = class_of(name)
-    # A class that has the name of an import of the template would hide it.
+    # A class with the name of something that the template imports would hide it.
     modules = "\n".join(text for file, text in texts.items() if file.name.endswith(".py.txt"))
     if keyword.iskeyword(class_name) or re.search(rf"\b{class_name}\b", modules):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""`harness serve`, and what other commands need to have a policy answer here."""
+"""`harness serve`, and functions by which other commands serve a policy here."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
 app = typer.Typer(add_completion=False)
 
 ROOM = 2048
-"""Tokens of prompt and answer together, where the policy reads so many."""
+"""Default limit of prompt and answer together, in tokens, if the policy reads so many."""
 LONGEST_KEY = 4096
-"""The most characters of a key; headers of a request have a limit."""
+"""Most characters of a key, because servers limit the headers of a request."""
 LOOK_S = 5.0
 """Seconds between health checks of an idle server."""
 ANSWER_S = 60.0
-"""How long it may take to answer that before this says so."""
+"""Seconds that the server may take to answer a health check before it counts as silent."""
 CPU_BYTES_A_SECOND = 2_000_000
-"""Bytes of weights for which a rollout may take a second longer on a CPU.
+"""Bytes of weights that extend the deadline of a rollout on a CPU by one second.
 
-On two busy cores a question of three turns took Qwen2.5-Coder-0.5B (988 MB) 128 s:
-this leaves a margin of four.
+On two busy cores Qwen2.5-Coder-0.5B (988 MB) took 128 s for a question of three turns, so this
+deadline has a margin of four.
 """
 DEADLINE = "rollout.timeout_s"
 
@@ -51,40 +51,44 @@ def serve(
     policy: Annotated[
         str,
         typer.Argument(
-            help="A run, whose newest checkpoint is served, or a study, whose best run is; or a policy: a name of "
-            "`harness policy list`, a folder, an id on Hugging Face.",
+            help="A run (its newest checkpoint), a study (its best run), or a policy: a name from "
+            "`harness policy list`, a folder, or an id on Hugging Face.",
             autocompletion=complete.runs,
         ),
     ],
     step: Annotated[int | None, typer.Option(help="A checkpoint other than the newest.")] = None,
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Of this machine alone; by default a free one.")
+        int,
+        typer.Option(min=0, max=65535, help="Port on the loopback interface; 0 takes a free one."),
     ] = 0,
     device: Annotated[
-        str, typer.Option(help="cpu, cuda, or auto: a GPU where there is one.")
+        str, typer.Option(help="cpu, cuda, or auto: a GPU if there is one.")
     ] = "auto",
     max_length: Annotated[
         int | None,
         typer.Option(
-            min=2, help="Prompt and answer together, in tokens; by default 2048, or the run's."
+            min=2,
+            help="Limit of prompt and answer together, in tokens; by default 2048, or the run's.",
         ),
     ] = None,
     api_key_env: Annotated[
         str,
         typer.Option(
-            help="Variable that holds the key that callers have to say; unset: one is made."
+            help="Variable that holds the key that clients must send; if unset, a key is generated."
         ),
     ] = "HARNESS_SERVE_KEY",
     json_: complete.Json = False,
 ) -> None:
     """Serve a policy at an OpenAI-compatible endpoint of this machine, until Ctrl-C.
 
-    Any client of OpenAI's API takes the three variables that it prints: a framework of yours, `harness dev`, `curl`.
+    It prints three environment variables for clients: your framework, `harness dev`, `curl`.
     """
     interruptible()
     here = to_serve(policy) or policy
     if isinstance(here, str) and step is not None:
-        raise UserError(f"--step is of a run's checkpoints, and {policy} is no run folder")
+        raise UserError(
+            f"--step selects a checkpoint of a run, and {policy} is no run folder: leave it out"
+        )
     preset, file = ("endpoint", None) if isinstance(here, str) else preset_of(here, None)
     config = load_config(preset, file, [f"device={device}"])
     key = os.environ.get(api_key_env) or secrets.token_urlsafe(24)
@@ -99,7 +103,7 @@ def serve(
             emit_json(variables, indent=None)
         else:
             results().print(f"{policy} answers at {url} until Ctrl-C:")
-            # One line without breaks, to be put before a command in a shell.
+            # On one line, so that users can paste it before a command in a shell.
             assigned = [f"{variable}={value}" for variable, value in variables.items()]
             results().print("  " + " ".join(assigned), soft_wrap=True)
         try:
@@ -109,7 +113,7 @@ def serve(
 
 
 def to_serve(model: str | None, endpoint: str | None = None) -> RunFolder | str | None:
-    """Return the run or policy to serve here for a command's model, or None for an endpoint.
+    """Return the run or policy to serve here for an option `--model`, or None for an endpoint.
 
     With an endpoint (by option or `OPENAI_BASE_URL`) the model is the endpoint's, except for run
     folders and named policies, which no endpoint serves under that name.
@@ -128,7 +132,7 @@ def to_serve(model: str | None, endpoint: str | None = None) -> RunFolder | str 
 
 
 def _named_run(name: Path) -> RunFolder | None:
-    """Return the run of an id, or the best run of a study (name, folder or file), or None."""
+    """Return the run with an id, or the best run of a study (name, folder or file), or None."""
     from harness.compare.selection import best_run, located
     from harness.compare.states import STUDY_FILE
     from harness.util.formatting import percent
@@ -144,22 +148,22 @@ def _named_run(name: Path) -> RunFolder | None:
         if (folder / STUDY_FILE).is_file():
             best = best_run(folder)
             progress_console().print(
-                f"{folder}: of {best.of} finished trainings "
-                f"{best.arm} seed {best.seed} validated best "
-                f"({percent(best.validation)}, and was chosen by that): {best.folder.path}"
+                f"{folder}: serving the best of {best.of} finished trainings by validation "
+                f"({percent(best.validation)}, biased by this choice), "
+                f"{best.arm} seed {best.seed}: {best.folder.path}"
             )
             return best.folder
     return None
 
 
 def _whole(folder: RunFolder) -> RunFolder:
-    """Return a run with a readable record; a checkpoint without a record is of an unknown run."""
+    """Return the run after reading its record: without one, its checkpoint's origin is unknown."""
     folder.read()
     return folder
 
 
 def preset_of(here: RunFolder | str | None, task: str | None) -> tuple[str | None, Path | None]:
-    """Preset and file that a command's configuration is made of, by what answers."""
+    """Return preset and file of a command's configuration, of which one is None."""
     if isinstance(here, RunFolder):
         return None, here.path / "config.yaml"
     return ("endpoint" if here is None else default_preset(task, resolve_device("auto"))), None
@@ -168,11 +172,12 @@ def preset_of(here: RunFolder | str | None, task: str | None) -> tuple[str | Non
 def patient(
     config: Config, here: RunFolder | str | None, overrides: Sequence[str] | None
 ) -> Config:
-    """Return the configuration with a rollout's deadline that a policy of this size keeps on a CPU.
+    """Return the configuration with a deadline that a policy of this size can meet on a CPU.
 
     Args:
-        here: What answers here, as `to_serve` returns it; for an endpoint the deadline stays.
-        overrides: The user's own settings; a deadline among them stays.
+        here: What is served here, as returned by `to_serve`; the deadline for an endpoint is
+            unchanged.
+        overrides: The user's settings; a deadline in them takes precedence.
     """
     from harness.policies import fetched
     from harness.policies.export import checkpoint_model
@@ -184,7 +189,7 @@ def patient(
         folder = checkpoint_model(here, None)
     else:
         folder = Path(fetched(PolicyConfig(path=here, revision=config.policy.revision)))
-    # Time on a CPU grows with the weights: the usual deadline would end every rollout.
+    # Time on a CPU grows with the weights, so the default deadline would end every rollout.
     weights = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     deadline_s = max(config.rollout.timeout_s, float(weights // CPU_BYTES_A_SECOND))
     rollout = config.rollout.model_copy(update={"timeout_s": deadline_s})
@@ -205,7 +210,7 @@ def answered(
     interruptible()
     key = secrets.token_urlsafe(24)
     device = resolve_device(config.device)
-    # The summary names what a policy was made for; it may know nothing else.
+    # The summary tells which task a small policy was trained for.
     named = None if isinstance(here, RunFolder) else find(here)
     what = f" ({named.summary})" if named is not None else ""
     place = here.path if isinstance(here, RunFolder) else here
@@ -216,7 +221,7 @@ def answered(
 
 @contextmanager
 def roles_answered(config: Config) -> Iterator[Mapping[str, Endpoint]]:
-    """Yield what answers `config.roles`: endpoints, and policies served here within the block."""
+    """Yield the endpoints of `config.roles`, with policies served here within the block."""
     from harness.policies.roles import answerers, answering
 
     answers = answerers(config)
@@ -238,7 +243,7 @@ def serving(
     max_length: int | None = None,
     key: str,
 ) -> Iterator[tuple[str, str]]:
-    """URL and name of a policy that answers as long as this lasts."""
+    """Serve a policy within the block, and yield its URL and name."""
     from harness.policies import fetched, longest, parser_of
     from harness.policies.demonstrations import refuse_demonstrations
     from harness.policies.export import checkpoint_dir, checkpoint_model
@@ -255,7 +260,7 @@ def serving(
         folder, "this endpoint serves a model without them", "Measure the policy: `harness eval`"
     )
     own = config.sampling.max_prompt_tokens + config.sampling.max_response_tokens
-    # Questions of one's own may be longer.
+    # Other questions may be longer than those of the run.
     length = max_length or max(own, min(ROOM, longest(folder) or ROOM))
     device = resolve_device(config.device)
     engine = Engine(parser_of(config, folder, device), config.batch_invariant(device))
@@ -266,23 +271,23 @@ def serving(
 
 
 def _log() -> Path:
-    """Of this process's policy server; it outlives the server, so that it can be read."""
+    """Return the log of this process's policy server, which remains after the server has ended."""
     return Path(tempfile.gettempdir()) / f"harness-serve-{os.getpid()}.log"
 
 
 def _watch(url: str, key: str) -> Never:
-    """Look at the server now and then. One that does not answer is left alone: it may be at work.
+    """Check the server regularly. Leave a silent server running, because it may be busy.
 
     Raises:
-        RunFailed: It has ended.
+        RunFailed: The server has ended.
     """
     answered = True
     while True:
         time.sleep(LOOK_S)
         state = _state(url, key)
         if state == "ended":
-            raise RunFailed(f"the policy server at {url} has ended (log: {_log()})")
-        # Changes alone are printed: a server under load may be silent for minutes.
+            raise RunFailed(f"the policy server at {url} has ended; its log says why: {_log()}")
+        # Print only changes: a server under load may be silent for minutes.
         if answered != (state == "answers"):
             answered = not answered
             what = "answers again" if answered else f"does not answer (log: {_log()})"

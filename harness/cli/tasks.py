@@ -74,7 +74,7 @@ def show(
 
 
 def _describe(name: str, settings: list[str], json_: bool) -> None:
-    """Print what a task set holds; where it needs options or data that are not here, what it takes."""
+    """Print the description of a task set, or its options if it needs further ones to load."""
     from harness.config import load_config
     from harness.plugins import load, make, task_set_spec
 
@@ -84,7 +84,7 @@ def _describe(name: str, settings: list[str], json_: bool) -> None:
     try:
         described = dict(make(spec, options, "task.options").describe())
     except UserError as error:
-        # Without any option the user may just ask which ones there are; a script needs the data.
+        # Without options, the user may only want to see which exist; a script needs the data.
         if options or json_:
             raise
         described = {

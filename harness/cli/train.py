@@ -63,17 +63,17 @@ def train(
     runs_dir: Annotated[Path, typer.Option(help="Where the run's folder is made.")] = Path("runs"),
     trace_start: Annotated[
         Path | None,
-        typer.Option(help="Write here, as a Chrome trace, what each process did while it started."),
+        typer.Option(help="File for a Chrome trace of what each process did during the start."),
     ] = None,
     debug: Annotated[
-        bool, typer.Option("--debug", help="Show what every process of the run logs.")
+        bool, typer.Option("--debug", help="Show the logs of all processes of the run.")
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the resolved configuration and stop.")
     ] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print the run's record as JSON.")] = False,
 ) -> None:
-    """Train an agent, with GRPO or as train.algorithm says, and leave a run folder."""
+    """Train an agent with GRPO, or another train.algorithm, and write a run folder."""
     given = without(locals(), "trace_start", "debug", "dry_run", "json_")
     from harness.api.training import Wanted
 
@@ -82,7 +82,7 @@ def train(
         show_config(training.config, json_)
         return
 
-    # The run's folder, and with it the place of its logs, exists only once all checks have passed.
+    # The run's folder, which contains its logs, is created only after all checks.
     @contextmanager
     def beside(folder: RunFolder) -> Iterator[None]:
         with (
@@ -105,7 +105,7 @@ def train(
 
 
 def show_config(config: Config, as_json: bool) -> None:
-    """The resolved configuration on stdout."""
+    """Print the resolved configuration."""
     if as_json:
         emit_json(config.dump())
     else:

@@ -911,7 +911,7 @@ def test_a_status_that_there_is_not_is_refused_and_an_empty_list_says_what_was_a
     said = capsys.readouterr()
     assert said.out == "" and "no runs of agent crewai_sq with status running under" in said.err
     assert (
-        "; did you mean 'crewai_sql'? 10 others are there" in said.err
+        "; did you mean 'crewai_sql'? There are 10 other runs" in said.err
         and "Start one" not in said.err
     )
     list_(three_arms, status="failed", json_=True)

@@ -101,7 +101,9 @@ def test_a_study_stands_for_its_best_finished_training(
     for name in ("small", str(study)):
         found = to_serve(name)
         assert isinstance(found, RunFolder) and found.path.name.split("-")[2] == "two"
-    assert "of 2 finished trainings two seed 1 validated best (70.0 %" in capsys.readouterr().err
+    assert (
+        "serving the best of 2 finished trainings by validation (70.0 %" in capsys.readouterr().err
+    )
     by_id = to_serve(f"small/{jobs[0]['run']}")
     assert isinstance(by_id, RunFolder) and by_id.path.name == jobs[0]["run"]
     assert to_serve("pocket-sql") == "pocket-sql"

@@ -197,7 +197,7 @@ def test_a_model_is_the_endpoints_unless_it_is_a_run_or_has_a_name_here(
     [
         (
             ["pocket-sql", "--step", "3"],
-            "--step is of a run's checkpoints, and pocket-sql is no run folder",
+            "--step selects a checkpoint of a run, and pocket-sql is no run folder: leave it out",
         ),
         (["pocket-sq", "--device", "cpu"], "did you mean 'pocket-sql'?"),
     ],
