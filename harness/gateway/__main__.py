@@ -27,7 +27,7 @@ from harness.util.http_server import BoundedServer, Limits, fitting, raise_descr
 
 
 class _AnnouncedServer(BoundedServer):
-    """Says on stdout which port it serves, once it does."""
+    """A server that writes its port to stdout once it listens."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -81,7 +81,7 @@ def main() -> None:
         limits,
         lifespan="on",
         interface="asgi3",
-        log_level="error",  # it warns of each invalid request, of which thousands may come
+        log_level="error",  # uvicorn warns of each invalid request, and there may be thousands
         server_header=False,
         date_header=False,
         proxy_headers=False,
@@ -91,12 +91,12 @@ def main() -> None:
 
 
 def _first_line() -> bytes:
-    # Unbuffered: what the watching thread reads must not be in a buffer.
+    # Unbuffered, so that nothing for the watching thread remains in a buffer.
     line = b""
     while not line.endswith(b"\n"):
         piece = os.read(sys.stdin.fileno(), 1)
         if not piece:
-            sys.exit("no settings on stdin")
+            sys.exit("no settings on stdin: start it as `harness.gateway.server` does")
         line += piece
     return line
 

@@ -38,11 +38,11 @@ class Answer:
     text_elsewhere: str = ""
     """Another field that holds text, for a reply with neither content nor tool calls."""
     served_model: str = ""
-    """The model that the upstream names, which may differ from the one that was asked."""
+    """The model that the upstream names, which may differ from the requested one."""
 
 
 NAMES = Names("", "", "")
-"""Of an answer that is read outside a call."""
+"""Default names for an answer outside of a call."""
 
 
 class SeenIds:
@@ -58,8 +58,8 @@ class SeenIds:
         """Take an id.
 
         Raises:
-            Refusal: `duplicate_response_id`: it was taken before. A reused id would put one
-                rollout's reward on another rollout's tokens.
+            Refusal: `duplicate_response_id`: the id was used before. A reused id would assign one
+                rollout's reward to another rollout's tokens.
         """
         mark = hash(response_id)
         if mark in self._seen:
@@ -171,7 +171,7 @@ class StreamedAnswer:
         """Add one chunk.
 
         Raises:
-            Refusal: The chunk is none, or the answer is complete and lacks token ids.
+            Refusal: The chunk is invalid, or the answer is complete and lacks token ids.
         """
         try:
             self.response_id = self.response_id or name_text(chunk.get("id")) or None
@@ -213,7 +213,10 @@ class StreamedAnswer:
             self.finished = True
 
     def answer(self) -> Answer:
-        """The answer so far. Complete once `finished` is true; only the usage may follow."""
+        """Return the answer so far.
+
+        It is complete once `finished` is true; only usage may follow.
+        """
         text = "".join(self._text)
         answer = _answer(
             self.response_id or self._names.answer_id,
@@ -235,12 +238,12 @@ class StreamedAnswer:
         )
 
     def show(self, chunk: dict[str, Any]) -> bool:
-        """Put a chunk that was fed into the one form that agents are handed, in place.
+        """Convert a chunk, after `feed`, to the form that agents receive, in place.
 
-        Tool calls are handed on whole, with the reason of the reply's end.
+        Tool calls are passed on whole, with the reply's finish reason.
 
         Returns:
-            Whether the chunk holds anything for the agent.
+            Whether the chunk has anything for the agent.
         """
         choices = chunk.get("choices") or []
         chunk["choices"] = choices
@@ -326,7 +329,7 @@ def _answer(
     if not prompt_ids:
         raise _bad_answer(ValueError("prompt_token_ids is empty"))
     if not response_ids:
-        logprobs = logprobs or []  # a reply of no tokens has none
+        logprobs = logprobs or []  # a reply without tokens has no log-probabilities
     if logprobs is None or (response_ids and not logprobs):
         raise _no_token_ids("the answer has no log-probabilities")
     if len(logprobs) != len(response_ids):

@@ -123,7 +123,7 @@ class GatewayApp:
             case ["DELETE", "attempts", rollout_id, attempt_id]:
                 log = self._attempts.get(rollout_id, attempt_id)
                 log.close()
-                # Written before the attempt is let go: what cannot be written is still there.
+                # Serialize before removing the attempt, so that a failure here loses no records.
                 records = orjson.dumps({"transitions": log.transitions, "failures": log.failures})
                 self._attempts.close(rollout_id, attempt_id)
                 self._pools.forget(rollout_id)
@@ -193,7 +193,7 @@ def _set_upstreams(pool: UpstreamPool, asked: dict[str, Any]) -> dict[str, Any]:
 
 def _authorize(scope: Scope, expected: bytes) -> None:
     headers = dict(scope["headers"])
-    # Some clients send their key by itself, in a header of its own.
+    # Some clients send the key in a header of its own, without `Bearer`.
     given = headers.get(b"authorization") or b"Bearer " + headers.get(b"x-api-key", b"")
     if given.startswith(b"Basic "):
         given = _bearer(given)
@@ -202,7 +202,7 @@ def _authorize(scope: Scope, expected: bytes) -> None:
 
 
 def _bearer(basic: bytes) -> bytes:
-    """Return the password of basic credentials, which clients make of a key in their base URL."""
+    """Return the password of basic authentication, as clients send a key in their base URL."""
     try:
         credentials = base64.b64decode(basic.removeprefix(b"Basic "), validate=True)
     except ValueError:

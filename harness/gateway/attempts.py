@@ -1,4 +1,4 @@
-"""The attempts that the gateway knows, and the calls under way in each."""
+"""The attempts that the gateway knows, and the calls in progress in each."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def call_seed(seed: int, who: str, draw: int) -> int:
     Args:
         seed: The rollout's.
         who: The role, with its branch.
-        draw: Number of the caller's calls before it.
+        draw: Number of the caller's earlier calls.
     """
     digest = hashlib.sha256(f"{seed}/{who}/{draw}".encode()).digest()
     return int.from_bytes(digest[:4], "big") >> 1
@@ -68,11 +68,11 @@ class AttemptLog:
 
     @property
     def left_s(self) -> float:
-        """Time to the deadline, negative beyond it."""
+        """Return the seconds until the deadline; negative after it."""
         return self._until - time.monotonic()
 
     def begin(self, role: str, branch: str = "") -> Call:
-        """Note the arrival of a call of `role` before its request is read."""
+        """Register a call of `role` before its request is read."""
         call = Call(self, role, self._arrivals, branch)
         self._arrivals += 1
         self.calls.add(call)
@@ -93,7 +93,7 @@ class AttemptLog:
         heappush(self._given_back.setdefault(who, []), draw)
 
     def close(self) -> None:
-        """End the calls under way and put the records in order of arrival."""
+        """End the calls in progress and sort the records by order of arrival."""
         for call in list(self.calls):
             call.abort(Refusal("attempt_closed", "the attempt was closed"))
         self.transitions = renumbered(self.transitions)
@@ -110,7 +110,7 @@ class Call:
         self.who = caller(role, branch)
         self.index = index
         self.draw: int | None = None
-        """None until the request is whole."""
+        """None until the request is complete."""
         self.sampling: Mapping[str, Any] = log.sampling
         self.started_s = clock.now()
         self.upstream_s = 0.0
@@ -121,22 +121,22 @@ class Call:
         self.parameters: Mapping[str, Any] = {}
         self.request_digest = ""
         self.demonstrations = 0
-        """How many were inserted into the request for the model server."""
+        """The number of demonstrations inserted into the request for the model server."""
         self.rate_limits = 0
         self.rate_limit_s = 0.0
         self.aborts = 0
         self.streamed: StreamedAnswer | None = None
         self.aborted_by: Refusal | None = None
         self.outcome = ""
-        """How the call ended: `transition`, or a failure's code; empty while it is under way."""
+        """How the call ended: `transition`, or a failure's code; empty while it is in progress."""
         self._began = time.perf_counter()
         self._task = asyncio.current_task()
 
     def ask(self, asked: Mapping[str, Any]) -> None:
-        """The request is whole: the call samples with a seed of its own, and its time begins.
+        """Start the call once its request is complete: assign its seed and start its time limit.
 
         Args:
-            asked: The request; empty where it came too late to be read.
+            asked: The request; empty if it came too late to be read.
         """
         self.messages = tuple(asked.get("messages", ()))
         if asked:
@@ -160,11 +160,11 @@ class Call:
         return {**asked, "messages": messages}
 
     def names(self, asked: Mapping[str, Any], model: str) -> Names:
-        """Return what the call's answer is given where its server names nothing.
+        """Return default names for the call's answer, for fields that its server omits.
 
         Args:
             asked: The request.
-            model: The model that it goes to.
+            model: The model that receives it.
         """
         log = self.log
         return Names(
@@ -177,7 +177,7 @@ class Call:
     def blamed(self, refusal: Refusal) -> Refusal:
         """Return the refusal to record: the agent is the cause if its request is incomplete."""
         if self.draw is None and refusal.code in ENDED:
-            return Refusal("bad_request", f"the request was not whole: {refusal}")
+            return Refusal("bad_request", f"the request was incomplete: {refusal}")
         return refusal
 
     def succeed(self, answer: Answer) -> None:
@@ -218,7 +218,7 @@ class Call:
         )
 
     def fail(self, refusal: Refusal) -> None:
-        """Record a failure, unless the call has its record already."""
+        """Record a failure, unless the call already has a record."""
         if self.outcome:
             return
         latency_s = self._end(refusal.code)
@@ -258,7 +258,7 @@ class Call:
             refusal = deadline_passed()
         refusal = self.blamed(refusal)
         if self.streamed is not None and self.streamed.finished:
-            # The model had ended its answer; all that was missing is the stream's own end.
+            # The model had completed its answer; only the end of the stream was missing.
             self.succeed(self.streamed.answer())
         else:
             self.fail(refusal)
@@ -273,7 +273,7 @@ class Call:
 
 
 class Attempts:
-    """Open attempts by (rollout, attempt), and the names of those closed."""
+    """Open attempts by (rollout, attempt), and the names of closed ones."""
 
     def __init__(self, settings: GatewaySettings) -> None:
         self._open: dict[tuple[str, str], AttemptLog] = {}
@@ -289,11 +289,11 @@ class Attempts:
         """Register an attempt.
 
         Raises:
-            Refusal: `attempt_exists`: its name is or was in use.
+            Refusal: `attempt_exists`: the name is or was in use.
         """
         self._sweep()
         key = (log.rollout_id, log.attempt_id)
-        # A name that was closed stays refused: late calls of its agent must not join another log.
+        # Never reuse the name of a closed attempt: its late calls would join the new one.
         if key in self._open or key in self._closed:
             raise Refusal(
                 "attempt_exists", f"attempt {log.attempt_id!r} of {log.rollout_id!r} exists"
@@ -301,7 +301,7 @@ class Attempts:
         self._open[key] = log
 
     def get(self, rollout_id: str, attempt_id: str) -> AttemptLog:
-        """An open attempt.
+        """Return an open attempt.
 
         Raises:
             Refusal: `attempt_closed` or `unknown_attempt`.
@@ -312,7 +312,7 @@ class Attempts:
         return log
 
     def close(self, rollout_id: str, attempt_id: str) -> AttemptLog:
-        """Take an attempt out, its calls ended.
+        """Remove an attempt after ending its calls.
 
         Raises:
             Refusal: `attempt_closed` or `unknown_attempt`.

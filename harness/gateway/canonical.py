@@ -1,4 +1,4 @@
-"""The canonical form of a chat completion request: what two requests are compared by."""
+"""The canonical form of a chat completion request, in which requests are compared."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ SHOWN_CHARS = 500
 
 
 def canonical_parameters(parameters: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return a request's parameters with the accepted differences taken back.
+    """Return a request's parameters with accepted differences undone.
 
     Args:
         parameters: The request without its messages.
 
     Returns:
-        The parameters, and the names of the accepted differences that were met.
+        The parameters, and the names of the accepted differences that it had.
     """
     canonical = dict(parameters)
     accepted: list[str] = []

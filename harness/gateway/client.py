@@ -1,4 +1,4 @@
-"""Talks to a gateway's control routes, from any process that knows its URL and control key."""
+"""A client of a gateway's control routes, for any process with its URL and control key."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class GatewayControl:
         token_ids: bool,
         role: str | None = None,
     ) -> None:
-        """Set the run's model servers, also while calls are under way.
+        """Set the run's model servers, also while calls are in progress.
 
         Args:
             upstreams: Base URLs ending in `/v1`, or mappings with `base_url` and `api_key`.
-            model: The model name that every call is given.
+            model: The model name that every call gets.
             token_ids: Whether the servers report token ids on request, as vLLM does.
             role: The role that these servers answer. None: they serve the policy.
         """
@@ -63,7 +63,7 @@ class GatewayControl:
     async def point(
         self, endpoint: Endpoint | None = None, roles: Mapping[str, Endpoint] | None = None
     ) -> None:
-        """Send calls to one endpoint, and those of roles that are named to their own."""
+        """Send calls to one endpoint, and those of the named roles to their own endpoints."""
         for role, server in ((None, endpoint), *(roles or {}).items()):
             # In a training the policy's servers are set later, once they have started.
             if server is not None:
@@ -85,7 +85,7 @@ class GatewayControl:
         """Register an attempt, before its agent starts.
 
         Args:
-            sampling: Parameters that every call is forced to.
+            sampling: Sampling parameters to force on every call.
             timeout_s: Deadline of the attempt in seconds.
             roles: Roles that the agent may use.
             demonstrations: Messages to insert into the calls of each role.
@@ -104,7 +104,7 @@ class GatewayControl:
     ) -> tuple[list[Transition], list[CallFailure]]:
         """Close an attempt and return its records in order.
 
-        The gateway cancels calls under way and refuses later ones.
+        The gateway cancels calls in progress and refuses later ones.
         """
         answer = await self._send("DELETE", _attempt(rollout_id, attempt_id))
         return (
@@ -164,7 +164,7 @@ def _attempt(rollout_id: str, attempt_id: str) -> str:
 
 def _transition(row: Mapping[str, Any]) -> Transition:
     fields = dict(row)
-    # JSON has lists; records are compared and hashed as tuples.
+    # JSON gives lists, but records are compared and hashed as tuples.
     for name in (
         "messages",
         "prompt_ids",

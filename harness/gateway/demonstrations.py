@@ -13,18 +13,18 @@ from harness.records import Demonstrations
 
 
 def checked_demonstrations(value: Any) -> Demonstrations:
-    """Return demonstrations by role as they came with an attempt.
+    """Check the demonstrations of an attempt, by role, and return them.
 
     Raises:
-        Refusal: `bad_request`: they are not lists of a user message and an assistant message each.
+        Refusal: `bad_request`: one of them is not a list of a user and an assistant message.
     """
     if not isinstance(value, dict):
-        raise Refusal("bad_request", "demonstrations must be an object of lists by role")
+        raise Refusal("bad_request", "demonstrations must be an object with a list for each role")
     for role, shown in value.items():
         if not isinstance(shown, list) or not all(_is_pair(pair) for pair in shown):
             raise Refusal(
                 "bad_request",
-                f"demonstrations of {role!r} must be lists of two messages: of user and assistant",
+                f"demonstrations of {role!r} must be lists of pairs: a user and an assistant message",
             )
     return value
 
@@ -34,7 +34,7 @@ def with_demonstrations(
 ) -> list[Mapping[str, Any]] | None:
     """Return messages with demonstrations before the first user message.
 
-    A conversation that began stays as it is, also with tool calls and their results.
+    A conversation in progress is unchanged after that, including tool calls and their results.
 
     Returns:
         None if nothing is inserted: there are no demonstrations, or no user message.

@@ -1,4 +1,4 @@
-"""Everything that the gateway answers instead of a completion, by code, and who brought it about.
+"""All answers of the gateway other than completions, by code, with their cause.
 
 Recorded on the attempt as a `CallFailure`:
 
@@ -28,7 +28,7 @@ body_too_large          413     agent          the agent's request is too long
 too_many_calls          429     agent          the attempt has too many calls under way
 gateway_error           500     harness        a bug of the gateway; its stderr has the traceback
 
-Answered only, for no attempt is known that they could be recorded on:
+Only answered, not recorded, because no attempt is known:
 
 unauthorized 401, unknown_attempt 404, unknown_role 404, not_found 404, attempt_exists 409,
 attempt_closed 410 (late calls), and bad_request, body_too_large and gateway_error of control
@@ -113,7 +113,7 @@ KNOWN: dict[str, tuple[int, Cause]] = {
     "too_many_calls": (429, "agent"),
     "gateway_error": (500, "harness"),
 }
-"""Status and cause by code, but for those that hand on the upstream's status."""
+"""Status and cause by code, without those that forward the upstream's status."""
 
 
 class Refusal(Exception):
@@ -121,10 +121,10 @@ class Refusal(Exception):
 
     Attributes:
         code: A name from the table of this module.
-        cause: Who brought it about.
+        cause: The party that caused it.
         status: HTTP status that the agent gets.
-        upstream_status: HTTP status that the upstream gave, or None if it gave none.
-        body: What the agent gets, as JSON.
+        upstream_status: HTTP status of the upstream's answer, or None if there was none.
+        body: The answer to the agent, as JSON.
         headers: Further headers of the answer.
     """
 
@@ -145,18 +145,18 @@ class Refusal(Exception):
 
 
 def deadline_passed(more: str = "") -> Refusal:
-    """Return the refusal of a call that its attempt's deadline ended, with `more` in its text."""
+    """Return the refusal of a call ended by its attempt's deadline; `more` is added to its text."""
     return Refusal("attempt_timeout", f"the attempt's deadline passed{more}")
 
 
 class UpstreamStatus(Refusal):
-    """An upstream's error, handed to the agent byte for byte.
+    """An upstream's error, passed to the agent byte for byte.
 
     Attributes:
-        blames_request: Whether the status says that something is wrong with the request.
-        may_be_length: Whether the message may refuse the prompt's length in unknown words.
-        asks_to_wait: Whether the same request may be answered after a while.
-        told_to_wait_s: Seconds that the upstream names for it; None where it names none.
+        blames_request: Whether the status means that the request is invalid.
+        may_be_length: Whether the message may mean that the prompt is too long, in unknown words.
+        asks_to_wait: Whether the same request may succeed later.
+        told_to_wait_s: Seconds to wait, as named by the upstream; None if it names none.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class UpstreamStatus(Refusal):
         answered_with: int | None = None,
     ) -> None:
         Exception.__init__(self, f"{status} {shown_text(body)}".strip())
-        # A limit on tokens per minute also speaks of too many tokens, and is no length.
+        # A limit on tokens per minute also mentions too many tokens, but is no length limit.
         limited = RATE_LIMIT.search(body) is not None
         length = status not in _NEVER_LENGTH and not limited
         too_long = length and TOO_LONG.search(body) is not None
@@ -190,17 +190,17 @@ class UpstreamStatus(Refusal):
             self.headers.append((b"retry-after", retry_after.encode("latin-1")))
 
     def call_too_long(self) -> None:
-        """Take the refusal as one of a prompt that does not fit."""
+        """Treat the refusal as that of a prompt that does not fit."""
         self.code, self.cause = "prompt_too_long", "agent"
 
 
 def error_in(answer: Mapping[str, Any], raw: bytes) -> Refusal | None:
-    """Return what an answer with status 200 says went wrong, or None where it reports no error."""
+    """Return the error that an answer with status 200 reports, or None."""
     error = _reported(answer)
     if error is None:
         return None
     status = _status_of(error)
-    # Without a status, the words of a refused length are the only sign of the agent's fault.
+    # Without a status, only the words of a length error show that the agent caused it.
     if status is None and TOO_LONG.search(raw):
         status = 400
     if status is not None:
@@ -210,7 +210,7 @@ def error_in(answer: Mapping[str, Any], raw: bytes) -> Refusal | None:
 
 
 def _reported(answer: Mapping[str, Any]) -> Any:
-    """Return an answer's error: at its top, in its first choice, or in place of a completion."""
+    """Return an answer's error, which may be in its first choice or replace the completion."""
     if answer.get("error"):
         return answer["error"]
     if answer.get("object") == "error":
@@ -226,7 +226,7 @@ def _reported(answer: Mapping[str, Any]) -> Any:
 
 
 def _status_of(error: object) -> int | None:
-    """Return the HTTP status that an error names, by number or by its kind."""
+    """Return the HTTP status of an error, named by number or by type."""
     if not isinstance(error, dict):
         return None
     for name in ("code", "status", "status_code", "type"):
@@ -241,7 +241,7 @@ def _status_of(error: object) -> int | None:
 
 
 def _seconds(retry_after: str) -> float | None:
-    """Return the seconds of a `Retry-After`, a number or a date; None where it is neither."""
+    """Return the seconds of a `Retry-After`, a number or a date; None if it is neither."""
     try:
         seconds = float(retry_after)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Turns what an agent asks for into what the run grants."""
+"""Replace the sampling parameters that an agent requests by those of the run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PASSED = frozenset(
         "stream_options",
     }
 )
-"""What the agent asks the model: handed on. Every other parameter is the run's."""
+"""Parameters that are passed on as the agent sent them. All others are set by the run."""
 
 RESERVED = PASSED | {"model", "n", "logprobs", "top_logprobs", "return_token_ids"}
 """Names that a run's sampling may not contain."""
@@ -28,7 +28,7 @@ ALIASES = {"max_completion_tokens": "max_tokens"}
 
 _SHOWN = frozenset({"logprobs", "top_logprobs", "return_token_ids"})
 
-# Asking for what holds anyway is not a wish that was refused.
+# Requesting the default is not recorded as overridden.
 _NEUTRAL: Mapping[str, Any] = {
     "n": 1,
     "frequency_penalty": 0,
@@ -78,7 +78,7 @@ def force(
     body: dict[str, Any] = {"model": model}
     overridden: dict[str, Any] = {}
     for name, value in asked.items():
-        # `null` is what leaving a parameter out means.
+        # `null` means the same as omitting the parameter.
         if value is None or name in _SHOWN:
             continue
         if name in PASSED:

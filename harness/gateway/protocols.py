@@ -14,14 +14,14 @@ from harness.gateway.failures import Refusal
 logger = logging.getLogger(__name__)
 Json = dict[str, Any]
 Given = Mapping[str, Any]
-"""JSON objects: made here, and read only."""
+"""JSON objects that are created here and only read afterwards."""
 
 
 def given(arguments: str) -> Json:
     """Return a tool call's arguments as an object, or `{"": text}` if they are no JSON object."""
     try:
         value = orjson.loads(arguments)
-        orjson.dumps(value)  # it reads deeper nesting than it writes
+        orjson.dumps(value)  # orjson reads deeper nesting than it writes
     except (orjson.JSONDecodeError, orjson.JSONEncodeError):
         value = None
     return value if isinstance(value, dict) else {"": arguments}
@@ -43,7 +43,7 @@ class Written:
             self._texts[call["id"], orjson.dumps(given(arguments))] = arguments
 
     def text(self, call_id: str, arguments: Given) -> str:
-        """What the policy wrote in this call; plain JSON where it wrote no such call."""
+        """Return the text that the policy wrote for this call, else plain JSON."""
         plain = orjson.dumps(arguments)
         return self._texts.get((call_id, plain), plain.decode())
 
@@ -112,7 +112,7 @@ def protocols() -> Mapping[str, ApiProtocol]:
     for spec in registry().specs("protocol"):
         try:
             by_path[spec.name] = load(spec)()
-        except Exception as error:  # whatever a plugin does; the other protocols still work
+        except Exception as error:  # the other protocols must work
             problem = f"protocol {spec.name!r} of {registry().origin(spec)} is broken: {error}"
             logger.error("%s", problem)
             by_path[spec.name] = BrokenProtocol(problem)
@@ -146,7 +146,7 @@ class Spoken:
             ) from error
 
     def answered(self, completion: Given) -> tuple[bytes, bool]:
-        """The body of the answer, and whether it is a stream of events."""
+        """Return the body of the answer, and whether it is a stream of events."""
         self._written.note(completion["choices"][0]["message"].get("tool_calls") or ())
         reply = self._protocol.reply(self._body, completion)
         if not self._body.get("stream"):
@@ -157,7 +157,7 @@ class Spoken:
         return b"".join(events), True
 
     def refused(self, body: bytes) -> bytes:
-        """The body of an error, which is not JSON where an upstream did not answer so."""
+        """Return the body of an error. It is no JSON if the upstream's error was none."""
         try:
             error = orjson.loads(body)
         except orjson.JSONDecodeError:

@@ -1,4 +1,4 @@
-"""Carries one call to an upstream and its answer back, and leaves exactly one record of it."""
+"""Forward one call to an upstream and its answer back, and record it exactly once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from harness.records import request_id
 logger = logging.getLogger(__name__)
 
 ABORTED_WAIT_S = 0.2
-"""Between an answer that the upstream cut off and the same call once more."""
+"""Seconds before a call is repeated after the upstream aborted its answer."""
 FIRST_WAIT_S = 1.0
 """Wait after a refusal for the rate without `Retry-After`, in seconds; doubled each time."""
 LONGEST_WAIT_S = 30.0
@@ -52,9 +52,9 @@ class Relay:
         self.outcomes: Counter[str] = Counter()
         """How calls ended: `transition`, or a failure's code."""
         self.rate_limits = 0
-        """How often an upstream refused a call for its rate."""
+        """The number of calls refused by a rate limit."""
         self.rate_limit_s = 0.0
-        """Seconds that calls waited for it."""
+        """Seconds that calls waited because of rate limits."""
         self._settings = settings
         self._seen = SeenIds(settings.remembered_ids)
         self._client = UpstreamClient(settings.connect_timeout_s)
@@ -92,8 +92,8 @@ class Relay:
                 raise
             task.uncancel()
             await self._refuse(call, call.aborted_by, outgoing)
-        except Exception as error:  # a bug of the gateway: typed and recorded like everything else
-            logger.exception("a call of %s", call.who)
+        except Exception as error:  # a bug of the gateway, recorded with a code like any failure
+            logger.exception("gateway error in a call of %s", call.who)
             await self._refuse(
                 call, Refusal("gateway_error", f"{type(error).__name__}: {error}"), outgoing
             )
@@ -102,7 +102,7 @@ class Relay:
 
     async def _limited(self, call: Call, request: Request, outgoing: AgentResponse) -> None:
         limit_s, left_s = self._settings.call_timeout_s, call.log.left_s
-        if left_s <= 0:  # too late, whatever it asks
+        if left_s <= 0:  # too late to read the request
             call.ask({})
             raise deadline_passed()
         watcher = None
@@ -192,20 +192,20 @@ class Relay:
         self.rate_limit_s += wait_s
 
     async def _carry(self, exchange: _Exchange, response: aiohttp.ClientResponse) -> bool:
-        """Hand an answer back; False where the upstream cut it off to change its weights."""
+        """Pass an answer back; return False if the upstream aborted it to change its weights."""
         if not exchange.request.stream:
             return await self._whole(exchange, response)
         began = time.perf_counter()
         first = await response.content.readany()
         exchange.call.upstream_s += time.perf_counter() - began
-        if first.lstrip().startswith(b"{"):  # the upstream does not stream, or reports an error
+        if first.lstrip().startswith(b"{"):  # the upstream does not stream, or it reports an error
             return await self._whole(exchange, response, first)
         return await self._stream(exchange, response, first)
 
     async def _whole(
         self, exchange: _Exchange, response: aiohttp.ClientResponse, first: bytes = b""
     ) -> bool:
-        """Hand a whole answer back, of which `first` has been read."""
+        """Pass a whole answer back, of which `first` has been read."""
         call, request = exchange.call, exchange.request
         began = time.perf_counter()
         raw = first + await response.read()
@@ -216,7 +216,7 @@ class Relay:
             return False
         answer = read_answer(completion, token_ids=exchange.token_ids, names=exchange.names)
         self._hide(exchange, completion)
-        if request.stream:  # the upstream does not stream, which is no reason for the agent to fail
+        if request.stream:  # the upstream does not stream, so send its answer as one chunk
             body, streams = as_stream(completion), True
         else:
             body, streams = exchange.outgoing.formed(written(completion), completion)
@@ -229,7 +229,7 @@ class Relay:
     async def _stream(
         self, exchange: _Exchange, response: aiohttp.ClientResponse, first: bytes
     ) -> bool:
-        """Hand a streamed answer on as it comes, of which `first` has been read."""
+        """Pass a streamed answer on chunk by chunk; `first` has been read already."""
         call, outgoing = exchange.call, exchange.outgoing
         streamed = StreamedAnswer(token_ids=exchange.token_ids, names=exchange.names)
         call.streamed = streamed
@@ -239,7 +239,7 @@ class Relay:
         while not ended:
             if not piece:
                 ended = True
-                piece = b"\n\n" if buffer.strip() else b""  # an event may lack its closing line
+                piece = b"\n\n" if buffer.strip() else b""  # it may lack its closing line
             buffer += piece
             out = []
             for event in split_events(buffer):
@@ -254,7 +254,7 @@ class Relay:
                     continue
                 chunk = parse(data)
                 check_no_error(chunk, data)
-                if aborted(chunk):  # part of it has gone out, so it cannot begin again
+                if aborted(chunk):  # a part has been sent, so the call cannot be repeated
                     raise Refusal(
                         "upstream_aborted", "the upstream cut the answer off", upstream_status=200
                     )
@@ -276,7 +276,7 @@ class Relay:
         return True
 
     def _claim(self, exchange: _Exchange, response_id: str) -> None:
-        """Take an answer's id; it matters only where the answer has exact token ids.
+        """Register an answer's id, which matters only if the answer has exact token ids.
 
         Raises:
             Refusal: `duplicate_response_id`.
@@ -323,5 +323,5 @@ class _Exchange:
 
 
 async def _watch(request: Request, call: Call) -> None:
-    """Abort the call when its agent hangs up."""
+    """Abort the call if its agent disconnects."""
     call.abort(await request.ended())

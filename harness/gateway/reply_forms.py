@@ -14,9 +14,9 @@ from typing import Any
 import orjson
 
 NO_ARGUMENTS = "{}"
-"""Arguments of a tool call that has none."""
+"""Arguments of a tool call without arguments."""
 ELSEWHERE = ("reasoning_content", "reasoning", "thinking", "refusal")
-"""Fields of a message where servers put text that is no part of the reply's content."""
+"""Fields of a message in which servers put text outside of the reply's content."""
 
 _MADE_CALL_CHARS = 9
 """Length of tool call ids that the gateway makes: Mistral chat templates refuse any other."""
@@ -29,7 +29,7 @@ _COUNT_LIMIT = 2**31
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Default names for one answer, where its server gives none.
+    """Default names for one answer, for fields that its server omits.
 
     Attributes:
         call: Source of tool call ids: the same in every run and framework.
@@ -46,7 +46,7 @@ class Names:
 
     @property
     def answer_id(self) -> str:
-        """An id for the answer."""
+        """Return an id for the answer."""
         return f"chatcmpl-{hashlib.sha256(self.answer.encode()).hexdigest()[:24]}"
 
     def call_id(self, position: int) -> str:
@@ -56,7 +56,7 @@ class Names:
 
 
 def name_text(value: object) -> str:
-    """Return an id or a name as text; empty where it is neither text nor a number."""
+    """Return an id or a name as text; empty if it is neither text nor a number."""
     if isinstance(value, str):
         return value
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -86,7 +86,7 @@ def end_reason(reason: object, *, calls: bool) -> str:
 
 
 def arguments_of(value: object) -> str:
-    """Return a tool call's arguments as JSON text; `{}` where there are none.
+    """Return a tool call's arguments as JSON text; `{}` if there are none.
 
     A text that holds an object's JSON as a JSON text is unwrapped; any other text stays as it is.
     """
@@ -96,7 +96,7 @@ def arguments_of(value: object) -> str:
         return orjson.dumps(value).decode()
     if not value.strip():
         return NO_ARGUMENTS
-    # Unwrapped only with an object inside: what the model wrote is otherwise kept for the record.
+    # Unwrap only objects. Any other text stays as the model wrote it, for the record.
     if value.lstrip().startswith('"'):
         inner = _json(value)
         if isinstance(inner, str) and isinstance(_json(inner), dict):
@@ -139,7 +139,7 @@ def _tool_call(call: object, position: int, names: Names) -> dict[str, Any]:
         raise ValueError(f"tool call {position} has the type {call['type']!r:.60}, not 'function'")
     function = call.get("function")
     if function is None and "name" in call:
-        function = call  # some servers leave the level of `function` out
+        function = call  # some servers omit the level of `function`
     if not isinstance(function, dict):
         raise ValueError(f"tool call {position} has no function")
     name = function.get("name")
@@ -190,7 +190,7 @@ def set_head(completion: dict[str, Any], names: Names, answer_id: str, kind: str
 
 
 def set_form(completion: dict[str, Any], names: Names) -> None:
-    """Put a whole completion with one choice into the one form that agents are handed.
+    """Convert a whole completion with one choice to the form that agents receive.
 
     Raises:
         KeyError, TypeError, ValueError, AttributeError: It is none.

@@ -1,4 +1,4 @@
-"""A request as it comes in: its body within bounds, and the agent's hanging up."""
+"""An incoming request: read its body within limits, and detect that the agent disconnected."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Request:
 
     Args:
         max_bytes: Largest body.
-        spoken: The protocol of a call that is no chat completion.
+        spoken: The protocol of a call, if not chat completions.
     """
 
     def __init__(
@@ -31,10 +31,10 @@ class Request:
         self._max_bytes = max_bytes
 
     async def asked(self) -> dict[str, Any]:
-        """What a call asks of the model.
+        """Return the chat completion request of a call.
 
         Raises:
-            Refusal: It cannot be served, or did not come whole.
+            Refusal: The request is invalid or incomplete.
         """
         asked = await self.json()
         if self.spoken is not None:
@@ -47,10 +47,10 @@ class Request:
         return asked
 
     async def json(self) -> dict[str, Any]:
-        """The body, a JSON object.
+        """Return the body, a JSON object.
 
         Raises:
-            Refusal: It is none, is too large or too deep, or did not come whole.
+            Refusal: The body is no JSON object, too large, nested too deep or incomplete.
         """
         body = bytearray()
         more = True
@@ -60,7 +60,7 @@ class Request:
                 raise self._ended()
             body += message.get("body", b"")
             if len(body) > self._max_bytes:
-                raise Refusal("body_too_large", f"the body passes {self._max_bytes} bytes")
+                raise Refusal("body_too_large", f"the body has more than {self._max_bytes} bytes")
             more = message.get("more_body", False)
         try:
             value = orjson.loads(body)
@@ -74,7 +74,7 @@ class Request:
         return value
 
     async def ended(self) -> Refusal:
-        """Wait until the connection ends before the answer does; the body has been read."""
+        """Wait until the agent disconnects before its answer is complete; call after the body."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
         return self._ended()
@@ -85,8 +85,8 @@ class Request:
 
 
 def _deeper(value: Any, levels: int) -> bool:
-    """Whether lists and objects stand in each other on more than so many levels."""
-    # Level by level: a recursion would itself be stopped by what it is to find.
+    """Return whether lists and objects are nested more than so many levels deep."""
+    # Level by level, because a recursion would fail on exactly the values to detect.
     containers = [value]
     for _ in range(levels):
         inner: list[Any] = []

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class GatewayServer:
-    """A gateway process with keys of its own. It ends with `stop`, or when this process ends.
+    """A gateway process with its own keys. It ends with `stop`, or when this process ends.
 
     Args:
         host: Address to bind; loopback unless runners live on other machines.
@@ -44,7 +44,7 @@ class GatewayServer:
 
     @property
     def pid(self) -> int | None:
-        """The process's id, or None when it does not run."""
+        """The id of the process, or None if it is not running."""
         return (
             self._process.pid
             if self._process is not None and self._process.poll() is None
@@ -53,7 +53,7 @@ class GatewayServer:
 
     @property
     def ended(self) -> str | None:
-        """How the started process ended by itself, or None while it runs."""
+        """How the process ended without `stop`; None while it runs."""
         if self._process is None or (status := self._process.poll()) is None:
             return None
         return f"the gateway (process {self._process.pid}) ended with status {status}"
@@ -68,7 +68,7 @@ class GatewayServer:
             [sys.executable, "-m", "harness.gateway"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            # A Ctrl-C in the terminal is the parent's to handle: it closes its attempts first.
+            # The parent handles Ctrl-C, because it has to close its attempts first.
             start_new_session=True,
         )
         self._process = process
@@ -95,7 +95,7 @@ class GatewayServer:
         return self
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        """End the process. Calls under way are cut off. Safe to call twice."""
+        """End the process, and with it the calls in progress. Safe to call twice."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -116,7 +116,7 @@ class GatewayServer:
         return agent_url(self.base_url, rollout_id, attempt_id, role)
 
     def control(self) -> GatewayControl:
-        """A new client of the control routes."""
+        """Return a new client of the control routes."""
         return GatewayControl(self.base_url, self.control_key)
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""What a gateway process is started with."""
+"""Settings of a gateway process."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class GatewaySettings:
         control_key: Bearer key of the control routes.
         host: Address to bind. Loopback unless the run's runners live on other machines.
         port: Port to bind; 0 picks a free one.
-        upstream_concurrency: Calls that one upstream may have under way.
+        upstream_concurrency: Calls that one upstream may have in progress.
         queue_size: Calls that may wait for an upstream; one more is answered 503.
         connect_timeout_s: Time to open a connection to an upstream.
         call_timeout_s: Time for one call, including waiting. An attempt's deadline may be earlier.
-        retry_after_s: What a 503 tells its caller to wait.
-        calls_at_once: Calls that one attempt may have under way; one more is answered 429.
+        retry_after_s: Seconds in the `Retry-After` of a 503.
+        calls_at_once: Calls that one attempt may have in progress; one more is answered 429.
         max_body_bytes: Largest request body; runs derive it from `sampling.max_prompt_tokens`.
         header_timeout_s: Time for a request's header, from its first byte.
         body_timeout_s: Time for its body after that.
@@ -41,7 +41,7 @@ class GatewaySettings:
         max_headers: Most headers of a request.
         max_connections: Most connections from agents and control clients; fewer if file descriptors
             run out.
-        remembered_ids: Response ids kept to refuse one that comes again.
+        remembered_ids: Response ids kept to refuse a repeated one.
         remembered_attempts: Closed attempts kept to answer late calls with 410.
         linger_s: Time for which an attempt stays open after its deadline.
     """
@@ -70,5 +70,5 @@ class GatewaySettings:
 
     @property
     def max_calls(self) -> int:
-        """Calls at once. The other connections serve the control routes and refusals."""
+        """Concurrent calls. The other connections are for control routes and refusals."""
         return max(1, self.max_connections * 3 // 4)

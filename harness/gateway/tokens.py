@@ -1,4 +1,4 @@
-"""Reads token ids and log-probabilities of an answer, and refuses what is none. Never tokenizes."""
+"""Read and check token ids and log-probabilities of an answer. Never tokenizes."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from collections.abc import Mapping
 from typing import Any
 
 _ROUNDING = 1e-6
-"""How far above 0 a log-probability may be: engines compute them in 32 bits or fewer."""
+"""Largest accepted log-probability above 0: engines compute them in 32 bits or fewer."""
 _NO_LOGPROB = -9999.0
 """vLLM's replacement for minus infinity, which JSON lacks. A sampled token cannot have it."""
 _COUNT_LIMIT = 2**31
-"""Token ids and counts are below it; `transitions.parquet` keeps ids in 32 bits."""
+"""Upper bound of token ids and counts; `transitions.parquet` stores ids in 32 bits."""
 
 
 def ids_of(fields: Mapping[str, object], name: str) -> list[int] | None:
-    """Return the token ids in a field, None where it is missing.
+    """Return the token ids in a field; None if it is missing.
 
     Raises:
-        ValueError: They are none.
+        ValueError: The field holds no token ids.
     """
     value = fields.get(name)
     if value is None:
         return None
     if not isinstance(value, list):
         raise ValueError(f"{name} must be a list, not {shown(value)}")
-    # Thousands a call, so looked at one by one only where something is wrong.
+    # A call has thousands, so look for the invalid one only after a check of all.
     if value and (set(map(type, value)) != {int} or min(value) < 0 or max(value) >= _COUNT_LIMIT):
         wrong = next(one for one in value if not _is_count(one))
         raise ValueError(
@@ -34,7 +34,7 @@ def ids_of(fields: Mapping[str, object], name: str) -> list[int] | None:
 
 
 def logprobs_of(choice: Mapping[str, Any]) -> list[float] | None:
-    """Return the log-probabilities of a choice, None where it has none.
+    """Return the log-probabilities of a choice; None if it has none.
 
     Raises:
         ValueError, KeyError, TypeError: They are none.
@@ -61,6 +61,6 @@ def _is_count(value: object) -> bool:
 
 
 def shown(value: object) -> str:
-    """Return a value for a message, its end left out where it is long."""
+    """Return a value for a message, shortened if it is long."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,4 +1,4 @@
-"""Send requests to upstreams, and find out what an upstream refuses."""
+"""Send requests to upstreams, and find out what a refusal was about."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ class UpstreamClient:
         self._connect_timeout_s = connect_timeout_s
         self._session: aiohttp.ClientSession | None = None
         self._takes: set[tuple[str, str, frozenset[str]]] = set()
-        """Upstream, model and names of the run's own parameters of requests that were answered."""
+        """Upstream, model and names of the run's own parameters, for each request that was
+        answered."""
 
     async def start(self) -> None:
         """Open the connection pool; needs the running loop."""
@@ -94,7 +95,7 @@ class UpstreamClient:
     async def post(
         self, call: Call, upstream: Upstream, request: ForcedRequest
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Send the request and wait for the answer's head.
+        """Send the request and wait for the header of the answer.
 
         Raises:
             Refusal: No connection, no answer, or an error status.

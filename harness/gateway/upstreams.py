@@ -1,4 +1,4 @@
-"""Chooses an upstream for each call, by its role, and bounds what is under way and what waits."""
+"""Choose an upstream for each call by its role, and limit running and waiting calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from harness.gateway.failures import Refusal
 
 DOWN_S = 5.0
-"""How long an upstream that refused a connection is passed over while others are up."""
+"""Seconds for which an upstream that refused a connection is avoided, while others are up."""
 
 
 class Upstream:
@@ -29,17 +29,17 @@ class Upstream:
             self.headers["authorization"] = f"Bearer {api_key}"
 
     def mark_down(self) -> None:
-        """Pass it over for a while: one that fails fast would otherwise attract every call."""
+        """Avoid it for a while, because an upstream that fails fast would attract all calls."""
         self.down_until = time.monotonic() + DOWN_S
 
 
 class UpstreamPool:
-    """The servers of one model: least in flight first, a rollout stays where it began.
+    """The servers of one model. A rollout starts at the least loaded one and stays there.
 
-    A rollout's calls share a prefix, which the server that saw it first has cached.
+    The calls of a rollout share a prefix, which that server has cached.
 
     Args:
-        concurrency: Calls that one upstream may have under way.
+        concurrency: Calls that one upstream may have in progress.
         queue_size: Calls that may wait.
     """
 
@@ -56,12 +56,12 @@ class UpstreamPool:
     def replace(
         self, upstreams: Iterable[tuple[str, str | None]], model: str, token_ids: bool
     ) -> None:
-        """Set the upstreams for waiting and new calls. Calls under way keep their upstream."""
+        """Set the upstreams for waiting and new calls. Calls in progress keep their upstream."""
         earlier = {upstream.base_url: upstream for upstream in self._upstreams}
         fresh = []
         for base_url, api_key in upstreams:
             upstream = Upstream(base_url, api_key)
-            # The same object: calls under way still count as its load.
+            # The same object, so that its calls in progress still count as load.
             if (old := earlier.get(upstream.base_url)) is not None:
                 old.headers, old.down_until = upstream.headers, 0.0
                 upstream = old
@@ -72,7 +72,7 @@ class UpstreamPool:
         self._dispatch()
 
     async def acquire(self, rollout_id: str) -> Upstream:
-        """Take a slot; wait for one if need be. Give it back with `release`.
+        """Take a slot, waiting if necessary. Return it with `release`.
 
         Raises:
             Refusal: `no_upstream` or `queue_full`.
@@ -96,13 +96,13 @@ class UpstreamPool:
             raise
 
     def release(self, upstream: Upstream) -> None:
-        """Give a slot back."""
+        """Return a slot."""
         upstream.in_flight -= 1
         self.under_way -= 1
         self._dispatch()
 
     def forget(self, rollout_id: str) -> None:
-        """Drop a rollout's home: it has ended."""
+        """Forget the upstream of a rollout that has ended."""
         self._homes.pop(rollout_id, None)
 
     @property
@@ -111,7 +111,7 @@ class UpstreamPool:
         return len(self._waiting)
 
     def stats(self) -> list[dict[str, Any]]:
-        """One row an upstream."""
+        """Return one row per upstream."""
         now = time.monotonic()
         rows: list[dict[str, Any]] = []
         for upstream in self._upstreams:
@@ -163,9 +163,9 @@ class Pools:
     """The upstreams of the run's policy, and those of roles that another model answers.
 
     Args:
-        concurrency: Calls that one upstream may have under way.
+        concurrency: Calls that one upstream may have in progress.
         queue_size: Calls that may wait for one model.
-        most: Calls under way and waiting, whatever the number of upstreams and models.
+        most: Most running and waiting calls over all upstreams and models.
     """
 
     def __init__(self, concurrency: int, queue_size: int, most: int) -> None:
@@ -175,15 +175,15 @@ class Pools:
         self._roles: dict[str, UpstreamPool] = {}
 
     def of(self, role: str) -> UpstreamPool:
-        """Where the calls of a role go."""
+        """Return the upstreams for the calls of a role."""
         return self._roles.get(role, self.policy)
 
     def own(self, role: str) -> UpstreamPool:
-        """Where the calls of a role go that the policy does not answer from here on."""
+        """Return upstreams of a role's own, so that the policy no longer answers its calls."""
         return self._roles.setdefault(role, UpstreamPool(*self._bounds))
 
     async def acquire(self, role: str, rollout_id: str) -> tuple[UpstreamPool, Upstream]:
-        """Take a slot for a call of a role; wait for one if need be. Give it back to the pool.
+        """Take a slot for a call of a role, waiting if necessary. Return it to the pool.
 
         Raises:
             Refusal: `no_upstream` or `queue_full`.
@@ -192,13 +192,13 @@ class Pools:
         if sum(pool.under_way + pool.queued for pool in self._all()) >= self._most:
             raise Refusal(
                 "queue_full",
-                f"{self._most} calls are all that this process has file descriptors for",
+                f"{self._most} calls are in progress, and this process has file descriptors for no more",
             )
         pool = self.of(role)
         return pool, await pool.acquire(rollout_id)
 
     def forget(self, rollout_id: str) -> None:
-        """Drop a rollout's homes: it has ended."""
+        """Forget the upstreams of a rollout that has ended."""
         for pool in self._all():
             pool.forget(rollout_id)
 
@@ -208,7 +208,7 @@ class Pools:
         return sum(pool.queued for pool in self._all())
 
     def stats(self) -> list[dict[str, Any]]:
-        """One row an upstream; of a role's own with its name."""
+        """Return one row per upstream; those of a role have its name."""
         rows = self.policy.stats()
         for role, pool in self._roles.items():
             rows += [{"role": role, **row} for row in pool.stats()]

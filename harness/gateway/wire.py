@@ -12,7 +12,7 @@ from harness.gateway.failures import Refusal
 
 
 def split_events(buffer: bytearray) -> Iterator[bytes]:
-    """Take the complete server-sent events out of a buffer, each with its closing empty line."""
+    """Remove the complete server-sent events from a buffer, each with its closing empty line."""
     while True:
         # Both forms may occur in one buffer, and the first one ends the event.
         plain, with_returns = buffer.find(b"\n\n"), buffer.find(b"\r\n\r\n")
@@ -28,7 +28,7 @@ def split_events(buffer: bytearray) -> Iterator[bytes]:
 
 
 def event_data(event: bytes) -> bytes | None:
-    """The data of a server-sent event, or None for a comment."""
+    """Return the data of a server-sent event, or None for a comment."""
     lines = [line[5:].strip() for line in event.splitlines() if line.startswith(b"data:")]
     return b"\n".join(lines) if lines else None
 
@@ -69,7 +69,7 @@ def written(answer: dict[str, Any]) -> bytes:
     """
     try:
         return orjson.dumps(answer)
-    except orjson.JSONEncodeError as error:  # it reads deeper nesting than it writes
+    except orjson.JSONEncodeError as error:  # orjson reads deeper nesting than it writes
         raise Refusal(
             "bad_answer", f"the answer cannot be passed on: {error}", upstream_status=200
         ) from error

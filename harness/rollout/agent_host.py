@@ -1,4 +1,4 @@
-"""The host of a runner: makes the attempts of one agent at what the queue hands out."""
+"""The host of a runner: it makes attempts at the rollouts that the queue assigns to it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class AgentHost:
         self._http: httpx.AsyncClient | None = None
 
     async def attempt(self, taken: TakenRollout) -> FinishedAttempt:
-        """Make one attempt; failures of infrastructure are to be retried as the request allows.
+        """Make one attempt, with the number of retries that the request allows.
 
         Raises:
             EndpointError: The gateway did not answer.
@@ -70,8 +70,8 @@ class AgentHost:
         """Return the client of all attempts, made in the event loop that uses it."""
         import httpx
 
-        # Connections have no limit here, since agents would wait for them where no record shows
-        # it; the gateway bounds calls.
+        # No limit on connections: the time that agents wait for one would appear in no record.
+        # The gateway limits calls instead.
         if self._http is None:
             limits = httpx.Limits(max_connections=None, max_keepalive_connections=256)
             self._http = httpx.AsyncClient(limits=limits, timeout=None, trust_env=False)

@@ -40,7 +40,7 @@ class AgentPools:
         for position, agent in enumerate(agents):
             left_over = position < runners % len(agents)
             count = runners // len(agents) + left_over
-            # With no runner at all, those of other machines make the rollouts.
+            # With 0 runners, only runners on other machines make rollouts.
             if runners:
                 count = max(1, count)
             self._pools[agent] = WorkerPool(
@@ -54,7 +54,7 @@ class AgentPools:
 
     @property
     def restarts(self) -> int:
-        """Number of workers that were replaced after an unexplained end."""
+        """Number of workers that were replaced after an unexplained exit."""
         return sum(pool.restarts for pool in self._pools.values())
 
     def start(self) -> Mapping[str, list[str]]:

@@ -1,4 +1,4 @@
-"""Which agent of a mixture makes which rollout.
+"""Assign the rollouts of a mixture to its agents.
 
 All rollouts of a task in a step belong to one agent, so that they are compared with rollouts of the
 same agent. The tasks of a run go to the agents in turn, in the order of the run: each agent has as
@@ -46,7 +46,7 @@ class Assignment:
         if position is None:
             raise RunFailed(
                 f"task {task_id} is not in step {step} of {self._data / f'{phase}.parquet'}, "
-                "so it is unknown which agent of the mixture makes it. A trainer of mixtures "
+                "so no agent of the mixture is assigned to it. A trainer of mixtures "
                 "must request rollouts in the order of the run"
             )
         return self._agents[position % len(self._agents)]

@@ -1,4 +1,4 @@
-"""Find the rollout that blocks or ends its worker, and settle it as the agent's failure.
+"""Find the rollout that blocks or ends its worker, and record it as the agent's failure.
 
 One event loop has many rollouts of an agent in progress. One that blocks the loop (`time.sleep`, an
 endless loop) past its deadline, or that ends the process (`os._exit`, a signal to itself), would
@@ -34,17 +34,17 @@ from harness.util.branches import in_order
 
 LOOK_S = 0.5
 LATE_S = 1.0
-"""How long beyond its deadline a rollout may keep the loop from turning."""
+"""Seconds after its deadline for which a rollout may block the loop."""
 BLOCKED_S = 5.0
-"""How long the loop may stand before the log shows its stack."""
+"""Seconds for which the loop may be blocked before the log shows its stack."""
 REPORTS = 20
 """Most stacks in the log of one process."""
 STACK = 12
 """Innermost calls of a stack that the log shows."""
 SETTLE_S = 20.0
-"""Time to write down what became of it."""
+"""Seconds for recording the outcome of a rollout."""
 STATUS = 70
-"""Exit status of a worker after its culprit is settled."""
+"""Exit status of a worker after it has recorded the rollout that ended it."""
 
 Settle = Callable[[UnderWay, Outcome, str], Coroutine[Any, Any, None]]
 
@@ -52,7 +52,7 @@ Settle = Callable[[UnderWay, Outcome, str], Coroutine[Any, Any, None]]
 async def settle(
     queue: Queue, control: GatewayControl, one: UnderWay, outcome: Outcome, detail: str
 ) -> None:
-    """End a rollout for good, with what the gateway recorded of it."""
+    """Record the end of a rollout, with the calls that the gateway recorded."""
     transitions, failures = await control.close_attempt(one.rollout_id, one.attempt_id)
     attempt = Attempt(
         rollout_id=one.rollout_id,
@@ -73,7 +73,7 @@ class BlockingRollouts:
     """Watches one event loop, and intercepts calls that would end its process.
 
     Args:
-        settle: Writes down what became of a rollout; run in a loop of its own.
+        settle: Records the outcome of a rollout; run in an event loop of its own.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, settle: Settle) -> None:
@@ -86,7 +86,7 @@ class BlockingRollouts:
         self._thread = 0
         self._reports = 0
         self._reported = 0.0
-        """The loop's last turn before the reported block."""
+        """The loop's last turn before the block that was last reported."""
         self._once = threading.Lock()
         self._really_exit: Callable[[int], Any] = os._exit
         self._all_tasks = asyncio.all_tasks
@@ -105,7 +105,7 @@ class BlockingRollouts:
         ) -> Callable[..., Any]:
             def instead(*arguments: Any) -> Any:
                 if os.getpid() == here and fatal(*arguments):
-                    # The rollout for which this thread acts, or the only one.
+                    # The rollout to which this thread belongs, or the only one in progress.
                     rollout = UNDER_WAY.get(None) or UnderWay.only()
                     if rollout is not None:
                         self._bring_down(
@@ -132,7 +132,7 @@ class BlockingRollouts:
         task = asyncio.Task(work, loop=loop, **options)
         context: contextvars.Context | None = options.get("context")
         rollout = UNDER_WAY.get(None) if context is None else context.get(UNDER_WAY)
-        # Out of asyncio's registry, so that one rollout's `all_tasks` never finds another's.
+        # Remove the task from asyncio's registry, so that `all_tasks` of another rollout omits it.
         asyncio.tasks._unregister_task(task)
         if rollout is not None:
             self._owners[task] = rollout
@@ -171,18 +171,18 @@ class BlockingRollouts:
                 self._bring_down(rollout, "timeout", detail)
 
     def _report(self, turned: float, blocked_s: float, rollout: UnderWay | None) -> None:
-        """Write where the loop's thread is, once per block and at most `REPORTS` times.
+        """Log the stack of the loop's thread, once per block and at most `REPORTS` times.
 
         Args:
-            turned: When the loop turned last, by the monotonic clock.
+            turned: Time of the loop's last turn, by the monotonic clock.
             blocked_s: Seconds since then.
-            rollout: The rollout of the task that runs. The others may have taken time before it.
+            rollout: The rollout of the running task; others may have used time before it.
         """
         frame = sys._current_frames().get(self._thread)
         if self._reported == turned or self._reports == REPORTS or frame is None:
             return
         stack = "".join(traceback.format_stack(frame)[-STACK:])
-        if self._turned != turned:  # the stack is of something else
+        if self._turned != turned:  # the loop has moved on, so the stack shows something else
             return
         self._reported, self._reports = turned, self._reports + 1
         where = "no rollout" if rollout is None else f"rollout {rollout.rollout_id}"
@@ -194,8 +194,8 @@ class BlockingRollouts:
         sys.stderr.flush()
 
     def _bring_down(self, one: UnderWay, outcome: Outcome, detail: str) -> None:
-        """Settle a rollout and end this process."""
-        with self._once:  # a second caller waits for the end
+        """Record a rollout's end, then end this process."""
+        with self._once:  # a second caller waits until the process ends
             sys.stderr.write(f"harness: rollout {one.rollout_id}: {detail}\n")
             sys.stderr.flush()
             work = threading.Thread(

@@ -1,4 +1,4 @@
-"""Puts rollouts into the queue and collects what became of them."""
+"""Enqueues rollouts and collects their attempts."""
 
 from __future__ import annotations
 
@@ -16,20 +16,18 @@ from harness.util import clock
 logger = logging.getLogger(__name__)
 
 POLL_S = 0.1
-"""Seconds between two questions to the queue, which has no subscription."""
+"""Seconds between two polls of the queue, which offers no subscription."""
 LOST_TRIES = 16
-"""Further attempts for those that are lost with their worker, whatever brought that down."""
+"""Further attempts at a rollout after attempts that were lost with their worker."""
 BACKSTOP_S = 60.0
-"""The queue gives an attempt up this long after the deadline that its worker should have kept."""
+"""Seconds after a worker's deadline at which the queue gives up the attempt."""
 
 
 class RolloutClient:
-    """One side of the queue.
+    """The run's side of the queue; one instance per process, with any number of concurrent `run`.
 
-    One instance a process; `run` may be called any number of times at once.
-
-    A single poller waits for all rollouts together, and what is enqueued in one turn of the event
-    loop goes out in one request.
+    A single poller waits for all rollouts, and all rollouts enqueued in one turn of the event loop
+    are sent in one request.
     """
 
     def __init__(self, queue: Queue) -> None:
@@ -59,11 +57,9 @@ class RolloutClient:
                     return attempt
             finally:
                 self._forget(rollout_id)
-            logger.warning(
-                "the queue does not know rollout %s any more: it is enqueued again", rollout_id
-            )
+            logger.warning("the queue has lost rollout %s: enqueueing it again", rollout_id)
         raise RunFailed(
-            f"the queue lost a rollout {LOST_TRIES} times: find out why it restarts so often"
+            f"the queue lost a rollout {LOST_TRIES} times: see the store's log for why it restarts"
         )
 
     async def _read(self, rollout_id: str, started: float) -> Attempt | None:
@@ -72,7 +68,7 @@ class RolloutClient:
         if attempt is None:
             return None
         if isinstance(attempt, Attempt):
-            # A mix-up here would train on another question's calls, and show nowhere else.
+            # A mix-up would train on another question's calls, and no later check would detect it.
             owners = {attempt.rollout_id, *(call.rollout_id for call in attempt.transitions)}
             if owners != {rollout_id}:
                 raise AssertionError(
@@ -82,7 +78,7 @@ class RolloutClient:
         return _lost(rollout_id, attempt, started)
 
     def _forget(self, rollout_id: str) -> None:
-        """Let the queue drop a rollout that was read, together with the others of this moment."""
+        """Let the queue drop a rollout that was read; requests are batched."""
         self._over.append(rollout_id)
         if self._forgetter is None or self._forgetter.done():
             self._forgetter = asyncio.create_task(self._forget_many())
@@ -93,7 +89,7 @@ class RolloutClient:
             batch, self._over = self._over, []
             try:
                 await self._queue.forget(batch)
-            except Exception as error:  # it costs memory, no rollout
+            except Exception as error:  # costs only memory
                 logger.warning("the queue did not forget %d rollouts: %s", len(batch), error)
 
     async def _enqueue(self, request: RolloutRequest, metadata: dict[str, Any]) -> str:
@@ -112,7 +108,7 @@ class RolloutClient:
         return await accepted
 
     async def _flush(self) -> None:
-        await asyncio.sleep(0)  # let the other callers of this turn in
+        await asyncio.sleep(0)  # wait for the other callers of this turn
         while self._outbox:
             batch, self._outbox = self._outbox, []
             try:

@@ -11,7 +11,7 @@ from harness.records import Attempt, Transition, Verdict
 
 
 def kinds(calls: Iterable[Transition], turns: Sequence[Turn]) -> list[str]:
-    """Of each call its role and which of the role's calls it is, from 0: `ROLE/NUMBER`.
+    """Return the kind of each call, `ROLE/NUMBER`: role and position among the role's calls.
 
     Without drafts all calls are of one turn, those of one role of one kind. Calls of one kind are
     paid alike.

@@ -1,4 +1,4 @@
-"""Plugins with an environment of their own, made by `harness plugins sync`, used by runners."""
+"""Separate environments of plugins, which `harness plugins sync` creates and runners use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _RECORD = "environment.json"
 
 
 def python_for(plugin_name: str) -> str:
-    """The interpreter that runs a plugin's agents: its own environment's, else this one."""
+    """Return the interpreter that runs a plugin's agents: its own environment's, else this one."""
     try:
         record = json.loads((_folder(plugin_name) / _RECORD).read_text(encoding="utf-8"))
         python = str(record["python"])
@@ -28,7 +28,7 @@ def python_for(plugin_name: str) -> str:
 
 
 def own_environment() -> str:
-    """Return the plugin that has the environment of this process to itself; empty for none."""
+    """Return the plugin to which the environment of this process belongs; empty if to none."""
     folder = Path(sys.prefix).parent
     return folder.name if folder == _folder(folder.name) else ""
 
@@ -37,7 +37,7 @@ def sync(plugin_name: str, requirements: Sequence[str]) -> str:
     """Build an environment for one plugin and have its runners use it.
 
     Args:
-        requirements: What to install there, harness among it, as pip requirements or folders.
+        requirements: Packages to install, including harness, as pip requirements or folders.
 
     Returns:
         The new environment's interpreter.
@@ -79,7 +79,7 @@ def sync(plugin_name: str, requirements: Sequence[str]) -> str:
 
 
 def drop(plugin_name: str) -> bool:
-    """Take a plugin's environment away; its runners use this one again. Whether there was one."""
+    """Remove a plugin's environment; its runners use this one again. Return whether it existed."""
     folder = _folder(plugin_name)
     existed = folder.is_dir()
     shutil.rmtree(folder, ignore_errors=True)

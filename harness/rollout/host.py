@@ -1,4 +1,4 @@
-"""The host's side of one attempt: its deadline, and how its end is judged."""
+"""Run one attempt at a rollout: enforce its deadline and determine its outcome."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from harness.gateway.client import GatewayControl
 
 TOO_LONG = ("prompt_too_long", "body_too_large")
-"""Codes of calls with an overlong prompt. A run's bound on bodies is above every prompt that
-fits.
+"""Codes of failed calls with an overlong prompt. A run's limit on request bodies is larger than
+any prompt that fits.
 """
 
 DETAIL_CHARS = 500
@@ -35,12 +35,12 @@ DETAIL_CHARS = 500
 
 @dataclass(eq=False)
 class UnderWay:
-    """An attempt under way in this process.
+    """An attempt in progress in this process.
 
     Attributes:
         started_s: Unix time.
-        tool_calls: So far.
-        ends: When its deadline is, by the monotonic clock.
+        tool_calls: Its tool calls so far.
+        ends: Its deadline, by the monotonic clock.
     """
 
     rollout_id: str
@@ -64,12 +64,12 @@ class UnderWay:
 
     @classmethod
     def only(cls) -> UnderWay | None:
-        """The one that is under way, where it is alone."""
+        """Return the attempt in progress if there is exactly one."""
         return next(iter(cls._all)) if len(cls._all) == 1 else None
 
 
 UNDER_WAY: ContextVar[UnderWay] = ContextVar("harness_under_way")
-"""The attempt that this task, or thread, works for."""
+"""The attempt to which the current task or thread belongs."""
 
 
 async def run_attempt(
@@ -86,8 +86,8 @@ async def run_attempt(
 
     Never raises for anything the agent or endpoint did.
 
-    The environment's session is open for as long as the attempt lasts, and closed however it ends.
-    What the environment loads for all attempts is waited for before the clock starts.
+    The environment's session is open during the attempt and is closed whatever the outcome. The
+    deadline starts after the environment has loaded the data that attempts share.
     """
     toolbox = HostToolbox(
         request=request,
@@ -111,7 +111,7 @@ async def run_attempt(
         # Shielded: a rollout that is cancelled must not leave its session open.
         await asyncio.shield(toolbox.close())
     outcome, detail = _judge(request, ended)
-    # Of a fault while closing: what else the agent did is wrong, whatever it left behind.
+    # A fault while closing matters only if the final state decides: other failures are the agent's.
     if broken or (toolbox.fault and outcome in ("ok", "timeout")):
         outcome, detail = "environment_error", toolbox.fault
     ended.name_roles(toolbox.report, agent.roles)
@@ -135,14 +135,14 @@ async def run_attempt(
 
 
 def _answer(request: RolloutRequest, ended: _Ended) -> str | None:
-    """Return the answer in the text that the agent returned, as its program reads texts."""
+    """Return the answer in the text that the agent returned, as read by its program."""
     if ended.answer is None:
         return None
     return program(request.program).read_answer(ended.answer)
 
 
 def _answer_of_last_reply(request: RolloutRequest, attempt: Attempt) -> str:
-    """Return the answer that the last reply of an attempt gives, as its program reads replies."""
+    """Return the answer in the last reply of an attempt, as read by its program."""
     turns = program(request.program).turns(replace(attempt, answer=None))
     read = turns[-1].answer if turns else None
     if read is not None:
@@ -152,12 +152,12 @@ def _answer_of_last_reply(request: RolloutRequest, attempt: Attempt) -> str:
 
 @dataclass
 class _Ended:
-    """What an agent's time came to.
+    """How an agent's attempt ended.
 
     Attributes:
-        began_s: Unix time.
-        in_last_reply: Whether the answer is to be read out of the last reply.
-        problem: How it ended, if not by an answer.
+        began_s: Unix time of the agent's start.
+        in_last_reply: Whether to read the answer from the last reply.
+        problem: Outcome and detail if the agent gave no answer.
     """
 
     began_s: float = 0.0
@@ -182,7 +182,7 @@ class _Ended:
 async def _play(
     agent: Agent, toolbox: HostToolbox, one: UnderWay, control: GatewayControl, ended: _Ended
 ) -> None:
-    """Have the agent answer, until its deadline, with the attempt open at the gateway."""
+    """Run the agent until its answer or its deadline, with the attempt open at the gateway."""
     request = toolbox.request
     await control.open_attempt(
         one.rollout_id,
@@ -214,22 +214,22 @@ async def _play(
 
 
 def _judge(request: RolloutRequest, ended: _Ended) -> tuple[Outcome, str]:
-    """The outcome.
+    """Return the outcome and its detail.
 
-    What the agent itself brought about says nothing of the endpoint, and excuses nothing.
+    Failed calls count against the endpoint only if the agent did not cause them.
     """
     problem, transitions, failures = ended.problem, ended.transitions, ended.failures
-    # A failure that an answer followed did not end the attempt.
+    # A failed call that was followed by an answered one did not end the attempt.
     final: list[CallFailure] = []
     for failure in failures:
-        if not any(_got_over(failure, call) for call in transitions):
+        if not any(_recovered(failure, call) for call in transitions):
             final.append(failure)
     excused = [failure for failure in final if failure.cause != "agent"]
     last = max(excused or final, key=lambda failure: failure.index, default=None)
     detail = ""
     if last is not None:
         detail = f"{last.role}: {last.status or 'no answer'}: {last.detail}"[:DETAIL_CHARS]
-    # At the deadline the gateway may cut the call off a moment before the host's own timer fires.
+    # At the deadline the gateway may end the call a moment before the host's own timer fires.
     own_timer = problem is not None and problem[0] == "timeout"
     if own_timer or "deadline" in [failure.cause for failure in excused]:
         outcome = _late(request, ended.began_s, transitions, failures)
@@ -239,7 +239,7 @@ def _judge(request: RolloutRequest, ended: _Ended) -> tuple[Outcome, str]:
     if last is not None and last.code in TOO_LONG:
         return "prompt_too_long", detail
     if problem is not None:
-        # A framework's own words often leave out what the server answered.
+        # A framework's error message often omits the server's answer.
         refused = last is not None and last.status is not None
         return problem if not refused else (problem[0], f"{detail} ({problem[1]})"[:DETAIL_CHARS])
     if not transitions:
@@ -247,8 +247,8 @@ def _judge(request: RolloutRequest, ended: _Ended) -> tuple[Outcome, str]:
     return "ok", ""
 
 
-def _got_over(failure: CallFailure, call: Transition) -> bool:
-    """Return whether an answer followed a failure in its branch, or in one that waits for it."""
+def _recovered(failure: CallFailure, call: Transition) -> bool:
+    """Return whether an answer followed a failed call, in its branch or in the main one."""
     return call.index > failure.index and (not call.branch or call.branch == failure.branch)
 
 
@@ -258,17 +258,17 @@ def _late(
     transitions: list[Transition],
     failures: list[CallFailure],
 ) -> Outcome:
-    """Return who used up the time.
+    """Return the outcome after a deadline, by who used up the time.
 
-    The endpoint, if half of the time since the first call went into at most as many calls as turns
-    take.
+    It is an `endpoint_error` if calls took at least half of the time since the first one, and the
+    agent made no more of them than its turns allow.
     """
     calls: list[Transition | CallFailure] = [*transitions]
-    # What the agent itself caused excuses nothing.
+    # Failures that the agent caused do not count as the endpoint's time.
     calls += [failure for failure in failures if failure.cause != "agent"]
     if not calls or len(calls) > program(request.program).most_calls(request.max_turns):
         return "timeout"
-    # From the first call: what the agent did before it is the agent's time.
+    # Time before the first call is the agent's own.
     asking_s = started_s + request.timeout_s - min(call.started_s for call in calls)
     answering_s = sum(call.latency_s for call in calls)
     return "endpoint_error" if answering_s >= asking_s / 2 else "timeout"

@@ -11,11 +11,11 @@ from harness.records import JSON
 from harness.util.json_schema import SchemaFault, find_mismatch
 
 STATE_BYTES = 1 << 18
-"""Of the state that a session leaves behind, as JSON."""
+"""Most bytes of a session's final state, as JSON."""
 
 
 def parsed(given: Mapping[str, object] | str) -> tuple[dict[str, Any], str]:
-    """Arguments as an object, and what is wrong where they are none."""
+    """Return arguments as an object, and the problem if they are none; empty otherwise."""
     if not isinstance(given, str):
         return _storable_in(dict(given)), ""
     try:
@@ -28,11 +28,11 @@ def parsed(given: Mapping[str, object] | str) -> tuple[dict[str, Any], str]:
 
 
 def plain_state(left: object) -> Mapping[str, JSON] | None:
-    """A session's state as it travels.
+    """Return a session's final state as plain data.
 
     Raises:
-        TypeError: It is no JSON object.
-        ValueError: It is too large, or has a number that JSON has not.
+        TypeError: The state is no JSON object.
+        ValueError: It is too large, or has a number that JSON lacks.
     """
     if left is None:
         return None
@@ -50,7 +50,7 @@ def plain_state(left: object) -> Mapping[str, JSON] | None:
 
 
 def misfit(given: Mapping[str, object], tool: Tool) -> str:
-    """Return what keeps arguments from fitting a tool's schema; empty where they fit."""
+    """Return why arguments do not fit a tool's schema; empty if they fit."""
     try:
         found = find_mismatch(dict(given), tool.parameters)
     except SchemaFault as fault:
@@ -62,7 +62,7 @@ def misfit(given: Mapping[str, object], tool: Tool) -> str:
 
 
 def _storable_in(value: object) -> Any:
-    """The value with every text in it storable."""
+    """Return the value with `storable` applied to every text in it."""
     if isinstance(value, str):
         return storable(value)
     if isinstance(value, dict):
@@ -75,6 +75,6 @@ def _storable_in(value: object) -> Any:
 def storable(text: str) -> str:
     """Return text that UTF-8 can store: lone surrogates, which it cannot encode, become escapes.
 
-    By `str`'s own method, whatever a subclass makes of it.
+    It calls `str.encode` itself, because a subclass may override the method.
     """
     return str.encode(text, "utf-8", "backslashreplace").decode()

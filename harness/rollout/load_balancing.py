@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 LATELY_S = 2.0
-"""A runner that asked within this time takes part in sharing. One that is full, blocked or gone
-asks for nothing.
+"""Seconds after its last request for which a runner takes part. Full, blocked and dead runners
+send no requests.
 """
 START_S = 60.0
-"""How long a share is kept for a runner that is still importing its agent."""
+"""Seconds for which rollouts are reserved for a runner that is still importing its agent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +21,10 @@ class _Runner:
     running: int
     free: int
     until: float
-    """By the monotonic clock: when it no longer takes part."""
+    """The time until which it takes part, by the monotonic clock."""
 
     def lacks(self, level: int) -> int:
-        """How many rollouts it could take until it has `level` under way."""
+        """Return how many rollouts it can take until `level` are in progress."""
         return max(0, min(level, self.running + self.free) - self.running)
 
 
@@ -41,45 +41,45 @@ class LoadBalancer:
         self._lock = threading.Lock()
 
     def expect(self, runners: Iterable[str], free: int) -> None:
-        """Runners that start, with room for `free` rollouts each."""
+        """Register runners that start, with room for `free` rollouts each."""
         with self._lock:
             self._runners |= dict.fromkeys(runners, _Runner(0, free, time.monotonic() + START_S))
 
     def taking_part(self) -> int:
-        """How many runners there are."""
+        """Return how many runners take part."""
         now = time.monotonic()
         with self._lock:
             return len([runner for runner in self._runners.values() if runner.until > now])
 
     def share(self, runner: str, running: int, free: int, waiting: int) -> int:
-        """How many of `waiting` rollouts a runner takes that asks.
+        """Return how many of `waiting` rollouts the requesting runner takes.
 
         Args:
-            running: How many it has under way.
-            free: How many more it has room for.
+            running: Rollouts that it has in progress.
+            free: Further rollouts that it has room for.
         """
         now = time.monotonic()
         with self._lock:
-            # A runner that has not asked lately may be gone; rollouts must not wait for it.
+            # A runner without a recent request may be dead; rollouts must not wait for it.
             for name, other in list(self._runners.items()):
                 if other.until <= now:
                     del self._runners[name]
-            asks = _Runner(running, free, now + LATELY_S)
-            everyone = [asks]
+            requester = _Runner(running, free, now + LATELY_S)
+            everyone = [requester]
             for name, other in self._runners.items():
                 if name != runner:
                     everyone.append(other)
 
             def dealt(level: int) -> int:
-                """What brings everyone to a level."""
+                """Return how many rollouts fill everyone up to a level."""
                 return sum(member.lacks(level) for member in everyone)
 
-            # More is dealt at a higher level, so the highest level that the waiting rollouts can
-            # fill is found by halving.
+            # The number grows with the level, so bisection finds the highest level that the
+            # waiting rollouts can fill.
             levels = range(running, running + free + 1)
             level = running + bisect_right(levels, waiting, key=dealt) - 1
             if running <= level < running + free and dealt(level) < waiting:
-                level += 1  # of those at one level the one who asks is first
+                level += 1  # at equal levels, the requesting runner comes first
             taken = max(0, level - running)
-            self._runners[runner] = _Runner(running + taken, free - taken, asks.until)
+            self._runners[runner] = _Runner(running + taken, free - taken, requester.until)
         return taken

@@ -26,17 +26,17 @@ logger = logging.getLogger(__name__)
 STALL_GRACE_S = 30.0
 """Seconds after the rollout timeout until a worker with a blocked event loop is killed."""
 START_S = 600.0
-"""A worker that has not imported its agent by then is stuck, too."""
+"""Seconds after which a worker that has not imported its agent counts as stuck, too."""
 MAX_RESTARTS = 5
 """Most restarts of workers that ended for an unknown reason."""
 ENDED_BY_ITSELF = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL)
-"""Signals that a process brings upon itself. SIGKILL comes from outside: an operator, or the kernel
-out of memory.
+"""Signals that a process causes itself, unlike SIGKILL, which an operator sends, or the kernel when
+memory is full.
 """
 LOG_BYTES = 16 * 2**20
 """Most bytes of a worker's log, which includes all output of its agent."""
 MAX_FALSE_STARTS = 2
-"""Workers in a row that may end before they were ready to take a rollout."""
+"""Consecutive workers that may end before they are ready to take a rollout."""
 
 
 @dataclass
@@ -51,16 +51,15 @@ class Worker:
     process: subprocess.Popen[bytes]
     heartbeat: Path
     careful: bool
-    """Whether it takes one rollout at a time, so that one which ends it is known."""
+    """Whether it takes one rollout at a time, so that a rollout which ends it can be identified."""
     beat: int | None = None
-    """The heartbeat that was seen last, None before the first, and since when, by the monotonic
-    clock.
-    """
+    """The last heartbeat; None before the first."""
     since: float = field(default_factory=time.monotonic)
+    """When `beat` was first seen, by the monotonic clock."""
 
     @property
     def id(self) -> str:
-        """The name under which the queue knows it."""
+        """Its name in the queue."""
         return runner_name(self.number)
 
 
@@ -103,7 +102,7 @@ class WorkerPool:
         return self.ids()
 
     def ids(self) -> list[str]:
-        """The names of the workers that there are."""
+        """The names of the existing workers."""
         return [worker.id for worker in self._workers]
 
     def workers(self) -> list[Worker]:
@@ -113,10 +112,10 @@ class WorkerPool:
     def _spawn(self, careful: bool = False) -> Worker:
         number, self._next = self._next, self._next + 1
         heartbeat = self._log_dir / f".runner-{number}.alive"
-        heartbeat.unlink(missing_ok=True)  # of a launch that was killed
+        heartbeat.unlink(missing_ok=True)  # left by a launch that was killed
         log = (self._log_dir / f"runner-{number}.log").open("ab")
         environment = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
-        # Frameworks read this environment, so it holds only what the worker needs.
+        # Frameworks read the environment, so pass only what the worker needs.
         environment.pop("HARNESS_STORE_KEY", None)
         process = subprocess.Popen(
             [self._python, "-m", "harness.rollout.worker"],
@@ -155,11 +154,12 @@ class WorkerPool:
                 status = worker.process.returncode
                 ended_itself = status >= 0 or -status in ENDED_BY_ITSELF
                 explained = status == STATUS
-                # A careful worker has one rollout at a time, so the fault is that rollout's.
+                # A careful worker has one rollout at a time, so that rollout ended it.
                 if worker.careful and ended_itself and not explained:
                     explained = await _settle_lost(queue, control, worker.id, reason)
                 await queue.hand_back(worker.id, reason)
-                # Without a heartbeat it never began: others would end in the same way, and at once.
+                # Without a heartbeat it never became ready, and a replacement would end in the same
+                # way.
                 self._false_starts = 0 if worker.heartbeat.exists() else self._false_starts + 1
                 worker.heartbeat.unlink(missing_ok=True)
                 if self.restarts >= MAX_RESTARTS or self._false_starts >= MAX_FALSE_STARTS:
@@ -179,7 +179,7 @@ class WorkerPool:
         beat, now = None, time.monotonic()
         with suppress(FileNotFoundError):  # still importing
             beat = worker.heartbeat.stat().st_mtime_ns
-        # By a clock of this process: files' times jump with the machine's clock.
+        # Times of files jump with the machine's clock, so use the monotonic clock of this process.
         if beat != worker.beat:
             worker.beat, worker.since = beat, now
         silent_s = now - worker.since
@@ -194,7 +194,7 @@ class WorkerPool:
         for worker in self._workers:
             if worker.process.poll() is None:
                 worker.process.terminate()
-        # All were asked to end first, so that they share the grace period.
+        # All got SIGTERM first, so that they share the grace period.
         deadline = time.monotonic() + grace_s
         for worker in self._workers:
             try:
@@ -227,9 +227,9 @@ def _shorten(log: Path) -> None:
 
 
 async def _settle_lost(queue: Queue, control: GatewayControl, worker_id: str, reason: str) -> bool:
-    """Settle the one rollout that a worker had under way as its agent's failure.
+    """Record the only rollout of a lost worker as its agent's failure.
 
-    False where there is not one.
+    Returns False if the worker had none or several.
     """
     lost = await queue.held(worker_id)
     if len(lost) != 1:
@@ -239,6 +239,6 @@ async def _settle_lost(queue: Queue, control: GatewayControl, worker_id: str, re
     under_way = UnderWay(held.rollout_id, held.attempt_id, timeout_s, held.started_s)
     try:
         await settle(queue, control, under_way, "agent_error", f"the agent's process {reason}")
-    except (EndpointError, RuntimeError):  # its attempt was not open yet, or is closed already
+    except (EndpointError, RuntimeError):  # the attempt was not open yet, or is closed already
         return False
     return True

@@ -22,7 +22,8 @@ _NO_MORE = re.compile(
     r"can't start new thread|pthread_create failed|Thread creation failed|BlockingIOError: \[Errno 11\]"
     r"|what\(\): +Resource temporarily unavailable"
 )
-"""How Python, OpenBLAS, OpenMP and C++ say that the kernel gives no further thread or process."""
+"""Messages of Python, OpenBLAS, OpenMP and C++ if the kernel allows no further thread or
+process."""
 
 
 def starved(said: str) -> str:
@@ -42,12 +43,12 @@ def die_with_parent(number: int = signal.SIGKILL) -> None:
     if sys.platform.startswith("linux"):
         parent = os.getppid()
         ctypes.CDLL(None, use_errno=True).prctl(1, number)  # PR_SET_PDEATHSIG
-        if os.getppid() != parent:  # it died between the two lines
+        if os.getppid() != parent:  # the parent died before the request
             os.kill(os.getpid(), number)
 
 
 def marked(mark: str) -> list[psutil.Process]:
-    """Processes of this user, other than this one, that carry the mark."""
+    """Yield this user's other processes that carry the mark."""
     processes = []
     for process in psutil.process_iter():
         if process.pid == os.getpid():
@@ -131,7 +132,7 @@ def no_orphans() -> Iterator[None]:
     try:
         yield
     finally:
-        # What these leave behind is ours by the next look.
+        # Their orphans become children of this process, and the next pass ends them.
         while left := _new_children(before):
             for process in left:
                 _signal(process, signal.SIGKILL)

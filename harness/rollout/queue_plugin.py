@@ -22,7 +22,7 @@ def only_spec(kind: str, missing: str, several: str) -> Spec:
     """
     specs = plugins.registry().specs(kind)
     if not specs and (plugin := own_environment()):
-        # The environment may be older than the plugin that is missing.
+        # A separate environment may be older than the missing plugin.
         raise EnvironmentProblem(
             f"{missing} The environment of plugin {plugin!r} lacks it: "
             f"harness plugins sync {plugin}"

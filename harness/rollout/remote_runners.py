@@ -53,10 +53,10 @@ class Invitation:
 
     @classmethod
     def read(cls, path: Path) -> Invitation:
-        """The invitation in a file, or in a run folder.
+        """Return the invitation in a file or a run folder.
 
         Raises:
-            ConfigError: There is none, or it is of another version of harness.
+            ConfigError: There is none, or it was written by another version of harness.
         """
         file = path / FILE_NAME if path.is_dir() else path
         try:
@@ -71,12 +71,12 @@ class Invitation:
 
     @classmethod
     def of(cls, data: Mapping[str, Any], source: str) -> Invitation:
-        """The invitation in plain data.
+        """Return the invitation in plain data.
 
         Raises:
-            ConfigError: It is of another version of harness, or no invitation.
+            ConfigError: The data was written by another version of harness, or is no invitation.
         """
-        # Before its fields are looked at: those of another version may be others.
+        # Check the version first: another version may have other fields.
         version = data.get("version") if isinstance(data, Mapping) else None
         if version not in (None, harness.__version__):
             raise ConfigError(
@@ -103,7 +103,7 @@ class Invitation:
 
 
 async def watch_joined(queue: Queue) -> None:
-    """Hand back what runners had under way that joined and fell silent, until cancelled."""
+    """Return the rollouts of joined runners that are lost to the queue, until cancelled."""
     lost: set[str] = set()
     while True:
         await asyncio.sleep(LOST_S / 9)

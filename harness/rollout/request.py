@@ -1,4 +1,4 @@
-"""What the queue holds of one rollout: everything a worker needs, and no gold."""
+"""The queued request for one rollout: everything that a worker needs, without gold."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class RolloutRequest:
 
     @classmethod
     def parse(cls, data: Mapping[str, Any]) -> RolloutRequest:
-        """The request from plain data."""
+        """Return the request from plain data."""
         return cls(**{**data, "problem": Problem(**data["problem"])})
 
 
@@ -120,9 +120,9 @@ def sampling_of(config: Config, phase: Phase, temperature: float = 0.0) -> dict[
 
 
 def rollout_seed(seed: int, phase: Phase, step: int, task_id: str, session: int) -> int:
-    """Return the 31-bit seed of one rollout: the same in every framework, to exclude chance.
+    """Return the 31-bit seed of one rollout, the same in every framework.
 
-    The gateway makes a seed of it for each call.
+    The gateway derives the seed of each call from it.
     """
     text = f"{seed}/{phase}/{step}/{task_id}/{session}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") >> 1

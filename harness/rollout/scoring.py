@@ -77,7 +77,7 @@ class Scorer:
     def _of_its_roles(self, verdict: Verdict) -> Verdict:
         if self._roles is None:
             return verdict
-        # A misspelt role would be paid by the answer's value, and show nowhere.
+        # A misspelt role would silently be paid the answer's value.
         for role in verdict.by_role:
             if role not in self._roles:
                 raise ValueError(
@@ -145,7 +145,7 @@ def _number(value: object, what: str, spec: RewardSpec | None = None) -> float:
         raise ValueError(f"{what} {number}, which is not finite")
     if spec is not None and not spec.low <= number <= spec.high:
         then = (
-            ". Say what the tasks' values lie in: reward.range=[LOW, HIGH]" if spec.ranged else ""
+            ". Set the range of the tasks' values: reward.range=[LOW, HIGH]" if spec.ranged else ""
         )
         raise ValueError(
             f"{what} {number:g}, outside of its range {spec.low:g} to {spec.high:g}{then}"

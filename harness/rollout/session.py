@@ -114,7 +114,7 @@ class Session:
         """By the kind of call that is paid; the empty text is the rollout itself."""
 
     async def connect(self, addresses: list[str]) -> None:
-        """Point the gateway at the policy's servers, `host:port` each."""
+        """Tell the gateway the policy's servers, as `host:port`."""
         upstreams = [f"http://{address}/v1" for address in addresses]
         await self._control.set_upstreams(upstreams, model=self.model, token_ids=True)
 
@@ -224,7 +224,7 @@ class Session:
         session: int,
         demonstrations: Demonstrations | None,
     ) -> Attempt:
-        """Have a runner make the attempt, and keep it for the shadow check if it is in the share."""
+        """Have a runner make the attempt, and queue it for the shadow check if it was chosen."""
         context, temperature = self._task_set.context(task), self._validation.temperature
         request = RolloutRequest.build(
             task, context, self.config, phase, step, session, temperature, agent
@@ -232,7 +232,7 @@ class Session:
         shown = demonstrations
         if shown is None:
             shown = self._demonstrations.for_task(task.id)
-        # Other models answer these roles, and demonstrations are part of this policy.
+        # Demonstrations belong to the policy; other models answer these roles.
         own = {role: pairs for role, pairs in shown.items() if role not in self.config.roles}
         request = replace(request, demonstrations=own)
         metadata = {"step": step, "task": task.id, "session": session}
@@ -246,7 +246,7 @@ class Session:
     def _last(self, calls: Sequence[Transition]) -> list[Transition]:
         """Return the policy's last transition, if there is one."""
         for call in reversed(calls):
-            # Other roles are answered by another model; its ids are of another tokenizer.
+            # Another model, with another tokenizer, answers the other roles.
             if call.response_ids and call.role not in self.config.roles:
                 return [call]
         return []
@@ -303,7 +303,7 @@ class Session:
             by_kind = dict(zip(call_kinds, values, strict=True))
             controlled = {}
             for kind, value in by_kind.items():
-                # One control a kind: calls of one kind are paid alike.
+                # One control per kind, because calls of one kind are paid alike.
                 controlled[kind] = self._controlled(step, by, kind, value)
             rewards = [controlled[kind] for kind in call_kinds]
         by_index = {}

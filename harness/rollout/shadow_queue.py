@@ -26,7 +26,7 @@ MOST_WAITING = 4096
 FILE_BYTES = 64 * 2**20
 """A larger rollout is counted as not checked."""
 LEFT_OUT = frozenset({"runner_lost", "environment_error"})
-"""Outcomes that say nothing of the agent and leave incomplete records."""
+"""Outcomes with incomplete records, which show nothing about the agent."""
 DROPPED = ".dropped"
 WAITING = ".json"
 _TOKENS = ("prompt_ids", "response_ids", "logprobs")
@@ -65,7 +65,7 @@ class ShadowQueue:
         number = next(self._numbers)
         name = f"{number:09d}-{os.getpid()}"
         try:
-            # Counting files takes longer than writing one, so it is done now and then.
+            # Counting files takes longer than writing one, so count only now and then.
             if number % 64 == 0:
                 self._waiting = len(os.listdir(self._folder))
             data = self._data(request, attempt, model, phase, step)
@@ -75,7 +75,7 @@ class ShadowQueue:
             unfinished = self._folder / f"{name}.part"
             unfinished.write_bytes(data)
             unfinished.rename(self._folder / f"{name}{WAITING}")
-        except Exception as error:  # the run is worth more than its check
+        except Exception as error:  # a failed check must not end the run
             logger.warning("rollout %s is not checked: %s", attempt.rollout_id, error)
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""The services of rollouts for one piece of work: queue, gateway, workers.
+"""The services that rollouts need during some work: queue, gateway and workers.
 
 The backend of the queue runs the work; worker processes connect to the queue.
 """
@@ -33,7 +33,7 @@ from harness.util.endpoints import Endpoint
 logger = logging.getLogger(__name__)
 
 WATCH_S = 0.1
-"""A gateway that died is noticed within this time, before rollouts fail for want of it."""
+"""Seconds between checks of the gateway, so that a dead one ends the run before rollouts fail."""
 
 
 class RolloutWork(ABC):
@@ -73,7 +73,7 @@ class RolloutWork(ABC):
         self.log_dir = log_dir
         self.mark = mark
         self.store_url = self.store_key = ""
-        # What answers other roles may read longer prompts than the policy.
+        # Models of other roles may accept longer prompts than the policy.
         longest = MAX_BODY_BYTES if config.roles else body_bytes(config.sampling.max_prompt_tokens)
         self.gateway = GatewayServer(
             config.rollout.host,
@@ -101,7 +101,7 @@ class RolloutWork(ABC):
             RunFailed: Workers keep dying, the gateway died, or what `work` raises.
             KeyboardInterrupt: Interrupted by Ctrl-C, SIGTERM or SIGHUP.
         """
-        os.environ[RUN_MARK] = self.mark  # inherited by every child, whichever library starts it
+        os.environ[RUN_MARK] = self.mark  # every child inherits it
         away = self.config.rollout.store
         queue: RunQueue
         if away:
@@ -118,7 +118,7 @@ class RolloutWork(ABC):
                 raise KeyboardInterrupt
         finally:
             os.environ.pop(RUN_MARK, None)
-            with undisturbed():  # a closed terminal says so twice
+            with undisturbed():  # a closed terminal sends the signal twice
                 left = sweep(self.mark)
             if left:
                 logger.info("ended %d processes that were left", left)
@@ -129,12 +129,12 @@ class RolloutWork(ABC):
         assert this is not None
 
         def interrupt() -> None:
-            if not self._over:  # otherwise its services are already ending, as intended
+            if not self._over:  # otherwise its services are ending already
                 self._interrupted = True
                 this.cancel()
 
         loop = asyncio.get_running_loop()
-        # Only there are signals handled.
+        # Python handles signals in the main thread only.
         main = threading.current_thread() is threading.main_thread()
         before = {number: signal.getsignal(number) for number in endings()} if main else {}
         for number in before:
@@ -171,7 +171,7 @@ class RolloutWork(ABC):
         self.pools = AgentPools(invitation, self.config.rollout.runners, self.log_dir)
         for agent, runners in self.pools.start().items():
             queue.expect(runners, self.config.rollout.concurrency, agent)
-        # A process that serves several runs watches their runners itself.
+        # A separate store watches the runners itself.
         watched = queue.keep() if isinstance(queue, RemoteQueue) else watch_joined(queue)
         async with self.gateway.control() as control:
             await control.point(roles=self.roles)
@@ -180,7 +180,7 @@ class RolloutWork(ABC):
             )
 
     async def _stop(self, queue: RunQueue) -> None:
-        """End the services, those first that use the others."""
+        """End the services in reverse order of their dependencies."""
         if self.pools is not None:
             await asyncio.to_thread(self.pools.stop)
         await asyncio.to_thread(self.gateway.stop)

@@ -1,6 +1,6 @@
-"""An attempt's tools: carried out in a session of its own, each call noted.
+"""The toolbox of an attempt: it calls tools in the attempt's own session and records each call.
 
-Offered whole, or in parts to a team.
+Members of a team get parts of it.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     import httpx
 
 TOOL_GRACE_S = 2.0
-"""How long a tool may take beyond its own deadline before it is left to itself."""
+"""Seconds after its own deadline for which the host still waits for a tool."""
 READY_S, OPEN_S, CLOSE_S = 300.0, 30.0, 10.0
-"""Seconds for an environment to be ready, and to open and close a session, outside of the agent's
-own time.
+"""Seconds for an environment to become ready, to open a session and to close it. They do not count
+as the agent's time.
 """
 
 
@@ -41,17 +41,17 @@ own time.
 class HostToolbox:
     """The toolbox of one attempt.
 
-    Notes every call of a tool, carried out in the attempt's own session.
+    It calls tools in the attempt's own session and records each call.
 
     Attributes:
-        fault: Of the environment, once it had one: no call goes there any more, and the attempt is
-            not judged.
-        state: What the session left behind, once it is closed.
+        fault: The environment's first fault; empty before. After it, no tool is called any more,
+            and the attempt is left unscored.
+        state: The session's final state, after it was closed.
     """
 
     request: RolloutRequest
     url: Callable[[str], str]
-    """From a role to its base URL."""
+    """Returns the base URL of a role."""
     key: str
     model: str
     http_client: httpx.AsyncClient
@@ -60,21 +60,21 @@ class HostToolbox:
     fault: str = field(default="", init=False)
     state: Mapping[str, JSON] | None = field(default=None, init=False)
     begun: Counter[str] = field(default_factory=Counter, init=False)
-    """How many branches each branch has begun."""
+    """The number of branches that each branch has begun."""
 
     def __post_init__(self) -> None:
         self._environment = environment(self.request.environment)
         self._session: EnvironmentSession | None = None
-        self.broken: asyncio.Future[None] | None = None  # done once the environment has a fault
+        self.broken: asyncio.Future[None] | None = None  # done after a fault of the environment
         self.tools: Sequence[Tool] = self._environment.tools_for(self.request.payload)
         self.prompts: Any = program(self.request.program).prompts_for(self.tools)
 
     def replay(self, session: EnvironmentSession) -> None:
-        """Use an open session of recorded results instead of one of the environment."""
+        """Use a session with recorded results instead of opening one of the environment."""
         self._session = session
 
     async def prepare(self) -> None:
-        """Check that the payload's parts exist, and wait for shared data, or note the failure."""
+        """Check schemas and payload and wait for shared data; record a failure as a fault."""
 
         async def prepared() -> None:
             self._check_schemas()
@@ -96,17 +96,17 @@ class HostToolbox:
                 raise EnvironmentFault(f"the schema of tool {tool.name!r} {fault}") from None
 
     async def open(self, attempt: str) -> None:
-        """Open the session of an attempt, by an id of its own, or note why there is none."""
+        """Open the session of an attempt, given its unique id; record a failure as a fault."""
         self.broken = asyncio.get_running_loop().create_future()
 
-        async def opened() -> None:  # stored at once, even if the caller is cancelled then
+        async def opened() -> None:  # stores the session even if the caller is cancelled
             self._session = await self._environment.open(self.request.payload, attempt)
 
         if not self.fault:
             await self._noted(OPEN_S, opened, "opened no session")
 
     async def close(self) -> None:
-        """Close the session and keep the state that it leaves behind."""
+        """Close the session and keep its final state; record a failure as a fault."""
         if self._session is None:
             return
         try:
@@ -123,8 +123,8 @@ class HostToolbox:
             self._note(error, f"{late} within {limit_s:g} s")
 
     def _note(self, error: Exception, late: str) -> None:
-        """Keep the first fault of the environment, in a line."""
-        # An environment's own fault says what happened; what wraps it adds the exception's name.
+        """Record the first fault of the environment in one line."""
+        # The wrapper of an `EnvironmentFault` only adds the name of the exception.
         cause: BaseException = error
         if isinstance(error.__cause__, EnvironmentFault):
             cause = error.__cause__
@@ -147,7 +147,7 @@ class HostToolbox:
         return self.request.phase
 
     def llm(self, role: str) -> LLM:
-        # The rest is the gateway's alone: not every framework has a place for it.
+        # The gateway adds these itself, because not every framework can send them.
         own = ("seed", "chat_template_kwargs")
         sampling = {name: value for name, value in self.request.sampling.items() if name not in own}
         return LLM(self.url(role), self.key, self.model, sampling, self.request.timeout_s)
@@ -179,7 +179,7 @@ class HostToolbox:
         own: Mapping[str, Carrier] = MappingProxyType({}),
         branch: str = "",
     ) -> str:
-        """Carry out a call where `tools` are offered, `own` those of the program, and note it."""
+        """Carry out and record a call of one of `tools`; `own` implements the program's tools."""
         began, started_s = time.monotonic(), clock.now()
         tool = storable(tool)
         given, seen, fault = await self._called(tool, arguments, tools, own)
@@ -235,7 +235,7 @@ class HostToolbox:
 
 @dataclass
 class _Part:
-    """The toolbox of a member of a team, over the attempt's own."""
+    """The toolbox of a team member, which uses the attempt's own."""
 
     whole: HostToolbox
     branch: str
@@ -246,7 +246,7 @@ class _Part:
         return getattr(self.whole, name)
 
     def branched(self, at_once: bool) -> _Part:
-        """Itself, or the next branch of its own branch."""
+        """Return itself, after moving to a new branch of its branch if `at_once`."""
         if at_once:
             self.whole.begun[self.branch] += 1
             number = str(self.whole.begun[self.branch])
@@ -290,12 +290,12 @@ def _named(tools: Sequence[Tool], name: str) -> Tool | None:
 
 
 async def _together(calls: Sequence[Coroutine[None, None, str]]) -> list[str]:
-    """What all of them give; the first that raises ends the others."""
+    """Return all results; the first call that raises cancels the others."""
     try:
         async with asyncio.TaskGroup() as group:
             begun = [group.create_task(call) for call in calls]
     except BaseExceptionGroup as raised:
-        # The host tells the causes apart by type, which a group would hide.
+        # The host distinguishes causes by type, which a group would hide.
         raise raised.exceptions[0] from None
     return [task.result() for task in begun]
 

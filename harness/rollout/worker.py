@@ -36,7 +36,7 @@ class WorkerSettings:
     store_key: str = ""
 
     def dump(self) -> str:
-        """As one line of JSON, for the worker's standard input."""
+        """Return one line of JSON for the worker's standard input."""
         return json.dumps(asdict(self))
 
 
@@ -45,12 +45,12 @@ def main() -> None:
     from harness.rollout.processes import die_with_parent
 
     die_with_parent()
-    # LiteLLM, which some frameworks import, downloads this map otherwise.
+    # Otherwise LiteLLM, which some frameworks import, downloads this map.
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     settings = WorkerSettings(**json.loads(sys.stdin.readline()))
     level = os.environ.get("HARNESS_LOG_LEVEL", "WARNING")
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    # These messages name the line where an agent raised, which no record has.
+    # These messages name the line at which an agent raised; records do not.
     logging.getLogger("harness.util.deadlines").setLevel(logging.INFO)
 
     from harness.plugins import agent_spec, load
@@ -59,7 +59,7 @@ def main() -> None:
     with start_trace.span(f"imports of {settings.agent}"):
         agent = load(
             agent_spec(settings.agent)
-        )()  # first: what cannot be loaded should say so at once
+        )()  # first, so that an import error is reported at once
 
     with start_trace.span("imports of harness and the queue"):
         from harness.gateway.client import GatewayControl
@@ -80,7 +80,7 @@ def main() -> None:
         control = GatewayControl(settings.gateway_url, settings.control_key)
 
         async def settled(one: UnderWay, outcome: Outcome, detail: str) -> None:
-            """In another thread's loop, which needs connections of its own."""
+            """Settle a rollout in another thread's loop, which needs its own connections."""
             own = backend.connect(settings.store_url, settings.store_key)
             async with GatewayControl(settings.gateway_url, settings.control_key) as asks:
                 await settle(own, asks, one, outcome, detail)
@@ -125,7 +125,7 @@ def keep_running(main: Coroutine[Any, Any, None]) -> None:
                 SystemExit,
                 KeyboardInterrupt,
                 RuntimeError,
-            ) as error:  # the last: the loop was stopped
+            ) as error:  # RuntimeError: the loop was stopped
                 if task.done() or loop.is_closed():
                     raise
                 logger.warning("a task of an agent raised %s: %s", type(error).__name__, error)
