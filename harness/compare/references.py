@@ -12,26 +12,26 @@ from typing_extensions import TypedDict
 class Curve(TypedDict):
     """Validations during a training."""
 
-    steps: Annotated[list[int], "steps that were trained at each validation"]
+    steps: Annotated[list[int], "trained steps at each validation"]
     accuracies: Annotated[list[float], "share of questions answered right, from 0 to 1"]
 
 
 class Reference(TypedDict):
     """A figure published by others."""
 
-    task_set: Annotated[str, "that it was measured on"]
-    label: Annotated[str, "what was trained"]
-    source: Annotated[str, "where it was published"]
-    agent_match: NotRequired[Annotated[str, "roles that were trained, as a pattern"]]
-    accuracy_initial: NotRequired[Annotated[float, "before training"]]
-    accuracy_final: NotRequired[Annotated[float, "at the end of training"]]
-    accuracy_best: NotRequired[Annotated[float, "of the best checkpoint"]]
+    task_set: Annotated[str, "task set of the measurement"]
+    label: Annotated[str, "description of the training"]
+    source: Annotated[str, "place of publication"]
+    agent_match: NotRequired[Annotated[str, "regular expression for the trained roles"]]
+    accuracy_initial: NotRequired[Annotated[float, "accuracy before training"]]
+    accuracy_final: NotRequired[Annotated[float, "accuracy at the end of training"]]
+    accuracy_best: NotRequired[Annotated[float, "accuracy of the best checkpoint"]]
     curve: NotRequired[Annotated[Curve, "validations from before training to its end"]]
     step_s: NotRequired[Annotated[float, "seconds of a step"]]
-    rollout_share: NotRequired[Annotated[float, "of a step's time"]]
-    update_share: NotRequired[Annotated[float, "of a step's time"]]
+    rollout_share: NotRequired[Annotated[float, "share of rollouts in a step's time"]]
+    update_share: NotRequired[Annotated[float, "share of updates in a step's time"]]
     remark: NotRequired[Annotated[str, "caveat"]]
-    checked: NotRequired[Annotated[bool, "whether the figure was read in its source"]]
+    checked: NotRequired[Annotated[bool, "whether the figure was checked in its source"]]
 
 
 def reference_rows(task_set: str | None = None) -> list[Reference]:

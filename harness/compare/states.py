@@ -23,40 +23,38 @@ STUDY_FILE = "study.json"
 class Entry(TypedDict):
     """One job in `study.json`."""
 
-    key: Annotated[str, "unique in the study; names its configuration and its log"]
-    arm: Annotated[str, "its arm"]
-    seed: Annotated[int, "its seed"]
-    run: Annotated[str | None, "name of its folder"]
+    key: Annotated[str, "unique key in the study; names its configuration and its log"]
+    arm: Annotated[str, "name of its arm"]
+    seed: Annotated[int, "seed of the run"]
+    run: Annotated[str | None, "name of its run's folder; None before there is one"]
     state: NotRequired[
         Annotated[str, "`planned`, `running`, `finished`, `failed` or `interrupted`"]
     ]
-    kind: NotRequired[Annotated[Kind, "training or evaluation"]]
-    parent: NotRequired[Annotated[str | None, "of an evaluation: key of the training"]]
-    config_hash: NotRequired[Annotated[str, "of its configuration"]]
-    launcher: NotRequired[Annotated[str | None, "that carries it out; None where none does"]]
-    pid: NotRequired[
-        Annotated[int | None, "of the process that runs it; None where none does here"]
-    ]
-    pid_started: NotRequired[Annotated[float | None, "when that process began, seconds since 1970"]]
+    kind: NotRequired[Annotated[Kind, "`train` or `eval`"]]
+    parent: NotRequired[Annotated[str | None, "for an evaluation, the key of its training"]]
+    config_hash: NotRequired[Annotated[str, "hash of its configuration"]]
+    launcher: NotRequired[Annotated[str | None, "launcher that runs it; None if it is not running"]]
+    pid: NotRequired[Annotated[int | None, "id of its local process; None if there is none"]]
+    pid_started: NotRequired[Annotated[float | None, "start of that process, seconds since 1970"]]
 
 
 class StudyLaunch(TypedDict):
     """One start of a study."""
 
     started: Annotated[str, "UTC, ISO 8601"]
-    ended: NotRequired[Annotated[str, "UTC, ISO 8601; missing while it runs"]]
-    runs_at_once: Annotated[int, "runs side by side"]
+    ended: NotRequired[Annotated[str, "UTC, ISO 8601; missing while the launch is running"]]
+    runs_at_once: Annotated[int, "number of concurrent runs"]
     slots: Annotated[list[dict[str, Any]], "each run's share of the machine"]
 
 
 class Asked(TypedDict):
     """The questions of a study; empty for runs without a study."""
 
-    question: NotRequired[Annotated[str, "in words"]]
-    baseline: NotRequired[Annotated[str | None, "an arm, or its agent"]]
-    margin: NotRequired[Annotated[float | None, "differences smaller than this do not matter"]]
+    question: NotRequired[Annotated[str, "the question in words"]]
+    baseline: NotRequired[Annotated[str | None, "baseline: an arm, or its agent"]]
+    margin: NotRequired[Annotated[float | None, "margin of equivalence"]]
     checkpoint: NotRequired[
-        Annotated[int | None, "step of the compared validation; None: the last"]
+        Annotated[int | None, "step at which accuracy is compared as a secondary measure"]
     ]
     varied: NotRequired[Annotated[list[str], "configuration keys that differ on purpose"]]
     evaluate: NotRequired[Annotated[list[str], "agents in which trained policies are evaluated"]]
@@ -65,9 +63,9 @@ class Asked(TypedDict):
 class StudyState(Asked):
     """The content of `study.json`."""
 
-    schema_version: NotRequired[Annotated[int, "of `study.json`"]]
-    name: Annotated[str, "of the study"]
-    jobs: Annotated[list[Entry], "its runs, planned ones too"]
+    schema_version: NotRequired[Annotated[int, "schema version of `study.json`"]]
+    name: Annotated[str, "name of the study"]
+    jobs: Annotated[list[Entry], "its runs, including planned ones"]
     launches: NotRequired[Annotated[list[StudyLaunch], "its starts"]]
 
 

@@ -17,27 +17,27 @@ if TYPE_CHECKING:
 
 MEASURES: dict[str, str] = {
     "step_s": "seconds of the whole step; a step that has it was trained to its end",
-    "rollout_s": "of them, generating rollouts",
-    "update_s": "of them, updating the policy",
-    "weights_s": "of them, handing the new weights to the policy's servers",
-    "checkpoint_s": "of them, saving a checkpoint",
+    "rollout_s": "part of `step_s` that generates rollouts",
+    "update_s": "part of `step_s` that updates the policy",
+    "weights_s": "part of `step_s` that sends the new weights to the policy's servers",
+    "checkpoint_s": "part of `step_s` that saves a checkpoint",
     "gradient_norm": "norm of the step's gradient",
-    "entropy": "of the policy, mean over trained tokens",
+    "entropy": "entropy of the policy, mean over trained tokens",
     "clipped": "share of trained tokens with an update clipped by the bound on the ratio of probabilities",
     "cut": "share of trained replies cut at the token limit",
     "rollout_probs_diff": "largest difference of a token's probability between rollout and trainer",
-    "calls": "calls that were trained, where calls of a dialogue can share a row",
-    "merged_calls": "of them, in the row of an earlier call",
-    "tokens": "of the rows, prompts included",
-    "saved_tokens": "what rows of a call each would have had besides",
-    "chosen_tokens": "trained tokens with a gradient, where those of other rollouts have none",
-    "taught_calls": "calls trained with gold answers as replies, in place of rollouts",
+    "calls": "trained calls, if calls of a dialogue can share a row",
+    "merged_calls": "trained calls in the row of an earlier call",
+    "tokens": "tokens of these rows, including prompts",
+    "saved_tokens": "further tokens that one row for each call would have had",
+    "chosen_tokens": "trained tokens with a gradient, if tokens of some rollouts have none",
+    "taught_calls": "calls trained with gold answers as replies, instead of rollouts",
     "taught_tokens": "tokens of these replies",
     "left_out": "tasks without such a call: no gold answer as text, or too long",
-    "cross_entropy": "of these tokens, mean; each optimizer step counts before its own update",
+    "cross_entropy": "mean cross entropy of these tokens, each before the update of its optimizer step",
 }
-"""Metrics of a step that harness reads. A trainer logs those it knows by these names, and any
-others by its own.
+"""Metrics of a step that harness reads. A trainer logs the metrics that it has under these names, and
+others under its own.
 """
 
 

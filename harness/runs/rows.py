@@ -11,118 +11,116 @@ from typing_extensions import TypedDict
 class Episode(TypedDict):
     """A row of `episodes.parquet`: a rollout."""
 
-    step: Annotated[int, "training step; of a validation, the steps trained before it"]
+    step: Annotated[int, "training step; for a validation, the number of steps trained before it"]
     phase: Annotated[str, "`train` or `val`"]
     session: Annotated[int, "number within the task's group, from 0"]
-    rollout_id: Annotated[str, "of the store"]
-    attempt_id: Annotated[str, "of the attempt that counted"]
-    task_id: Annotated[str, "the task's"]
-    cluster: Annotated[str, "what tasks share, so that statistics do not take them as independent"]
-    difficulty: Annotated[str | None, "as the task set has it"]
-    question: Annotated[str, "as the agent saw it"]
-    agent: Annotated[str, "its name"]
-    outcome: Annotated[str, "how the attempt ended: `ok`, or which failure"]
-    detail: Annotated[str, "of a failure, in a line"]
-    answer: Annotated[str | None, "null where there is none"]
-    reward: Annotated[float | None, "the verdict, null when unscored"]
+    rollout_id: Annotated[str, "id of the rollout in the store"]
+    attempt_id: Annotated[str, "id of the attempt that counted"]
+    task_id: Annotated[str, "id of the task"]
+    cluster: Annotated[str, "group of dependent tasks, such as those of one database, for statistics"]
+    difficulty: Annotated[str | None, "difficulty, as named by the task set"]
+    question: Annotated[str, "the question that the agent saw"]
+    agent: Annotated[str, "name of the agent"]
+    outcome: Annotated[str, "outcome of the attempt: `ok`, or the kind of failure"]
+    detail: Annotated[str, "description of a failure in one line"]
+    answer: Annotated[str | None, "the answer; null if there is none"]
+    reward: Annotated[float | None, "the verdict; null if unscored"]
     used_reward: Annotated[
         float | None,
-        "what training was given; differs in the shuffled control and for `failed_rollouts`",
+        "the reward used for training; differs in control experiments and for `failed_rollouts`",
     ]
-    reward_reason: Annotated[str, "why this value, or why none"]
+    reward_reason: Annotated[str, "explanation of the reward, or why there is none"]
     reward_flags: Annotated[list[str], "documented deviations met while scoring"]
     reward_version: Annotated[str, "name and version of the reward"]
-    reward_parts: Annotated[str | None, "JSON: named parts of the value; null where there are none"]
-    reward_by_role: Annotated[str | None, "JSON: values by role; null where there are none"]
+    reward_parts: Annotated[str | None, "JSON: named parts of the reward; null if there are none"]
+    reward_by_role: Annotated[str | None, "JSON: reward by role; null if there is none"]
     meaning: Annotated[
         str | None,
-        "hash of what the answer comes to, for a vote; null where a task has one rollout, or it has no vote",
+        "hash of the normalized answer, for a vote; null with one rollout per task, or if it cannot be normalized",
     ]
     first_answer: Annotated[
         str | None,
-        "what the agent would have answered without a revision; null where the program has no drafts",
+        "the answer before any revision; null if the program has no drafts",
     ]
-    first_reward: Annotated[float | None, "the verdict on it"]
-    calls: Annotated[int, "calls of the model, failed ones included"]
-    failed_calls: Annotated[int, "of them, without an answer"]
+    first_reward: Annotated[float | None, "the reward of `first_answer`"]
+    calls: Annotated[int, "calls of the model, including failed ones"]
+    failed_calls: Annotated[int, "calls without an answer"]
     failure_codes: Annotated[
-        str | None, "JSON: calls without an answer by code of `harness.gateway.failures`"
+        str | None, "JSON: number of calls without an answer, by code of `harness.gateway.failures`"
     ]
     calls_with_tools: Annotated[
-        int | None, "calls of the model whose request offered tools; null where not recorded"
+        int | None, "calls of the model that offered tools; null if not recorded"
     ]
-    parsed_calls: Annotated[int | None, "parsed tool calls; null where not recorded"]
+    parsed_calls: Annotated[int | None, "parsed tool calls; null if not recorded"]
     unread_calls: Annotated[
-        int, "calls whose reply holds what looks like a tool call that the server did not read"
+        int, "calls with a reply that contains what looks like a tool call that the server did not parse"
     ]
     empty_replies: Annotated[
-        int | None, "calls whose reply has neither text nor tool calls; null where not recorded"
+        int | None, "calls with a reply that has neither text nor tool calls; null if not recorded"
     ]
     text_elsewhere: Annotated[
         str | None,
-        "field of the answer that held the text of empty replies, such as `reasoning_content`; empty where none did",
+        "the field with the text of empty replies, such as `reasoning_content`; empty if there is none",
     ]
     served_models: Annotated[
-        str | None, "models that the servers named in their answers, parted by commas"
+        str | None, "models that the servers named in their answers, separated by commas"
     ]
     rate_limits: Annotated[
-        int | None, "times that a server refused a call for its rate; null where not recorded"
+        int | None, "calls refused by a rate limit; null if not recorded"
     ]
-    rate_limit_s: Annotated[float | None, "seconds that calls waited for it"]
-    rewrites: Annotated[int, "calls whose reply replaced an earlier answer"]
+    rate_limit_s: Annotated[float | None, "seconds that calls waited because of rate limits"]
+    rewrites: Annotated[int, "calls with a reply that replaced an earlier answer"]
     transitions: Annotated[int, "calls with an answer"]
-    trained_transitions: Annotated[int, "of them, given to the trainer"]
-    trained_tokens: Annotated[int, "tokens of their replies"]
-    prompt_tokens: Annotated[int, "of all calls"]
-    response_tokens: Annotated[int, "of all calls"]
-    overridden_calls: Annotated[int, "calls that asked for sampling which the run did not grant"]
-    call_roles: Annotated[list[str], "roles in order of the calls"]
+    trained_transitions: Annotated[int, "answered calls that were given to the trainer"]
+    trained_tokens: Annotated[int, "response tokens of the trained calls"]
+    prompt_tokens: Annotated[int, "prompt tokens of all calls"]
+    response_tokens: Annotated[int, "response tokens of all calls"]
+    overridden_calls: Annotated[int, "calls with sampling parameters that the run overrode"]
+    call_roles: Annotated[list[str], "roles, in the order of the calls"]
     by_role: Annotated[
         str | None,
-        "JSON (in archives of `tools/publish.py`, lists): what each role did, by "
-        "`harness.runs.episodes.roles`; null where not recorded",
+        "JSON (in archives of `tools/publish.py`, lists): figures by role, from `harness.runs.episodes.roles`; null if not recorded",
     ]
-    tool_calls: Annotated[str, "JSON: tool, arguments, text, ok, times and fault of each"]
+    tool_calls: Annotated[str, "JSON: tool, arguments, text, ok, times and fault of each tool call"]
     cut: Annotated[
-        list[str] | None, "columns of which only the beginning is kept; null where not recorded"
+        list[str] | None, "columns that were shortened; null if not recorded"
     ]
-    started_s: Annotated[float, "Unix time"]
-    elapsed_s: Annotated[float, "seconds of the attempt"]
+    started_s: Annotated[float, "Unix time of the start"]
+    elapsed_s: Annotated[float, "duration of the attempt in seconds"]
 
 
 class Call(TypedDict):
     """A row of `transitions.parquet`: an answered call of the model."""
 
-    step: Annotated[int, "as of its episode"]
-    phase: Annotated[str, "as of its episode"]
-    rollout_id: Annotated[str, "as of its episode"]
-    attempt_id: Annotated[str, "as of its episode"]
+    step: Annotated[int, "step of its episode"]
+    phase: Annotated[str, "phase of its episode"]
+    rollout_id: Annotated[str, "rollout of its episode"]
+    attempt_id: Annotated[str, "attempt of its episode"]
     index: Annotated[int, "position within the attempt, from 0, in order of arrival"]
-    role: Annotated[str, "who called"]
-    trained: Annotated[bool, "whether the trainer was given it"]
-    paid: Annotated[float | None, "with what value, by `train.credit`; null where it was not"]
-    response_id: Annotated[str, "of the engine; with token ids, it belongs to one rollout only"]
+    role: Annotated[str, "role that made the call"]
+    trained: Annotated[bool, "whether the call was given to the trainer"]
+    paid: Annotated[float | None, "its reward in the training (`train.credit`); null if not trained"]
+    response_id: Annotated[str, "response id of the engine; with token ids, it belongs to one rollout only"]
     messages: Annotated[str, "JSON: the prompt's messages as sent"]
-    response_text: Annotated[str, "the reply"]
+    response_text: Annotated[str, "text of the reply"]
     cut: Annotated[
-        list[str] | None, "columns of which only the beginning is kept; null where not recorded"
+        list[str] | None, "columns that were shortened; null if not recorded"
     ]
     finish_reason: Annotated[str | None, "`stop`, `length` or `tool_calls`"]
     prompt_ids: Annotated[
-        Sequence[int] | None, "token ids of the prompt, by the engine; null where it reports none"
+        Sequence[int] | None, "token ids of the prompt, as reported by the engine; null if it reports none"
     ]
-    response_ids: Annotated[Sequence[int] | None, "token ids of the reply, by the engine"]
+    response_ids: Annotated[Sequence[int] | None, "token ids of the reply, as reported by the engine"]
     logprobs: Annotated[
-        Sequence[float] | None, "log-probability of each under the sampling distribution"
+        Sequence[float] | None, "log-probability of each response token under the sampling distribution"
     ]
     started_s: Annotated[float, "Unix time at which the gateway received the call"]
-    latency_s: Annotated[float, "seconds until the answer was whole"]
-    gateway_s: Annotated[float, "of them, in the gateway itself, queueing included"]
+    latency_s: Annotated[float, "seconds until the answer was complete"]
+    gateway_s: Annotated[float, "part of `latency_s` spent in the gateway itself, including queueing"]
     demonstrations: NotRequired[
         Annotated[
             int | None,
-            "demonstrations that the gateway inserted: in `prompt_ids`, not in `messages`; "
-            "no column where a run has none",
+            "number of demonstrations that the gateway inserted: in `prompt_ids`, not in `messages`; no column if the run has none",
         ]
     ]
 
@@ -131,11 +129,11 @@ class LoggedStep(TypedDict):
     """A step as logged by a trainer, before it becomes a row of `steps.parquet`."""
 
     step: Annotated[int, "training step"]
-    data: Annotated[dict[str, Any], "by the trainer's own names; what is no number is in no table"]
+    data: Annotated[dict[str, Any], "figures by the trainer's own names; values other than numbers are in no table"]
 
 
 class Trained(TypedDict):
     """Trained transitions and tokens of one role."""
 
-    transitions: Annotated[float, "of an arm the mean over its seeds"]
-    tokens: Annotated[float, "sampled tokens; of an arm the mean over its seeds"]
+    transitions: Annotated[float, "trained calls; for an arm, the mean over its seeds"]
+    tokens: Annotated[float, "sampled tokens; for an arm, the mean over its seeds"]

@@ -26,10 +26,10 @@ read.
 class Commit(TypedDict):
     """The code that ran."""
 
-    hash: Annotated[str, "of the commit, 40 hex digits"]
-    dirty: Annotated[bool, "whether files had changes that the commit does not have"]
+    hash: Annotated[str, "hash of the commit, 40 hex digits"]
+    dirty: Annotated[bool, "whether the source tree had uncommitted changes"]
     changes: NotRequired[
-        Annotated[str, "of those, a hash of what decides a run; empty where nothing does"]
+        Annotated[str, "hash of the uncommitted changes that affect a run; empty if there are none"]
     ]
 
 
@@ -37,73 +37,71 @@ class Launch(TypedDict):
     """One start of a run: the first one or a resumption."""
 
     started: Annotated[str, "UTC, ISO 8601"]
-    commit: Annotated[Commit | None, "the code of this launch; None where it is not known"]
-    cores: NotRequired[Annotated[int | None, "logical processors that it could use"]]
+    commit: Annotated[Commit | None, "the code of this launch; None if unknown"]
+    cores: NotRequired[Annotated[int | None, "logical processors that the run could use"]]
     runs_at_once: NotRequired[Annotated[int, "runs of its study that shared the machine"]]
     load: NotRequired[
         Annotated[
             float,
-            "the machine's load average over a minute ÷ its processors, before the run's own work; "
-            "missing where the system has none",
+            "the machine's load average over a minute per processor, before the run's own work; missing if the system reports none",
         ]
     ]
     gpu_service: NotRequired[
         Annotated[
             str,
-            "`mps` if NVIDIA's Multi-Process Service was there for programs that share a GPU; "
-            "missing: it was not, no GPU, or an older record",
+            "`mps` if NVIDIA's Multi-Process Service was available to share a GPU; missing if it was not, without a GPU, and in older records",
         ]
     ]
-    ended: NotRequired[Annotated[str, "UTC, ISO 8601; missing where it was killed outright"]]
-    status: NotRequired[Annotated[str, "how it ended: `finished`, `failed`, `interrupted`"]]
-    reason: NotRequired[Annotated[str, "why it ended early, in a line"]]
-    wall_s: NotRequired[Annotated[float, "seconds from its start to its end"]]
+    ended: NotRequired[Annotated[str, "UTC, ISO 8601; missing if the launch was killed"]]
+    status: NotRequired[Annotated[str, "`finished`, `failed` or `interrupted`"]]
+    reason: NotRequired[Annotated[str, "why the launch ended early, in one line"]]
+    wall_s: NotRequired[Annotated[float, "duration in seconds"]]
     data_changed: NotRequired[
-        Annotated[list[str], "files of the task set that changed while it ran"]
+        Annotated[list[str], "files of the task set that changed during the launch"]
     ]
 
 
 class Study(TypedDict):
     """The study that the run belongs to."""
 
-    name: Annotated[str, "the study's"]
+    name: Annotated[str, "name of the study"]
     job: Annotated[str, "arm and seed"]
-    runs_at_once: Annotated[int, "runs that shared the machine"]
+    runs_at_once: Annotated[int, "number of runs that shared the machine"]
 
 
 class Hardware(TypedDict):
     """The machine of the last launch."""
 
-    machine: Annotated[str, "as `uname -m` says"]
-    processor: Annotated[str, "the model's name"]
+    machine: Annotated[str, "machine type, as printed by `uname -m`"]
+    processor: Annotated[str, "model name of the processor"]
     cores: Annotated[int | None, "logical processors that the run could use"]
-    memory_gib: Annotated[float, "of the machine"]
-    gpus: NotRequired[Annotated[list[str], "names of the GPUs that it could use"]]
-    cuda: NotRequired[Annotated[str | None, "version of CUDA that torch was built for"]]
+    memory_gib: Annotated[float, "memory of the machine"]
+    gpus: NotRequired[Annotated[list[str], "names of the GPUs that the run could use"]]
+    cuda: NotRequired[Annotated[str | None, "CUDA version for which torch was built"]]
 
 
 class Counts(TypedDict):
     """Numbers of distinct tasks of a run."""
 
-    train: Annotated[int, "of training"]
-    val: Annotated[int, "of validation"]
+    train: Annotated[int, "training tasks"]
+    val: Annotated[int, "validation tasks"]
 
 
 class Distribution(TypedDict):
     """The distribution that provides the agent."""
 
-    name: Annotated[str, "of the distribution"]
-    version: Annotated[str, "of the distribution"]
+    name: Annotated[str, "name of the distribution"]
+    version: Annotated[str, "version of the distribution"]
 
 
 class Sampling(TypedDict):
     """Sampling of one phase."""
 
     temperature: Annotated[float, "0 decodes greedily"]
-    top_p: Annotated[float, "share of the probability that is sampled from"]
-    max_tokens: Annotated[int, "tokens of one reply at most"]
+    top_p: Annotated[float, "cumulative probability of the tokens to sample from"]
+    max_tokens: Annotated[int, "most tokens of one reply"]
     chat_template_kwargs: NotRequired[
-        Annotated[dict[str, Any], "what the chat template was told, where it was"]
+        Annotated[dict[str, Any], "arguments of the chat template, if any"]
     ]
 
 
@@ -140,107 +138,107 @@ _REWARD, _POLICY, _SAMPLING = (
 class Identity(TypedDict):
     """Everything that must be equal between compared runs, except agent, trained roles and seed."""
 
-    program: Annotated[str, "what the agent does", _AGENT]
+    program: Annotated[str, "name of the agent's program", _AGENT]
     prompts: Annotated[str, "hash of the program's texts", _AGENT]
     task_set: Annotated[
         dict[str, Any],
-        "what the task set says of itself: name, licence, counts, hashes, options",
+        "the task set's description: name, licence, counts, hashes, options",
         _TASKS,
     ]
-    train_tasks: Annotated[str, "hash of the ids of training, sorted; may follow the seed", _ORDER]
-    val_tasks: Annotated[str, "hash of the ids of validation", _TASKS]
-    data_order: Annotated[str, "hash of the ids of training in order; follows the seed", _ORDER]
+    train_tasks: Annotated[str, "hash of the sorted ids of the training tasks; may follow the seed", _ORDER]
+    val_tasks: Annotated[str, "hash of the ids of the validation tasks", _TASKS]
+    data_order: Annotated[str, "hash of the ids of the training tasks in order; follows the seed", _ORDER]
     reward: Annotated[str, "name and version", _REWARD]
     reward_options: Annotated[
-        dict[str, Any], "as configured, or what of them decides a verdict", _REWARD
+        dict[str, Any], "the reward's options, or only those that decide a verdict", _REWARD
     ]
     reward_range: NotRequired[
-        Annotated[list[float], "lowest and highest value; 0 and 1 where missing", _REWARD]
+        Annotated[list[float], "lowest and highest reward; 0 and 1 if missing", _REWARD]
     ]
     answer_form: NotRequired[
         Annotated[
-            str, "form of answers that the prompts ask for, where the reward decides it", _AGENT
+            str, "form of the answers that the prompts ask for, if the reward decides it", _AGENT
         ]
     ]
     reward_shuffled: Annotated[
-        bool, "whether this is the control in which nothing can be learned", _REWARD
+        bool, "whether verdicts were exchanged between rollouts, a control in which nothing can be learned", _REWARD
     ]
     reward_training: NotRequired[
         Annotated[
             dict[str, Any],
-            "version and options of the reward that trains; that of verdicts where missing",
+            "version and options of the reward that trains; if missing, the reward of the verdicts",
             _REWARD,
         ]
     ]
     reward_inverted: NotRequired[
         Annotated[
             float,
-            "share of training rollouts trained with the opposite verdict; none where missing",
+            "share of training rollouts trained with the opposite verdict; none if missing",
             _REWARD,
         ]
     ]
     model: Annotated[
         str,
-        "of the first policy: hash of its weights and tokenizer, or `ID@COMMIT` on Hugging Face",
+        "the initial policy: hash of its weights and tokenizer, or `ID@COMMIT` on Hugging Face",
         _POLICY,
     ]
     role_models: NotRequired[
         Annotated[
             dict[str, str],
-            "of each role that the policy does not answer: the same of the policy that does, or `MODEL at URL`",
+            "for each role that another model answers: that model, in the form of `model` or as `MODEL at URL`",
             Key("policy", ("roles",)),
         ]
     ]
     demonstrations: NotRequired[
-        Annotated[str, "hash of the demonstrations in the policy's folder, where it has any", _POLICY]
+        Annotated[str, "hash of the demonstrations in the policy's folder, if it has any", _POLICY]
     ]
-    sampling_train: Annotated[Sampling, "of training", _SAMPLING]
+    sampling_train: Annotated[Sampling, "sampling in training", _SAMPLING]
     sampling_val: Annotated[
-        Sampling, "of validation", Key("sampling", ("sampling", "eval.temperature"))
+        Sampling, "sampling in validation", Key("sampling", ("sampling", "eval.temperature"))
     ]
     samples: NotRequired[
         Annotated[
             int,
-            "rollouts of a task in an evaluation; 1 where missing",
+            "rollouts per task in an evaluation; 1 if missing",
             Key("sampling", ("eval.samples",)),
         ]
     ]
-    max_prompt_tokens: Annotated[int, "tokens of one prompt at most", _SAMPLING]
+    max_prompt_tokens: Annotated[int, "most tokens of one prompt", _SAMPLING]
     tools: NotRequired[
-        Annotated[str, "hash of the tools that the policy is told of, where it calls any", _AGENT]
+        Annotated[str, "hash of the tools that are offered to the policy, if any", _AGENT]
     ]
     max_turns: Annotated[
         int,
-        "answers that an agent may write, or rounds of tool calls",
+        "most answers of an agent per question, or most rounds of tool calls",
         Key("agent", ("max_turns",)),
     ]
     sandbox: Annotated[dict[str, Any], "limits of one tool call", Key("rollout", ("sandbox",))]
     group_size: Annotated[
-        int, "rollouts of a task in a step", Key("training", ("rollout.group_size",))
+        int, "rollouts per task in a step", Key("training", ("rollout.group_size",))
     ]
     rollout_timeout_s: Annotated[
         float, "deadline of one attempt", Key("rollout", ("rollout.timeout_s",))
     ]
     rollout_retries: Annotated[
         int,
-        "further attempts after a failure of the infrastructure",
+        "further attempts after an infrastructure failure",
         Key("rollout", ("rollout.retries",)),
     ]
     train: Annotated[
         dict[str, Any],
-        "the section `train` without what cannot change what is learned",
+        "the section `train`, without options that cannot change what is learned",
         Key("training", ("train",)),
     ]
-    steps: Annotated[int, "training steps in all", Key("training", _LENGTH)]
+    steps: Annotated[int, "total number of training steps", Key("training", _LENGTH)]
     batch_invariant: NotRequired[
         Annotated[
             bool,
-            "vLLM computed each reply independently of its batch; missing where it did not, and for an endpoint",
+            "whether vLLM computed each reply independently of its batch; missing if it did not, and for an endpoint",
             Key("sampling", ("rollout.batch_invariant",)),
         ]
     ]
     deterministic: NotRequired[
-        Annotated[bool, "as configured; missing: not", Key("training", ("deterministic",))]
+        Annotated[bool, "as configured; false if missing", Key("training", ("deterministic",))]
     ]
     verl: Annotated[
         dict[str, Any], "the trainer's own settings, as configured", Key("training", ("verl",))
@@ -250,21 +248,21 @@ class Identity(TypedDict):
 class Measured(TypedDict):
     """A mean over tasks."""
 
-    mean: Annotated[float, "over the tasks that have a scored sample"]
-    interval_95: Annotated[list[float], "95 % interval of it"]
+    mean: Annotated[float, "mean over the tasks with enough scored samples"]
+    interval_95: Annotated[list[float], "95 % interval of the mean"]
     left_out: NotRequired[
-        Annotated[int, "tasks that are not in it: fewer than K of their samples are scored"]
+        Annotated[int, "tasks left out, because fewer than K of their samples are scored"]
     ]
 
 
 class Samples(TypedDict):
     """Figures from several samples per task; `harness/compare/sampled.py` explains them."""
 
-    samples: Annotated[int, "asked for of every task"]
-    tasks: Annotated[int, "with a scored sample: all others are in no mean"]
+    samples: Annotated[int, "samples requested per task"]
+    tasks: Annotated[int, "tasks with a scored sample; the others are in no mean"]
     short: Annotated[
         int,
-        "of them, with fewer scored samples than asked for; a measure of K leaves out those with fewer than K",
+        "tasks with fewer scored samples than requested; a measure of K leaves out tasks with fewer than K",
     ]
     measures: Annotated[
         dict[str, Measured],
@@ -276,25 +274,25 @@ class Replies(TypedDict):
     """What the policy's replies say of the servers that gave them; of a training, of its last validation."""
 
     replies: Annotated[int, "calls with an answer"]
-    empty: Annotated[int, "of them, with neither text nor tool calls"]
+    empty: Annotated[int, "answered calls with neither text nor tool calls"]
     text_elsewhere: Annotated[
-        dict[str, int], "rollouts by the field that held the text of empty replies"
+        dict[str, int], "number of rollouts by the field with the text of empty replies"
     ]
-    rate_limits: Annotated[int, "times that a server refused a call for its rate"]
-    rate_limit_s: Annotated[float, "seconds that calls waited for it, summed"]
+    rate_limits: Annotated[int, "calls refused by a rate limit"]
+    rate_limit_s: Annotated[float, "total seconds that calls waited because of rate limits"]
     served_models: Annotated[
-        dict[str, int], "rollouts by the model that a server named, where there were several"
+        dict[str, int], "number of rollouts by the model that a server named, if there are several"
     ]
     failures: NotRequired[
-        Annotated[dict[str, int], "calls without an answer by code, in rollouts that ended `ok`"]
+        Annotated[dict[str, int], "number of calls without an answer by code, in rollouts that ended `ok`"]
     ]
 
 
 class Accuracy(TypedDict):
     """Accuracy over the tasks of one difficulty or cluster."""
 
-    accuracy: Annotated[float, "mean reward of the tasks that have a scored rollout"]
-    tasks: Annotated[int, "how many have one"]
+    accuracy: Annotated[float, "mean reward of the tasks with a scored rollout"]
+    tasks: Annotated[int, "number of tasks with a scored rollout"]
 
 
 class Scores(TypedDict):
@@ -307,17 +305,17 @@ class Scores(TypedDict):
         Annotated[float | None, "mean validation reward after the last validated step"]
     ]
     val_curve: NotRequired[Annotated[dict[str, float], "mean validation reward by step"]]
-    steps: NotRequired[Annotated[int, "steps that were trained"]]
+    steps: NotRequired[Annotated[int, "number of trained steps"]]
     signal: NotRequired[
         Annotated[
             float | None,
-            "share of groups of training rollouts that teach: rewards differ, or of `rejection` the best is trained",
+            "share of groups of training rollouts with a training signal: different rewards, or for `rejection` a rollout to train on",
         ]
     ]
     no_signal: NotRequired[
-        Annotated[str, "why nothing could be learned, as sentences; empty where something could"]
+        Annotated[str, "why nothing could be learned, in sentences; empty if something could"]
     ]
-    step_s_median: NotRequired[Annotated[float | None, "seconds of a step, the median"]]
+    step_s_median: NotRequired[Annotated[float | None, "seconds of the median step"]]
     rollout_probs_diff_max: NotRequired[
         Annotated[
             float | None, "largest difference of a token's probability between rollout and trainer"
@@ -325,60 +323,60 @@ class Scores(TypedDict):
     ]
     graded: NotRequired[
         Annotated[
-            bool, "whether means are no accuracy: as the reward says, or a value was not 0 or 1"
+            bool, "whether mean rewards are no accuracy: the reward declares so, or a value was not 0 or 1"
         ]
     ]
     accuracy: NotRequired[Annotated[float | None, "mean reward of scored rollouts"]]
-    interval_95: NotRequired[Annotated[list[float] | None, "95 % interval of it"]]
-    tasks: NotRequired[Annotated[int, "tasks asked"]]
-    scored: NotRequired[Annotated[int, "rollouts with a verdict; one a task unless sampled"]]
-    unscored: NotRequired[Annotated[int, "rollouts without"]]
-    samples: NotRequired[Annotated[Samples, "where a task had several rollouts"]]
-    agent_failed: NotRequired[Annotated[int, "failed by the agent itself, scored 0"]]
+    interval_95: NotRequired[Annotated[list[float] | None, "95 % interval of `accuracy`"]]
+    tasks: NotRequired[Annotated[int, "number of tasks"]]
+    scored: NotRequired[Annotated[int, "rollouts with a verdict; one per task unless sampled"]]
+    unscored: NotRequired[Annotated[int, "rollouts without a verdict"]]
+    samples: NotRequired[Annotated[Samples, "figures from several rollouts per task"]]
+    agent_failed: NotRequired[Annotated[int, "rollouts that the agent failed, scored 0"]]
     agent_failure: NotRequired[
-        Annotated[str, "why most often, as a sentence; empty where it never failed"]
+        Annotated[str, "most common reason for these failures, as a sentence; empty without failures"]
     ]
     calls_with_tools: NotRequired[Annotated[int, "rollouts that offered tools"]]
     parsed_calls: NotRequired[
-        Annotated[int, "rollouts with a tool call that the server read out of a reply"]
+        Annotated[int, "rollouts with a tool call that the server parsed"]
     ]
     unread_calls: NotRequired[
-        Annotated[int, "rollouts with what looks like a tool call that the server did not read"]
+        Annotated[int, "rollouts with what looks like a tool call that the server did not parse"]
     ]
     replies: NotRequired[
         Annotated[
-            Replies, "where replies were empty, a rate was limited, or several models answered"
+            Replies, "summary of the replies, if some were empty, a rate was limited or several models answered"
         ]
     ]
     bounds: NotRequired[
-        Annotated[list[float] | None, "accuracy if all unscored were wrong, and if all were right"]
+        Annotated[list[float] | None, "accuracy with all unscored rollouts counted as wrong, and as right"]
     ]
-    outcomes: NotRequired[Annotated[dict[str, int], "how attempts ended"]]
+    outcomes: NotRequired[Annotated[dict[str, int], "number of attempts by outcome"]]
     by_difficulty: NotRequired[Annotated[dict[str, Accuracy], "accuracy by difficulty"]]
     reward_cost: NotRequired[
         Annotated[
             dict[str, int],
-            "of a reward that asks a model: calls, failed calls, answers from its cache, tokens",
+            "for a reward that calls a model: calls, failed calls, cached answers, tokens",
         ]
     ]
     reward_flags: NotRequired[Annotated[dict[str, int], "documented deviations met while scoring"]]
-    empty_golds: NotRequired[Annotated[int, "golds that gave nothing"]]
+    empty_golds: NotRequired[Annotated[int, "number of golds with an empty result"]]
 
 
 class Result(Scores):
     """The result of a run."""
 
-    wall_s: Annotated[float, "seconds of all launches together"]
+    wall_s: Annotated[float, "total seconds of all launches"]
     data_changed: NotRequired[
-        Annotated[list[str], "files of the task set that changed while it ran: not compared"]
+        Annotated[list[str], "files of the task set that changed during the run, which is then not compared"]
     ]
 
 
 class Fingerprint(TypedDict):
     """Everything that a parity certificate depends on; hashes of 16 hex digits."""
 
-    agent: Annotated[str, "its name"]
-    strict: Annotated[bool, "whether it is to do what its reference does, byte for byte"]
+    agent: Annotated[str, "name of the agent"]
+    strict: Annotated[bool, "whether the agent must match its reference byte for byte"]
     prompts: Annotated[str, "hash of the program's texts"]
     scenarios: Annotated[str, "hash of the scripted episodes"]
     reference: Annotated[str, "hash of the reference agent's source"]
@@ -386,7 +384,7 @@ class Fingerprint(TypedDict):
     frameworks: Annotated[dict[str, str], "versions of the agent's frameworks"]
     clients: NotRequired[Annotated[dict[str, str], "versions of the libraries that send requests"]]
     requirements: NotRequired[
-        Annotated[str, "hash of the versions of all that the agent can send a request through"]
+        Annotated[str, "hash of the versions of all packages through which the agent can send a request"]
     ]
 
 
@@ -394,14 +392,14 @@ class Certificate(TypedDict):
     """Result of the comparison of the agent with its program's reference."""
 
     schema: Annotated[int, "1"]
-    agent: Annotated[str, "its name"]
-    strict: Annotated[bool, "passed; else the agent is idiomatic, and measured"]
-    hash: Annotated[str, "of the fingerprint"]
-    fingerprint: Annotated[Fingerprint, "of the agent, when it was compared"]
-    scenarios: Annotated[int, "scripted episodes that were played"]
-    accepted: Annotated[list[str], "accepted differences on the wire that were met"]
+    agent: Annotated[str, "name of the agent"]
+    strict: Annotated[bool, "true: the strict agent passed; false: the agent is idiomatic and was measured"]
+    hash: Annotated[str, "hash of the fingerprint"]
+    fingerprint: Annotated[Fingerprint, "fingerprint of the agent at the comparison"]
+    scenarios: Annotated[int, "number of scripted episodes"]
+    accepted: Annotated[list[str], "names of the accepted differences between requests that occurred"]
     deviation: Annotated[
-        dict[str, Any] | None, "of an idiomatic agent: how far it is from the reference"
+        dict[str, Any] | None, "measured deviation of an idiomatic agent from the reference"
     ]
     made: Annotated[str, "UTC, ISO 8601"]
 
@@ -409,31 +407,31 @@ class Certificate(TypedDict):
 class ShadowDifference(TypedDict):
     """The first difference between a rollout and the reference agent's replay of it."""
 
-    rollout_id: Annotated[str, "of the rollout"]
-    task_id: Annotated[str, "of its task"]
+    rollout_id: Annotated[str, "id of the rollout"]
+    task_id: Annotated[str, "id of its task"]
     phase: Annotated[str, "`train` or `val`"]
-    step: Annotated[int, "of the rollout"]
-    place: Annotated[str, "number and role of the call, and where its request differs"]
-    expected: Annotated[str, "what the reference does there, shortened"]
-    got: Annotated[str, "what the agent did, shortened"]
+    step: Annotated[int, "step of the rollout"]
+    place: Annotated[str, "number and role of the call, and the part of its request that differs"]
+    expected: Annotated[str, "the reference's request or answer there, shortened"]
+    got: Annotated[str, "the agent's request or answer there, shortened"]
 
 
 class Shadow(TypedDict):
     """Result of the shadow check of a strict agent's rollouts, over all launches."""
 
     checked: Annotated[int, "rollouts that were replayed with the reference agent"]
-    identical: Annotated[int, "of them, those with byte-identical requests and the same answer"]
-    unchecked: Annotated[int, "rollouts that were chosen and could not be replayed"]
-    reason: Annotated[str, "why the first of those could not be; empty where all were"]
-    first_difference: Annotated[ShadowDifference | None, "None where there is none"]
-    seconds: Annotated[float, "of all replays together"]
+    identical: Annotated[int, "replayed rollouts with byte-identical requests and the same answer"]
+    unchecked: Annotated[int, "chosen rollouts that could not be replayed"]
+    reason: Annotated[str, "why the first of these could not be replayed; empty if there are none"]
+    first_difference: Annotated[ShadowDifference | None, "the first difference; None if there is none"]
+    seconds: Annotated[float, "total seconds of all replays"]
 
 
 class Parent(TypedDict):
     """The run that trained the policy of an evaluation."""
 
     run: Annotated[str, "id of the training"]
-    step: Annotated[int, "of its checkpoint"]
+    step: Annotated[int, "step of the checkpoint"]
 
 
 class Reading(TypedDict):
@@ -442,15 +440,15 @@ class Reading(TypedDict):
     at: Annotated[str, "UTC, ISO 8601"]
     by: Annotated[str, "user and machine"]
     run: Annotated[str, "id of the evaluation"]
-    task_set: Annotated[str, "its name"]
-    split: Annotated[str, "what was read"]
-    agent: Annotated[str, "its name"]
+    task_set: Annotated[str, "name of the task set"]
+    split: Annotated[str, "the split"]
+    agent: Annotated[str, "name of the agent"]
     model: Annotated[str, "the policy, as in `identity`"]
     max_turns: Annotated[int, "as in `identity`"]
-    trained: Annotated[str, "the policy's training and step; empty where it is not known"]
+    trained: Annotated[str, "the policy's training and step; empty if unknown"]
     earlier: Annotated[
         list[str],
-        "evaluations that read the split before with task set, agent, policy and turns the same",
+        "ids of earlier evaluations that read the split with the same task set, agent, policy and turns",
     ]
 
 
@@ -459,57 +457,56 @@ class RunRecord(TypedDict):
 
     schema_version: Annotated[int, "1"]
     id: Annotated[str, "name of the run's folder"]
-    kind: Annotated[Literal["train", "eval"], "trained, or measured"]
+    kind: Annotated[Literal["train", "eval"], "`train` for a training, `eval` for an evaluation"]
     status: Annotated[str, "`running`, `finished`, `failed` or `interrupted`"]
-    reason: NotRequired[Annotated[str, "why it did not finish, in a line"]]
-    agent: Annotated[str, "its name; of a mixture all names, with commas"]
+    reason: NotRequired[Annotated[str, "why the run did not finish, in one line"]]
+    agent: Annotated[str, "name of the agent; for a mixture, all names separated by commas"]
     mixture: NotRequired[
-        Annotated[dict[str, Distribution | None], "of a mixture: where each agent comes from"]
+        Annotated[dict[str, Distribution | None], "for a mixture, the distribution of each agent"]
     ]
-    agent_match: Annotated[str, "expression that chose the trained roles"]
-    seed: Annotated[int, "the run's"]
+    agent_match: Annotated[str, "regular expression that selected the trained roles"]
+    seed: Annotated[int, "seed of the run"]
     roles: NotRequired[
-        Annotated[dict[str, str], "what answered roles that the policy did not, by role, in words"]
+        Annotated[dict[str, str], "by role, a description of the model that answered it instead of the policy"]
     ]
     tool_parser: NotRequired[
         Annotated[
             str,
-            "what read tool calls out of replies, by vLLM's name; missing where the agent offers no "
-            "tools, and of endpoints",
+            "parser of tool calls in replies, by vLLM's name; missing if the agent offers no tools, and for endpoints",
         ]
     ]
-    launches: Annotated[list[Launch], "every start of it"]
-    study: NotRequired[Annotated[Study | None, "None where it is of none"]]
-    parent: NotRequired[Annotated[Parent | None, "of an evaluation: where its policy was trained"]]
-    reading: NotRequired[Annotated[Reading, "of an evaluation on a reserved split"]]
-    harness_version: Annotated[str, "of this package"]
+    launches: Annotated[list[Launch], "all launches, in order"]
+    study: NotRequired[Annotated[Study | None, "the study of the run; None if it belongs to none"]]
+    parent: NotRequired[Annotated[Parent | None, "for an evaluation, the training of its policy"]]
+    reading: NotRequired[Annotated[Reading, "for an evaluation on a reserved split, the record of that reading"]]
+    harness_version: Annotated[str, "version of harness"]
     commit: Annotated[Commit | None, "the code of the last launch"]
     versions: Annotated[
-        dict[str, str | None], "of Python and of the libraries that decide what is computed"
+        dict[str, str | None], "versions of Python and of libraries that affect results"
     ]
     frameworks: Annotated[dict[str, str], "versions of the agent's frameworks"]
-    hardware: Annotated[Hardware, "the machine"]
+    hardware: Annotated[Hardware, "the machine of the last launch"]
     device: Annotated[str, "`cpu`, `cuda` or `npu`"]
-    tasks: Annotated[Counts, "how many"]
+    tasks: Annotated[Counts, "numbers of tasks"]
     graded: NotRequired[
-        Annotated[bool, "whether the reward says that it gives values other than 0 and 1"]
+        Annotated[bool, "whether the reward declares values other than 0 and 1"]
     ]
-    identity: Annotated[Identity, "what must be equal where runs are compared"]
-    parity: Annotated[Certificate | None, "that the agent does what its reference does"]
+    identity: Annotated[Identity, "settings and data that compared runs must share"]
+    parity: Annotated[Certificate | None, "certificate that the agent matches its reference"]
     shadow: NotRequired[
         Annotated[
             Shadow | None,
-            "shadow check of a strict agent; None until the run ends; missing: not checked",
+            "shadow check of a strict agent; None until the run ends; missing if not checked",
         ]
     ]
     agent_fingerprint: NotRequired[
-        Annotated[str, "hash of all that a certificate depends on: one made later is found"]
+        Annotated[str, "hash of everything that a certificate depends on, by which a later certificate is found"]
     ]
     agent_source: NotRequired[
-        Annotated[str, "hash of the source of the agent's package; no run goes on with another"]
+        Annotated[str, "hash of the source of the agent's package; a resumed run must have the same"]
     ]
     agent_distribution: Annotated[
-        Distribution | None, "where the agent comes from; None for a mixture or an agent in a file"
+        Distribution | None, "distribution of the agent; None for a mixture or an agent in a file"
     ]
-    config: Annotated[dict[str, Any], "the resolved configuration, which runs again as it stands"]
+    config: Annotated[dict[str, Any], "the resolved configuration, which can be run again"]
     result: Annotated[Result | None, "None until the run ends"]

@@ -29,11 +29,13 @@ MOST_SEEDS = 1000
 class Plan(TypedDict):
     """The cost of detecting an effect with one validation set, for `harness power`."""
 
-    clusters: Annotated[int, "groups of dependent questions in it"]
-    questions: Annotated[int, "of the validation set"]
-    seeds: Annotated[int | None, "None if no number is enough"]
-    runs: Annotated[int | None, "of two arms"]
-    machine_s: Annotated[float | None, "by the measured time of a run"]
+    clusters: Annotated[int, "groups of dependent questions in the validation set"]
+    questions: Annotated[int, "questions in the validation set"]
+    seeds: Annotated[int | None, "seeds per arm; None if no number is enough"]
+    runs: Annotated[int | None, "runs of two arms"]
+    machine_s: Annotated[
+        float | None, "machine time in seconds, by the measured time of a run; None if unknown"
+    ]
 
 
 @dataclass(frozen=True, slots=True)
