@@ -49,7 +49,7 @@ def _listed(names: list[str]) -> str:
 
 
 def _alone(arm: Arm, comparison: Comparison) -> str:
-    """Return what the only arm reached."""
+    """Return the result of the only arm in one sentence."""
     reached = arm["accuracy_final"]
     name = measured(comparison.get("graded", False))
     return f"{arm['name']} has {name} {points(reached['mean'])} % ({_interval(reached)})"

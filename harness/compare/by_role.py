@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 COUNTS = ("calls", "failed_calls", "cut", "prompt_tokens", "response_tokens", "trained")
 RATES = ("per_rollout", "token_share")
-"""Endings of the figures that a role without a call has."""
+"""Suffixes of figures that are defined for a role without calls."""
 _MAY_BE_NEGATIVE = ("credit", "reward")
 """Figures that may be negative, since rewards may be; all others are counts or shares."""
 _HINTS = get_type_hints(RoleFigures, include_extras=True)
@@ -68,7 +68,7 @@ def roles_table(run: Run, *keys: str) -> pl.DataFrame:
     filled: list[pl.Expr] = []
     for name in recorded:
         filled.append(pl.when(uncalled).then(0).otherwise(name).alias(name))
-    # All at once: one by one, `calls` would be filled before the others look at it.
+    # In one step, because the other columns depend on `calls` before it is filled.
     rows = rows.with_columns(filled)
     rates = []
     for name in ("calls", "failed_calls", "prompt_tokens", "response_tokens"):
@@ -90,7 +90,7 @@ def role_figures(run: Run) -> dict[str, RoleFigures]:
     last = roles_table(run, "step", "phase").filter(
         phase="val", step=run.validation()["step"].max()
     )
-    # A validation pays no credit, so that comes from training even when the rest does not.
+    # A validation assigns no credit, so credit always comes from training.
     credits = dict(trained.select("role", "credit").rows())
     table = last if len(last) else trained
     by_role: dict[str, RoleFigures] = {}

@@ -30,7 +30,7 @@ def _code_remarks(runs: Sequence[Run]) -> list[str]:
         commit = run.record["commit"]
         commits.add(commit["hash"] if commit else "unknown")
         changed = changed or bool(commit and commit["dirty"])
-    # Releases are installed without a checkout; their version has to do.
+    # Installed releases have no commit, so use their version.
     if commits == {"unknown"}:
         installed = ", ".join(sorted({run.record["harness_version"] for run in runs}))
         remarks.append(f"The commit of the code is not known: harness {installed}, installed.")

@@ -105,7 +105,7 @@ def role_tables(by_role: ByRole, baseline: str = "", note: str = ROLE_NOTE) -> l
     means = _role_table("by_role", "By role", _role_rows(by_role, by_role, _mean_of_role), note)
     if not baseline:
         return [means]
-    # The baseline's own row would hold nothing but dashes.
+    # The baseline's own row would consist of dashes.
     others = [arm for arm in by_role if arm != baseline]
     differences = _role_table(
         "by_role_differences",
@@ -113,7 +113,7 @@ def role_tables(by_role: ByRole, baseline: str = "", note: str = ROLE_NOTE) -> l
         _role_rows(by_role, others, _difference_of_role),
         "Paired by seed. Intervals are not corrected, and no verdict rests on them.",
     )
-    # Without a call of the baseline there is no difference, only names.
+    # If the baseline made no calls, there are no differences to show.
     if len(differences.heads) <= differences.named:
         return [means]
     return [means, differences]

@@ -21,15 +21,15 @@ class Price:
     """Prices of a million tokens, in any one currency.
 
     Attributes:
-        prompt: Of tokens that a model reads.
-        response: Of tokens that it writes.
+        prompt: Price of prompt tokens.
+        response: Price of response tokens.
     """
 
     prompt: float
     response: float
 
     def of(self, prompt_tokens: float, response_tokens: float) -> float:
-        """Return what so many tokens cost."""
+        """Return the price of so many tokens."""
         return (prompt_tokens * self.prompt + response_tokens * self.response) / MILLION
 
 
@@ -45,7 +45,7 @@ class Tokens:
 
 
 def price_of(price_in: float | None, price_out: float | None) -> Price | None:
-    """Return the prices that two options state; None where both are left out.
+    """Return the prices from two options; None if both are omitted.
 
     Raises:
         UserError: Only one of them is given.
@@ -65,7 +65,7 @@ def price_of(price_in: float | None, price_out: float | None) -> Price | None:
 
 
 def tokens_of(folder: RunFolder) -> Tokens | None:
-    """Return the tokens of a finished run; None where it has no table of episodes."""
+    """Return the tokens of a finished run; None if it has no table of episodes."""
     import polars as pl
 
     table: Path = folder.path / "episodes.parquet"

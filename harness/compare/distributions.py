@@ -1,4 +1,4 @@
-"""Quantiles and tails of distributions, and what a test can detect."""
+"""Quantiles and tails of distributions, and smallest detectable differences."""
 
 from __future__ import annotations
 

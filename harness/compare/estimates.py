@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 CONFIDENCE = 0.95
 ROUNDING = 1e-12
-"""Differences of floats between -1 and 1 below this are rounding errors."""
+"""Smaller differences of floats between -1 and 1 are rounding errors."""
 MIN_SEEDS = 8
 """Fewer trainings never show equivalence, however alike they are."""
 COLLAPSE = 0.25
@@ -112,7 +112,7 @@ class Estimate:
 
     def error(self, distance: float) -> float:
         """Return the one-sided error at which the mean lies this far off: `doubt` inverted."""
-        # A mixture of t tests lies between the strictest and the most lenient one of its parts.
+        # The result lies between those of the strictest and the most lenient part.
         ends = [t_above(distance / self.se, df) for df in self.all_df()]
         return root(lambda error: distance - self.doubt(error), min(ends), max(ends))
 

@@ -11,10 +11,10 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 
 
 def known_format(form: str) -> Format:
-    """Return the format of this name.
+    """Return the format with this name.
 
     Raises:
-        UserError: There is none.
+        UserError: No format has this name.
     """
     for known in FORMATS:
         if form == known:

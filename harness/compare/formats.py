@@ -178,7 +178,7 @@ def _numeric(table: Table, index: int) -> bool:
     has_number = False
     for row in table.rows:
         cell = row[index]
-        # These stand where a number is missing, so they say nothing about the column.
+        # Placeholders of missing numbers, which do not show the type of the column.
         if cell in ("", "-", "baseline"):
             continue
         if not _NUMBER.fullmatch(cell):
@@ -204,7 +204,7 @@ def markdown_tables(shown: list[Table], heading: str = "##") -> str:
 
 
 def _markdown_row(cells: Sequence[str]) -> str:
-    # A bar or a line break in a cell would end it.
+    # A `|` or a line break would end the cell.
     escaped = [cell.replace("|", "\\|").replace("\n", " ") for cell in cells]
     return f"| {' | '.join(escaped)} |"
 

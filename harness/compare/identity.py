@@ -65,8 +65,8 @@ class Difference:
         message = f"{self.key} differs: {', '.join(places)}"
         if self.key not in _PHASES:
             return message
-        # Texts of equal numbers of questions look alike but for the hash, so the message says that
-        # the questions are others.
+        # With equal numbers of questions, the texts differ in the hash only, so the message
+        # states that the questions differ.
         counts = {text.partition(" (")[0] for text in self.texts}
         return message + _PHASES[self.key][1] if len(counts) < len(self.texts) else message
 
@@ -114,7 +114,7 @@ def _values_by_seed(key: str, flat: Iterable[tuple[Run, Mapping[str, Any]]]) -> 
     top = keys().get(key.partition(".")[0])
     groups: dict[int | None, Values] = {}
     for run, settings in flat:
-        # What an evaluation's record does not tell about the policy's training is unknown.
+        # Settings of the policy's training that an evaluation does not record are unknown.
         if key.startswith(_TRAINING) and not run.trained and key not in settings:
             continue
         # The order of the tasks follows the seed, so such keys must agree only within a seed.
@@ -277,7 +277,7 @@ def check_data(runs: Iterable[Run]) -> None:
         if changed:
             raise NotComparable(
                 f"{run.name}: its task set changed while it ran ({', '.join(changed)}), "
-                "so it is unknown what its verdicts are of. Leave it out and run it again"
+                "so its verdicts cannot be trusted. Leave it out and run it again"
             )
 
 

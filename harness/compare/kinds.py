@@ -18,7 +18,7 @@ def other_kinds(names: Mapping[str, Sequence[str]]) -> str:
     return (
         f"{_are(evaluations, 'an evaluation', 'evaluations')} and "
         f"{_are(trainings, 'a training', 'trainings')}: "
-        "they ask other questions with other sampling. "
+        "they use other questions and other sampling. "
         f"Measure the training's checkpoint with `harness eval {first}`, and compare evaluations"
     )
 

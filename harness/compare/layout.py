@@ -70,7 +70,7 @@ def _agreement(comparison: Comparison) -> Table:
         )
         compared = f"{agreement['draws']:,}"
         if comparison["kind"] == "eval":
-            # An evaluation has no steps, and its answers are recorded like those before training.
+            # An evaluation has no steps; its answers are recorded as those before training.
             rows.append([name, points(agreement["start"]), compared])
             continue
         divergent = "never" if agreement["parted"] is None else str(agreement["parted"])

@@ -38,7 +38,7 @@ def learn(
         runs += group
     if any(not run.trained for run in runs):
         return {"measures": [], "arms": {}}
-    # A measure that only some runs have would compare other seeds than the verdicts do.
+    # A measure of only some runs would compare other seeds than the verdicts do.
     taken: dict[Measure, dict[str, pl.DataFrame]] = {}
     if checkpoint is not None and all(checkpoint in run.val_curve() for run in runs):
         taken["checkpoint"] = {}

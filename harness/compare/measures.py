@@ -30,14 +30,14 @@ PARTS = {"rollout": "rollout_s", "update": "update_s", "weights": "weights_s"}
 """The logged measure behind each part of the cost split."""
 
 REFUSED = "the prediction fails"
-"""Start of a reward's reason for an answer that does not run."""
+"""Prefix of a reward's reason for an answer that cannot be executed."""
 NO_RESULT = (
     REFUSED,
     "there is no ",
     "the prediction has more than",
     "the prediction passed the deadline",
 )
-"""Starts of a reward's reason for an answer without a result."""
+"""Prefixes of a reward's reason for an answer without a result."""
 
 
 _KNOWN: WeakKeyDictionary[Run, Figures] = WeakKeyDictionary()

@@ -1,4 +1,4 @@
-"""What seeds alone and what clusters alone would say of a difference, where the verdict takes both.
+"""Tests of a difference by seeds alone and by clusters alone; the verdict uses both.
 
 A difference that holds for new seeds may hold for these questions only, and one that holds for new
 questions for these trainings only. Where only one side decides, the comparison shows both.
@@ -23,10 +23,10 @@ def sides_of(rows: pl.DataFrame, width: float = 1.0) -> Sides | None:
 
     Args:
         rows: Columns `seed`, `cluster`, `task_id` and `value`.
-        width: How far apart two scores can lie.
+        width: Largest difference of two scores.
 
     Returns:
-        None with one seed or one cluster: there is one side only then.
+        None with one seed or one cluster, when there is only one such test.
     """
     import polars as pl
 
@@ -47,7 +47,7 @@ def correct_sides(pairs: Sequence[Pair]) -> None:
         if "sides" in pair:
             seeds_alone.append(pair["sides"]["seeds"])
             clusters_alone.append(pair["sides"]["clusters"])
-    # Two families: a side is compared with the verdict, never chosen because its p is smaller.
+    # A family for each side: nobody chooses the side with the smaller p.
     _correct(seeds_alone)
     _correct(clusters_alone)
 

@@ -1,4 +1,4 @@
-"""Questions that several tables and notes ask of a comparison's pairs."""
+"""Properties of a comparison's pairs that several tables and notes use."""
 
 from __future__ import annotations
 

@@ -104,10 +104,10 @@ def select(paths: Iterable[Path], runs_dir: Path = Path("runs")) -> Selection:
 
 
 def _located(paths: Sequence[Path], runs_dir: Path) -> list[tuple[Path, Path]]:
-    """Return every path with the folder that it means.
+    """Return every path with the folder to which it refers.
 
     Raises:
-        UserError: Some mean none; the message names them all.
+        UserError: Some refer to no folder; the message names them all.
     """
     folders: list[tuple[Path, Path]] = []
     missing: dict[Path, UserError] = {}
@@ -213,7 +213,7 @@ class BestRun:
 
     Attributes:
         validation: Accuracy, or mean reward, of its last validation.
-        of: How many finished trainings it was chosen from.
+        of: Number of finished trainings from which it was chosen.
     """
 
     folder: RunFolder
@@ -280,7 +280,7 @@ def located(path: Path, runs_dir: Path) -> Path:
         for folder in runs_dir.glob(f"*{escape(path.name)}*"):
             if (folder / "run.json").is_file():
                 close.append(folder)
-        # Of several, none is more likely to be meant than the others.
+        # With several matches, none is more likely than the others.
         if len(close) == 1:
             return close[0]
     hint = nearest(str(path), _corrections(path, runs_dir), ".")
@@ -310,8 +310,8 @@ def _add_study(chosen: Selection, folder: Path) -> None:
     chosen.varied += [key for key in data.get("varied", []) if key not in chosen.varied]
     trainings = {job["key"]: job["run"] for job in data["jobs"]}
     for job in data["jobs"]:
-        # A study that evaluates elsewhere compares the evaluations. A training is only their means,
-        # and its own validation would count the policy twice.
+        # A study with evaluations compares only these: the validation of the training would count
+        # the policy twice.
         if data.get("evaluate") and job.get("kind") != "eval":
             continue
         chosen.arms.append(job["arm"])

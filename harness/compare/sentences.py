@@ -194,7 +194,7 @@ def _few_clusters(comparison: Comparison) -> list[str]:
 
 
 def _starts(comparison: Comparison) -> list[str]:
-    """That verdicts count starts where there are several."""
+    """Return a note that verdicts count starts, if there are several."""
     most = 0
     for pair in comparison["pairs"]:
         most = max(most, pair.get("starts", 0))

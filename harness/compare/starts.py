@@ -54,8 +54,8 @@ def starts_of(arms: Mapping[str, Sequence[Run]], baseline: str, width: float) ->
 
     Args:
         arms: Runs by arm.
-        baseline: The arm that differences are against.
-        width: How far apart two rewards can lie.
+        baseline: The arm to which differences are taken.
+        width: Largest difference of two rewards.
 
     Returns:
         Nothing of evaluations, or of one start that no recipe is known to have made.
@@ -111,7 +111,7 @@ def _from_start(runs: Sequence[Run], number: int) -> list[Run]:
 
 
 def _model(run: Run) -> str:
-    """What identifies the policy that a run began with."""
+    """Return what identifies the initial policy of a run."""
     return str(run.record["identity"]["model"])
 
 

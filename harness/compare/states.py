@@ -74,7 +74,7 @@ def config_hash(config: Mapping[str, object]) -> str:
 
     A setting that did not exist in a run's version counts as its default.
     """
-    with suppress(ValueError):  # a removed setting makes it another configuration
+    with suppress(ValueError):  # with a setting that was removed since, it is another configuration
         config = Config.model_validate(config).dump()
     plain = json.loads(json.dumps(config))
     for key in ("loggers", "keep_checkpoints"):

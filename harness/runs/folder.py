@@ -47,7 +47,7 @@ SPARE_BYTES = 256 * 1024
 LABEL_CHARS = 80
 """Most characters of a label in a folder's name."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
-"""Errors of a full disk."""
+"""Error numbers of a full disk."""
 
 
 class RunFolder:
@@ -59,7 +59,7 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"
         self.reward = path / "reward"
         self.shadow = path / "shadow"
-        """Rollouts that wait for the shadow check during the run."""
+        """Folder of rollouts that wait for the shadow check during the run."""
 
     @property
     def id(self) -> str:
@@ -123,7 +123,7 @@ class RunFolder:
         """Replace `run.json` atomically, so that a crash leaves the old or the new one."""
         try:
             text = json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False)
-        except ValueError:  # a figure is not finite, which JSON cannot write: it is null
+        except ValueError:  # write null for figures that are not finite, which JSON lacks
             finite = parse_json(json.dumps(record))
             text = json.dumps(finite, indent=2, ensure_ascii=False, allow_nan=False)
         replace_text(self.path / "run.json", text + "\n")
@@ -249,7 +249,8 @@ class RunFolder:
                 valid: list[bytes] = []
                 superseded: list[bytes] = []
                 for number, line in enumerate(path.read_bytes().splitlines(keepends=True), 1):
-                    # A killed process may leave a partial line, to which nothing may be appended.
+                    # Remove the partial line of a killed process, or the next row would be appended
+                    # to it.
                     if not line.endswith(b"\n"):
                         continue
                     row = parse_row(line, kind, path, number)
@@ -258,7 +259,7 @@ class RunFolder:
                         superseded.append(line)
                     else:
                         valid.append(line)
-                # Moved before they are removed: a stop in between repeats rows and loses none.
+                # Copy before removing: an interruption in between repeats rows, but loses none.
                 if superseded:
                     with (self.logs / f"superseded-{path.name}").open("ab") as out:
                         out.writelines(superseded)
@@ -284,7 +285,7 @@ class RowLog:
         before = os.fstat(self._file.fileno()).st_size
         try:
             while data:
-                data = data[self._file.write(data) :]  # a disk that fills up writes a part
+                data = data[self._file.write(data) :]  # a disk that becomes full may write a part
         except OSError:
             self._file.truncate(before)
             raise
@@ -299,7 +300,7 @@ def _line(row: Mapping[str, object]) -> bytes:
 
     try:
         return orjson.dumps(row) + b"\n"
-    except TypeError:  # a lone surrogate, which no encoding supports
+    except TypeError:  # a lone surrogate, which UTF-8 cannot encode
         return json.dumps(row, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
 
 

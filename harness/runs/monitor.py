@@ -36,7 +36,7 @@ FLAT_STEPS = 3
 
 
 class Follower:
-    """Read new rows of `episodes` and `steps` on each call.
+    """Reads new rows of `episodes` and `steps` on each call.
 
     Args:
         total_steps: Steps of the training; 0 for an evaluation.
@@ -74,13 +74,13 @@ class Follower:
         self._step_s: list[float] = []
         self._first: float | None = None
         self._fresh = 0
-        # Of validations: from the first start to the last end.
+        # For each validation, from its first start to its last end.
         self._spans: dict[int, tuple[float, float]] = {}
         self.progress = Progress(total_steps=total_steps, graded=graded)
 
     @classmethod
     def of(cls, folder: RunFolder, record: RunRecord) -> Self:
-        """Follow a run from outside, by its record."""
+        """Follows a run from outside, by its record."""
         identity = record["identity"]
         train = identity["train"]
         rollouts = {
@@ -103,7 +103,7 @@ class Follower:
             left = state.total_steps - state.step
             state.remaining_s = left * statistics.median(self._step_s[-10:])
         began_training = bool(self._step_s) or not state.total_steps
-        # The first validation says nothing of how long the training takes.
+        # The first validation shows nothing about the duration of the training.
         if state.validating is not None and state.validating in self._spans and began_training:
             began, last = self._spans[state.validating]
             rest_s = (last - began) / state.done * (state.expected - state.done)
@@ -215,7 +215,7 @@ class Follower:
     def _without_rollouts(self, step: int, data: Mapping[str, float | None]) -> None:
         """Take in a step that trained gold answers; no rollout shows that it is over."""
         state = self.progress
-        # Rollouts are read before steps, so a validation after this step can be known already.
+        # Rollouts are read before steps, so a validation after this step may have been read.
         if state.validating is None or state.validating < step:
             state.phase, state.done, state.expected = f"step {step}", 0, 0
             state.validating = None
@@ -249,7 +249,7 @@ class Follower:
 
 
 class Monitor(Follower):
-    """Follow a run from within, and stop it if too many rollouts fail.
+    """Follows a run from within, and stops it if too many rollouts fail.
 
     Args:
         max_failed_share: The run stops if the share of failed or unscored rollouts in a step
@@ -346,7 +346,7 @@ def standing(progress: Progress) -> str:
     """Return `step 12 of 20, reward 0.412, accuracy 53.4 % after step 10, left 3 min 20 s`."""
     trained = bool(progress.total_steps)
     validated = max(progress.val_curve, default=None)
-    # An evaluation has one policy, so that a step would say nothing.
+    # An evaluation has no steps.
     values: list[str] = []
     if validated is not None:
         value = mean(progress.val_curve[validated], progress.graded)

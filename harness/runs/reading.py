@@ -37,9 +37,9 @@ _NEEDED = {
 _NUMBERS = ("step", "reward")
 """Columns that must hold numbers."""
 KILLED = "killed?"
-"""State of a run that is recorded as running and has no process on this machine."""
+"""State of a run that is recorded as running but has no process on this machine."""
 STARTS_APART = 2**40
-"""How far apart the pairing numbers of two starts lie; seeds are smaller."""
+"""Distance between the pairing numbers of two starts; seeds are smaller."""
 
 
 def finite(table: pl.DataFrame) -> pl.DataFrame:
@@ -73,22 +73,22 @@ class Run:
 
     @property
     def id(self) -> str:
-        """Id in its record; folders may have been renamed since."""
+        """Return the id in its record; its folder may have been renamed since."""
         return self.record["id"]
 
     @property
     def seed(self) -> int:
-        """Seed, which identifies it within its arm."""
+        """Return the seed, which identifies it within its arm."""
         return self.record["seed"]
 
     @property
     def pairing(self) -> int:
-        """By which a run is paired with another arm's: the same start and seed."""
+        """Return the number by which runs of two arms are paired: the same start and seed."""
         return self.start * STARTS_APART + self.seed
 
     @property
     def finished(self) -> bool:
-        """Whether it ended by itself."""
+        """Return whether it finished."""
         return self.record["status"] == "finished"
 
     @cached_property
@@ -105,14 +105,14 @@ class Run:
             return False
         if self.folder.is_held():
             return False
-        # It may have ended by itself after its record was read.
+        # It may have finished after its record was read.
         with suppress(UserError):
             return self.folder.read()["status"] == "running"
         return False
 
     @property
     def trained(self) -> bool:
-        """Whether it is a training, not an evaluation."""
+        """Return whether it is a training, not an evaluation."""
         return self.record["kind"] == "train"
 
     @cached_property
@@ -244,7 +244,7 @@ class Run:
         known = result.get("steps", 0) if result else 0
         if self.finished and result:
             curve = {int(step): value for step, value in result.get("val_curve", {}).items()}
-            # An evaluation has a single accuracy and no curve.
+            # An evaluation has one accuracy and no curve.
             accuracy = result.get("accuracy")
             if accuracy is not None:
                 curve[0] = accuracy
@@ -272,8 +272,8 @@ class Run:
 
     @cached_property
     def _curve(self) -> dict[int, float]:
-        # Of an interrupted validation, the quick questions are there first. Their mean is no point
-        # of the curve.
+        # An interrupted validation has only the quick questions, so their mean is no point of the
+        # curve.
         least = 0 if self.finished else self.record["tasks"]["val"] * self.samples
         curve: dict[int, float] = {}
         for step, rows in sorted(self._validated.items()):
@@ -292,7 +292,7 @@ class Run:
             "where the run's logs/ still has the rows, they are read instead"
         )
         try:
-            # A resumed run's tables are of its earlier launches, so its logs come first.
+            # A resumed run's tables cover earlier launches only, so its logs take precedence.
             running = self.record["status"] == "running"
             has_logs = running and any(self.folder.logs.glob(f"{kind}-*.jsonl"))
             if path.is_file() and not has_logs:

@@ -17,9 +17,9 @@ from harness.util.formatting import shown
 from harness.util.parsing import at
 
 SEEDS = 2**32
-"""A seed is smaller."""
+"""Upper bound of seeds."""
 _COUNTS = ("config.rollout.group_size", "config.train.batch_size", "config.train.mini_batch_size")
-"""Numbers that readers divide by."""
+"""Numbers by which readers divide, so they must be positive."""
 
 
 class _Policy(TypedDict):

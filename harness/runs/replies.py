@@ -27,7 +27,7 @@ def replies_of(rows: Sequence[Episode]) -> Replies | None:
             elsewhere[field] += 1
         models.update(_names(row.get("served_models")))
     failures = _survived(rows)
-    # One model, however often it answered, is what every run should have.
+    # A run should have one model, so report only several.
     if not (empty or limits or failures or len(models) > 1):
         return None
     return {

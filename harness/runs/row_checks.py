@@ -27,11 +27,11 @@ _REQUIRED: Mapping[str, frozenset[str]] = {
     "transitions": frozenset({"step", "phase", "role", "trained"}),
     "steps": frozenset({"step", "data"}),
 }
-"""Columns that a row needs, with a value."""
+"""Columns that must have a value in every row."""
 _NULLABLE: Mapping[str, frozenset[str]] = {
     "episodes": frozenset({"reward", "reward_reason", "first_reward", "rewrites", "elapsed_s"})
 }
-"""Columns that a row needs, perhaps with null."""
+"""Columns that must exist in every row, and may be null."""
 _PHASES = ("train", "val")
 
 
@@ -95,7 +95,7 @@ def _is_number(value: object) -> bool:
 
 
 def _is_text(value: object) -> bool:
-    """Return whether a value is text that a table can hold: none of it is half a character."""
+    """Return whether a value is text without lone surrogates, which tables cannot store."""
     if not isinstance(value, str):
         return False
     try:
@@ -120,7 +120,7 @@ def _are_int32(value: Any) -> bool:
 
 
 def _are_numbers(value: Any) -> bool:
-    # A number that is not finite is null since it was parsed.
+    # Numbers that are not finite were parsed as null.
     if not _is_list(value, (int, float, type(None))):
         return False
     return all(number is None or _is_number(number) for number in value)
@@ -135,4 +135,4 @@ _CHECKS: Mapping[str, Callable[[Any], bool]] = {
     "list<int32>": _are_int32,
     "list<float>": _are_numbers,
 }
-"""Whether a value fits a column, by the column's Arrow type."""
+"""Return whether a value fits a column, by the column's Arrow type."""

@@ -46,7 +46,8 @@ def write_down(folder: RunFolder, record: RunRecord) -> Reading:
     path = folder.path.parent / FILE
     try:
         with path.open("a+", encoding="utf-8") as file:
-            # Held from the first read to the write, so that two runs at once see each other.
+            # Hold the lock from the first read to the write, so that concurrent runs see each
+            # other.
             fcntl.flock(file, fcntl.LOCK_EX)
             file.seek(0)
             for number, line in enumerate(file, 1):
@@ -56,7 +57,7 @@ def write_down(folder: RunFolder, record: RunRecord) -> Reading:
             file.write(json.dumps(reading, ensure_ascii=False) + "\n")
     except OSError as error:
         raise UserError(
-            f"cannot write {path}: {error.strerror}. A reserved split is read where that is noted"
+            f"cannot write {path}: {error.strerror}. A reserved split may be read only if the reading can be recorded there"
         ) from error
     folder.update(reading=reading)
     return reading

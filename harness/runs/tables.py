@@ -50,7 +50,7 @@ def conclude(folder: RunFolder, record: RunRecord) -> str:
         cause = error.strerror if isinstance(error, OSError) else error
         reason = f"the tables of {folder.path} cannot be written: {cause}"
         record = {**record, "status": "failed", "reason": record.get("reason") or reason}
-    folder.release()  # its reserved space is for the record
+    folder.release()  # release the reserved space for the record
     try:
         folder.write(record)
     except OSError as error:

@@ -53,7 +53,7 @@ def mixed_groups(
     for step, by_task in sorted(groups.items()):
         whole = mixed = 0
         for group in by_task.values():
-            # One scored rollout alone has nothing to be better than.
+            # A single scored rollout has no other to be compared with.
             if len(group) > 1:
                 whole += 1
                 mixed += teaches(group, least)
@@ -94,7 +94,7 @@ def why_flat(
     low, high = span
     which = ", the highest" if only >= high else ", the lowest" if only <= low else ""
     sentence = f"All {reasons.total():,} training rollouts have reward {only:g}{which}."
-    # Where every rollout has the most, no reason is a fault to be named.
+    # If every rollout has the highest reward, there is no fault to name.
     return sentence if only >= high else f"{sentence} {most_often(reasons)}"
 
 

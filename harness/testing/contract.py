@@ -41,7 +41,7 @@ from harness.testing.data_contract import Contract
 from harness.testing.stage import Stage, agent_tasks, no_other_sockets, staged, until_idle
 from harness.util.branches import parted
 
-os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # as runners have it
+os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # as in runners
 
 PROMPT_END_S = 2.0
 """Seconds that a cancelled agent may take to end."""
@@ -78,7 +78,7 @@ def _loaded_afresh(plugin: str) -> dict[str, list[str]]:
     for spec in registry().specs("agent"):
         if registry().owner("agent", spec.name) == plugin:
             agents.append(spec.name)
-    # This process has imported too much to show what an agent alone changes.
+    # This process has imported too much to show the changes of a single agent.
     done = subprocess.run(
         [sys.executable, "-c", LOADING, *agents], capture_output=True, text=True, check=False
     )

@@ -71,14 +71,14 @@ class EnvironmentContract(Contract):
     ) -> None:
         offered = made.tools_for(made.payload(tasks[0], LIMITS))
         assert bool(offered) == bool(self.calls), (
-            "set `calls` to some that go well, and to none where it has no tools"
+            "set `calls` to some that succeed, or to none if it has no tools"
         )
         names = [tool.name for tool in offered]
         assert len(set(names)) == len(names), names
         # Servers refuse other names, and models choose by the descriptions.
         for tool in offered:
             assert re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", tool.name), tool.name
-            assert tool.description.strip(), f"{tool.name} says nothing of itself"
+            assert tool.description.strip(), f"{tool.name} has no description"
             assert tool.parameters.get("type") == "object", (
                 f"the arguments of {tool.name} are no object"
             )
@@ -125,7 +125,7 @@ class EnvironmentContract(Contract):
         for call in alone:
             assert call.ok and not call.fault and call.text.strip(), call
         for other in together:
-            assert _texts(other) == _texts(alone), "calls at once go otherwise"
+            assert _texts(other) == _texts(alone), "concurrent calls have other results than successive ones"
 
     def test_what_a_model_gets_wrong_is_told_and_typed(
         self, made: Environment, tasks: Sequence[Task]
@@ -164,8 +164,8 @@ class EnvironmentContract(Contract):
             return [first, in_other, in_changed, later]
 
         alone, other, changes, later = asyncio.run(play())
-        assert other == alone, "a session that was open meanwhile sees the change"
-        assert later == alone, "a session that was opened later sees the change"
+        assert other == alone, "a session that was open during the change sees it"
+        assert later == alone, "a session that was opened after the change sees it"
         assert (changes != alone) == (self.changing is not None), (
             f"what it changes shows: {changes != alone}"
         )

@@ -103,7 +103,7 @@ def no_other_sockets(stage: Stage) -> Iterator[None]:
             name = arguments[0]
             if isinstance(name, bytes):
                 name = name.decode(errors="replace")
-            # A name that is looked up tells a stranger of it, even if no connection follows.
+            # A DNS request already sends data to a stranger, even without a connection.
             if name not in ("127.0.0.1", "localhost", "::1", None):
                 strangers[str(name)] = None
 
@@ -134,7 +134,7 @@ def agent_tasks(stage: Stage) -> set[Any]:
     own = ("aiohttp", "harness/testing", "harness/parity")
     tasks = set()
     for task in asyncio.all_tasks():
-        # The place of its code tells a task of the stage from one of the agent.
+        # The location of its code distinguishes a task of the stage from one of the agent.
         code = str(getattr(task.get_coro(), "cr_code", ""))
         of_stage = task is asyncio.current_task() or any(part in code for part in own)
         if not of_stage and not task.done():

@@ -156,7 +156,7 @@ class TrainerContract(Contract):
         assert not left, f"checkpoints are outside of folder.checkpoints: {left}"
         with pytest.raises(UserError, match=r"train\.keep_checkpoints=0 keeps none"):
             checkpoint_dir(resumed)
-        # Resumed, it would begin again and lose its rows.
+        # A resumed run would begin again and lose its rows.
         for kept in (0, 2):
             longer = self.config()
             longer.train.keep_checkpoints, longer.train.steps = kept, STEPS + 1
