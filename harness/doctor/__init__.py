@@ -1,4 +1,4 @@
-"""What `harness doctor` looks at."""
+"""The checks of `harness doctor`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _ASKS = {"packaging": "tensordict", "rich": "crewai"}
 
 
 def examine() -> list[Finding]:
-    """Look at everything that training and evaluation need. Imports nothing heavy."""
+    """Check everything that training and evaluation need, without heavy imports."""
     return [
         *_python(),
         *_libraries(),
@@ -69,7 +69,7 @@ def _libraries() -> Iterator[Finding]:
     if not has_queue:
         advice = f"runs are compared without it. To make rollouts: {how_to_install('plugins')}"
         yield Finding("queue", "note", "not installed", advice)
-    # An installation that measures and compares alone is whole.
+    # An installation for evaluations and comparisons only is complete.
     if not any(installed[name] for name in TRAINING):
         wanted = ("agentlightning", "openai", "opentelemetry-sdk") if has_queue else ("openai",)
         works = "endpoints are measured and runs compared" if has_queue else "runs are compared"
@@ -78,7 +78,8 @@ def _libraries() -> Iterator[Finding]:
     for name in wanted:
         have = installed[name]
         if have is None:
-            # Half of a training's libraries is a broken installation; none is a choice.
+            # With some of a training's libraries, the installation is broken; without any, it is
+            # meant.
             of_training = name in TRAINING and installed["verl"] is not None
             of_queue = name == "agentlightning" and has_queue
             extra = "cpu" if name in (*TRAINING, "agentlightning") else "gpu"
@@ -106,7 +107,7 @@ def _version(name: str) -> str | None:
 
 
 def _overrides() -> Iterator[Finding]:
-    """What one installation without harness's overrides takes down again, and nothing says so."""
+    """Report libraries that an installation without harness's overrides has silently downgraded."""
     from packaging.requirements import Requirement
 
     for line in OVERRIDES.read_text(encoding="utf-8").splitlines():
@@ -114,7 +115,7 @@ def _overrides() -> Iterator[Finding]:
             continue
         wanted = Requirement(line)
         have = _version(wanted.name)
-        # An override matters only where the library that it corrects is installed.
+        # An override matters only if the library that it corrects is installed.
         if have is None or _version(_ASKS[wanted.name]) is None:
             continue
         advice = f"something was installed without --overrides: {with_overrides()} '{wanted}'"

@@ -19,7 +19,7 @@ from harness.errors import ConfigError, last_line
 from harness.policies import resolve
 
 IMPORT_S = 180.0
-"""An import that takes longer hangs."""
+"""Seconds after which an import counts as hanging."""
 LIBRARIES = (
     ("torch", "torch"),
     ("transformers", "transformers"),
@@ -27,11 +27,11 @@ LIBRARIES = (
     ("verl", "verl.trainer.main_ppo"),
     ("vllm", "vllm.entrypoints.openai.api_server"),
 )
-"""What is called by which name, and the module of it that a run imports first."""
+"""Name of each library, and the module of it that a run imports first."""
 _KEYS = {"wandb": ("WANDB_API_KEY", "api.wandb.ai"), "swanlab": ("SWANLAB_API_KEY", "")}
-"""Of loggers that want a key: its variable, and the machine in `~/.netrc` that has it otherwise."""
+"""For loggers that need a key: its variable, and the machine in `~/.netrc` as an alternative."""
 BYTES_A_PARAMETER = 16
-"""Weights, gradients and AdamW's two moments in fp32."""
+"""Bytes per parameter for weights, gradients and AdamW's two moments in fp32."""
 
 
 Say = Callable[[str], object]
@@ -41,7 +41,7 @@ def try_out(config: Config, say: Say = lambda text: None) -> Iterator[Finding]:
     """Import what a run imports, and check the configuration's device, policy and loggers.
 
     Args:
-        say: Called with what is begun, in a line; an import alone may take a minute.
+        say: Called with a line before each check, since an import may take a minute.
     """
     yield from _imports(say)
     yield from _cuda(config, say)
@@ -65,7 +65,7 @@ def _imports(say: Say) -> Iterator[Finding]:
         say(f"importing {name} ({number} of {len(tried)})")
         return _imported(name, python, module)
 
-    # Imports of large libraries use the processor whole; more at once would pass their time limit.
+    # Large libraries keep a processor busy, so more concurrent imports would exceed their limit.
     with ThreadPoolExecutor(max(1, (os.cpu_count() or 2) // 2)) as pool:
         yield from pool.map(lambda one: imported(one[0], *one[1]), enumerate(tried, 1))
 
@@ -142,7 +142,7 @@ _TORCH = (
 
 
 def _driver_version() -> tuple[int, int] | None:
-    """The newest CUDA that the driver knows."""
+    """Return the newest CUDA version that the driver supports."""
     number = ctypes.c_int(0)
     try:
         status = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number))
@@ -191,7 +191,7 @@ def _policy(config: Config, say: Say) -> Iterator[Finding]:
         yield Finding(
             "policy", "problem", f"there is no {path} on huggingface.co that this token may see"
         )
-    except Exception as error:  # offline, or whatever the network says
+    except Exception as error:  # offline, or any other network error
         cached = isinstance(try_to_load_from_cache(path, "config.json"), str)
         silent = f"{path}: huggingface.co did not answer ({type(error).__name__})"
         yield Finding(

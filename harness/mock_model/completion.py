@@ -12,7 +12,7 @@ from typing import Any, Literal
 END = 256
 """Token id that ends a reply; the ids below it are bytes."""
 Part = dict[str, Any]
-"""Of a chat completion, as JSON has it."""
+"""A chat completion as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Reply:
     """One scripted answer, or a fault.
 
     Attributes:
-        text: What the model says.
+        text: The reply.
         finish_reason: `stop`, or `length` for a truncated reply.
         tool_calls: The message's tool calls, if any.
         delay_s: Time before the answer begins.
@@ -30,7 +30,7 @@ class Reply:
         hang: Never answer.
         drop: Break the connection before the answer, or in the middle of it.
         response_id: The completion's id; a new one if None.
-        without: What the answer leaves out: `token_ids`, `prompt_token_ids`, `logprobs`, or
+        without: Fields that the answer omits: `token_ids`, `prompt_token_ids`, `logprobs`, or
             `one_logprob`.
         raw: Answer exactly these bytes instead of a completion.
     """
@@ -73,7 +73,7 @@ class ScriptedCompletion:
         self._prompt_ids = prompt_token_ids(body["messages"])
 
     def whole(self) -> Part:
-        """The answer of a request without `stream`."""
+        """Return the answer to a request without `stream`."""
         reply = self._reply
         ids = response_token_ids(reply.text, reply.finish_reason)
         message: Part = {"role": "assistant", "content": reply.text}
@@ -155,7 +155,7 @@ class ScriptedCompletion:
 
 
 def prompt_token_ids(messages: Sequence[Mapping[str, Any]]) -> list[int]:
-    """The server's token ids of a prompt: the bytes of its messages, each with an `END`."""
+    """Return the token ids of a prompt: the bytes of its messages, each with an `END`."""
     ids: list[int] = []
     for message in messages:
         ids += [*f"{message.get('role')}\n{message.get('content') or ''}".encode(), END]
@@ -163,12 +163,12 @@ def prompt_token_ids(messages: Sequence[Mapping[str, Any]]) -> list[int]:
 
 
 def response_token_ids(text: str, finish_reason: str = "stop") -> list[int]:
-    """The server's token ids of a reply: its bytes, and `END` unless it was truncated."""
+    """Return the token ids of a reply: its bytes, and `END` unless it was truncated."""
     return [*text.encode(), END] if finish_reason == "stop" else list(text.encode())
 
 
 def logprob(token_id: int, position: int) -> float:
-    """The server's log-probability of a token at a position of the reply."""
+    """Return the log-probability of a token at a position of the reply."""
     return -((token_id * 31 + position) % 97 + 1) / 100
 
 

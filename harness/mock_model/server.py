@@ -38,22 +38,22 @@ KNOWN_FIELDS = frozenset(
     temperature tool_choice tools top_logprobs top_p user verbosity web_search_options
     """.split()
 )
-"""What a plain OpenAI server knows of a chat completion request."""
+"""Fields of a chat completion request that a plain OpenAI server accepts."""
 
 
 @dataclass(slots=True, eq=False)
 class ReceivedRequest:
-    """One request as it came in.
+    """One received request.
 
     Attributes:
         index: Its number among all requests, from 0.
         turn: Its number among the requests of the same conversation, from 0.
-        conversation: What names the conversation, see `conversation_of`.
+        conversation: Identifies the conversation, see `conversation_of`.
         path: The URL's path.
-        headers: By name in lower case.
-        raw: The body's bytes.
-        body: The body, parsed.
-        aborted: Set when the caller hung up before the answer was complete.
+        headers: Headers by name in lower case.
+        raw: Bytes of the body.
+        body: The parsed body.
+        aborted: Set when the client disconnected before the answer was complete.
     """
 
     index: int
@@ -80,7 +80,7 @@ class ReceivedRequest:
 
 
 Script = Callable[[ReceivedRequest], Reply | str] | Sequence[Reply | str]
-"""A function of the request, or the replies in order; a list that has run out answers 500."""
+"""A function of the request, or the replies in order; after the last one it answers 500."""
 
 
 def conversation_of(messages: Sequence[Mapping[str, object]]) -> str:
@@ -95,7 +95,7 @@ class ScriptedServer:
     """The server, in a thread of this process. Use it as a context manager.
 
     Args:
-        script: What to answer.
+        script: The replies.
         token_ids: Report token ids (bytes of the text, then an end) and log-probabilities on
             request, as vLLM does. If not, unknown fields of a request are answered 400, as a strict
             OpenAI server does.
@@ -145,17 +145,17 @@ class ScriptedServer:
         return self
 
     def stop(self) -> None:
-        """Stop, cutting off what is under way."""
+        """Stop the server and abort requests in progress."""
         if self._loop is not None and self._thread is not None:
             self._loop.call_soon_threadsafe(self._stopping.set)
             self._thread.join()
             self._loop = self._thread = None
 
     def wait_for_requests(self, count: int, timeout_s: float = 10.0) -> Sequence[ReceivedRequest]:
-        """Wait until `count` requests have come in.
+        """Wait until `count` requests have been received.
 
         Raises:
-            TimeoutError: They did not.
+            TimeoutError: Fewer were received in time.
         """
         with self._arrived:
             if not self._arrived.wait_for(lambda: len(self.requests) >= count, timeout_s):
@@ -241,7 +241,7 @@ class ScriptedServer:
             raise
 
     def _answer_check(self, body: Mapping[str, Any]) -> web.Response:
-        """Answer the look at an endpoint before a run; a script knows only the calls of agents."""
+        """Answer the check of an endpoint before a run, which is no call of an agent's script."""
         if body.get("model") != self.model:
             return _error(404, f"The model {body.get('model')!r} does not exist.")
         completion = ScriptedCompletion(self.model, body, Reply("Hi"), self._token_ids)

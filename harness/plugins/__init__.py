@@ -121,7 +121,7 @@ def trained_by(agent: str, agent_match: str | None = None) -> str:
     own: str = getattr(of_agent, "trains", "")
     if own:
         return own
-    # The reward is of the answer, and a checker writes none.
+    # The reward scores answers, and checkers write none.
     answering = [role for role in of_agent.roles if role not in of_agent.checkers]
     return "|".join(map(re.escape, answering))
 
@@ -246,7 +246,7 @@ def load(spec: Spec) -> Any:
     except (ImportError, AttributeError) as error:
         missing = getattr(error, "name", None)
         advice = ""
-        # Other errors name a module that is installed and does not work.
+        # Other errors come from modules that are installed but do not work.
         if isinstance(error, ModuleNotFoundError) and missing:
             advice = f" Install it with: pip install {missing}"
         origin = registry().origin(spec)
@@ -364,7 +364,7 @@ def make(spec: Spec, options: Mapping[str, object], section: str) -> Any:
         return target(**fitting)
     except (TypeError, ValueError) as error:
         if not options:
-            raise  # no option caused the error
+            raise  # the error is not caused by an option
         given = ", ".join(f"{name}={value!r}" for name, value in options.items())
         raise ConfigError(
             f"{section}: {spec.name!r} cannot be made with {given} "
@@ -413,7 +413,7 @@ def checked_options(spec: Spec, options: Mapping[str, object], section: str) -> 
         try:
             adapter = TypeAdapter(hints[name], config=ConfigDict(allow_inf_nan=False))
         except PydanticUserError:
-            continue  # no type of plain data
+            continue  # not a type of plain data
         try:
             fitting[name] = adapter.validate_python(options[name])
         except ValidationError as error:

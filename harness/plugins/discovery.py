@@ -71,7 +71,7 @@ _NAMES: Mapping[type[Spec], tuple[str, str]] = {
     CommandSpec: (r"[a-z][\w-]*|(runs|data) [a-z][\w-]*", "a command, as in report or runs export"),
     ProtocolSpec: (r"[\w.-]+", "a path below /v1/, as in responses"),
 }
-"""Forms of names that need not be identifiers, as pattern and description."""
+"""Pattern and description of names that need not be identifiers, by kind."""
 S = TypeVar("S", bound=Spec)
 
 
@@ -104,7 +104,7 @@ class PluginState:
 
 
 class PluginManager(pluggy.PluginManager):
-    """A manager that looks for hooks among a module's functions only, which is faster."""
+    """A manager that searches only functions of a module for hooks, which is faster."""
 
     def parse_hookimpl_opts(self, plugin: object, name: str) -> pluggy.HookimplOpts | None:
         """Return the options of a hook implementation, or None for anything else."""
@@ -154,7 +154,7 @@ class Registry:
             raise PluginError(
                 f"is the same as plugin {taken!r}, by name or by module. Uninstall one of them"
             )
-        # All parts of a plugin or none: half a plugin would look like a whole one.
+        # Register all parts of a plugin or none: users would not notice missing ones.
         try:
             self._manager.register(module, name)
             self._check_hooks(module)
@@ -229,7 +229,7 @@ class Registry:
         return ""
 
     def owner(self, kind: str, name: str) -> str:
-        """Name of the plugin that offers a part; for an agent in a file, its environment's name."""
+        """Return the name of the plugin, or of the environment of an agent's file, that offers a part."""
         if kind == "agent":
             name = self._name_of(name)
         return self._owners[(kind, name)]
@@ -262,7 +262,7 @@ class Registry:
         part = self._kinds[kind].get(name)
         if isinstance(part, of):
             return part
-        # Plugins are usually named like their agent, and then their own problem is the answer.
+        # Plugins are usually named like their agent, so show the problem of that plugin.
         for state in self.states:
             if state.problem and name.removesuffix("_idiomatic") == state.name:
                 raise PluginError(f"plugin {state.name!r} {state.problem}")

@@ -1,4 +1,4 @@
-"""Policies: those that have a name, local folders and Hugging Face ids."""
+"""Policies: named ones, local folders and Hugging Face ids."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from harness.util.tool_calls import QWEN_CODER
 
 
 def resolve(name_or_path: str) -> str:
-    """What to load a policy from.
+    """Return the folder or Hugging Face id from which to load a policy.
 
     Args:
         name_or_path: A name of `catalogue.by_name`, a local folder, or a Hugging Face id.
@@ -50,12 +50,10 @@ def resolve(name_or_path: str) -> str:
 
 
 def fetched(policy: PolicyConfig) -> str:
-    """The folder of a policy.
+    """Return the folder of a policy, after downloading it from Hugging Face if necessary.
 
-    One on Hugging Face is downloaded, where this machine does not have it yet.
-
-    One process gets one revision, however often it asks. Where huggingface.co does not answer, what
-    was downloaded before counts.
+    One process always gets the same revision. If huggingface.co does not answer, an earlier
+    download is used.
 
     Raises:
         ConfigError: As `resolve`; there is no such policy or revision, its terms were not accepted,
@@ -86,7 +84,7 @@ def _downloaded(name: str, revision: str | None) -> str:
         import httpx
         from huggingface_hub import errors, snapshot_download
     except ImportError:
-        return name  # what needs it says what to install
+        return name  # later code states what to install
 
     get = partial(snapshot_download, name, revision=revision, ignore_patterns=_TWICE)
     try:
@@ -117,7 +115,7 @@ def _downloaded(name: str, revision: str | None) -> str:
         httpx.HTTPError,
         ConnectionError,
     ) as error:
-        # What other programs downloaded has no list of its files.
+        # Downloads by other programs have no list of files.
         with suppress(errors.LocalEntryNotFoundError):
             return get(local_files_only=True)
         cause = str(error.__cause__ or error).partition("\n")[0]
@@ -153,7 +151,7 @@ once more.
 
 
 def revision_of(folder: Path) -> str:
-    """`ID@COMMIT` of a policy in Hugging Face's cache; empty for any other folder."""
+    """Return `ID@COMMIT` of a policy in Hugging Face's cache; empty for any other folder."""
     kind, _, name = folder.parent.parent.name.partition("--")
     cached = kind == "models" and folder.parent.name == "snapshots"
     return f"{name.replace('--', '/')}@{folder.name}" if cached else ""
@@ -195,7 +193,7 @@ def _names_of(model: str) -> Iterator[str]:
         yield from (str(source.get(key)) for key in ("model", "file"))
     yield str(_json_in(folder / "config.json").get("_name_or_path"))
     for parent in folder.absolute().parents:
-        if (parent / "run.json").is_file():  # a checkpoint: the policy that its training began with
+        if (parent / "run.json").is_file():  # for a checkpoint, the initial policy of its training
             config = _json_in(parent / "run.json").get("config")
             first = config.get("policy") if isinstance(config, Mapping) else None
             path = str(first.get("path")) if isinstance(first, Mapping) else ""
@@ -205,7 +203,7 @@ def _names_of(model: str) -> Iterator[str]:
 
 
 def _json_in(file: Path) -> Mapping[str, Any]:
-    """Return a file's JSON object; empty where there is none, or it cannot be read."""
+    """Return a file's JSON object; empty if there is none or it cannot be read."""
     with suppress(UserError, OSError):
         data = read_json(file, "") if file.is_file() else {}
         return data if isinstance(data, Mapping) else {}
@@ -215,7 +213,7 @@ def _json_in(file: Path) -> Mapping[str, Any]:
 def parser_of(config: Config, folder: str, device: str) -> str:
     """Return the name of the parser that reads a policy's tool calls in a run.
 
-    Empty where its agent offers no tools.
+    Empty if its agent offers no tools.
 
     The configuration may name one of vLLM's; harness's own server, on a CPU, reads two forms.
 
@@ -232,9 +230,9 @@ def parser_of(config: Config, folder: str, device: str) -> str:
 
 
 def detokenizer(folder: str) -> Callable[[Sequence[int]], str] | None:
-    """Return what makes text of a policy's token ids, special tokens included.
+    """Return a function that decodes a policy's token ids to text, including special tokens.
 
-    None where its tokenizer is not there.
+    None if its tokenizer is not available.
     """
     try:
         from tokenizers import Tokenizer
@@ -248,7 +246,7 @@ def detokenizer(folder: str) -> Callable[[Sequence[int]], str] | None:
 
 
 def about(model: str) -> Mapping[str, Any]:
-    """The `config.json` of a local folder or a Hugging Face id; empty where there is none."""
+    """Return the `config.json` of a local folder or a Hugging Face id; empty if there is none."""
     with suppress(Exception):
         file = Path(model) / "config.json"
         if not file.is_file():
@@ -263,7 +261,7 @@ def about(model: str) -> Mapping[str, Any]:
 
 
 def longest(folder: str) -> int | None:
-    """Tokens that a policy reads and writes together; None where its folder does not say."""
+    """Return a policy's limit of prompt and reply together, in tokens; None if unknown."""
     settings = about(folder)
     most = settings.get("text_config", settings).get("max_position_embeddings")
     return None if most is None else int(most)

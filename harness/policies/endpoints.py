@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     import httpx
 
 CONNECT_S = 2.0
-"""How long a server may take to accept a connection."""
+"""Seconds for a server to accept a connection."""
 LIST_S = 10.0
-"""How long it may take to list its models."""
+"""Seconds for it to list its models."""
 COMPLETION_S = 60.0
-"""Time limit for one token. A slower server may still load its model, and is not refused."""
+"""Seconds for one token. A slower server may be loading its model and is not refused."""
 SHOWN_MODELS = 8
-"""How many names of models a message shows."""
+"""Most names of models in a message."""
 SHOWN_CHARS = 300
-"""How much of a server's own message a message shows."""
+"""Most characters of a server's own message in a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class CheckedEndpoint:
 def checked_endpoint(
     base_url: str, model: str | None, api_key: str | None, key_variable: str
 ) -> CheckedEndpoint:
-    """Ask an endpoint for its models and for one token, and return it where it answers.
+    """Ask an endpoint for its models and for one token, and return it if it answers.
 
     Args:
         base_url: Without a closing slash.
@@ -71,14 +71,14 @@ def checked_endpoint(
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """One look at an endpoint."""
+    """The check of one endpoint."""
 
     base_url: str
     has_key: bool
     key_variable: str
 
     def models(self, client: httpx.Client) -> tuple[str, ...]:
-        """Return the names of the models that the server lists; none where it has no such list."""
+        """Return the names of the models that the server lists; empty if it has no list."""
         import httpx
 
         try:
@@ -88,7 +88,7 @@ class _Look:
         self._check_key(answer)
         if answer.status_code == 404 and not self.base_url.endswith("/v1"):
             self._check_path(client)
-        # Some servers have no list of models, and answer completions all the same.
+        # Some servers answer completions but have no list of models.
         if answer.status_code != 200:
             return ()
         try:
@@ -118,7 +118,7 @@ class _Look:
         except httpx.HTTPError as error:
             raise UserError(self._unreachable(error)) from error
         self._check_key(answer)
-        # A server that limits requests is well; a run tries such calls again.
+        # A rate limit is no fault of the server; runs repeat such calls.
         if answer.is_success or answer.status_code == 429:
             return
         reason = _reason(answer)

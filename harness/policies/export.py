@@ -12,10 +12,10 @@ from harness.runs.locks import held
 
 
 def checkpoint_dir(folder: RunFolder, step: int | None = None) -> tuple[int, Path]:
-    """Step and place of a run's checkpoint, by default the newest.
+    """Return step and folder of a run's checkpoint, by default the newest.
 
     Raises:
-        UserError: There is no such checkpoint; the message names those there are.
+        UserError: There is no such checkpoint; the message names existing ones.
     """
     there = make_trainer(folder.config()).checkpoints(folder)
     if not there:
@@ -47,7 +47,7 @@ def checkpoint_model(folder: RunFolder, step: int | None = None) -> Path:
     )
     made = target / "config.json"
     if not made.is_file():
-        with held(target.parent):  # evaluations of one checkpoint may begin at once
+        with held(target.parent):  # several evaluations of one checkpoint may start concurrently
             if not made.is_file():
                 if target.is_dir() and any(target.iterdir()):
                     raise _damaged(target, "config.json is missing")

@@ -1,4 +1,4 @@
-"""What answers roles instead of the policy: endpoints, and fixed policies served during a run."""
+"""Models that answer roles instead of the policy: endpoints, or policies served during a run."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from harness.util.endpoints import Endpoint, checked_url
 
 @dataclass(frozen=True, slots=True)
 class Answerer:
-    """What answers a role.
+    """The model that answers a role.
 
     Attributes:
-        name: What it is called in words.
-        endpoint: Where it is; None: it is a policy that has to be served.
-        folder: Of that policy.
+        name: Its description for messages.
+        endpoint: Its endpoint; None for a policy to serve.
+        folder: Folder of a policy to serve.
     """
 
     name: str
@@ -72,7 +72,7 @@ def check(config: Config, trained: Collection[str] = ()) -> None:
 
 
 def answerers(config: Config, began_with: Mapping[str, str] | None = None) -> dict[str, Answerer]:
-    """Return what answers each role of `roles`; policies of Hugging Face are downloaded.
+    """Return the model for each role of `roles`, after downloading policies from Hugging Face.
 
     Args:
         began_with: Policies of a resumed run by role, to use the same revisions.
@@ -107,7 +107,7 @@ def answerers(config: Config, began_with: Mapping[str, str] | None = None) -> di
 def answering(
     found: Mapping[str, Answerer], config: Config, logs: Path
 ) -> Iterator[dict[str, Endpoint]]:
-    """Where each role is answered as long as this lasts. Use it in the main thread.
+    """Serve policies that answer roles and yield each role's endpoint; main thread only.
 
     Each policy has a process of its own on the processors, which ends with the block, and with this
     process.

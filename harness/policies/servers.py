@@ -1,4 +1,4 @@
-"""What serves a policy on this machine; plugins provide it, by device."""
+"""Servers of policies on this machine, which plugins provide by device."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DEFAULT_ENGINE = Engine()
 
 
 class Server(Protocol):
-    """Serves a policy for as long as a `with` block lasts."""
+    """Serves a policy within a `with` block."""
 
     def __call__(
         self,
@@ -46,17 +46,17 @@ class Server(Protocol):
     ) -> AbstractContextManager[str]:
         """Serve a policy and yield its base URL: OpenAI-compatible, ends in `/v1`, has token ids.
 
-        It ends with the block, and with this process however that ends. Use it in the main thread.
+        It ends with the block, and with this process in any case. Use it in the main thread.
 
         Args:
             model: A local folder or a Hugging Face id.
             device: `cpu`, `cuda` or `npu`.
             max_length: Prompt and response together, in tokens.
-            log: Where the server's output goes.
+            log: File for the server's output.
             engine: Its options; by default replies without tool calls, in vLLM's fastest mode.
             port: 0 for a free one.
-            name: What callers call the model; by default as it is named here.
-            key: What callers have to say; empty: nothing.
+            name: Name of the model for clients; by default `model`.
+            key: Key that clients must send; empty: none.
 
         Raises:
             EnvironmentProblem: What the device needs is not installed.
@@ -65,7 +65,7 @@ class Server(Protocol):
 
 
 def server(device: str) -> Server:
-    """Return what serves a policy on a device.
+    """Return the server of policies on a device.
 
     Raises:
         EnvironmentProblem: No installed plugin does.

@@ -43,7 +43,7 @@ def _of_safetensors(file: Path) -> str:
     try:
         from safetensors import SafetensorError, safe_open
     except ImportError:
-        return ""  # what needs it says what to install
+        return ""  # later code states what to install
     try:
         # Reads its header, which must cover the file to its end.
         with safe_open(file, framework="np"):

@@ -1,4 +1,4 @@
-"""What is refused before a run begins: settings that do not fit, and what this machine lacks."""
+"""Checks before a run begins: settings that do not fit, and requirements that the machine lacks."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from harness.policies.roles import check as check_roles
 from harness.util.formatting import members
 
 ROWS_BYTES = {"train": 64 * 2**20, "eval": 4 * 2**20}
-"""Room that the rows, logs and tables of a small run take; without it none is started."""
+"""Bytes for rows, logs and tables of a small run; with less free space no run is started."""
 
 
 def check(config: Config, *, trains: bool = True, reads_reserved: bool = False) -> None:
-    """Refuse before anything is started what could only fail later.
+    """Refuse a run that would fail later, before anything is started.
 
     Args:
         trains: Whether the run uses the trainer on the device. An evaluation needs no training
@@ -54,7 +54,7 @@ def check(config: Config, *, trains: bool = True, reads_reserved: bool = False) 
     splits["val_split"] = config.task.val_split
     for key, split in splits.items():
         if split not in task_set.splits:
-            # What only measures has the option --split for it.
+            # An evaluation sets its split by --split.
             named = f"task.{key}" if trains else f"--split (task.{key})"
             raise ConfigError(
                 f"{named}: {task_set.name!r} has no split {split!r}"
@@ -103,7 +103,7 @@ def check(config: Config, *, trains: bool = True, reads_reserved: bool = False) 
 
 
 def check_supervised(config: Config, matched: Collection[str]) -> None:
-    """Refuse what supervised training on gold answers cannot do or would ignore.
+    """Refuse settings that supervised training on gold answers does not support or would ignore.
 
     Args:
         matched: The roles that `agent_match` finds.
@@ -166,7 +166,7 @@ def _check_training_reward(config: Config) -> None:
 
 
 def check_network(config: Config, *, trains: bool = True) -> None:
-    """Refuse a run that other machines take part in, unless it says that their network is trusted.
+    """Refuse a run with other machines unless `trusted_network` is set.
 
     Ray without a token, torch.distributed and the store of a run in this process require no key
     there, and nothing is encrypted: access to their ports allows executing code and submitting
@@ -206,15 +206,15 @@ def _is_loopback(address: str) -> bool:
         return True
     try:
         return ipaddress.ip_address(host or "").is_loopback
-    except ValueError:  # another name, or `auto`, which may find any cluster
+    except ValueError:  # any other name, or `auto`, which may find any cluster
         return False
 
 
 def check_device(config: Config) -> None:
-    """Refuse a GPU where this machine shows none; in a cluster that is joined, others may have it.
+    """Refuse a GPU device if this machine has none; other nodes of a joined cluster may have one.
 
     Raises:
-        EnvironmentProblem: There is none.
+        EnvironmentProblem: There is no GPU.
     """
     if config.device == "cuda" and config.ray_address is None and resolve_device("auto") != "cuda":
         raise EnvironmentProblem(

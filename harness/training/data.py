@@ -38,7 +38,7 @@ RESUMABLE = (
 
 
 def load_tasks(config: Config, task_set: TaskSet, split: str) -> Sequence[Task]:
-    """The tasks of a split.
+    """Return the tasks of a split.
 
     Raises:
         TaskSetError: Files are missing or damaged, two tasks have one id, or the reward can judge
@@ -70,8 +70,8 @@ def load_tasks(config: Config, task_set: TaskSet, split: str) -> Sequence[Task]:
 
 
 def refusals(config: Config, tasks: Sequence[Task]) -> dict[str, str]:
-    """Why the reward can judge no answer to a task, by the ids of such tasks."""
-    # Rewards of others may be older than the method.
+    """Return the tasks that the reward cannot judge, by id, each with the reason."""
+    # Rewards of other packages may be older than the method.
     refuses = getattr(make_reward(config), "refuses", None)
     if not refuses:
         return {}
@@ -90,9 +90,9 @@ class Data:
     train: Sequence[Task]
     val: Sequence[Task]
     policy: str
-    """What the first policy is loaded from."""
+    """Folder or Hugging Face id of the initial policy."""
     answers: Mapping[str, Answerer] = field(default_factory=dict)
-    """What answers roles that the policy does not."""
+    """By role, the models that answer instead of the policy."""
 
 
 def load_data(config: Config, before: RunFolder | None = None) -> Data:
@@ -167,7 +167,7 @@ def first_policy(config: Config, before: RunFolder | None = None) -> str:
 
 
 def same_run(before: Config, after: Config) -> None:
-    """Refuse a change that would make one run of two.
+    """Refuse a change of settings with which the run would be another one.
 
     Raises:
         UserError: A key outside of `RESUMABLE` differs.
@@ -186,9 +186,8 @@ def same_parts(folder: RunFolder, config: Config, task_set: TaskSet) -> None:
     """Refuse questions, databases, verdicts, a policy or an agent changed since the first launch.
 
     Raises:
-        UserError: The task set describes itself otherwise, what decides a verdict differs, a file
-            that an option names included (where a judge is, say, may change), the first policy has
-            other weights, or the agent's source changed.
+        UserError: The task set's description, the reward's options that decide verdicts (including
+            the content of files), the initial policy's weights or the agent's source changed.
     """
     from harness.parity.certificate import fingerprint
 
@@ -217,7 +216,7 @@ def same_parts(folder: RunFolder, config: Config, task_set: TaskSet) -> None:
             )
         )
     for what, before, now, them in parts:
-        # Through JSON, as the record was: it has lists where the present values have tuples.
+        # Convert through JSON, because the record has lists in place of tuples.
         present = json.loads(json.dumps(dict(now)))
         if changed := _changed(flatten(before), flatten(present)):
             raise UserError(

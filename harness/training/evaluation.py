@@ -137,7 +137,7 @@ def accuracy_of(
     for row in rows:
         if row["reward"] is not None:
             scored.append(row["reward"])
-        # The rollout ended well, but its reward gave no value.
+        # The rollout succeeded, but its reward gave no value.
         unscored = row["outcome"] == "ok" and row["reward"] is None
         outcomes["unscored" if unscored else row["outcome"]] += 1
         flags.update(row["reward_flags"])
@@ -159,7 +159,7 @@ def accuracy_of(
     bounds = None
     if expected:
         bounds = []
-        # As if every unscored rollout had the lowest reward, and then the highest one.
+        # Assume the lowest reward for every unscored rollout, then the highest.
         for reward in span:
             bounds.append((sum(scored) + reward * (expected - len(scored))) / expected)
     result: Scores = {
@@ -269,7 +269,7 @@ class _Evaluation(RolloutWork):
                         for sample in range(config.eval.samples):
                             group.create_task(measure(task, sample))
             except BaseExceptionGroup as several:
-                # The first failure cancelled the others; callers handle one cause.
+                # Raise only the first failure, which cancelled the others.
                 raise several.exceptions[0] from None
             finally:
                 reporting.cancel()

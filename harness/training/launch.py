@@ -46,7 +46,7 @@ class StartedRun:
 
     Attributes:
         model: For an evaluation, the measured model.
-        answers: What answers roles instead of the policy, by role.
+        answers: By role, the models that answer instead of the policy.
         on_progress: Called with every `poll`.
     """
 
@@ -65,11 +65,11 @@ class StartedRun:
 
     @property
     def steps(self) -> int:
-        """Training steps in all."""
+        """Total number of training steps."""
         return len(self.train) // self.config.train.batch_size
 
     def poll(self) -> None:
-        """Take in the rows written since the last call and show the progress.
+        """Read the rows written since the last call and show the progress.
 
         Call it a few times a second.
 
@@ -79,7 +79,7 @@ class StartedRun:
         self.on_progress(self._monitor.poll())
 
     def full(self) -> str:
-        """What to say where the disk has no room to go on; empty where it has."""
+        """Return a message if the disk has no room to continue; empty otherwise."""
         if self.folder.free_bytes() >= LEAST_BYTES:
             return ""
         path = self.folder.path
@@ -107,11 +107,11 @@ def train(
     resume: bool = False,
     on_progress: Callable[[Progress], None] = lambda progress: None,
 ) -> None:
-    """Train to the end; everything learned about the run is in its folder, also when this raises.
+    """Train to the end. The run's folder has all results, even if this raises.
 
     Args:
-        data: What `load_data` read already.
-        resume: Go on from the newest checkpoint in the folder.
+        data: Result of `load_data`.
+        resume: Continue from the newest checkpoint in the folder.
         on_progress: Called a few times a second.
 
     Raises:
@@ -143,7 +143,7 @@ def train(
         write_dataset(folder.path / "data" / "val.parquet", run.val, "val")
         checkpoints = trainer.checkpoints(folder) if resume else {}
         if resume and not checkpoints and folder.read()["status"] == "finished":
-            # From the first step again, it would set the rows of the finished training aside.
+            # Starting again would discard the rows of the finished training.
             raise UserError(
                 f"{folder.path} has finished and has no checkpoint to continue from "
                 "(train.keep_checkpoints=0 keeps none). Start a new training: harness train "
@@ -168,7 +168,7 @@ def train(
                 run.poll()  # what earlier launches left is known from here on
                 with answering(run.answers, config, folder.logs) as run.roles:
                     trainer.fit(run)
-        # Only a finished training comes here: every other one is resumed from its checkpoints.
+        # Unfinished trainings keep their checkpoints to be resumed.
         if config.train.keep_checkpoints == 0:
             _drop_checkpoints(folder)
 
@@ -223,18 +223,18 @@ def recorded(
     """Write a run's record before the work in the block, and finish it however the work ends.
 
     Args:
-        result: What came of the run, from its rows, given the record.
-        needed: Bytes that checkpoints take, those that are there included.
+        result: Computes the result from the rows, given the record.
+        needed: Bytes of the checkpoints, including existing ones.
         resumed: Whether the run is resumed: its record keeps the history of its launches.
-        parent: Where the policy was trained.
-        before: Called once there is room for the run.
+        parent: The training of the policy.
+        before: Called after the check of disk space.
 
     Raises:
         EnvironmentProblem: The disk has no room for the run.
         RunFailed: The disk got full.
     """
     folder = run.folder
-    # A resumed run needs room only for what earlier launches have not saved.
+    # A resumed run needs room only for checkpoints that earlier launches have not saved.
     folder.reserve(ROWS_BYTES[kind] + max(needed - folder.checkpoint_bytes(), 0))
     before()
     record = run_record(
@@ -285,7 +285,7 @@ def recorded(
 
 
 def validation_due(train: TrainConfig, steps: int, step: int) -> bool:
-    """Whether a run of `steps` steps is validated after this one."""
+    """Return whether a run of `steps` steps is validated after this one."""
     return step == steps or (train.val_every > 0 and step > 0 and step % train.val_every == 0)
 
 
@@ -296,6 +296,6 @@ def validated(run: StartedRun, step: int) -> bool:
         if row["phase"] == "val" and row["step"] == step:
             rollouts += 1
             failed += row["reward"] is None
-    # Too few rows, if the validation was cut off; a resumed run repeats it.
+    # An interrupted validation has too few rows, and a resumed run repeats it.
     whole = len(run.val)
     return rollouts >= whole and failed <= run.config.rollout.max_failed_share * whole

@@ -1,4 +1,4 @@
-"""Write `run.json`: what ran, how to run it again, and with which runs it may be compared."""
+"""Write `run.json`: what ran, how to repeat it, and which runs are comparable."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def run_record(
     launch: Launch = {"started": now(), "commit": code, "cores": available_cores()}
     if study:
         launch["runs_at_once"] = study["runs_at_once"]
-    # At the start only: later the run itself is the load.
+    # Measure at the start only: later the run itself causes the load.
     if (at_start := load()) is not None:
         launch["load"] = at_start
     if device == "cuda" and (service := gpu_service()):
@@ -165,7 +165,7 @@ def identity(
     kind: Literal["train", "eval"] = "train",
     answers: Mapping[str, Answerer] | None = None,
 ) -> Identity:
-    """Return what runs must share that differ in plugin, trained roles or seed only."""
+    """Return the identity, which runs that differ only in agent, trained roles or seed share."""
     data = config.dump()
     measured = config.eval if kind == "eval" else EvalConfig()
     of_program = program(program_of(config.agent))
@@ -198,7 +198,7 @@ def identity(
     # Further keys appear only with another value than the usual one, which keeps the identity of
     # runs that are older than them.
     form = answer_form(config.reward.name, config.reward.options)
-    if of_program.inputs({}, form):  # the program shows it
+    if of_program.inputs({}, form):  # the program shows the form to the policy
         identified["answer_form"] = form
     reward = reward_of(config)
     if (reward.low, reward.high) != (0, 1):
@@ -256,16 +256,16 @@ def tools_hash(
 
 
 def graded(reward: RewardSpec) -> bool:
-    """Whether a reward says of itself that its means are no accuracy.
+    """Return whether a reward declares that its means are no accuracy.
 
-    Values that it gives may say so, too.
+    Its values may show that as well.
     """
     return reward.graded or (reward.low, reward.high) != (0, 1)
 
 
 def changed_data(task_set: TaskSet) -> list[str]:
     """Return changed files of the task set of an ending run, and report them once."""
-    check = getattr(task_set, "check", list)  # foreign task sets may be older than the method
+    check = getattr(task_set, "check", list)  # the method may be missing
     changed: list[str] = check()
     if changed:
         log.error(
@@ -287,8 +287,8 @@ def closed(
     """Return the record at a run's end: its last launch closed, and the `result` of all launches.
 
     Args:
-        scores: What the rows of all launches come to.
-        data_changed: What `changed_data` found; the result names what earlier launches found, too.
+        scores: Figures from the rows of all launches.
+        data_changed: Result of `changed_data`, to which those of earlier launches are added.
     """
     *earlier, last = record["launches"]
     launch: Launch = {
@@ -329,10 +329,10 @@ def training_result(folder: RunFolder, record: RunRecord, checkpointed: int = 0)
     step_s: dict[float, float] = {}
     gaps = []
     for row in rows:
-        # A validation that was cut off is no measurement.
+        # An interrupted validation is no measurement.
         if "val/reward" in row and row["val/rollouts"] >= record["tasks"]["val"]:
             curve[row["step"]] = row["val/reward"]
-        # A step without its time did not end.
+        # A step without its time did not finish.
         if "step_s" in row:
             step_s[row["step"]] = row["step_s"]
             if "rollout_probs_diff" in row:
@@ -389,7 +389,7 @@ def _signal(record: RunRecord, episodes: Sequence[Episode]) -> tuple[float | Non
 
 
 def agent_failures(rows: Sequence[Episode]) -> tuple[int, str]:
-    """How many rollouts the agent itself ended, and why most often."""
+    """Return how many rollouts the agent failed, and the most common reason."""
     reasons: Counter[str] = Counter()
     for row in rows:
         if row["outcome"] in AGENT_OUTCOMES:

@@ -78,7 +78,7 @@ def validation_order(tasks: Sequence[Task], config: Config) -> list[Task]:
 
     A limit takes a fixed, spread-out sample.
     """
-    # By hash: the first ids of a split may all be of one database.
+    # Sample by hash, because the first ids of a split may all belong to one database.
     spread = sorted(tasks, key=lambda task: hashlib.sha256(task.id.encode()).hexdigest())
     return sorted(spread[: config.task.val_limit], key=lambda task: task.id)
 

@@ -57,7 +57,7 @@ class Batches:
     Args:
         shared: Whether all calls of a session are paid its reward (`train.credit`).
         merges: Whether rows may hold several calls.
-        threshold: From which score on the best of a group are trained, and they alone; None: GRPO.
+        threshold: Lowest score at which the best of a group are trained, and no others; None: GRPO.
         taught: Whether rows are gold answers, not calls of rollouts.
     """
 
@@ -87,7 +87,7 @@ class Batches:
     def balance(
         self, trainer: Any, batch: KVBatchMeta, metrics: dict[str, Any], **_: Any
     ) -> KVBatchMeta:
-        """Order, cut and fill up; verl's `_balance_batch`."""
+        """Sort, divide and pad the rows, in place of verl's `_balance_batch`."""
         rows = self._take_out_untrained(batch)
         parts = deal(
             rows, trainer.config.data.seed, trainer.global_steps, _optimizer_steps(trainer.config)
@@ -126,7 +126,7 @@ class Batches:
         metrics["training/rows"] = float(len(rows))
         metrics["training/padding_rows"] = float(len(filled) - len(rows))
         if self._taught:
-            # verl adds up what is named a total, where a step has several batches.
+            # If a step has several batches, verl sums metrics that are named a total.
             metrics["training/taught_calls_total"] = float(len(rows))
             metrics["training/left_out_total"] = float(left_out(self._untrained))
         else:
@@ -273,7 +273,7 @@ class Batches:
         send = group.update_actor
 
         def resized(filled: KVBatchMeta) -> Any:
-            # What losses that count sequences divide by is the number of real ones.
+            # Losses per sequence must divide by the number of real sequences.
             real = self._rows / self._parts
             filled.extra_info.update(mini_batch_size=self._size, global_batch_size=real)
             return send(filled)

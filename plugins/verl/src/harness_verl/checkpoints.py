@@ -30,7 +30,7 @@ def checkpoints(folder: RunFolder) -> dict[int, Path]:
         raise UserError(
             f"{marker} holds no step. Write the number of a folder {PREFIX}N into it"
         ) from error
-    # Of a dropped checkpoint verl leaves the folder, without the weights.
+    # verl leaves the folder of a removed checkpoint, without the weights.
     steps = {newest}
     for actor in folder.checkpoints.glob(f"{PREFIX}*/actor"):
         step = _step(actor.parent)
@@ -70,7 +70,7 @@ def prune(folder: Path, kept: int) -> None:
 
     Args:
         folder: The folder of a run's checkpoints.
-        kept: How many stay; 0: all.
+        kept: Number to keep; 0: all.
     """
     marker = folder / MARKER
     if not kept or not marker.is_file():

@@ -29,7 +29,7 @@ def examine(address: str) -> Iterator[Finding]:
     try:
         socket.create_connection((host, int(port)), CONNECT_S).close()
     except (OSError, ValueError) as error:
-        advice = "start one: ray start --head --port 6379, and give HOST:PORT as it says"
+        advice = "start one: ray start --head --port 6379, and give the HOST:PORT that it prints"
         yield Finding("ray cluster", "problem", f"{address} does not answer ({error})", advice)
         return
     os.environ |= {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_BACKEND_LOG_LEVEL": "fatal"}
@@ -39,13 +39,13 @@ def examine(address: str) -> Iterator[Finding]:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (
         Exception
-    ) as error:  # whatever Ray raises: other versions of it and of Python, a missing token
+    ) as error:  # Ray raises various errors, for example for other versions or a missing token
         message = " ".join(str(error).split())[:300]
         yield Finding(
             "ray cluster",
             "problem",
             message,
-            "the same RAY_AUTH_MODE and RAY_AUTH_TOKEN as there, the same Ray and Python",
+            "use the RAY_AUTH_MODE, RAY_AUTH_TOKEN, Ray and Python of the cluster",
         )
         return
     try:
@@ -73,7 +73,7 @@ def _nodes(ray: Any) -> Iterator[Finding]:
                 task.options(scheduling_strategy=where).remote(), timeout=TASK_S
             )
         except Exception as error:
-            advice = "look into its /tmp/ray/session_latest/logs"
+            advice = "see its logs in /tmp/ray/session_latest/logs"
             yield Finding(
                 name, "problem", f"runs no task: {' '.join(str(error).split())[:200]}", advice
             )
@@ -85,7 +85,7 @@ def _nodes(ray: Any) -> Iterator[Finding]:
         resources = node["Resources"]
         amounts = f"{resources.get('CPU', 0):g} CPUs, {resources.get('GPU', 0):g} GPUs"
         detail = "; ".join([amounts, *differing])
-        yield held(name, not differing, detail, "install there what is installed here")
+        yield held(name, not differing, detail, "install the versions of this machine there")
 
 
 def look() -> dict[str, str]:
@@ -96,6 +96,6 @@ def look() -> dict[str, str]:
             found[name] = version(name)
         except (
             Exception
-        ):  # not installed; no class of ours, since it runs where harness may be missing
+        ):  # not installed; no exception of harness, which may be missing on that node
             found[name] = ""
     return found

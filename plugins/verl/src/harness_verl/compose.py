@@ -27,7 +27,7 @@ SAMPLERS = {
     "colocate_async": "PromptReplayBufferAsync",
     "separate_async": "PromptReplayBufferAsync",
 }
-"""Our replay buffer by verl's `trainer.v1.trainer_mode`."""
+"""Harness's replay buffer by verl's `trainer.v1.trainer_mode`."""
 _PARALLEL = {
     "tensor_model_parallel_size": "tensor_parallel_size",
     "pipeline_model_parallel_size": "pipeline_parallel_size",
@@ -82,7 +82,7 @@ def verl_settings(
     merge(settings, {"ray_kwargs": {"ray_init": _ray(config, device)}})
     if device == "cuda":
         merge(settings, placement(config, own, model_path))
-    # The user's own options override all of these, and what follows depends on the result.
+    # The user's options override all of these, and later settings depend on the result.
     merge(settings, own)
     _run_worker_in_engine(settings)
     model = settings["actor_rollout_ref"]["model"]
@@ -306,13 +306,13 @@ _ON_POLICY: Section = {
     "algorithm": {"rollout_correction": {"bypass_mode": True}},
     "actor_rollout_ref": {"actor": {"policy_loss": {"loss_mode": ON_POLICY}}},
 }
-"""For a step that is one optimizer step: no pass for the old log-probabilities."""
+"""Settings for steps of one optimizer step: no pass for the old log-probabilities."""
 
 _SUPERVISED: Section = {
     "algorithm": {"rollout_correction": {"bypass_mode": True}},
     "actor_rollout_ref": {"actor": {"policy_loss": {"loss_mode": SUPERVISED}}},
 }
-"""For gold answers, which have no old log-probabilities."""
+"""Settings for gold answers, which have no old log-probabilities."""
 
 _DEVICES = Path(__file__).with_name("devices.yaml")
 """Further settings of verl, by device."""

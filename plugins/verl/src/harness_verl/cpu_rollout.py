@@ -24,7 +24,7 @@ class VerlPolicyServer(PolicyServer):
     """The policy server in a Ray actor, which also takes verl's own calls and updated weights."""
 
     global_steps: int | None = None
-    """Version of the weights in place: the trainer's step that made them."""
+    """Version of the loaded weights: the trainer's step that made them."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         start_trace.born("policy server")
@@ -35,7 +35,7 @@ class VerlPolicyServer(PolicyServer):
         self._under_way: set[asyncio.Task[Generation]] = set()
 
     async def load(self, weights: dict[str, torch.Tensor], version: int | None) -> None:
-        """Put the trainer's weights in place."""
+        """Load the trainer's weights."""
         await asyncio.to_thread(self.decoder.load_weights, weights)
         self.global_steps = version
 
@@ -50,7 +50,7 @@ class VerlPolicyServer(PolicyServer):
         try:
             await asyncio.wait({task})
         finally:
-            task.cancel()  # where its caller hung up
+            task.cancel()  # after its client disconnected
         return (
             Generation(prompt_ids, limit, finish_reason="abort")
             if task.cancelled()

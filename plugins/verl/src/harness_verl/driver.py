@@ -21,7 +21,7 @@ import psutil
 
 WATCH_S = 1.0
 START_S = 300.0
-"""Limit for Ray's start, which waits without end where one of its processes died."""
+"""Seconds for Ray's start, which would wait forever if one of its processes died."""
 NODE_S = 240.0
 """Seconds that Ray's node agent may take to register while its process runs; Ray waits for 30."""
 NODE_EVERY_S = 0.2
@@ -30,10 +30,10 @@ TRIES = 3
 VERLS_OWN_S = 5.0
 """Seconds for verl to end by itself after an actor died, since its own message says more."""
 POLICY_SERVERS = ("VerlPolicyServer", "vLLMHttpServer")
-"""Actors that answer the calls of agents: ours on a CPU, verl's on GPUs."""
+"""Actors that answer the calls of agents: harness's on a CPU, verl's on GPUs."""
 NO_AGENT = Path(__file__).with_name("no_agent.py")
 OURS = "harness: "
-"""Begins the line of the log that says why a run ends."""
+"""Prefix of the log line that states why a run ends."""
 
 
 def main() -> None:
@@ -44,7 +44,7 @@ def main() -> None:
     if os.getpgrp() == os.getpid():
         atexit.register(
             _end, os.getpid()
-        )  # after Ray's own: its agents would wait a minute for a GCS long gone
+        )  # after Ray's own cleanup, because its agents wait a minute for a GCS that has ended
 
     def leave(number: int, frame: FrameType | None) -> None:
         sys.exit(128 + number)  # Ray's exit handlers stop what it started
@@ -94,7 +94,7 @@ def main() -> None:
 
 
 def _end(driver: int) -> None:
-    """End what the driver started, where it is the driver that ends and not a fork of it."""
+    """End the driver's processes if the driver itself ends, and not a fork of it."""
     from harness.rollout.processes import end_group
 
     if os.getpid() == driver:
@@ -130,10 +130,10 @@ def run_on_forks(config: Any) -> None:
         ray.get(runner.run.remote(config))
     except (
         ray.exceptions.ActorDiedError
-    ) as error:  # Ray's own text begins with what follows from it
+    ) as error:  # Ray's message begins with consequences of the error
         if isinstance(
             error, ray.exceptions.RayTaskError
-        ):  # another actor's death, as the task runner met it
+        ):  # the death of another actor, as seen by the task runner
             raise
         sys.stderr.write(f"{OURS}verl's task runner died: {last_line(str(error))}\n")
         sys.exit(1)
@@ -182,7 +182,7 @@ def patient(start: Callable[..., object]) -> Callable[..., Any]:
                 sys.stderr.write(
                     "Ray's node agent did not register (a busy machine?): trying again\n"
                 )
-                # Processes of the failed start would only be in the way.
+                # Processes of the failed start would disturb the next one.
                 for process in psutil.Process().children(recursive=True):
                     with contextlib.suppress(psutil.Error):
                         process.kill()
@@ -225,7 +225,7 @@ def node_agent_runs() -> bool:
 
 
 def watch(over: threading.Event) -> None:
-    """End this process once an actor of the run is dead, or where Ray does not start; until `over`.
+    """End this process if an actor of the run dies or Ray does not start; until `over`.
 
     verl gives its agent-loop workers prompts and then polls TransferQueue for the results without
     end. It never learns that a worker died.
@@ -244,11 +244,11 @@ def watch(over: threading.Event) -> None:
     while not over.wait(WATCH_S):
         try:
             dead = state.actors(job_id=worker.global_worker.current_job_id, actor_state_name="DEAD")
-        except Exception:  # Ray itself is gone, which ends this process anyhow
+        except Exception:  # Ray itself has ended, which also ends this process
             continue
         causes = []
         for actor in dead.values():
-            # An end that verl learns of is for verl to act on, and has no cause here.
+            # verl handles ends that it notices, so they have no cause here.
             if cause := cause_of_death(actor):
                 causes.append(cause)
         if causes:
@@ -256,7 +256,7 @@ def watch(over: threading.Event) -> None:
 
 
 def watch_node(over: threading.Event) -> None:
-    """End this process once one of Ray's own processes is dead; until `over`.
+    """End this process if one of Ray's own processes dies; until `over`.
 
     Ray waits a minute for a lost GCS to come back, and every request to it waits as well.
     """
@@ -278,17 +278,17 @@ def _leave(reason: str, over: threading.Event) -> None:
     sys.stderr.write(f"{OURS}{reason}\n")
     sys.stderr.flush()
     if not over.wait(VERLS_OWN_S):
-        os._exit(1)  # the main thread waits for an answer that will not come
+        os._exit(1)  # the main thread would wait forever for an answer
 
 
 def cause_of_death(actor: dict[str, Any]) -> str:
-    """Return the cause in Ray's table for a dead actor; empty for an end that verl learns of."""
+    """Return the cause in Ray's table for a dead actor; empty if verl notices its end."""
     what = "policy server" if actor["ActorClassName"] in POLICY_SERVERS else "actor"
     cause, name = actor["DeathCause"], f"{what} {actor['ActorClassName']} {actor['Name']}".strip()
     kind = cause.WhichOneof("context")
     if kind == "oom_context":
         return (
-            f"Ray ended {name} (process {actor['Pid']}) for want of memory: "
+            f"Ray ended {name} (process {actor['Pid']}) because of a lack of memory: "
             f"{cause.oom_context.error_message}"
         )
     died = cause.actor_died_error_context

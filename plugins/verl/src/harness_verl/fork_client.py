@@ -17,7 +17,7 @@ import sys
 
 CONTEXT = "--serialized-runtime-env-context="
 HANDED = "--handed="
-"""Prefix of the argument with the numbers of the files that a process is handed."""
+"""Prefix of the argument with the numbers of the open files that a process gets."""
 SERVER = "HARNESS_FORK_SERVER"
 """Environment variable: the name of the server that workers are forks of."""
 
@@ -31,7 +31,7 @@ def main() -> None:
     else:
         argv = [word for word in given if not word.startswith((CONTEXT, "--language="))]
         handed = HANDED
-        # Without a server of forks, Ray's own way of starting a worker is taken.
+        # Without a fork server, start the worker as Ray does.
         instead = [os.path.join(os.path.dirname(argv[0]), "setup_worker.py"), *given]
         contexts = [word for word in given if word.startswith(CONTEXT)]
         simple = set_up(contexts[0] if contexts else CONTEXT)
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def set_up(context: str) -> bool:
-    """Set a runtime environment's variables, as Ray's `update_envs`; return whether that is all."""
+    """Set a runtime environment's variables as Ray does; return whether it has nothing else."""
     context_fields = json.loads(context.removeprefix(CONTEXT) or "{}")
     own = context_fields.pop("py_executable", sys.executable) != sys.executable
     for name, value in context_fields.pop("env_vars", {}).items():
@@ -49,7 +49,7 @@ def set_up(context: str) -> bool:
 
 
 def forked(argv: list[str], handed: str) -> bool:
-    """Return whether a fork of the server has run this; it has ended by then."""
+    """Have a fork of the server run this, and return whether it did; wait for its end."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as server:
         server.connect(f"\0{os.environ[SERVER]}")
         environment = [f"{name}={value}" for name, value in os.environ.items()]

@@ -108,7 +108,7 @@ def serve(modules: Iterable[str], device: str = "cpu") -> str:
     """Start a fork server for one run, before any import of Ray, and return its name.
 
     Args:
-        modules: What workers will want; what cannot be imported is left out.
+        modules: Modules that workers need; those that cannot be imported are left out.
         device: The workers' device.
     """
     import_ray()
@@ -195,7 +195,7 @@ class Server:
         if self._mark is not None:  # only a server of several runs must report changes
             self._loaded.note()
         gc.collect()
-        gc.freeze()  # else the first collection in each fork copies every page that holds an object
+        gc.freeze()  # otherwise the first collection in each fork copies every page with an object
         self._listener.settimeout(LOOK_S)
         while self._wanted():
             with contextlib.suppress(TimeoutError):
@@ -258,7 +258,7 @@ class Server:
             carry_mark(os.environ[RUN_MARK], *self._mark)
         tempfile.tempdir = None  # to be looked up again
         if numpy := sys.modules.get("numpy"):
-            numpy.random.seed()  # as in a process of its own; Python's own generator sees to itself
+            numpy.random.seed()  # as in a new process; Python reseeds its own generator after a fork
         sys.modules["ray._raylet"].Config.initialize("")  # Ray's settings, from these variables
         spawn_through_client()
         try:

@@ -34,7 +34,7 @@ def set_up_worker() -> None:
 
 
 def keep_apart() -> None:
-    """Make Ray's job id unique to the run in this process; without a run's mark it stays."""
+    """Make Ray's job id unique to the run in this process, if the process has a run's mark."""
     mark = os.environ.get(RUN_MARK)
     if not mark:
         return

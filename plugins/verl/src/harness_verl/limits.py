@@ -20,8 +20,8 @@ def micro_batch(wanted: int, rows: int, devices: int) -> int:
     """Return the sequences of one forward pass, a divisor of one device's rows as verl requires.
 
     Args:
-        wanted: The most that a device should take at once.
-        rows: Of an optimizer step, on all devices together.
+        wanted: Most sequences that a device should take at once.
+        rows: Rows of an optimizer step, on all devices together.
     """
     share = max(rows // devices, 1)
     size = min(wanted, share)
@@ -156,7 +156,7 @@ def _replicas(config: Config, settings: Mapping[str, object], device: str) -> No
     for name in names:
         value = int(at(settings, f"{rollout}.{name}", 1))
         size *= value
-        # Only what the user set apart from the usual 1 explains the size.
+        # Show only factors that the user changed from their default of 1.
         if value > 1:
             factors.append(f"{name} {value}")
     if world % size:
@@ -210,7 +210,7 @@ def _shorter(prompt: int, response: int, most: int) -> str:
 def _lengths(config: Config, settings: Mapping[str, object]) -> None:
     prompt, response = config.sampling.max_prompt_tokens, config.sampling.max_response_tokens
     model = at(settings, "actor_rollout_ref.model")
-    if not Path(model["path"]).is_dir():  # nodes of a cluster download it themselves
+    if not Path(model["path"]).is_dir():  # nodes of a cluster download the policy themselves
         return
     config_of_model = about(model["path"]) | model.get("override_config", {})
     scaled = config_of_model.get("rope_scaling") or config_of_model.get("rope_parameters") or {}
@@ -311,7 +311,7 @@ _BY_TOKEN: dict[str, tuple[Any, ...]] = {
 def _separate(settings: Mapping[str, object], device: str) -> None:
     if device == "cpu":
         raise ConfigError(
-            "separate_async sends weights over NCCL or its like, which a CPU has not: "
+            "separate_async sends weights over NCCL or a similar library, which a CPU has not: "
             "use colocate_async"
         )
     if at(settings, "actor_rollout_ref.hybrid_engine", True):

@@ -17,7 +17,7 @@ class Loaded:
 
     def note(self) -> None:
         """Record the times of everything that is imported now."""
-        # Modules may be added meanwhile by a thread, so the list is copied at once.
+        # Copy the list, because another thread may import modules meanwhile.
         modules = list(sys.modules.values())
         paths = {getattr(module, "__file__", None) for module in modules}
         # A folder's time shows packages that are added to it or removed.

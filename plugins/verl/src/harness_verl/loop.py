@@ -48,7 +48,7 @@ class HarnessAgentLoop(AgentLoopBase):
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> list[AgentLoopOutput]:
         try:
             return await self._rollout(row)
-        except RayError:  # the driver watches actors, and they may end before this at a run's end
+        except RayError:  # the driver watches actors, which may end before this at the end of a run
             raise
         except Exception as error:
             why = f"{type(error).__name__}: {str(error)[:300]}"
@@ -84,7 +84,8 @@ class HarnessAgentLoop(AgentLoopBase):
         outputs = []
         for one in rows:
             about = {}
-            # The values go into a field of harness, as verl pays all rows of a rollout alike.
+            # Values have a field of their own, because verl gives all rows of a rollout the same
+            # score.
             if merges or train.credit != "shared":
                 calls = []
                 for call, size in zip(one.calls, one.sizes, strict=True):

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 PACKED = "harness_packed"
-"""Name of our attention (`packing.py`) among those of transformers."""
+"""Name of harness's attention (`packing.py`) in transformers."""
 SHARED = "harness_shared"
 """Name of the same attention with shared prefixes of rows (`prefixes.py`)."""
 ON_POLICY = "harness_on_policy"
-"""Name of our policy loss (`packing.py`) among verl's."""
+"""Name of harness's policy loss (`packing.py`) in verl."""
 ABOUT = "harness_row"
 """Key in a row's `extra_fields`. It holds `calls`, with each call's kind and number of response
 tokens; `values`, for all kinds of its rollout; `saved` tokens; and `again`, whether its role had a
@@ -43,9 +43,9 @@ MEASURES: Mapping[str, tuple[str, ...]] = {
 """The measures of a step, and which of verl's figures add up to each."""
 
 LOG = "verl.log"
-"""Log with the output of verl's processes, among a run's logs."""
+"""Name of the log with the output of verl's processes."""
 WARNS = "harness warns: "
-"""Prefix of a line of verl's log that the user of the run sees."""
+"""Prefix of lines of verl's log that are shown to the user."""
 SESSION_FILE = ".session.json"
 """File in a run's folder with the addresses of its services, for verl's processes."""
 QUEUE_KEY = ".transfer-queue-key"

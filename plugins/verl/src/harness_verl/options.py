@@ -79,8 +79,8 @@ class VerlTrainConfig(TrainConfig):
         shared = super().identity(device, deterministic, calls_tools)
         for name in _NOT_IDENTITY:
             del shared[name]
-        # Packed, shared and merged rows round otherwise. A key appears only where that is so, which
-        # keeps the identity of runs that are older than these options.
+        # Packed, shared and merged rows round differently. Their keys appear only if they are used, so
+        # that the identity of older runs is unchanged.
         if self.packs(device, deterministic):
             shared["packed"] = True
         if self.shares_prompts(device, deterministic):
@@ -91,7 +91,7 @@ class VerlTrainConfig(TrainConfig):
 
     @model_serializer(mode="wrap")
     def _in_order(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Return the options in the order of all records, in which those of `TrainConfig` mix."""
+        """Return the options in the order of all records, mixed with those of `TrainConfig`."""
         values: dict[str, Any] = dump(self)
         return {name: values[name] for name in ORDER if name in values} | values
 

@@ -18,7 +18,7 @@ from harness.records import Transition
 
 @dataclass(slots=True)
 class DialogueRow:
-    """One row, with as many calls as could be put into it.
+    """One row with as many calls as it can hold.
 
     Attributes:
         again: Whether its role had a row already that this call does not continue.

@@ -125,7 +125,7 @@ class VerlRun(RolloutWork):
             time.sleep(POLL_S)
 
     def _new_output(self) -> str:
-        """Return verl's and Ray's output since the last call; an incomplete line comes again."""
+        """Return verl's and Ray's output since the last call, without an incomplete last line."""
         texts = []
         for log in (self._log, *self._scratch.glob("ray/session_2*/logs/*.[eo][ru][rt]")):
             with log.open("rb") as file:
@@ -149,7 +149,7 @@ _NAMES_A_CAUSE = (
     ),
     re.compile(r"Error|Exception|Check failed"),
 )
-"""Patterns of lines that name a cause, the surest first."""
+"""Patterns of lines that name a cause, the most reliable first."""
 _WARNS = re.compile(r"warn", re.IGNORECASE)
 _WARNING = re.compile(rf"{WARNS}(.+)")
 
@@ -176,12 +176,12 @@ def last_error(log: Path, status: int = 1) -> str:
         # A warning may quote an error that did not end the process.
         if line.strip() and not _WARNS.search(line):
             lines.append(line)
-    # A process that was killed has written no cause of its own, so only sure patterns count.
+    # A killed process wrote no cause of its own, so use only reliable patterns.
     for pattern in _NAMES_A_CAUSE[:3] if status < 0 else _NAMES_A_CAUSE:
         place = _last_place(pattern, lines)
         if place is not None:
             cause = [re.sub(_PREFIX, "", lines[place], count=1).strip().removeprefix(OURS)]
-            # A message may begin on a line of its own and go on below.
+            # A message may begin on its own line and continue below.
             if cause[0].endswith(":"):
                 for line in lines[place + 1 :][:1]:
                     cause.append(re.sub(_PREFIX, "", line, count=1).strip())

@@ -35,7 +35,7 @@ AFTER_FAILURE_S = 60.0
 FAILED = ".failed"
 """Suffix of a note about files that could not be written."""
 LOOK_S = 0.1
-"""Seconds between the trainer's checks whether the workers have written their files."""
+"""Seconds between the trainer's checks whether workers have written their files."""
 
 _save = torch.save
 
@@ -145,7 +145,7 @@ def _write(files: list[tuple[Any, Path]], note: Path) -> None:
     """Write the files, and remove the note; a failure goes into the note."""
     try:
         while files:
-            value, path = files.pop(0)  # its memory is free once it is written
+            value, path = files.pop(0)  # release the memory of the written copy
             _save(value, path)
             with path.open("rb") as written:
                 os.fsync(written.fileno())
@@ -162,7 +162,7 @@ class Completion:
 
     Args:
         folder: Where the checkpoints are.
-        kept: How many whole checkpoints stay; None or 0: all.
+        kept: Number of complete checkpoints to keep; None or 0: all.
     """
 
     def __init__(self, folder: Path, kept: int | None) -> None:
@@ -175,7 +175,7 @@ class Completion:
         self._pending = step
 
     def look(self) -> None:
-        """Name the pending checkpoint where it is whole by now.
+        """Name the pending checkpoint in the marker if it is complete by now.
 
         Raises:
             RuntimeError: A worker could not write its files.
@@ -202,7 +202,7 @@ class Completion:
         prune(self._folder, self._kept)
 
     def finish(self) -> None:
-        """Wait until the pending checkpoint is whole.
+        """Wait until the pending checkpoint is complete.
 
         Raises:
             RuntimeError: As `look`.

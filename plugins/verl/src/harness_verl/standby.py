@@ -41,7 +41,7 @@ class ForkServer(Standby):
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is the study's to handle
+            start_new_session=True,  # the study handles Ctrl-C
         )
 
     def fresh(self) -> bool:

@@ -32,7 +32,7 @@ OF_ROLLOUTS = (
     "training/off_policy/",
     "variance_proxy/",
 )
-"""How names of verl's metrics begin that would describe rollouts which were not made."""
+"""Prefixes of verl's metrics that would describe rollouts, which do not exist here."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Teacher:
 
 
 def report_no_rollouts(trainer: Any) -> None:
-    """Have verl report no figures of rollouts.
+    """Remove figures of rollouts from verl's metrics.
 
     Args:
         trainer: The class of verl's trainer.

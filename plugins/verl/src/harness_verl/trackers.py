@@ -17,7 +17,7 @@ from harness_trackers.reach import be_quick, left_off, one_line
 from harness_verl.names import WARNS
 
 OURS = ("console", "file", "tensorboard")
-"""Written on this machine, where a failure is the run's own."""
+"""Trackers that write on this machine, where a failure is one of the run."""
 _init = Tracking.__init__
 
 
@@ -99,7 +99,7 @@ def begun(name: str, project_name: str, experiment_name: str, config: object) ->
         _init(alone, project_name, experiment_name, [name], config)
     finally:
         alone._finished = (
-            True  # it is ours to end: else it would end its trackers as it is collected
+            True  # end it here: otherwise it ends its trackers when it is garbage-collected
         )
     if name not in alone.logger:
         raise RuntimeError("its server refused the run, or did not answer")
@@ -108,7 +108,7 @@ def begun(name: str, project_name: str, experiment_name: str, config: object) ->
 
 
 def warn(name: str, fault: str) -> None:
-    """Write a line to the log that the user of the run sees."""
+    """Write a log line that is shown to the user."""
     sys.stderr.write(f"{WARNS}{left_off(name, fault)}\n")
     sys.stderr.flush()
 

@@ -49,7 +49,7 @@ SCRATCH = "harness-"
 BATCH_INVARIANT = "VLLM_BATCH_INVARIANT"
 """Environment variable that selects vLLM's batch-invariant kernels."""
 MOST_LOGGED = 2**20
-"""Bytes that are kept of each log of Ray's."""
+"""Bytes to keep of each of Ray's logs."""
 VERLS_OWN = {
     "NCCL_DEBUG": "WARN",
     "VLLM_LOGGING_LEVEL": "WARN",
@@ -139,13 +139,13 @@ class VerlTrainer(Trainer):
         if config.ray_address:  # nodes that were started by hand do not inherit from here
             merge(settings, {"ray_kwargs": {"ray_init": {"runtime_env": {"env_vars": variables}}}})
         data_dir, session_file = folder.path / "data", folder.path / SESSION_FILE
-        _forget(folder)  # files of a launch that was killed
+        _forget(folder)  # left by a launch that was killed
         transfer_queue.write_key(folder.path / QUEUE_KEY)
         write_agent_loop(data_dir / "agent_loop.yaml", session_file)
         (data_dir / "verl-settings.yaml").write_text(
             yaml.safe_dump(settings, sort_keys=False), encoding="utf-8"
         )
-        # The driver first: its imports take longest, and need nothing of ours.
+        # Start the driver first: its imports take longest and need no service.
         scratch = tempfile.TemporaryDirectory(
             prefix=SCRATCH, dir=_place(), ignore_cleanup_errors=True
         )
@@ -216,7 +216,7 @@ def _start(log_file: Path, data_dir: Path, environment: dict[str, str]) -> subpr
             stdout=log,
             stderr=log,
             env=environment,
-            start_new_session=True,  # Ctrl-C is ours to handle
+            start_new_session=True,  # harness handles Ctrl-C, not verl
         )
 
 
@@ -298,8 +298,8 @@ def _variables(config: Config, device: str, has_policy: bool) -> dict[str, str]:
         variables["VERL_PLATFORM"] = "cpu"
     else:
         for name, value in VERLS_OWN.items():
-            # What the user has set goes before verl's own value.
+            # The user's value takes precedence over verl's.
             variables[name] = os.environ.get(name, value)
     if config.batch_invariant(device):
-        variables[BATCH_INVARIANT] = "1"  # vLLM reads it while it is imported, also by a standby
+        variables[BATCH_INVARIANT] = "1"  # vLLM reads it during its import, also in a standby
     return variables
