@@ -166,7 +166,11 @@ class Wanted:
     runs_dir: PathLike = "runs"
 
     def asked(self) -> Evaluation:
-        """Return the checked evaluation, or refuse one that cannot be carried out."""
+        """Check the request and return the evaluation.
+
+        Raises:
+            UserError: The evaluation cannot be carried out.
+        """
         from harness.plugins import make_task_set
         from harness.policies.roles import answerers
         from harness.rollout.queue_plugin import queue_spec
@@ -175,7 +179,7 @@ class Wanted:
 
         trained = RunFolder.open(Path(self.run)) if self.run is not None else None
         if trained is not None:
-            trained.read()  # a checkpoint without a whole record is of an unknown run
+            trained.read()  # without a readable record, the origin of a checkpoint is unknown
         resolved = self._resolved(trained)
         check(resolved, trains=False, reads_reserved=self.read_reserved)
         queue_spec()
@@ -218,7 +222,9 @@ class Wanted:
                 raise UserError("give either a run or --endpoint/--model, not both")
             return of_a_run(trained, overrides, self.agent)
         if self.step is not None:
-            raise UserError(f"--step {self.step} is of a run's checkpoints, and no run is named")
+            raise UserError(
+                f"--step {self.step} selects a checkpoint of a run, and no run is given: name one"
+            )
         if not (self._served or self.endpoint or environment_endpoint()):
             raise UserError(
                 "nothing to measure: give a run folder, --endpoint URL --model NAME "

@@ -74,11 +74,11 @@ def train(
         store: URL of a store in a process of its own (`harness store`).
         agent_match: Regular expression: the roles to train.
         seed: Of data order, sampling and optimizer.
-        steps: Training steps in all.
+        steps: Total number of training steps.
         ci_fast: One step on a few questions.
         ci: Twenty steps.
-        resume: A run to go on with.
-        without_parity: Make no parity certificate that a strict agent lacks, and start.
+        resume: A run to resume.
+        without_parity: Start without making the parity certificate that a strict agent lacks.
         runs_dir: Where the run's folder is made.
         progress: Whether to show on stderr how far it is.
         on_progress: Called a few times a second.
@@ -124,7 +124,11 @@ class Wanted:
     runs_dir: PathLike = "runs"
 
     def asked(self) -> Training:
-        """Return the checked training, or refuse one that cannot be carried out."""
+        """Check the request and return the training.
+
+        Raises:
+            UserError: The training cannot be carried out.
+        """
         from harness.plugins import trained_by
         from harness.training.checks import check
 
@@ -251,7 +255,7 @@ class Training:
         Args:
             console: Console for the live display: a panel on a terminal, or lines.
             panel: Whether to draw a panel.
-            beside: Context manager around everything that is written to the run's folder.
+            beside: Context manager that is active while the run's folder is written.
         """
         from harness.parity.report import certify
         from harness.training.checks import check_machine

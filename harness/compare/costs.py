@@ -1,4 +1,4 @@
-"""What runs cost: tokens, GPU hours and, with prices, money."""
+"""The cost of runs: tokens, GPU hours and, with prices, money."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def select(paths: Iterable[Path], runs_dir: Path = Path("runs")) -> Selection:
     if not chosen.runs and chosen.missing:
         raise NothingToCompare("; ".join(chosen.missing[:4]))
     if not chosen.runs and not empty:
-        raise UserError("no run was named. `harness runs list` shows what there is")
+        raise UserError("no run is given: name one. `harness runs list` shows existing runs")
     if empty:
         names = " and ".join(map(str, empty))
         raise UserError(

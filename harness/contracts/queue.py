@@ -28,7 +28,7 @@ class QueuedRequest:
     Attributes:
         request: Plain data for the host; the queue does not read it.
         limit_s: Seconds after which the queue gives up an attempt that has not ended.
-        attempts: The most attempts, including those that are lost with their runner.
+        attempts: Most attempts, including those lost with their runner.
         metadata: Plain data for people who look at the queue.
         agent: The agent that makes it. Only runners with this agent may take it.
     """
@@ -55,7 +55,7 @@ class LostAttempt:
 
 @dataclass(frozen=True, slots=True)
 class HeldRollout:
-    """A rollout that a runner has under way.
+    """A rollout that a runner has in progress.
 
     Attributes:
         started_s: Unix time.
@@ -69,7 +69,7 @@ class HeldRollout:
 
 @dataclass(frozen=True, slots=True)
 class TakenRollout:
-    """A rollout that a runner hands to its host.
+    """A rollout that a runner passes to its host.
 
     Attributes:
         policy: The gateway, as the run announced it.
@@ -129,7 +129,7 @@ class Queue(ABC):
 
     @abstractmethod
     async def ended(self, rollout_ids: Sequence[str]) -> Sequence[str]:
-        """Return at once which of these rollouts have ended, those included that are unknown."""
+        """Return immediately which of these rollouts have ended or are unknown."""
 
     @abstractmethod
     async def last_attempt(self, rollout_id: str) -> Attempt | LostAttempt | None:
@@ -137,15 +137,15 @@ class Queue(ABC):
 
     @abstractmethod
     async def forget(self, rollout_ids: Sequence[str]) -> None:
-        """Drop what is known of rollouts that have ended; others are kept."""
+        """Drop the data of rollouts that have ended; ignore others."""
 
     @abstractmethod
     async def held(self, runner: str) -> Sequence[HeldRollout]:
-        """Return the rollouts that a runner has under way."""
+        """Return the rollouts that a runner has in progress."""
 
     @abstractmethod
     async def hand_back(self, runner: str, reason: str) -> None:
-        """End what a runner has under way as lost, so that other runners can take it at once."""
+        """Mark a runner's rollouts in progress as lost, so that other runners can take them."""
 
     @abstractmethod
     async def settle(self, attempt: Attempt) -> None:
@@ -153,7 +153,7 @@ class Queue(ABC):
 
     @abstractmethod
     async def heard(self) -> Mapping[str, float]:
-        """Return the Unix time at which each runner was last heard of, by name."""
+        """Return the Unix time of each runner's last message, by name."""
 
     @abstractmethod
     async def close(self) -> None:
@@ -166,7 +166,7 @@ class RunQueue(Queue):
     @property
     @abstractmethod
     def endpoint(self) -> str:
-        """The URL by which other processes connect, once it has started."""
+        """The URL for other processes, after the start."""
 
     @property
     @abstractmethod
@@ -188,18 +188,18 @@ class RunQueue(Queue):
 
     @abstractmethod
     def expect(self, runners: Sequence[str], free: int, agent: str = "") -> None:
-        """Announce runners of an agent that start, with room for `free` rollouts each."""
+        """Announce that runners of an agent start, with room for `free` rollouts each."""
 
     @abstractmethod
     async def stop(self) -> None:
-        """End the queue; what is known of the run is dropped."""
+        """End the queue and drop all data of the run."""
 
 
 class RemoteQueue(RunQueue):
     """A run's queue in a process of its own, which serves several runs.
 
     Args:
-        url: Of that process.
+        url: URL of that process.
         run: Name of the run's folder.
     """
 
@@ -225,7 +225,7 @@ class RemoteQueue(RunQueue):
 
 
 class QueueBackend(ABC):
-    """What a plugin provides."""
+    """A plugin's implementation of queues and runners."""
 
     @abstractmethod
     def connect(self, url: str, key: str = "") -> Queue:
@@ -239,7 +239,7 @@ class QueueBackend(ABC):
     def execute(self, queue: RunQueue, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run the work of a run in an event loop, with its queue.
 
-        Returns normally or raises after an interrupt; the work itself knows how it ended.
+        After an interrupt it may return or raise; the work itself records how it ended.
         """
 
     @abstractmethod
@@ -252,16 +252,16 @@ class QueueBackend(ABC):
         heartbeat: Callable[[], None],
         agent: str = "",
     ) -> None:
-        """Be a runner: take an agent's rollouts and have them made until cancelled.
+        """Act as a runner: take an agent's rollouts and make attempts at them until cancelled.
 
-        What is under way at a cancellation is handed on to other runners.
+        After a cancellation, other runners get the rollouts in progress.
 
         Args:
             queue: A connected queue.
             host: Closed at the end.
-            number: Of the runner; `runner_name` gives its name.
-            concurrency: The most rollouts under way at once.
-            heartbeat: Called about once a second while the event loop turns.
+            number: Number of the runner; `runner_name` returns its name.
+            concurrency: Most concurrent rollouts.
+            heartbeat: Called about once a second while the event loop is responsive.
             agent: The host's agent; rollouts of other agents are not taken.
         """
 
@@ -273,4 +273,4 @@ class QueueBackend(ABC):
         policy: Endpoint,
         concurrency: int,
     ) -> list[DryRun]:
-        """Run a few requests within this process; return what became of them, in order."""
+        """Run a few requests within this process and return the results in order."""

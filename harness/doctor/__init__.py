@@ -37,7 +37,7 @@ _CLASHES = (
 
 
 _ASKS = {"packaging": "tensordict", "rich": "crewai"}
-"""What asks for a library that is overridden. Without it harness runs with what pip takes."""
+"""The package that restricts each overridden library. Without it, pip's version works."""
 
 
 def examine() -> list[Finding]:

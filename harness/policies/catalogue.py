@@ -167,9 +167,7 @@ def _known(registry: Registry) -> dict[str, Named]:
         package, _, file = spec.target.partition(":")
         try:
             policies |= _catalogue(package, file) | policies  # existing names take precedence
-        except (
-            Exception
-        ) as error:  # finding a package or reading its file may raise anything
+        except Exception as error:  # finding a package or reading its file may raise anything
             sys.stderr.write(
                 f"no policy of {spec.name!r} of {registry.origin(spec)} is known: "
                 f"{last_line(str(error), type(error).__name__)}\n"

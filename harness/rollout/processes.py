@@ -84,7 +84,7 @@ def mark_place() -> int:
 
 
 def carry_mark(mark: str, place: int, room: int) -> None:
-    """Let `marked` find this process by another mark, though the kernel shows the old one.
+    """Make `marked` find this process by another mark, although the kernel shows the old one.
 
     Raises:
         ValueError: The mark is longer than the one that it was started with.

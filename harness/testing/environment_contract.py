@@ -125,7 +125,9 @@ class EnvironmentContract(Contract):
         for call in alone:
             assert call.ok and not call.fault and call.text.strip(), call
         for other in together:
-            assert _texts(other) == _texts(alone), "concurrent calls have other results than successive ones"
+            assert _texts(other) == _texts(alone), (
+                "concurrent calls have other results than successive ones"
+            )
 
     def test_what_a_model_gets_wrong_is_told_and_typed(
         self, made: Environment, tasks: Sequence[Task]

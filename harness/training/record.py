@@ -317,7 +317,7 @@ def closed(
 
 
 def training_result(folder: RunFolder, record: RunRecord, checkpointed: int = 0) -> Scores:
-    """What came of a training, from the rows on disk.
+    """Return the result of a training from the rows on disk.
 
     Args:
         checkpointed: The step of the newest checkpoint: the last step's row is lost where a run was
@@ -367,7 +367,7 @@ def training_result(folder: RunFolder, record: RunRecord, checkpointed: int = 0)
 
 
 def _signal(record: RunRecord, episodes: Sequence[Episode]) -> tuple[float | None, str]:
-    """The share of groups that teach, and why there is none.
+    """Return the share of groups with a training signal, and why there is none.
 
     Not known where calls are paid differently.
     """

@@ -1,4 +1,4 @@
-"""How many threads a process of a policy computes with."""
+"""The number of threads of a process that computes with a policy."""
 
 from __future__ import annotations
 

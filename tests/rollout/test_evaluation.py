@@ -530,7 +530,7 @@ def test_user_errors_are_one_line_and_status_2(command: Command, tmp_path: Path)
         (("eval",), "nothing to measure"),
         (
             ("eval", "--model", "pocket-sql", "--step", "3"),
-            "--step 3 is of a run's checkpoints, and no run is named",
+            "--step 3 selects a checkpoint of a run, and no run is given: name one",
         ),
         (
             ("dev", "--plugin", "reference_sql"),

@@ -148,7 +148,7 @@ def test_ctrl_c_ends_promptly_and_the_next_start_resumes(
     _, said = process.communicate(timeout=20)
     assert process.returncode == 130 and time.monotonic() - began < 10
     assert (
-        f"0 of 2 runs are done, and what the others have is kept. Go on: {shlex.join(['harness', *called])}\n"
+        f"0 of 2 runs are done, and the progress of the others is kept. Resume: {shlex.join(['harness', *called])}\n"
         in said
     )
     assert [record["status"] for record in records(folder)] == ["interrupted"]

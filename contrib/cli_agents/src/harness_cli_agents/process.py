@@ -18,7 +18,7 @@ from harness.errors import RolloutError
 MAX_BYTES = 4 << 20
 """Most bytes that a command may write to its output, and to its answer file."""
 LOOK_S = 1.0
-"""Seconds between two looks at the size of the output."""
+"""Seconds between two checks of the size of the output."""
 _ERROR = re.compile(r"\W*(?:\w*error|fatal)\b", re.IGNORECASE)
 
 
@@ -28,7 +28,7 @@ class CommandFailed(RolloutError):
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """What a command left.
+    """Status and output of a command that has ended.
 
     Attributes:
         status: Exit status, negative for a signal.

@@ -41,7 +41,7 @@ Pool = dict[str, list[Demonstration]]
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """What the search needs of a scored rollout.
+    """The data of a scored rollout that the search needs.
 
     Attributes:
         reward: The reward that training uses; None if unscored.

@@ -70,7 +70,7 @@ NAME = "demonstrations"
 SEARCH_VERSION = 1
 """Version of a checkpoint's format."""
 POLL_S = 0.3
-"""Seconds between two looks at the rows of a step under way."""
+"""Seconds between two reads of the rows of the current step."""
 TRIED_STEPS = 2
 """Fewest steps: one that fills the pool, and one that tries candidates."""
 

@@ -20,13 +20,13 @@ ASK_S = 1.0
 MISSED = 3
 """Consecutive missing answers of a run's gateway that mark its end."""
 HAND_ON_S = 5.0
-"""Seconds in which a stopping runner hands on the unfinished work of its processes."""
+"""Seconds for a stopping runner to return the unfinished work of its processes."""
 
 
 async def join_run(invitation: Invitation, runners: int, log_dir: Path) -> None:
     """Work for a run with `runners` processes until it ends.
 
-    After a cancellation, unfinished work is handed on.
+    After a cancellation, other runners get the unfinished work.
 
     Raises:
         ConfigError: The run does not answer.
@@ -60,7 +60,7 @@ async def join_run(invitation: Invitation, runners: int, log_dir: Path) -> None:
 
 
 async def _hand_on(invitation: Invitation, names: Sequence[str]) -> None:
-    """Return the unfinished work of processes that did not return it in time."""
+    """Return to the queue the unfinished work of processes that did not do so in time."""
     queue = queue_backend().connect(invitation.store_url, invitation.store_key)
     with suppress(Exception):  # otherwise the store notices that they are silent
         async with asyncio.timeout(HAND_ON_S):

@@ -29,7 +29,10 @@ def runner(
     ] = None,
     store: complete.Store = None,
     run: Annotated[
-        str | None, typer.Option(help="With --store: work for this run only, named by its folder.")
+        str | None,
+        typer.Option(
+            help="With --store: the name of the only run to work for, which is its folder's."
+        ),
     ] = None,
     wait: Annotated[
         float, typer.Option(min=0, help="With --store: seconds to wait for a run.")
@@ -38,7 +41,7 @@ def runner(
     logs: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of their logs; by default the join file's folder, or runner-logs."
+            help="Folder of the logs of runner processes; by default the join file's folder, or runner-logs."
         ),
     ] = None,
 ) -> None:
@@ -46,7 +49,7 @@ def runner(
 
     With --store for one run after another.
 
-    Ctrl-C and SIGTERM end it; unfinished rollouts are handed on to other runners.
+    Ctrl-C and SIGTERM end it; other runners get its unfinished rollouts.
     """
     from harness.rollout.remote_runners import Invitation
 

@@ -30,13 +30,13 @@ def store(
     key_file: Annotated[
         Path | None,
         typer.Option(
-            help="File with its key, created if missing; by default HARNESS_STORE_KEY, or a file."
+            help="File with the key, created if missing; by default HARNESS_STORE_KEY, or a file in the cache."
         ),
     ] = None,
 ) -> None:
     """Keep the rollouts of runs in a separate process that trainings and runners connect to.
 
-    All data are in its memory. Runs that find it empty enqueue the lost rollouts again.
+    All data are in its memory. After a restart of the store, runs enqueue lost rollouts again.
     """
     from harness_distributed.remote_queue import key_place, store_key
 

@@ -28,22 +28,26 @@ def watch(
         Path | None,
         typer.Argument(
             help="A run, a study (file or folder), or a folder of runs; "
-            "by default the newest run, waited for.",
+            "by default the newest run, once there is one.",
             autocompletion=complete.runs,
         ),
     ] = None,
     text: Annotated[
-        bool, typer.Option("--text", help="Plain lines instead of a page, until the run ends.")
+        bool,
+        typer.Option(
+            "--text", help="Print plain lines instead of serving a page, until the run ends."
+        ),
     ] = False,
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Of this machine alone; by default a free one.")
+        int,
+        typer.Option(min=0, max=65535, help="Port on the loopback interface; 0 takes a free one."),
     ] = 0,
     open_: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
-    runs_dir: Annotated[Path, typer.Option(help="Where runs are looked for.")] = Path("runs"),
+    runs_dir: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("runs"),
 ) -> None:
-    """Show a run, a study or a folder of runs while it is written, and after: the report's page, live.
+    """Show a run, a study or a folder of runs as a live report, also after its end.
 
-    It reads the folder alone, and answers on this machine alone, until Ctrl-C.
+    It only reads the folder, and serves the page on this machine until Ctrl-C.
     """
     from harness_watch.view import View
 
@@ -87,7 +91,7 @@ def _place(target: Path | None, runs_dir: Path) -> tuple[Path, str]:
         folder = located(target, runs_dir)
         if not _holds_runs(folder):
             raise UserError(
-                f"{target} holds no run and no study. `harness runs list` shows what there is"
+                f"{target} holds no run and no study. `harness runs list` shows existing runs"
             )
         return folder, "."
     newest = max(_begun(runs_dir), key=lambda file: file.parent.name).parent

@@ -59,7 +59,7 @@ def application(
     streams = OpenStreams()
 
     async def state(at: str) -> State:
-        async with lock:  # one look at a time for all clients
+        async with lock:  # one read at a time, for all clients
             return await asyncio.to_thread(view.look, at)
 
     def asked(request: Request) -> str:
@@ -74,7 +74,7 @@ def application(
 
     async def events(request: Request) -> Response:
         at = asked(request)
-        await state(at)  # what is not there is refused before anything is sent
+        await state(at)  # refuse unknown places before the response begins
         return StreamingResponse(
             stream(at), media_type="text/event-stream", headers={"cache-control": "no-store"}
         )
@@ -139,7 +139,7 @@ def change(sent: State | None, now: State) -> str:
     # After a reset the page starts from an empty list, so it needs all episodes again.
     reset = sent is not None and sent.era != now.era
     if sent is not None and not reset:
-        # By run as well: an id of an episode is unique within its run alone.
+        # Also by run, because ids of episodes are unique only within a run.
         identity = itemgetter("run", "id")
         shown = set(map(identity, sent.found["browser"]["episodes"]))
         episodes = [episode for episode in episodes if identity(episode) not in shown]

@@ -115,7 +115,7 @@ class View:
                 state = replace(cached[1], found=content, blocks=blocks(content))
             self._known[at] = (mark, state)
         self._looked[at] = now
-        self._known[at] = self._known.pop(at)  # the last is the one that was looked at last
+        self._known[at] = self._known.pop(at)  # in order of use, the most recent last
         while len(self._known) > MOST_PLACES:
             forgotten = next(iter(self._known))
             for cache in (self._known, self._looked, self._compared):
@@ -149,7 +149,7 @@ class View:
         try:
             if _held(path, "run.json") or _held(path, STUDY_FILE):
                 return place, path
-        except OSError as error:  # a part of it is longer than a name may be
+        except OSError as error:  # a part of the path is too long for a file name
             raise LookupError(at) from error
         raise LookupError(at)
 

@@ -8,7 +8,7 @@ from harness import Attempt, Task, Verdict
 
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 CALCULATED = 0.1
-"""What a calculation that went well is worth where the answer is wrong."""
+"""Reward of a successful calculation with a wrong answer."""
 
 
 class Arithmetic:

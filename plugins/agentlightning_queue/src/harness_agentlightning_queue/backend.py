@@ -1,4 +1,4 @@
-"""What the plugin provides: `LightningBackend`."""
+"""The queue backend on agentlightning's store: `LightningBackend`."""
 
 from __future__ import annotations
 

@@ -30,13 +30,13 @@ class LLMProxy:
 
 
 def without_litellm() -> None:
-    """Have agentlightning, where it is not loaded yet, found without LiteLLM.
+    """Make the first import of agentlightning load no LiteLLM.
 
     LiteLLM itself stays importable.
     """
     if "agentlightning" in sys.modules:
         return
-    # It imports that itself.
+    # agentlightning imports this module itself.
     warnings.filterwarnings("ignore", "agentlightning.reward is deprecated", UserWarning)
     module = ModuleType(_PROXY, "LiteLLM's proxy is left out.")
     module.__dict__.update(LLMProxy=LLMProxy, __all__=["LLMProxy"])

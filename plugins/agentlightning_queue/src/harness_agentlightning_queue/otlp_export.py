@@ -1,4 +1,4 @@
-"""Spans of rollouts to an OpenTelemetry collector too, where the standard variables name one.
+"""Export spans of rollouts to an OpenTelemetry collector if the standard variables name one.
 
 `OTEL_EXPORTER_OTLP_ENDPOINT` and the other variables of OpenTelemetry's SDK set the target, the
 protocol and the headers; its own exporter sends the spans from a thread. An unreachable collector
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @cache
 def _processor() -> BatchSpanProcessor | None:
-    """What sends spans; None where no collector is named."""
+    """The exporter of spans; None if no collector is named."""
     variable = os.environ.get
     named = variable("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or variable(
         "OTEL_EXPORTER_OTLP_ENDPOINT"
@@ -46,7 +46,7 @@ def _processor() -> BatchSpanProcessor | None:
 
 
 def exported(spans: Sequence[Span]) -> None:
-    """Hand spans of attempts to the exporter, where there is one."""
+    """Pass spans of attempts to the exporter, if there is one."""
     if (processor := _processor()) is None:
         return
     from opentelemetry.sdk.resources import Resource
@@ -80,6 +80,6 @@ def exported(spans: Sequence[Span]) -> None:
 
 
 def flush() -> None:
-    """Send what waits; takes as long as the SDK's own limits allow."""
+    """Send waiting spans, within the time limits of the SDK."""
     if _processor.cache_info().currsize and (processor := _processor()) is not None:
         processor.force_flush()

@@ -109,7 +109,7 @@ class LocalQueue(LightningQueue, RunQueue):
     """The queue of one run in its own process, which other processes reach over HTTP.
 
     Args:
-        host: Where it listens, and by which others reach it.
+        host: Address to listen on, and by which other processes connect.
     """
 
     key = ""

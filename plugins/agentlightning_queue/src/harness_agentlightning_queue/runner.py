@@ -20,7 +20,7 @@ from harness_agentlightning_queue.spans import to_spans
 from harness_agentlightning_queue.store import RunStore, StoreClient
 
 IDLE_POLL_S = 0.05
-"""agentlightning's queue has no way to wait: an idle runner asks this often."""
+"""Seconds between polls of an idle runner, since agentlightning's queue has no way to wait."""
 Input = dict[str, Any]
 """Of a rollout: a request, as it was enqueued."""
 
@@ -72,14 +72,14 @@ class HostAgent(agl.LitAgent[Input]):
         taken = TakenRollout(rollout.rollout_id, rollout.attempt.attempt_id, task, policy)
         try:
             finished = await self.host.attempt(taken)
-        except asyncio.CancelledError as error:  # agentlightning would take it for done
+        except asyncio.CancelledError as error:  # agentlightning would count it as done
             raise RolloutError("the runner was stopped") from error
         attempt = finished.attempt
         store = self.get_runner().get_store()
         await store.add_many_spans(to_spans(attempt))
         if finished.retries:
             earlier = await store.query_attempts(rollout.rollout_id)
-            # Those that were lost with their worker do not count: it was not their fault.
+            # Attempts that were lost with their worker do not count as retries.
             failed = [other for other in earlier if other.status == "failed"]
             if len(failed) < finished.retries:
                 # The store queues it again.
@@ -100,7 +100,7 @@ class ConcurrentRunner(agl.LitAgentRunner[Input]):
         self._takes = agent
 
     async def iter(self, *, event: ExecutionEvent | None = None) -> None:
-        """Take rollouts from the store until `event` is set, then cancel what is under way."""
+        """Take rollouts from the store until `event` is set, then cancel those in progress."""
         store = self.get_store()
         assert isinstance(store, RunStore | StoreClient)
         stop_heartbeat = self._start_heartbeat_loop(store)

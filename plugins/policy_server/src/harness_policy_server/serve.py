@@ -59,8 +59,8 @@ def served(
     Harness's server reads tool calls of Hermes and Qwen2.5-Coder.
     """
     environment = {**os.environ, "VLLM_NO_USAGE_STATS": "1", "TOKENIZERS_PARALLELISM": "false"}
-    environment.setdefault("VLLM_HOST_IP", "127.0.0.1")  # where the engine's processes meet
-    # A key from outside is not this server's: it would refuse the server's callers.
+    environment.setdefault("VLLM_HOST_IP", "127.0.0.1")  # processes of the engine connect here
+    # Ignore a key in the environment: with it vLLM would refuse this server's clients.
     for variable in (KEY, VLLMS_KEY):
         environment.pop(variable, None)
     if key:
@@ -132,7 +132,7 @@ def _vllm(
             with _stopped_on_error(process):
                 return process, _ready(process, name or model, port, log, key)
         except RunFailed:
-            # vLLM takes no socket of ours, so another process may have taken the port meanwhile.
+            # vLLM accepts no open socket, so another process may have taken the port meanwhile.
             if last or wanted or b"Address already in use" not in log.read_bytes()[known:]:
                 raise
     raise AssertionError
@@ -148,7 +148,7 @@ def _cache(model: str, max_length: int) -> list[str]:
         shape = about(model)
         head = shape.get("head_dim") or shape["hidden_size"] // shape["num_attention_heads"]
         values = shape["num_hidden_layers"] * shape["num_key_value_heads"] * head
-    except (KeyError, TypeError):  # not downloaded yet, or of another make
+    except (KeyError, TypeError):  # not downloaded yet, or another kind of model
         return []
     conversation = max_length * values * KEY_AND_VALUE * BYTES_OF_BF16
     cache = max(conversation, min(SEATS * conversation, LARGEST_CACHE))
@@ -210,7 +210,7 @@ def _ready(
     while time.monotonic() < deadline and process.poll() is None:
         try:
             with urllib.request.urlopen(asked, timeout=2) as answer:
-                # Another model is not ours: that server took the port first.
+                # Another model is served: another server took the port first.
                 models = [entry["id"] for entry in json.load(answer)["data"]]
                 if model in models:
                     return f"127.0.0.1:{port}"

@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 MAX_BODY_BYTES = 64 * 2**20
 """Largest body of a request, whatever the policy can read."""
 SPARE_BODY_BYTES = 2**20
-"""Room in a body for what is not text of the prompt."""
+"""Bytes of a body for everything but the text of the prompt."""
 MIN_CHARS = 2**16
-"""Characters of a prompt that are tokenised in any case."""
+"""Prompts of at most so many characters are always tokenised."""
 CHAR_BYTES = 12
 """Most bytes that JSON takes for a character: two escapes, `\\ud83d\\ude00`."""
 MAX_MESSAGE_CHARS = 500
@@ -63,7 +63,7 @@ class PolicyServer:
         slots: Requests decoded at once.
         response_length: Tokens of a response where a request names no limit.
         max_length: Prompt and response together, in tokens.
-        name: What the model is called; by default its path.
+        name: Name of the model; by default its path.
         key: Key that callers must send; none is required if empty.
         parser: `qwen2_5_coder` for calls in that form, any other name for Hermes; by default chosen
             by the policy's name.
@@ -119,7 +119,7 @@ class PolicyServer:
 
         listener = socket.socket()
         listener.bind(("127.0.0.1", port))
-        listener.listen()  # from here on connections wait instead of being refused
+        listener.listen()  # from now on, connections wait instead of being refused
         server = BoundedServer(
             self._app(), limits or Limits(connections=fitting()), log_level="error"
         )

@@ -1,4 +1,4 @@
-"""Token ids of prompts, and of the ends of replies, as servers of policies make them."""
+"""Token ids of prompts and of the ends of replies, as in servers of policies."""
 
 from __future__ import annotations
 

@@ -36,10 +36,10 @@ def report(
         float | None, typer.Option(help="Differences below this count as none, e.g. 0.05.")
     ] = None,
     episodes: Annotated[
-        int, typer.Option(min=0, help="The most episodes that can be browsed.")
+        int, typer.Option(min=0, help="Maximum number of episodes to browse.")
     ] = EPISODES,
     references: complete.References = None,
-    runs_dir: Annotated[Path, typer.Option(help="Where runs named by id are looked for.")] = Path(
+    runs_dir: Annotated[Path, typer.Option(help="Folder of runs that are given by id.")] = Path(
         "runs"
     ),
 ) -> None:

@@ -149,7 +149,7 @@ def compared(
 
     try:
         comparison = compare(selection, baseline, allow, margin)
-    except NothingToCompare as error:  # what there is can still be looked at
+    except NothingToCompare as error:  # the page still shows the runs
         return None, [f"No comparison: {error}."]
     return comparison, sentences(comparison)
 
@@ -318,7 +318,7 @@ def _headline(comparison: Comparison | None, arms: Mapping[str, list[Run]]) -> l
 
 
 def _headline_details(arm: Arm, pair: Pair | None, comparison: Comparison) -> list[str]:
-    """Return the lines below an arm's result: where it began, and how far it can be trusted."""
+    """Return the lines below an arm's result: initial value, difference or interval."""
     graded = comparison.get("graded", False)
     start, final = arm["accuracy_initial"], arm["accuracy_final"]
     details = [f"from {mean(start['mean'], graded)}"] if start else []

@@ -162,8 +162,8 @@ def _execute(run: StudyRun) -> list[Standing]:
         for standing in run.standings:
             done += standing.state in ("finished", "skipped")
         raise KeyboardInterrupt(
-            f"{done} of {len(run.standings)} runs are done, and what the others have is kept"
-            f"{run.left()}. Go on: {as_called()}"
+            f"{done} of {len(run.standings)} runs are done, and the progress of the others is kept"
+            f"{run.left()}. Resume: {as_called()}"
         ) from None
 
 
@@ -296,7 +296,7 @@ def _show_end(name: str, path: Path, standings: list[Standing]) -> None:
 
 def _seeds(text: str) -> list[int]:
     try:
-        # A comma at the end is no seed.
+        # Ignore a comma at the end.
         seeds = list(map(int, filter(str.strip, text.split(","))))
     except ValueError as error:
         raise UserError(

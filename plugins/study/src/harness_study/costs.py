@@ -24,13 +24,13 @@ class PlannedCost(TypedDict):
     prompt_tokens: int
     response_tokens: int
     gpu_hours: float | None
-    """None where no training uses a GPU."""
+    """None if no training uses a GPU."""
     trainings: int
-    """Trainings that the estimate holds."""
+    """Number of trainings in the estimate."""
     source: str
-    """The run that it was measured on."""
+    """The measured run."""
     published: bool
-    """Whether that run is a published record, not one of this machine."""
+    """Whether that run is a published record instead of a run of this machine."""
 
 
 def published() -> list[tuple[Mapping[str, Any], Timing]]:
@@ -44,7 +44,7 @@ def published() -> list[tuple[Mapping[str, Any], Timing]]:
 def planned_cost(
     jobs: Sequence[tuple[Config, Timing, int]], of_published: bool
 ) -> PlannedCost | None:
-    """Return what trainings will cost; None where nothing alike was measured.
+    """Return the estimated cost of trainings; None if no similar one was measured.
 
     Args:
         jobs: Configuration, timing and number of steps of every training to be run.

