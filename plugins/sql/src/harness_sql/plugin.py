@@ -226,7 +226,7 @@ def harness_rewards() -> list[RewardSpec]:
 @hookimpl
 def harness_commands() -> list[CommandSpec]:
     return [
-        CommandSpec("run", "harness_sql.cli.ask:app", "Ask one question, every turn shown."),
+        CommandSpec("run", "harness_sql.cli.ask:app", "Ask one question and show every turn."),
         CommandSpec("data", "harness_sql.cli.data:app", "Prepare and verify data sets."),
         CommandSpec("reward", "harness_sql.cli.reward:app", "Audit the reward."),
         CommandSpec("score", "harness_sql.cli.score:app", "Score one query against its gold."),

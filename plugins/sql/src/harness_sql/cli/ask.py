@@ -44,15 +44,15 @@ def run(
     api_key_env: complete.KeyVariable = "OPENAI_API_KEY",
     task: Annotated[
         str | None,
-        complete.task("The task set that shows schemas this way; by default a run's, or pocket."),
+        complete.task("The task set with the format of the schema; by default a run's, or pocket."),
     ] = None,
     config: Annotated[Path | None, typer.Option(help="A YAML file.")] = None,
     set_: complete.Settings = None,
     json_: Annotated[bool, typer.Option("--json", help="Print the attempt as JSON.")] = False,
 ) -> None:
-    """Ask one question about a database, every turn shown.
+    """Ask one question about a database and show every turn.
 
-    The prompt is the one of `harness eval`: the schema in the style and length of the task set.
+    The prompt is that of `harness eval`, with the schema in the format of the task set.
     """
     from harness.cli.dev import tree
 

@@ -32,29 +32,25 @@ OutOption = Annotated[
     typer.Option(
         "--out",
         help="Prepared folder; default harness/TASK_SET in the cache folder, "
-        "or what $VERL_SPIDER_DATA_DIR "
-        "(spider) and $HARNESS_BIRD_DATA_DIR (bird) name.",
+        "or the folder in $VERL_SPIDER_DATA_DIR "
+        "(spider) or $HARNESS_BIRD_DATA_DIR (bird).",
     ),
 ]
 DatabasesOption = Annotated[
     Path | None,
-    typer.Option(
-        help="Where databases are that SOURCE lacks or that go before its own: folder or .zip."
-    ),
+    typer.Option(help="Folder or .zip of databases that SOURCE lacks, or that replace its own."),
 ]
 SetOption = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
-        help="What `harness train` is given, as task.options.databases=DIR; repeatable.",
+        help="Settings as for `harness train`, such as task.options.databases=DIR; repeatable.",
         autocompletion=complete.settings,
     ),
 ]
 TaskOption = Annotated[
     str | None,
-    typer.Option(
-        "--task", help="Another task set than `files`.", autocompletion=complete.task_sets
-    ),
+    typer.Option("--task", help="The task set, if not `files`.", autocompletion=complete.task_sets),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 _BUNDLED = ("pocket", "pocket_probe", "medical")
@@ -81,11 +77,11 @@ def check(
 ) -> None:
     """Check your own questions and databases before `harness train --task files`; nothing is written.
 
-    Of another task set (--task NAME, or --preset) it runs the gold queries, lists the tools that agents get and checks
-    their schemas.
+    For another task set (--task NAME, or --preset), run the gold queries, list the tools of agents and check their
+    schemas.
 
-    Files of single splits instead of FILE: --set task.options.train=A --set task.options.val=B. Exit status 0 if a
-    training could start, 1 if something is broken, 2 if the files cannot be read at all.
+    To give one file per split instead of FILE: --set task.options.train=A --set task.options.val=B. Exit status 0 if a
+    training could start, 1 if something is broken, 2 if the files cannot be read.
     """
     from harness.config import load_config
     from harness.plugins import make, task_set_spec
@@ -255,7 +251,7 @@ def spider(
     out: OutOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check the files and gold queries of Spider or a variant and write the Parquet files that are loaded."""
+    """Check the files and gold queries of Spider or a variant and write its Parquet files."""
     from harness_sql.tasks.spider.prepare import prepare
 
     with progress_bar() as progress:
@@ -272,7 +268,7 @@ def bird(
     out: OutOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check BIRD's files and gold queries and write the Parquet files that are loaded."""
+    """Check BIRD's files and gold queries and write its Parquet files."""
     from harness_sql.tasks.bird.prepare import prepare
 
     with progress_bar() as progress:
@@ -284,10 +280,10 @@ def bird(
 def fetch(
     name: Annotated[str, typer.Argument(help="Task set; only spider can be fetched.")],
     out: OutOption = None,
-    url: Annotated[str | None, typer.Option(help="Where to get the archive instead.")] = None,
+    url: Annotated[str | None, typer.Option(help="Another URL of the archive.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Download the archive of a task set (again to resume), check it and prepare it."""
+    """Download, check and prepare a task set; run it again to resume a download."""
     from harness_sql.tasks.spider.fetch import BUNDLE_URL, fetch
     from harness_sql.tasks.spider.layout import SPIDER
     from harness_sql.tasks.spider.prepare import prepare
@@ -308,7 +304,7 @@ def fetch(
 
 @app.command("list")
 def list_(as_json: JsonOption = False) -> None:
-    """Show which data is there."""
+    """List task sets and the state of their data."""
     rows = [{"name": name, "folder": "", "state": "bundled", "detail": ""} for name in _BUNDLED]
     rows += [state(layout) for layout in layouts().values()]
     rows += [one.state() for one in prepared().values()]

@@ -43,17 +43,17 @@ def audit(
     ] = None,
     margin: Annotated[
         float,
-        typer.Option(help="What an attack on a judge must gain to succeed.", min=0.0, max=1.0),
+        typer.Option(help="Gain above which an attack on a judge succeeds.", min=0.0, max=1.0),
     ] = 0.1,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Replay attacks on a reward and show what they score.
 
-    On execution_accuracy: on a throw-away database, beside what the reference evaluator gives. On a judge: answers made
-    to be graded well, beside honest ones; --labels adds how far the judge agrees with grades of people.
+    For execution_accuracy: on a temporary database, next to the reference evaluator's verdicts. For a judge: answers
+    that try to get good grades, next to honest ones; --labels adds the judge's agreement with grades by people.
 
-    Exit status 1 if an attack scores, is not the verdict that the documentation gives, or changes a file; of a judge
-    also if it does not tell right from wrong.
+    Exit status 1 if an attack scores, changes a file or gets another verdict than documented; for a judge, also if
+    it does not distinguish right from wrong answers.
     """
     if reward == "judge":
         raise typer.Exit(_audit_judge(config, set_ or [], labels, margin, as_json))
@@ -63,7 +63,7 @@ def audit(
         )
     if config is not None or set_ or labels is not None:
         raise ConfigError(
-            "--config, --set and --labels are for a judge: say --reward judge, or leave them out"
+            "--config, --set and --labels are for a judge: add --reward judge, or leave them out"
         )
 
     from harness_sql.rewards.audit import audit
@@ -93,10 +93,10 @@ def _audit_judge(
 
     (honest, rows), values = asyncio.run(asked())
     if not rows:
-        # Without any attack an honest answer had no value, which ended the audit.
+        # No attacks were made, because an honest answer had no value.
         unjudged = [one for one in honest if one.right is None or one.wrong is None]
         raise RunFailed(
-            "an honest answer was not judged, so there is nothing to hold attacks against: "
+            "an honest answer was not judged, so attacks cannot be compared with it: "
             f"{unjudged[0].reason}"
         )
     agreement = _agreement(graded, values) if graded else None

@@ -29,7 +29,7 @@ def score(
     file: Annotated[
         Path | None,
         typer.Option(
-            help="JSON lines instead, each an object with db, gold and pred; one verdict a line."
+            help="JSON lines instead, each an object with db, gold and pred; one verdict per line."
         ),
     ] = None,
     keep_distinct: Annotated[
@@ -39,21 +39,21 @@ def score(
     plug_value: Annotated[
         bool,
         typer.Option(
-            "--plug-value", help="Also try the prediction with gold's values in place of its own."
+            "--plug-value", help="Also try the prediction with its values replaced by gold's."
         ),
     ] = False,
     timeout_s: Annotated[
         float, typer.Option(help="Deadline of one verdict, in seconds.", min=0.01)
     ] = 10.0,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object a verdict.")
+        bool, typer.Option("--json", help="Print one JSON object per verdict.")
     ] = False,
 ) -> None:
-    """Say whether a query gives the same result as the gold query: 1, 0 or unscored.
+    """Check whether a query gives the same result as the gold query: 1, 0 or unscored.
 
-    Exit status 0 with a verdict, 1 or 0; 1 where nothing could be scored, for example because gold fails; 2 if
-    the database is not there. With --file: 0 if every line has a verdict; 1 if some could not be scored; 2 if some
-    are not a pair, which are named on stderr while the others are scored, or the file cannot be read.
+    Exit status: 0 with a verdict of 1 or 0; 1 if the pair is unscored, for example because the gold query fails; 2 if
+    the database does not exist. With --file: 0 if every line has a verdict; 1 if some are unscored; 2 if some lines are
+    no pair (stderr names them, the others are scored) or the file cannot be read.
     """
     from harness_sql.sqlite.evaluator import evaluate
 
