@@ -31,7 +31,7 @@ from urllib.parse import unquote, urlsplit
 import harness
 
 OVERRIDES = Path(__file__).with_name("overrides.txt")
-"""Overrides for `uv pip install --overrides`: libraries that other packages bound too narrowly."""
+"""Overrides for `uv pip install --overrides`: libraries that other packages restrict too much."""
 
 
 def how_to_install(extra: str) -> str:

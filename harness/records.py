@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 JSON: TypeAlias = "str | int | float | bool | Sequence[JSON] | Mapping[str, JSON] | None"
-"""Plain data, as JSON has it."""
+"""Plain data, as in JSON."""
 
 Demonstrations: TypeAlias = "Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]"
 """Few-shot demonstrations by role: each is a user message and the assistant's reply to it."""
 
 CHECK_HEADER = "x-harness-check"
-"""The HTTP header of a request that only asks whether an endpoint answers: no agent made it."""
+"""The HTTP header of requests that only check an endpoint and come from no agent."""
 
 Outcome = Literal[
     "ok",
@@ -152,7 +152,7 @@ class Transition:
     served_model: str = ""
     """The model that the server names in its answer."""
     rate_limits: int = 0
-    """How often the server refused the call for its rate before it answered."""
+    """Number of times that a rate limit refused the call before it was answered."""
     rate_limit_s: float = 0.0
     """Part of `latency_s` spent waiting because the server limited its rate, in seconds."""
     demonstrations: int = 0
@@ -209,7 +209,7 @@ class CallFailure:
     latency_s: float
     branch: str = ""
     request_digest: str = ""
-    """As in `Transition`; empty if the request was incomplete."""
+    """The same as in `Transition`; empty if the request was incomplete."""
     rate_limits: int = 0
     """As of `Transition`."""
     rate_limit_s: float = 0.0

@@ -97,7 +97,8 @@ class TrainingDisplay:
                 f"{self._doing(progress)}  {duration(time.monotonic() - self._began)}"
             )
         self._phase = progress.phase
-        # Without a terminal, a line for each step and validation: a log has no place for a panel.
+        # Without a terminal, print a line per step and validation, because logs cannot show a
+        # panel.
         seen = (progress.step, len(progress.val_curve))
         if seen != self._last and (progress.step or progress.val_curve):
             self._last = seen

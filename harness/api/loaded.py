@@ -38,7 +38,7 @@ def load_run(path: str | os.PathLike[str], runs_dir: str | os.PathLike[str] = "r
 
 
 class LoadedRun:
-    """One run. It is accepted wherever the path of a run's folder is.
+    """One run, accepted by every function that takes the path of a run's folder.
 
     Attributes:
         path: Its folder.
@@ -150,5 +150,5 @@ def one_run(path: Path, runs_dir: Path) -> Run:
 
     found = select([path], runs_dir).runs
     if len(found) != 1:
-        raise UserError(f"{path} holds {len(found)} runs; name one of them")
+        raise UserError(f"{path} has {len(found)} runs; give the folder or id of one of them")
     return found[0]

@@ -70,7 +70,7 @@ def named_store(store: str | None) -> str | None:
     host, port = os.environ.get("AGL_SERVER_HOST"), os.environ.get("AGL_SERVER_PORT")
     if not host and not port:
         raise UserError(
-            "AGL_MANAGED_STORE=0, and nothing says where the store is: "
+            "AGL_MANAGED_STORE=0 requires a store, and none is named: "
             "give --store URL, or set AGL_SERVER_HOST"
         )
     return f"http://{host or 'localhost'}:{port or 4747}"

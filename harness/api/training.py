@@ -155,7 +155,7 @@ class Wanted:
         preset = self.preset
         named = {"agent": self.agent, "agent_match": self.agent_match, "seed": self.seed}
         if preset is None and self.config is None:
-            # The preset depends on the device, and other settings may be of the preset's alone.
+            # The preset depends on the device, and some settings exist only in the preset.
             of_device = [item for item in overrides if key_of(item) == "device"]
             device = load_config(None, None, of_device).device
             preset = default_preset(self.task, resolve_device(device))

@@ -143,7 +143,7 @@ class Config(Section):
 
         `eval` and `roles` are left out if they have their defaults.
         """
-        # Records of runs that are older than these sections must equal those of newer runs.
+        # Leave them out, so that records from before these sections equal newer ones.
         left_out = set() if self.roles else {"roles"}
         if self.eval == EvalConfig():
             left_out.add("eval")

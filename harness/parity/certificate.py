@@ -111,7 +111,7 @@ def write_certificate(agent_name: str, result: Similarity | Deviation) -> Certif
     current = fingerprint(agent_name)
     path = certificate_path(agent_name, digest(current))
     if isinstance(result, Similarity) and not result.passed:
-        # Without a change of the agent, an earlier pass was by chance.
+        # The agent has not changed, so its earlier pass was by chance.
         if path.exists():
             with _writable(path.parent):
                 path.unlink(missing_ok=True)
@@ -249,7 +249,7 @@ def _source_hash(module: str) -> str:
         folders = [Path(location) for location in spec.submodule_search_locations or ()]
     files: list[tuple[Path, Path]] = []
     for folder in folders:
-        # Sorted, since the order of a folder's entries differs between machines.
+        # Sorted, because the order of entries differs between machines.
         for file in sorted(folder.rglob("*")):
             if _is_source(file):
                 files.append((folder, file))

@@ -1,4 +1,4 @@
-"""Errors of the model server that an agent did not let out."""
+"""Detect errors of the model server that an agent did not raise."""
 
 from __future__ import annotations
 

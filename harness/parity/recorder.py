@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from harness.parity.recording_relay import SentCall
 
 SAMPLING = {"temperature": 0.7, "top_p": 0.9, "max_tokens": 96}
-"""Unlike any framework's defaults, so that a missing parameter is detected."""
+"""Sampling unlike any framework's defaults, so that a missing parameter is detected."""
 LIMITS = {"timeout_s": 5.0, "max_rows": 5, "max_chars": 400}
 PATIENCE = 4.0
 """Factor of the deadline for a second play of a scenario with a hanging model, if the agent itself
@@ -58,7 +58,7 @@ class RecordedCall:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What one agent did in one scenario.
+    """The behaviour of one agent in one scenario.
 
     Attributes:
         play: `alone`, or `together` with all other scenarios.
@@ -136,7 +136,8 @@ async def record(
                         agent, request, name, number, tapped, key, "scripted", http_client
                     )
                     recording = _recording(scenario, how, done, in_order(tap.of(name, number)))
-                    # `timeout`: the agent used up the time before its call could hang for it.
+                    # `timeout`: the agent used up the time before its call reached the hanging
+                    # model.
                     late = scenario.hangs and recording.outcome == "timeout"
                     return await play(scenario, how, 2) if late and attempt == 1 else recording
 

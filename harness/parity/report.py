@@ -35,7 +35,7 @@ def certify(agents: Iterable[str], say: Callable[[str], None], *, leave: bool = 
     """Make the certificates that a comparison will ask for, as `harness parity` does.
 
     Args:
-        leave: Make none, as `HARNESS_WITHOUT_PARITY=1` asks too.
+        leave: Make none; `HARNESS_WITHOUT_PARITY=1` has the same effect.
 
     Raises:
         UserError: An agent does not do what its reference does, or cannot be recorded.
@@ -74,7 +74,7 @@ def run_parity(
         say(f"{name}: {len(recordings)} episodes in {time.monotonic() - began:.1f} s")
         return recordings
 
-    # Two at once: each starts a gateway and a model of its own, and more would cost them time.
+    # Two at once: each starts a gateway and a model, and more would slow each other down.
     with ThreadPoolExecutor(2) as pool:
         references = dict.fromkeys(program(program_of(name)).reference for name in names)
         wanted = [*references, *names]
@@ -92,7 +92,7 @@ def run_parity(
         judge = compare if spec.strict else measure
         result: Similarity | Deviation = judge(name, recordings, reference)
         passed = getattr(result, "passed", None)
-        # A certificate is of all scenarios, never of some.
+        # A certificate covers all scenarios, so make none for a selection.
         certificate = None if scenarios else write_certificate(name, result)
         hashed = certificate["hash"] if certificate else None
         agents[name] = {**described, "passed": passed, **asdict(result), "certificate": hashed}
@@ -126,7 +126,7 @@ def play_generated(report: dict[str, Any], count: int, seed: int, say: Any) -> N
 
 
 def failures(report: Mapping[str, Any]) -> dict[str, str]:
-    """Why strict agents of a report did not pass, by agent: its error, or the first difference."""
+    """Return why strict agents of a report failed, by agent: its error or the first difference."""
     reasons = {}
     for name, row in report["agents"].items():
         # An agent that is only measured has `passed: None`.

@@ -27,7 +27,7 @@ process."""
 
 
 def starved(said: str) -> str:
-    """Return advice if a process could start no thread or process; empty for any other message."""
+    """Return advice if a message shows a lack of threads or processes; empty otherwise."""
     if not _NO_MORE.search(said):
         return ""
     limit, _ = resource.getrlimit(resource.RLIMIT_NPROC)

@@ -66,7 +66,7 @@ async def within(
         task.cancel()
         raise
     if task.done():
-        # Not by this call: the work cancelled itself, or let the cancellation of a part through.
+        # This call did not cancel it: the work cancelled itself, or passed on a cancellation.
         if task.cancelled():
             raise Raised(asyncio.CancelledError("of its own making"))
         return task.result()
@@ -74,7 +74,7 @@ async def within(
     await asyncio.wait({task}, timeout=CLOSE_GRACE_S)
     if not task.done():
         task.add_done_callback(lambda late: late.cancelled() or late.exception())
-        asyncio.tasks._unregister_task(task)  # the loop's end would wait for it forever
+        asyncio.tasks._unregister_task(task)  # the end of the loop would wait for it forever
     raise DeadlinePassed
 
 

@@ -250,7 +250,7 @@ class _Connection(HttpToolsProtocol):
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._owed = ""  # the peer reads
+        self._owed = ""  # the peer has read data
 
     def send_400_response(self, msg: str) -> None:
         """Send an error after the parser stopped; called by uvicorn."""
@@ -287,7 +287,7 @@ class _Connection(HttpToolsProtocol):
         if self._owed_s < limit_s:
             return
         if owed in ("header", "body"):
-            self._refuse(408, f"the request's {owed} was not whole after {limit_s:g} s")
+            self._refuse(408, f"the request's {owed} was incomplete after {limit_s:g} s")
         else:
             if owed == "reading":
                 self._cut_off("client_disconnect", f"what was sent was not read for {limit_s:g} s")

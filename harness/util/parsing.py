@@ -102,7 +102,7 @@ def parse_json(text: str | bytes) -> Any:
         data = json.loads(text, parse_float=_finite_float, parse_constant=lambda _: None)
     except RecursionError as error:
         raise ValueError(_TOO_DEEP) from error
-    # Level by level: a recursion would fail on what json itself could still read.
+    # Level by level, because a recursion would fail on values that json could still read.
     values = [data]
     for _ in range(LEVELS + 1):
         containers = [value for value in values if isinstance(value, dict | list)]
@@ -178,7 +178,7 @@ def _loader(as_written: bool) -> type[SafeLoader]:
         value = float(node.value)
         return WrittenFloat(value, node.value) if as_written else value
 
-    # No resolver is asked about text in quotes, so that it stays text.
+    # Resolvers do not apply to quoted values, which remain text.
     Loader.add_implicit_resolver(_EXPONENT_TAG, _EXPONENT, list("-+.0123456789"))
     Loader.add_constructor(_EXPONENT_TAG, construct_exponent)
     return Loader

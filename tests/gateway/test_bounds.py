@@ -164,7 +164,7 @@ async def test_whatever_is_left_unfinished_is_ended_and_given_back() -> None:
             transitions, failures = await attempt.close()
             assert transitions == [] and len(failures) == 205
             assert {(failure.cause, failure.detail) for failure in failures} == {
-                ("agent", "bad_request: the request's body was not whole after 1 s")
+                ("agent", "bad_request: the request's body was incomplete after 1 s")
             }
             attack.close()
 
@@ -222,7 +222,7 @@ async def test_who_is_cut_off_is_told_so() -> None:
                 answer = said(peer)
                 assert (
                     answer.startswith(b"HTTP/1.1 408 ")
-                    and b"request's %s was not whole" % part in answer
+                    and b"request's %s was incomplete" % part in answer
                 )
             attack.close()
 
@@ -264,7 +264,7 @@ async def test_half_a_request_behind_a_whole_one_is_late() -> None:
         answers = said(peer)
         assert (
             answers.startswith(b"HTTP/1.1 200 ")
-            and b"request's header was not whole after 1 s" in answers
+            and b"request's header was incomplete after 1 s" in answers
         )
         attack.close()
 
@@ -413,7 +413,7 @@ async def test_half_a_body_is_the_agents_own_failure(attempt: Attempt, end: str)
     whose = (
         ("deadline", "attempt_timeout: ")
         if end == "deadline"
-        else ("agent", "bad_request: the request was not whole: ")
+        else ("agent", "bad_request: the request was incomplete: ")
     )
     assert failure.cause == whose[0] and failure.detail.startswith(whose[1])
     assert failure.latency_s == 0  # so that the time counts as the agent's

@@ -159,7 +159,7 @@ def test_wrong_keys_and_missing_stores_are_refused_in_one_line(
     refused = command(*arguments, AGL_MANAGED_STORE="0")
     assert (
         refused.returncode == 2
-        and "nothing says where the store is: give --store URL" in refused.stderr
+        and "requires a store, and none is named: give --store URL" in refused.stderr
     )
     monkeypatch.setattr("harness_distributed.remote_queue.runs_at.__defaults__", (0.1,))
     for named in (

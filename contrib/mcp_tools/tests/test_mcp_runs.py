@@ -106,7 +106,7 @@ def test_what_the_server_does_to_an_evaluation(tmp_path: Path) -> None:
             Tool("tool", "Says.", {"type": "object", "properties": {"a": {"type": "sting"}}}),
             "its schema is not a valid JSON schema: 'sting'",
         ),
-        (Tool("tool", " ", {"type": "object"}), "it says nothing of itself"),
+        (Tool("tool", " ", {"type": "object"}), "it has no description"),
     ],
 )
 def test_a_tool_that_would_be_refused_is_found_before_a_run(tool: Tool, problem: str) -> None:

@@ -107,7 +107,7 @@ def problem_of(tool: Tool) -> str:
         check_schema(tool.parameters)
     except SchemaFault as fault:
         return f"its schema {fault}"
-    return "" if tool.description.strip() else "it says nothing of itself"
+    return "" if tool.description.strip() else "it has no description"
 
 
 def check_tools(config: Config, as_json: bool) -> None:
