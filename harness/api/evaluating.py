@@ -73,8 +73,8 @@ def evaluate(
         api_key_env: Variable that holds the endpoint's key.
         step: A checkpoint other than the newest.
         task: The task set.
-        split: By default that of validation, or what the task set names.
-        read_reserved: Read a split that is reserved for the end; recorded next to the runs.
+        split: By default the validation split, or the one that the task set has for evaluations.
+        read_reserved: Allow a split that is reserved for one reading at the end, which is recorded.
         limit: At most this many tasks, a fixed sample.
         samples: Rollouts of a task, for pass@k and majority votes.
         temperature: 0, the default, is greedy.

@@ -44,9 +44,7 @@ def compare(
     ] = None,
     margin: Annotated[
         float | None,
-        typer.Option(
-            help="Differences below this count as none, e.g. 0.05; a study states its own."
-        ),
+        typer.Option(help="Margin of equivalence, e.g. 0.05; by default the study's."),
     ] = None,
     brief: Annotated[
         bool,
@@ -60,7 +58,7 @@ def compare(
     ),
     out: Annotated[Path | None, typer.Option(help="Write to this file instead of stdout.")] = None,
 ) -> None:
-    """Compare runs: what differs, by how much, how sure that is, and what it cost."""
+    """Compare runs: differences with confidence intervals, verdicts and costs."""
     from harness.compare.brief import answer
     from harness.compare.costs import price_of
     from harness.compare.formats import brief_text, show, show_brief

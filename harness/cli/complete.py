@@ -137,8 +137,8 @@ Endpoint = Annotated[
 Model = Annotated[
     str | None,
     typer.Option(
-        help="The endpoint's model, by default the first that it lists; or what to serve here: a policy, a run, "
-        "or a study, whose best run is served."
+        help="The endpoint's model, by default the first that it lists; or a policy, a run or a study (its best run) "
+        "to serve here."
     ),
 ]
 KeyVariable = Annotated[str, typer.Option(help="Variable that holds the endpoint's key.")]

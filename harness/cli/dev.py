@@ -43,7 +43,7 @@ def dev(
         str | None, complete.task("The task set; by default pocket, or a run's.")
     ] = None,
     split: Annotated[
-        str | None, typer.Option(help="The split; by default the one of validation.")
+        str | None, typer.Option(help="The split; by default the validation split.")
     ] = None,
     config: Annotated[Path | None, typer.Option(help="A YAML file.")] = None,
     set_: complete.Settings = None,

@@ -34,7 +34,10 @@ def doctor(
     ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
-    """Check this machine; each line is ok or says what to do. Exit status 1 where something must be done."""
+    """Check this machine.
+
+    Each line is ok or states what to do. Exit status 1 if something must be done.
+    """
     findings: list[Finding] = []
     problems = False
     for finding in _found(deep, preset, set_ or []) if ray is None else _cluster(ray):

@@ -48,13 +48,15 @@ def evaluate(
     task: Annotated[str | None, complete.task("The task set.")] = None,
     split: Annotated[
         str | None,
-        typer.Option(help="The split; by default that of validation, or what the task set names."),
+        typer.Option(
+            help="The split; by default the validation split, or the one that the task set has for evaluations."
+        ),
     ] = None,
     read_reserved: Annotated[
         bool,
         typer.Option(
             "--read-reserved",
-            help="Read a split that is reserved for the end; the reading is recorded next to the runs.",
+            help="Allow a split that is reserved for one reading at the end; the reading is recorded next to the runs.",
         ),
     ] = False,
     limit: Annotated[

@@ -40,7 +40,9 @@ def parity(
     generated: Annotated[
         int,
         typer.Option(
-            min=0, help="Also play so many generated scenarios with each strict agent.", metavar="N"
+            min=0,
+            help="Also play this many generated scenarios with each strict agent.",
+            metavar="N",
         ),
     ] = 0,
     generator_seed: Annotated[int, typer.Option(help="Seed of the generated scenarios.")] = 0,

@@ -30,7 +30,9 @@ from harness.util.parsing import flatten
 if TYPE_CHECKING:
     from harness.runs.reading import Run
 
-app = typer.Typer(add_completion=False, no_args_is_help=True)
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="List, show, diff and export runs."
+)
 STATUSES = ("finished", "failed", "interrupted", "running")
 RunsDir = Annotated[
     Path, typer.Option(help="The folder of runs; studies inside it are searched too.")
@@ -132,7 +134,7 @@ def show(
     runs_dir: RunsDir = Path("runs"),
     json_: complete.Json = False,
 ) -> None:
-    """Show one run: its settings, its results and what decides its comparability."""
+    """Show one run: its settings, results and comparability."""
     from harness.compare.formats import show_table
     from harness.compare.measures import measure
 

@@ -30,9 +30,7 @@ def runner(
     store: complete.Store = None,
     run: Annotated[
         str | None,
-        typer.Option(
-            help="With --store: the name of the only run to work for, which is its folder's."
-        ),
+        typer.Option(help="With --store: work only for the run with this folder name."),
     ] = None,
     wait: Annotated[
         float, typer.Option(min=0, help="With --store: seconds to wait for a run.")
@@ -47,7 +45,7 @@ def runner(
 ) -> None:
     """Run agents for a run on another machine or in another process, until it ends.
 
-    With --store for one run after another.
+    With --store, it works for one run after another.
 
     Ctrl-C and SIGTERM end it; other runners get its unfinished rollouts.
     """

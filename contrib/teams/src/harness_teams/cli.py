@@ -45,7 +45,7 @@ def contribution(
     ] = None,
     read_reserved: Annotated[bool, typer.Option(help="Consent to read a reserved split.")] = False,
     limit: Annotated[
-        int | None, typer.Option(help="Measure only so many tasks, a fixed sample.")
+        int | None, typer.Option(help="At most this many tasks, a fixed sample.")
     ] = None,
     settings: complete.Settings = None,
     runs_dir: Annotated[Path, typer.Option(help="Parent of the folder of the evaluations.")] = Path(

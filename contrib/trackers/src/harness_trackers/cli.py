@@ -37,7 +37,7 @@ def export(
 ) -> None:
     """Export a run to a tracker: curves, configuration, final figures, sample episodes.
 
-    Or as a data set.
+    Or export it as a data set.
     """
     from harness.api.loaded import one_run
 

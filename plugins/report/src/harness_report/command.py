@@ -33,7 +33,7 @@ def report(
     baseline: complete.Baseline = None,
     allow: Annotated[list[str] | None, typer.Option(help="A key that may differ.")] = None,
     margin: Annotated[
-        float | None, typer.Option(help="Differences below this count as none, e.g. 0.05.")
+        float | None, typer.Option(help="Margin of equivalence, e.g. 0.05; by default the study's.")
     ] = None,
     episodes: Annotated[
         int, typer.Option(min=0, help="Maximum number of episodes to browse.")
