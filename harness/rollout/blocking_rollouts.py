@@ -98,33 +98,39 @@ class BlockingRollouts:
         self._thread = threading.get_ident()
         self._turn()
         threading.Thread(target=self._look, name="blocking-rollouts", daemon=True).start()
-        here = os.getpid()
+        own_pid = os.getpid()
 
-        def ends(
-            real: Callable[..., object], told: str, fatal: Callable[..., bool]
+        def intercepted(
+            real: Callable[..., object], name: str, ends_process: Callable[..., bool]
         ) -> Callable[..., Any]:
-            def instead(*arguments: Any) -> Any:
-                if os.getpid() == here and fatal(*arguments):
+            def replacement(*arguments: Any) -> Any:
+                # A fork inherits the replacements, but may end as it likes.
+                if os.getpid() == own_pid and ends_process(*arguments):
                     # The rollout to which this thread belongs, or the only one in progress.
                     rollout = UNDER_WAY.get(None) or UnderWay.only()
                     if rollout is not None:
                         self._bring_down(
                             rollout,
                             "agent_error",
-                            f"the agent ended its process: {told}{arguments}",
+                            f"the agent ended its process: {name}{arguments}",
                         )
                 return real(*arguments)
 
-            return instead
+            return replacement
 
-        def at_us(number: int, _: int = 0) -> bool:
-            return number in (here, 0, -1, os.getpgid(0))
+        def includes_this_process(target: int) -> bool:
+            return target in (own_pid, 0, -1, os.getpgid(0))
 
-        os._exit = ends(os._exit, "os._exit", lambda *_: True)
-        os.abort = ends(os.abort, "os.abort", lambda: True)
-        os.kill = ends(os.kill, "os.kill", lambda pid, number: at_us(pid) and number != 0)
-        os.killpg = ends(os.killpg, "os.killpg", lambda group, number: at_us(group) and number != 0)
-        signal.raise_signal = ends(signal.raise_signal, "signal.raise_signal", lambda _: True)
+        def sends_signal(target: int, number: int) -> bool:
+            return number != 0 and includes_this_process(target)  # signal 0 only checks
+
+        os._exit = intercepted(os._exit, "os._exit", lambda *_: True)
+        os.abort = intercepted(os.abort, "os.abort", lambda: True)
+        os.kill = intercepted(os.kill, "os.kill", sends_signal)
+        os.killpg = intercepted(os.killpg, "os.killpg", sends_signal)
+        signal.raise_signal = intercepted(
+            signal.raise_signal, "signal.raise_signal", lambda _: True
+        )
 
     def _make(
         self, loop: asyncio.AbstractEventLoop, work: Any, **options: Any

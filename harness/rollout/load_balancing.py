@@ -70,15 +70,15 @@ class LoadBalancer:
                 if name != runner:
                     everyone.append(other)
 
-            def dealt(level: int) -> int:
+            def needed(level: int) -> int:
                 """Return how many rollouts fill everyone up to a level."""
                 return sum(member.lacks(level) for member in everyone)
 
             # The number grows with the level, so bisection finds the highest level that the
             # waiting rollouts can fill.
             levels = range(running, running + free + 1)
-            level = running + bisect_right(levels, waiting, key=dealt) - 1
-            if running <= level < running + free and dealt(level) < waiting:
+            level = running + bisect_right(levels, waiting, key=needed) - 1
+            if running <= level < running + free and needed(level) < waiting:
                 level += 1  # at equal levels, the requesting runner comes first
             taken = max(0, level - running)
             self._runners[runner] = _Runner(running + taken, free - taken, requester.until)
