@@ -21,9 +21,9 @@ from harness.api.parameters import (
     key_of,
     named_endpoint,
     named_store,
+    ordered_settings,
     path,
     plain,
-    told,
     without,
 )
 from harness.api.training import say_what_is_awaited
@@ -214,7 +214,7 @@ class Wanted:
             "task__val_limit": self.limit,
         }
         options |= {"eval__samples": self.samples, "eval__temperature": self.temperature}
-        overrides = told(self.settings) + told(
+        overrides = ordered_settings(self.settings) + ordered_settings(
             {}, **options, rollout__store=named_store(self.store)
         )
         if trained is not None:

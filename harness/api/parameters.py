@@ -17,7 +17,7 @@ Settings = Mapping[str, Any] | Iterable[str]
 """Dotted keys with values, or texts `key=value` in the form of `--set`."""
 
 
-def told(settings: Settings | None, **options: Any) -> list[Setting]:
+def ordered_settings(settings: Settings | None, **options: Any) -> list[Setting]:
     """Return settings in order of precedence: given options, dotted with `__`, then settings."""
     # A keyword cannot have a dot.
     named = {key.replace("__", "."): value for key, value in options.items() if value is not None}

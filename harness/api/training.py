@@ -19,8 +19,8 @@ from harness.api.parameters import (
     default_preset,
     key_of,
     named_store,
+    ordered_settings,
     path,
-    told,
     without,
 )
 from harness.config import Config, Setting, cache_dir, load_config, resolve_device
@@ -149,9 +149,11 @@ class Wanted:
         # First, because explicit names take precedence.
         overrides = _ci(fast=self.ci_fast) if self.ci or self.ci_fast else []
         placed = {"rollout__runners": self.n_runners, "rollout__store": store}
-        overrides += told(self.settings, task__name=self.task, policy__path=self.model, **placed)
+        overrides += ordered_settings(
+            self.settings, task__name=self.task, policy__path=self.model, **placed
+        )
         # After `settings`, which may have a number of steps too.
-        overrides += told({}, train__steps=self.steps)
+        overrides += ordered_settings({}, train__steps=self.steps)
         preset = self.preset
         named = {"agent": self.agent, "agent_match": self.agent_match, "seed": self.seed}
         if preset is None and self.config is None:
@@ -204,7 +206,7 @@ class Wanted:
                 f"{resume} is of kind {kind!r}, not a training: "
                 f"start it again with `harness {kind}`"
             )
-        settings = told(self.settings, rollout__store=store)
+        settings = ordered_settings(self.settings, rollout__store=store)
         self._of_its_own(resume, before["agent"])
         resolved = load_config(None, folder.path / "config.yaml", settings)
         if self.steps is not None:

@@ -62,7 +62,7 @@ def force(
     model: str,
     *,
     token_ids: bool,
-    told: str | None = None,
+    agents_model: str | None = None,
 ) -> ForcedRequest:
     """Apply the run's model and sampling to an agent's request.
 
@@ -72,7 +72,7 @@ def force(
         model: The name of the model that answers.
         token_ids: Whether the upstream reports token ids. If not, nothing is added that a plain
             OpenAI server does not know.
-        told: The model name that agents use, if it differs: requesting it overrides nothing.
+        agents_model: The model name that agents use, if it differs: requesting it overrides nothing.
     """
     granted = {ALIASES.get(name, name): value for name, value in sampling.items()}
     body: dict[str, Any] = {"model": model}
@@ -83,7 +83,7 @@ def force(
             continue
         if name in PASSED:
             body[name] = value
-        elif not _holds(name, value, granted, (model, told)):
+        elif not _holds(name, value, granted, (model, agents_model)):
             overridden[ALIASES.get(name, name)] = value
     # Last, so that no parameter of the agent replaces one of the run.
     body.update(sampling)

@@ -135,7 +135,7 @@ class Relay:
                 call.sampling,
                 pool.model,
                 token_ids=token_ids,
-                told=self._pools.policy.model,
+                agents_model=self._pools.policy.model,
             )
             call.model, call.overridden = pool.model, request.overridden
             exchange = _Exchange(

@@ -114,7 +114,9 @@ def sampling_of(config: Config, phase: Phase, temperature: float = 0.0) -> dict[
         "top_p": 1.0 if greedy else config.sampling.top_p,
         "max_tokens": config.sampling.max_response_tokens,
         **(
-            {"chat_template_kwargs": told} if (told := config.sampling.chat_template_kwargs) else {}
+            {"chat_template_kwargs": arguments}
+            if (arguments := config.sampling.chat_template_kwargs)
+            else {}
         ),
     }
 

@@ -62,16 +62,20 @@ class TrainerContract(Contract):
 
     @pytest.fixture(scope="class")
     @classmethod
-    def told(cls) -> list[int]:
+    def reported_steps(cls) -> list[int]:
         """Collect the steps that the progress of `whole` reports."""
         return []
 
     @pytest.fixture(scope="class")
     @classmethod
-    def whole(cls, tmp_path_factory: pytest.TempPathFactory, told: list[int]) -> RunFolder:
+    def whole(
+        cls, tmp_path_factory: pytest.TempPathFactory, reported_steps: list[int]
+    ) -> RunFolder:
         """Return an uninterrupted run."""
         folder = RunFolder.create(tmp_path_factory.mktemp("whole"), "whole")
-        train(cls.config(), folder, on_progress=lambda progress: told.append(progress.step))
+        train(
+            cls.config(), folder, on_progress=lambda progress: reported_steps.append(progress.step)
+        )
         return folder
 
     @pytest.fixture(scope="class")
@@ -108,8 +112,12 @@ class TrainerContract(Contract):
         assert record["identity"]["train"]["trainer"] == self.trainer
         assert _trained(whole) == [1, 2]
 
-    def test_progress_tells_every_step_in_order(self, whole: RunFolder, told: list[int]) -> None:
-        assert told == sorted(told) and set(told) == set(range(STEPS + 1))
+    def test_progress_tells_every_step_in_order(
+        self, whole: RunFolder, reported_steps: list[int]
+    ) -> None:
+        assert reported_steps == sorted(reported_steps) and set(reported_steps) == set(
+            range(STEPS + 1)
+        )
 
     def test_checkpoints_are_there_by_their_step_in_order(self, whole: RunFolder) -> None:
         checkpoints = make_trainer(self.config()).checkpoints(whole)

@@ -26,15 +26,15 @@ class Raised(RolloutError):
         logging.getLogger(__name__).info("%s", type(error).__name__, exc_info=error)
         # A chain may contain a cycle.
         root = reduce(lambda one, _: one.__cause__ or one, range(20), error)
-        told = ", from ".join(dict.fromkeys([_told(error)[:350], _told(root)[:350]]))
-        super().__init__(told.encode("utf-8", "backslashreplace").decode())
+        text = ", from ".join(dict.fromkeys([_description(error)[:350], _description(root)[:350]]))
+        super().__init__(text.encode("utf-8", "backslashreplace").decode())
 
 
-def _told(error: BaseException) -> str:
+def _description(error: BaseException) -> str:
     try:
         return f"{type(error).__name__}: {error}"
     except BaseException as worse:  # an untrusted __str__ may raise anything
-        return f"{type(error).__name__}: (its message cannot be had: {type(worse).__name__})"
+        return f"{type(error).__name__}: (its message is not available: {type(worse).__name__})"
 
 
 async def within(

@@ -298,7 +298,7 @@ class Swallows(ReferenceSQL):
             RaisesWhat(Unspeakable()),
             [],
             "agent_error",
-            "Unspeakable: (its message cannot be had: SystemExit)",
+            "Unspeakable: (its message is not available: SystemExit)",
         ),
         (Wraps(), [], "agent_error", "?, from OSError: [Errno 24] Too many open files"),
         (Rings(), [], "agent_error", "ValueError: first"),

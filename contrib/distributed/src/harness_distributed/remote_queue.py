@@ -138,7 +138,7 @@ class StoreQueue(LightningQueue, RemoteQueue):
     def __init__(self, url: str, run: str) -> None:
         self._client = StoreClient(f"{url}/runs/{run}.{secrets.token_hex(4)}", store_key())
         super().__init__(self._client)
-        self._told: dict[str, object] = {}
+        self._description: dict[str, object] = {}
 
     @property
     def endpoint(self) -> str:
@@ -169,7 +169,7 @@ class StoreQueue(LightningQueue, RemoteQueue):
         """
         resources = resources_of(policy)
         given = {name: one.model_dump(mode="json") for name, one in resources.items()}
-        self._told = {"invitation": invitation, "resources": given}
+        self._description = {"invitation": invitation, "resources": given}
         await self.keep(once=True)
 
     async def keep(self, *, once: bool = False) -> None:
@@ -182,7 +182,7 @@ class StoreQueue(LightningQueue, RemoteQueue):
         while True:
             try:
                 session = await self._client._get_session()
-                async with session.put(self.endpoint, json=self._told) as answer:
+                async with session.put(self.endpoint, json=self._description) as answer:
                     if 400 <= answer.status < 500:
                         raise RunFailed(
                             f"the store at {self.endpoint} refuses this run: {await answer.text()}"

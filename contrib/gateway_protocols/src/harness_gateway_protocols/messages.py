@@ -104,13 +104,13 @@ class Messages:
 
     def refused(self, error: Given) -> Json:
         """See `harness.gateway.protocols.ApiProtocol`."""
-        told = error.get("error")
-        if not isinstance(told, dict):
-            told = {"message": str(told or error)}
-        code = told.get("code")
+        details = error.get("error")
+        if not isinstance(details, dict):
+            details = {"message": str(details or error)}
+        code = details.get("code")
         shown = {
             "type": ERRORS.get(str(code), "api_error"),
-            "message": told.get("message") or str(told),
+            "message": details.get("message") or str(details),
             "code": code,
         }
         return {"type": "error", "error": shown}
