@@ -303,6 +303,22 @@ def test_batch_invariance_is_a_choice_of_gpus(
     assert config.batch_invariant(device) is expected
 
 
+@pytest.mark.parametrize(
+    ("deterministic", "users", "expected"),
+    [(False, None, "0"), (True, None, "1"), (False, "1", "1"), (True, "0", "0")],
+)
+def test_engines_of_trainings_share_compiled_models_unless_a_training_is_deterministic(
+    monkeypatch: pytest.MonkeyPatch, deterministic: bool, users: str | None, expected: str
+) -> None:
+    from harness_verl.trainer import COMPILE_CACHE_IS_OFF, _variables
+
+    monkeypatch.delenv(COMPILE_CACHE_IS_OFF, raising=False)
+    if users is not None:
+        monkeypatch.setenv(COMPILE_CACHE_IS_OFF, users)
+    config = load_config("cpu", None, [f"deterministic={str(deterministic).lower()}"])
+    assert _variables(config, "cuda", True)[COMPILE_CACHE_IS_OFF] == expected
+
+
 def test_a_training_hands_its_choice_of_kernels_to_every_process() -> None:
     from harness_verl.trainer import _variables
 

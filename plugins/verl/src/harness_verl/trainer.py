@@ -57,6 +57,8 @@ VERLS_OWN = {
     "VLLM_DISABLE_COMPILE_CACHE": "1",
 }
 """verl's defaults for its workers on GPUs; here they are set before the workers import vLLM."""
+COMPILE_CACHE_IS_OFF = "VLLM_DISABLE_COMPILE_CACHE"
+"""Environment variable that makes every vLLM engine compile the model again if it is 1."""
 
 
 class VerlTrainer(Trainer):
@@ -297,8 +299,13 @@ def _variables(config: Config, device: str, has_policy: bool) -> dict[str, str]:
     if device == "cpu":
         variables["VERL_PLATFORM"] = "cpu"
     else:
-        for name, value in VERLS_OWN.items():
-            # The user's value takes precedence over verl's.
+        defaults = dict(VERLS_OWN)
+        if not config.deterministic:
+            # verl turned the cache off when engines that started together damaged its files. The
+            # torch that is pinned here writes each file under another name and renames it.
+            defaults[COMPILE_CACHE_IS_OFF] = "0"
+        for name, value in defaults.items():
+            # The user's value takes precedence over these defaults.
             variables[name] = os.environ.get(name, value)
     if config.batch_invariant(device):
         variables[BATCH_INVARIANT] = "1"  # vLLM reads it during its import, also in a standby
