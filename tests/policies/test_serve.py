@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +19,8 @@ from harness.errors import ConfigError, RunFailed
 from harness.policies import resolve
 from harness.policies.servers import Engine
 from harness_policy_server import serve
-from harness_policy_server.loading import load_policy
+from harness_policy_server.loading import load_policy, refuse_incomplete
+from partial_policies import without_a_tensor
 
 SERVER = """
 import json
@@ -247,13 +247,23 @@ def test_vllm_ends_with_an_evaluation_that_is_told_to_end_or_killed(
 
 
 def test_a_policy_that_lacks_weights_is_not_served(tmp_path: Path) -> None:
-    from safetensors.numpy import load_file, save_file
-
     folder = tmp_path / "partial"
-    shutil.copytree(resolve("pocket-sql"), folder)
-    weights = load_file(folder / "model.safetensors")
-    absent = min(name for name in weights if "mlp" in name)
-    del weights[absent]
-    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    absent = without_a_tensor(folder)
     with pytest.raises(ConfigError, match=f"lacks 1 of the weights .* such as {absent}"):
         load_policy(folder)
+
+
+def test_missing_weights_are_found_without_reading_any(tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    # The embeddings are tied: the file holds no lm_head.weight, and needs none.
+    refuse_incomplete(Path(resolve("pocket-sql")), AutoModelForCausalLM)
+    folder = tmp_path / "partial"
+    absent = without_a_tensor(folder)
+    with pytest.raises(ConfigError, match=f"{folder} lacks 1 of the weights .* such as {absent}"):
+        refuse_incomplete(folder, AutoModelForCausalLM)
+    # Untied, the same file lacks two.
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**settings, "tie_word_embeddings": False}))
+    with pytest.raises(ConfigError, match="lacks 2 of the weights .* such as lm_head.weight"):
+        refuse_incomplete(folder, AutoModelForCausalLM)

@@ -22,6 +22,7 @@ from harness.config import load_config
 from harness.policies import resolve
 from harness.policies.roles import answerers
 from harness.runs.folder import RunFolder
+from partial_policies import without_a_tensor
 
 from . import conftest
 
@@ -299,6 +300,25 @@ def test_rejection_beside_a_frozen_checker_is_one_training_in_two_frameworks(
     greedy_answers_are_of(
         now["check_query"].folder, [row for row in last if row["role"] != "check_query"]
     )
+
+
+def test_a_policy_that_lacks_weights_is_not_trained(
+    tmp_path: Path, shared: Mapping[str, str]
+) -> None:
+    log = tmp_path / "log"
+    absent = without_a_tensor(tmp_path / "partial")
+    policy = ("--set", f"policy.path={tmp_path / 'partial'}", "--runs-dir", tmp_path / "runs")
+    process = start("--plugin", "reference_sql", *policy, *SMALL, log=log, variables=shared)
+    assert process.wait(600) == 1, log.read_text()[-3000:]
+    (run,) = (tmp_path / "runs").iterdir()
+    record = json.loads((run / "run.json").read_text())
+    reason = (
+        f"{tmp_path / 'partial'} lacks 1 of the weights of its architecture, such as {absent}. "
+        "Restore the others, or name a complete policy"
+    )
+    assert record["status"] == "failed" and reason in record["reason"], record["reason"]
+    assert reason in " ".join(log.read_text().split())
+    assert not any(run.glob("logs/*.jsonl")), "nothing was trained or measured"
 
 
 @pytest.mark.parametrize("victim", ["VerlPolicyServer", "AgentLoopWorkerTQ"])

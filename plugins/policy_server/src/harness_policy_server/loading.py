@@ -34,6 +34,25 @@ def load_policy(path: str | Path, *, trust_remote_code: bool = False) -> Any:
     return model.eval()
 
 
+def refuse_incomplete(folder: Path, auto_class: Any, **options: Any) -> None:
+    """Refuse a policy that lacks weights before something else loads it.
+
+    The architecture and the tensors stay on torch's meta device, so that only names are read. They
+    are matched as in loading, for example those of tied embeddings, which files hold once.
+
+    Args:
+        auto_class: The class of transformers that will load the policy.
+        options: Further arguments of its `from_pretrained`.
+
+    Raises:
+        ConfigError: Weights are missing; the message names the first.
+    """
+    _, loaded = auto_class.from_pretrained(
+        folder, device_map="meta", output_loading_info=True, **options
+    )
+    refuse_missing(folder, loaded["missing_keys"])
+
+
 def refuse_missing(source: str | Path, missing: Iterable[str]) -> None:
     """Refuse weights that lack some of their architecture's.
 

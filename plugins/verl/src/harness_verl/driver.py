@@ -53,6 +53,7 @@ def main() -> None:
 
     import yaml
 
+    from harness.errors import ConfigError
     from harness.util import start_trace
     from harness.util.parsing import at
     from harness_verl import forks
@@ -82,14 +83,19 @@ def main() -> None:
         threading.Thread(target=look, args=(over,), daemon=True).start()
     if server:
         forks.stand_in(server)
-    if server and not asks_verl(config):
-        run_on_forks(config)
-    else:
-        from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
+    try:
+        if server and not asks_verl(config):
+            run_on_forks(config)
+        else:
+            from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
 
-        from harness_verl.tasks import checked
+            from harness_verl.tasks import checked
 
-        run_ppo(checked(config), task_runner_class=TaskRunnerV1)
+            run_ppo(checked(config), task_runner_class=TaskRunnerV1)
+    except ConfigError as error:
+        # From the task runner it comes as a class of Ray's, which has the error as its cause.
+        sys.stderr.write(f"{OURS}{getattr(error, 'cause', error)}\n")
+        sys.exit(1)
     over.set()
 
 

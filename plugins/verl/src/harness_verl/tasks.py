@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 
@@ -20,12 +21,45 @@ class TaskRunner:
         TaskRunnerV1.__ray_actor_class__().run(checked(config))
 
 
-def checked(config: object) -> Any:
-    """Return a complete configuration of verl after verl's own validation."""
+def checked(config: Any) -> Any:
+    """Return a complete configuration of verl after verl's own validation.
+
+    Raises:
+        ConfigError: The policy's folder lacks weights.
+    """
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import validate_config
 
     validate_config(
         config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config)
     )
+    _refuse_incomplete_policy(config.actor_rollout_ref.model)
     return config
+
+
+def _refuse_incomplete_policy(model: Any) -> None:
+    """Refuse a folder that lacks weights, which transformers would fill with random numbers.
+
+    The check is here, because this process has imported transformers, which takes seconds, and no
+    worker has started yet.
+
+    Args:
+        model: The section of verl's configuration.
+    """
+    from omegaconf import OmegaConf
+    from transformers import AutoConfig
+    from verl.utils.model import get_hf_auto_model_class, update_model_config
+
+    from harness_policy_server.loading import refuse_incomplete
+
+    folder = Path(model.path)
+    if not folder.is_dir():  # nodes of a cluster download it themselves
+        return
+    trusted = model.trust_remote_code
+    architecture = AutoConfig.from_pretrained(folder, trust_remote_code=trusted)
+    overrides: Any = OmegaConf.to_container(model.override_config, resolve=True)
+    # The workers register the attention of packed rows; no weight depends on it.
+    overrides.pop("attn_implementation", None)
+    update_model_config(architecture, overrides)
+    auto_class = get_hf_auto_model_class(architecture)
+    refuse_incomplete(folder, auto_class, config=architecture, trust_remote_code=trusted)
