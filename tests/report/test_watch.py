@@ -24,6 +24,7 @@ import pytest
 from harness.runs.folder import RowLog, RunFolder
 from harness.runs.tables import conclude
 from harness_watch import view as viewing
+from harness_watch.server import application
 from harness_watch.text import lines
 from harness_watch.view import View
 
@@ -246,6 +247,50 @@ def test_a_damaged_row_is_said_and_not_left_out(growing: Growing) -> None:
     for _ in range(2):
         head = view.look(".").blocks["head"]
         assert f"line {lines + 1} of {log} is damaged: it is no row" in head
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda line: line[:-3], "it is no row"),
+        (lambda line: json.dumps({**json.loads(line), "phase": "test"}), "its phase is 'test'"),
+        (lambda line: json.dumps({**json.loads(line), "index": "0"}), "its index is '0'"),
+    ],
+)
+async def test_a_damaged_call_is_named_in_its_episode_alone(
+    growing: Growing, damage: Callable[[str], str], message: str
+) -> None:
+    growing.until(0)
+    view = View(growing.folder.path)
+    log = next(growing.folder.logs.glob("transitions-*"))
+    lines = log.read_text().splitlines()
+    broken = json.loads(lines[7])["attempt_id"]
+    lines[7] = damage(lines[7])
+    log.write_text("\n".join([*lines, ""]))
+    listed = view.look(".").found["browser"]["episodes"]
+    transport = httpx.ASGITransport(application(view))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        refused = {}
+        for episode in listed:
+            asked = {"run": episode["run"], "id": episode["id"]}
+            answer = await client.get("/calls", params=asked)
+            if answer.status_code != 200:
+                refused[episode["id"]] = answer.text
+            else:
+                assert answer.json()["steps"], asked
+    assert list(refused) == [broken]
+    assert f"line 8 of {log} is damaged: {message}" in refused[broken]
+
+
+def test_a_call_without_some_columns_is_shown(growing: Growing) -> None:
+    kept = ("step", "phase", "attempt_id", "role", "trained", "response_text")
+    growing.rows["transitions"] = [
+        {name: row[name] for name in kept} for row in growing.rows["transitions"]
+    ]
+    growing.until(0)
+    view = View(growing.folder.path)
+    first = view.look(".").found["browser"]["episodes"][0]
+    assert view.opened(".", first["run"], first["id"])["steps"]
 
 
 def test_a_damaged_table_leaves_what_was_shown(growing: Growing) -> None:
@@ -549,3 +594,6 @@ async def test_an_open_episode_stays_where_it_is_while_others_end(
             )
             process.kill()
             await until("'cut' in document.body.dataset")
+            closed = "[...document.querySelectorAll('#list > details')].find((one) => !one.open)"
+            await evaluate(f"other = {closed}; other.open = true")
+            await until("other.textContent.includes('The server of this page does not answer.')")

@@ -16,9 +16,9 @@ from harness.runs.folder import Kind, RunFolder
 from harness.runs.monitor import Follower
 from harness.runs.progress import Progress
 from harness.runs.reading import KILLED, Run
+from harness.runs.row_checks import parse_row
 from harness.runs.rows import Call, Episode, LoggedStep
 from harness.runs.tables import episodes_table, step_rows, steps_table
-from harness.util.parsing import parse_json
 
 QUIET_S = 10.0
 """Interval of checks whether a process holds a run that writes nothing."""
@@ -215,7 +215,11 @@ class Followed:
 
 
 def calls_of(logs: Path, attempt: str) -> list[Call]:
-    """Return an attempt's calls in order by searching row logs, which may be many gigabytes."""
+    """Return an attempt's calls in order by searching row logs, which may be many gigabytes.
+
+    Raises:
+        UserError: A line that names the attempt is damaged.
+    """
     found: list[Call] = []
     name = f'"{attempt}"'.encode()
     for path in sorted(logs.glob("transitions-*.jsonl")):
@@ -223,12 +227,27 @@ def calls_of(logs: Path, attempt: str) -> list[Call]:
             if not path.stat().st_size:
                 continue
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
+                number, counted = 1, 0
                 at = text.find(name)
                 while at >= 0:
                     begin, end = text.rfind(b"\n", 0, at) + 1, text.find(b"\n", at)
                     if end < 0:  # half a line
                         break
-                    row = cast(Call, parse_json(text[begin:end]))
-                    found += [row] if row["attempt_id"] == attempt else []
+                    number += _newlines(text, counted, begin)
+                    counted = begin
+                    row = parse_row(text[begin:end], "transitions", path, number)
+                    if row.get("attempt_id") == attempt:
+                        # As in tables: null in columns that the row lacks.
+                        found.append(cast(Call, dict.fromkeys(Call.__annotations__) | row))
                     at = text.find(name, end)
-    return sorted(found, key=lambda row: row["index"])
+    return sorted(found, key=lambda row: row["index"] or 0)
+
+
+def _newlines(text: mmap.mmap, begin: int, end: int) -> int:
+    """Count the ends of lines in a part of a file, without a copy of it."""
+    count = 0
+    at = text.find(b"\n", begin, end)
+    while at >= 0:
+        count += 1
+        at = text.find(b"\n", at + 1, end)
+    return count

@@ -127,6 +127,7 @@ class View:
 
         Raises:
             LookupError: There is no such episode.
+            UserError: Its rows are damaged.
         """
         runs, _ = self._runs(self._place(at)[1])
         for followed in runs:

@@ -118,8 +118,9 @@
     if (one.text || one.finish !== "tool_calls") made.append(element("pre", {}, one.text));
     return made;
   };
-  const body = (one, { steps, texts, gold }) => {
+  const body = (one, { steps, texts, gold, trouble }) => {
     const made = element("div", { class: "body" });
+    if (trouble) made.append(element("p", { class: "small wrong" }, trouble));
     made.append(...steps.map((step) => call(step, texts)));
     made.append(element("p", { class: "small" }, "answer"), element("pre", {}, one.answer || "none"));
     if (gold && one.verdict !== "right") made.append(element("p", { class: "small" }, "gold, which no agent sees"), element("pre", {}, gold));
@@ -149,8 +150,8 @@
     try {
       const answer = await fetch(`calls?${new URLSearchParams({ at: live, run: one.run, id: one.id })}`);
       if (answer.ok) return await answer.json();
-    } catch { /* said below */ }
-    return { steps: [], texts: [one.detail] };
+      return { steps: [], texts: [], trouble: await answer.text() };
+    } catch { return { steps: [], texts: [], trouble: "The server of this page does not answer." }; }
   };
   // What is shown stays the same element, so that nothing that is read closes or moves.
   const cards = new Map(), key = (one) => (one.id ? `${one.run}/${one.id}` : one);
