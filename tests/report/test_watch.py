@@ -228,12 +228,46 @@ def test_a_killed_and_a_removed_run_are_said(
     growing.kill()
     state = view.look(".")
     assert state.found["live"].state == "lost" and "harness train --resume" in state.blocks["head"]
-    assert "killed" in state.blocks["result"] and ">running<" not in state.blocks["result"]
+    assert "killed?" in state.blocks["result"] and ">running<" not in state.blocks["result"]
+    assert "killed" not in state.blocks["result"].replace("killed?", "")
+    (row,) = View(growing.folder.path.parent).look(".").found["matrix"]
+    assert row["state"] == "killed?"
     total = state.found["browser"]["total"]
     shutil.rmtree(growing.folder.path)
     state = view.look(".")
     assert "The folder is gone" in state.blocks["head"] and state.found["browser"]["total"] == total
     assert not growing.folder.path.exists()
+
+
+def test_a_run_that_a_process_takes_up_again_is_running(
+    growing: Growing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from harness_watch import follow
+
+    monkeypatch.setattr(follow, "QUIET_S", 0.0)
+    view = View(growing.folder.path)
+    growing.until(1)
+    growing.kill()
+    assert view.look(".").found["live"].state == "lost"
+    with growing.folder.locked():
+        state = view.look(".")
+        assert state.found["live"].state == "running"
+        assert "killed" not in state.blocks["result"] and "--resume" not in state.blocks["head"]
+
+
+def test_a_study_with_a_killed_run_is_lost(tmp_path: Path, write_run: Callable[..., Any]) -> None:
+    study = tmp_path / "small"
+    killed = Growing(write_run(tmp_path / "source", "reference_sql"), study)
+    killed.until(2)
+    killed.kill()
+    runs = (write_run(study, "reference_sql").id, killed.folder.id, None)
+    jobs = []
+    for arm, run in zip("abc", runs, strict=True):
+        jobs.append({"key": arm, "arm": arm, "seed": 0, "run": run, "state": "planned"})
+    state = {"name": "small", "question": "", "jobs": jobs, "varied": ["agent"]}
+    (study / "study.json").write_text(json.dumps(state))
+    live = View(study).look(".").found["live"]
+    assert (live.state, live.message) == ("lost", "1 finished, 1 killed?, 1 planned")
 
 
 def test_a_damaged_row_is_said_and_not_left_out(growing: Growing) -> None:

@@ -203,14 +203,14 @@ class Followed:
 
     def _ask_who_holds_it(self) -> None:
         """Check by a brief lock whether the process that writes a run still does."""
-        running = self.run is not None and self.run.record["status"] == "running"
-        if not running or time.monotonic() - self._quiet_since < QUIET_S:
+        if self.run is None or self.run.record["status"] != "running":
             return
-        self._quiet_since, self.trouble = time.monotonic(), ""
-        assert self.run is not None
+        if time.monotonic() - self._quiet_since < QUIET_S:
+            return
+        self._quiet_since = time.monotonic()
+        self.trouble, self.run.state = "", "running"
         if self.run.abandoned():
-            self.trouble = LEFT
-            self.run.record["status"], self.run.state = "killed", KILLED
+            self.trouble, self.run.state = LEFT, KILLED
             self.run.progress.remaining_s = None
 
 

@@ -13,7 +13,7 @@ from harness.compare.selection import Selection, name_arms, select
 from harness.compare.states import STUDY_FILE, read_state
 from harness.errors import UserError
 from harness.runs.monitor import standing
-from harness.runs.reading import Run
+from harness.runs.reading import KILLED, Run
 from harness_report.episodes import newest, opened
 from harness_report.page import (
     COLUMNS,
@@ -101,6 +101,7 @@ class View:
             # A run that cannot be read is not shown, but what is wrong with it changes the page.
             signs.append((followed.path, followed.version, followed.trouble))
             if followed.run is not None:
+                signs.append(followed.run.state)
                 readable.append(followed)
         mark = (*signs, jobs)
         if cached is None or cached[0] != mark:
@@ -222,13 +223,14 @@ class View:
         return replace(chosen, runs=shown)
 
     def _compare(self, at: str, chosen: Selection, runs: Sequence[Followed]) -> Contents:
-        """Return the page's content for runs, with a new comparison after another run finishes."""
-        # Running runs have no comparison, and one takes seconds: their new rows do not repeat it.
-        finished: list[object] = []
+        """Return the page's content for runs, with a new comparison after a run changes its state."""
+        # A comparison takes seconds, and new rows of a running run do not change it.
+        compared_runs: list[object] = []
         for followed in runs:
-            if followed.run is not None and followed.run.finished:
-                finished.append((followed.path, followed.version))
-        mark = tuple(finished)
+            if followed.run is not None:
+                version = followed.version if followed.run.finished else None
+                compared_runs.append((followed.path, followed.run.state, version))
+        mark = tuple(compared_runs)
         cached = self._compared.get(at)
         if cached is None or cached[0] != mark:
             try:
@@ -248,12 +250,12 @@ def _held(path: Path, name: str) -> bool:
 def _state_and_message(found: Contents, runs: Sequence[Followed]) -> tuple[str, str]:
     """Return the kind of a place's state and its description."""
     troubles: list[str] = []
-    statuses: list[str] = []
+    states: list[str] = []
     for followed in runs:
         if followed.trouble:
             troubles.append(followed.trouble)
         if followed.run is not None:
-            statuses.append(followed.run.record["status"])
+            states.append(followed.run.state)
     # Of several runs each has its state in a row, so that one which is gone is no state of all.
     if troubles and (len(runs) == 1 or troubles[0] not in (GONE, LEFT)):
         return "lost", troubles[0]
@@ -261,28 +263,29 @@ def _state_and_message(found: Contents, runs: Sequence[Followed]) -> tuple[str, 
         assert runs[0].run is not None
         return _said_of_one(runs[0].run)
     # The table of a study has a row for each job, also for those that have not begun.
-    states = statuses
     if "run" not in found["columns"]:
         states = [row["state"] for row in found["matrix"]]
     return _state_of_all(states), _counted(states) or "no run has begun"
 
 
 def _said_of_one(run: Run) -> tuple[str, str]:
-    record, launches = run.record, len(run.record["launches"])
-    again = f", launch {launches}" if launches > 1 else ""
-    begun = run.progress.rollouts or record["status"] != "running"
+    launches = run.record["launches"]
+    again = f", launch {len(launches)}" if len(launches) > 1 else ""
+    begun = run.progress.rollouts or run.state != "running"
     where = standing(run.progress) if begun else "starting"
-    state = f"{record['status']}{again}{', ' if where else ''}{where}"
-    if record["status"] in ("running", "finished"):
-        return record["status"], state
-    why = record["launches"][-1].get("reason")
-    return record["status"], f"{state}: {why}" if why else state
+    described = f"{run.state}{again}{', ' if where else ''}{where}"
+    if run.state in ("running", "finished"):
+        return run.state, described
+    why = launches[-1].get("reason")
+    if why:
+        described = f"{described}: {why}"
+    return "lost" if run.state == KILLED else run.state, described
 
 
 def _state_of_all(states: Sequence[str]) -> str:
     if "running" in states:
         return "running"
-    return "lost" if "killed" in states else "finished"
+    return "lost" if KILLED in states else "finished"
 
 
 def _counted(states: Sequence[str]) -> str:

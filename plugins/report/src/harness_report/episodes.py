@@ -130,7 +130,7 @@ def opened(run: Run, name: str, calls: Sequence[Call] | None = None) -> Shown:
     if calls is None:
         calls = _calls(run, rows).get(name, [])
     # The page of a running training is served on this machine, where its agents could read it.
-    golds = {} if run.record["status"] == "running" else golds_of(run)
+    golds = {} if run.state == "running" else golds_of(run)
     steps = _steps(_tool_calls(row["tool_calls"]), calls, texts)
     return {"steps": steps, "texts": list(texts), "gold": _cut(golds.get(row["question"]))}
 
