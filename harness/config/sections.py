@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 from pydantic import (
@@ -279,6 +280,17 @@ class TrainConfig(Section):
     loggers: list[Literal["tensorboard", "wandb", "swanlab", "mlflow"]] = Field(
         default_factory=list
     )
+
+    def checkpoints_saved(self, steps: int) -> int:
+        """Return how many checkpoints a training of `steps` steps saves in all."""
+        return math.ceil(steps / (self.save_every or steps))
+
+    def checkpoints_at_once(self, steps: int) -> int:
+        """Return the most checkpoints of a training of `steps` steps that are on the disk at once.
+
+        It is one more than stays: a trainer may remove the oldest one after it has written the newest.
+        """
+        return min(max(self.keep_checkpoints, 1) + 1, self.checkpoints_saved(steps))
 
     def identity(self, device: str, deterministic: bool, calls_tools: bool) -> dict[str, Any]:
         """Return the options that runs must share to be compared, as plain data.

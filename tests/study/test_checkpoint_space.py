@@ -15,7 +15,7 @@ from harness_study.execute import StudyRun
 from harness_study.launch_plan import refuse_lost_policies, refuse_missing_policies
 from harness_study.plan import Job, jobs_of, read_study
 from harness_study.state import Step, StudyFolder
-from harness_verl.limits import checkpoint_bytes
+from harness_verl.limits import all_checkpoint_bytes, checkpoint_bytes
 
 STUDY = """
 preset: cpu
@@ -57,6 +57,49 @@ def test_a_training_that_saves_often_needs_room_for_one_more(tmp_path: Path) -> 
     size = of_one(planned[0])
     needed = checkpoint_space([Step(job, "run") for job in planned], 2, tmp_path) or (0, 0)
     assert needed[0] == (6 + 2) * size
+
+
+@pytest.mark.parametrize(
+    ("settings", "at_once"),
+    [
+        (["train.steps=2"], 1),
+        (["train.steps=3"], 2),
+        (["train.steps=8"], 3),
+        (["train.steps=8", "train.keep_checkpoints=1"], 2),
+        (["train.steps=8", "train.keep_checkpoints=0"], 2),
+        (["train.steps=8", "train.save_every=0"], 1),
+        (["train.steps=8", "verl.actor_rollout_ref.actor.checkpoint.async_save=true"], 3),
+    ],
+)
+def test_a_plan_and_a_start_ask_for_the_same_room(
+    tmp_path: Path, settings: list[str], at_once: int
+) -> None:
+    job = jobs(tmp_path, *settings)[0]
+    needed, _ = checkpoint_space([Step(job, "run")], 1, tmp_path) or (0, 0)
+    policy, steps = resolve(job.config.policy.path), job.config.train.steps
+    assert steps is not None
+    assert needed == all_checkpoint_bytes(job.config, policy, steps) == at_once * of_one(job)
+
+
+@pytest.mark.parametrize(
+    ("contents", "copies"),
+    [
+        ("[model, optimizer, extra]", 3),
+        ("null", 3),
+        ("[model]", 1),
+        ("[optimizer]", 2),
+        ("[hf_model]", 1),
+        ("[model, hf_model, optimizer]", 4),
+        ("[extra]", 0),
+    ],
+)
+def test_what_a_checkpoint_leaves_out_needs_no_room(
+    tmp_path: Path, contents: str, copies: int
+) -> None:
+    (whole, *_) = jobs(tmp_path)
+    (job, *_) = jobs(tmp_path, f"verl.actor_rollout_ref.actor.checkpoint.save_contents={contents}")
+    size = checkpoint_bytes(job.config, resolve(job.config.policy.path))
+    assert size * 3 == of_one(whole) * copies
 
 
 def test_checkpoints_on_the_disk_count_once(tmp_path: Path) -> None:

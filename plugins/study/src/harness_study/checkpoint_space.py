@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import math
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,8 +31,8 @@ class _Size:
 def checkpoint_space(steps: Sequence[Step], at_once: int, runs_dir: Path) -> tuple[int, int] | None:
     """Return the needed and the free disk space of trainings that start or are resumed.
 
-    A training that runs needs room for one checkpoint more than it keeps, because the oldest one is
-    removed after the newest is written. Checkpoints that are on the disk already do not count.
+    A training that runs may need room for more checkpoints than it keeps
+    (`TrainConfig.checkpoints_at_once`). Checkpoints that are on the disk already do not count.
 
     Args:
         runs_dir: Parent of the study's folder; it may not exist yet.
@@ -72,12 +71,10 @@ def _size(config: Config) -> _Size:
         one = make_trainer(config).checkpoint_bytes(config, model) if model else 0
     except HarnessError:  # the trainer may not be installed
         return _Size()
-    if count is None:
+    if not count:
         return _Size()
-    saves = math.ceil(count / (config.train.save_every or count))
-    kept = min(config.train.keep_checkpoints, saves)
-    most = min(max(config.train.keep_checkpoints, 1) + 1, saves)
-    return _Size(one * kept, one * most)
+    kept = min(config.train.keep_checkpoints, config.train.checkpoints_saved(count))
+    return _Size(one * kept, one * config.train.checkpoints_at_once(count))
 
 
 def checkpoint_advice(steps: Sequence[Step]) -> str:

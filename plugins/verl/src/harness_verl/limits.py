@@ -31,6 +31,10 @@ def micro_batch(wanted: int, rows: int, devices: int) -> int:
     return size
 
 
+_SAVED = ("model", "optimizer", "extra")
+"""verl's contents of a checkpoint by default."""
+
+
 def checkpoint_bytes(config: Config, model_path: str) -> int:
     """Estimate the least disk space of a checkpoint: fp32 weights and AdamW's two moments.
 
@@ -46,13 +50,16 @@ def checkpoint_bytes(config: Config, model_path: str) -> int:
             weights += file.stat().st_size
     dtype = config_of_model.get("dtype") or config_of_model.get("torch_dtype")
     half = dtype in ("bfloat16", "float16")
-    contents = at(
-        nested(config.verl), "actor_rollout_ref.actor.checkpoint.save_contents", ["optimizer"]
-    )
+    contents = at(nested(config.verl), "actor_rollout_ref.actor.checkpoint.save_contents") or _SAVED
+    copies = 0
+    if "model" in contents:
+        copies += 1
+    if "hf_model" in contents:
+        copies += 1
     # LoRA's moments are small.
-    saves_moments = "optimizer" in contents and not options(config).lora_rank
-    moments = 2 if saves_moments else 0
-    return weights * (2 if half else 1) * (1 + moments)
+    if "optimizer" in contents and not options(config).lora_rank:
+        copies += 2
+    return weights * (2 if half else 1) * copies
 
 
 def all_checkpoint_bytes(config: Config, model_path: str, steps: int) -> int:
@@ -61,12 +68,7 @@ def all_checkpoint_bytes(config: Config, model_path: str, steps: int) -> int:
     Returns:
         Bytes; 0 for a policy that is not in a folder here.
     """
-    saved = -(-steps // (config.train.save_every or steps))
-    # Asynchronous saving (`saving.py`) removes an older checkpoint only after the next is complete.
-    asynchronous = at(nested(config.verl), "actor_rollout_ref.actor.checkpoint.async_save", False)
-    passing = 1 if asynchronous else 0
-    kept = min(max(config.train.keep_checkpoints, 1) + passing, saved)
-    return checkpoint_bytes(config, model_path) * kept
+    return checkpoint_bytes(config, model_path) * config.train.checkpoints_at_once(steps)
 
 
 def check(
