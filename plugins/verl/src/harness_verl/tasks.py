@@ -57,7 +57,8 @@ def _refuse_incomplete_policy(model: Any) -> None:
         return
     trusted = model.trust_remote_code
     architecture = AutoConfig.from_pretrained(folder, trust_remote_code=trusted)
-    overrides: Any = OmegaConf.to_container(model.override_config, resolve=True)
+    options: Any = OmegaConf.to_container(model.override_config, resolve=True)
+    overrides = {**options.get("model_config", options)}  # Megatron's are one level deeper
     # The workers register the attention of packed rows; no weight depends on it.
     overrides.pop("attn_implementation", None)
     update_model_config(architecture, overrides)
