@@ -27,10 +27,11 @@ os.environ.setdefault("HARNESS_WITHOUT_PARITY", "1")
 @pytest.hookimpl(tryfirst=True)  # before those of other markers are left out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files that may take longest come first, by their tests' marker `timeout`: else one is left over while the other
-    processes have nothing to do. What all scenarios of an agent are played for is slow, and what builds the site."""
+    processes have nothing to do. What all scenarios of an agent are played for is slow, what builds the site, and what
+    has a teacher play for training data."""
     limits: dict[Path, float] = {}
     for item in items:
-        if {"recordings", "mkdocs"} & {*getattr(item, "fixturenames", ())}:
+        if {"recordings", "mkdocs", "played"} & {*getattr(item, "fixturenames", ())}:
             item.add_marker(pytest.mark.slow)
         marker = item.get_closest_marker("timeout")
         limits[item.path] = max(limits.get(item.path, 0.0), marker.args[0] if marker else 0.0)

@@ -66,6 +66,7 @@ def check(file: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
+@pytest.mark.slow
 def test_a_claim_that_says_more_than_its_verdict_is_found(tmp_path: Path) -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     block = re.search(
@@ -114,6 +115,7 @@ def test_a_number_in_a_sentence_is_that_of_the_records() -> None:
             value(what)
 
 
+@pytest.mark.slow
 def test_a_number_that_drifted_is_found_and_others_are_listed(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     marker = f'<!-- value: printed {PROBE} "all roles" "trained tokens" -->'

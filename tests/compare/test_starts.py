@@ -65,6 +65,7 @@ def gains_in_one_cluster(folder: RunFolder, baseline: RunFolder, cluster: str) -
     joined.with_columns(reward).drop("copied").write_parquet(path)
 
 
+@pytest.mark.slow
 def test_where_the_sides_disagree_a_comparison_shows_both(write_run: Write, tmp_path: Path) -> None:
     for seed in range(5):
         accuracy = {"accuracy": (0.3, 0.3), "val_limit": 120}
@@ -105,6 +106,7 @@ def test_policies_of_one_arm_are_refused_unless_they_are_allowed(
         compare(select([tmp_path / "runs"]), "reference_sql")
 
 
+@pytest.mark.slow
 def test_starts_not_seeds_are_independent_where_there_are_several(
     write_run: Write, tmp_path: Path
 ) -> None:

@@ -122,7 +122,9 @@ class Hostile(TorchDispatchMode):
         return found
 
 
-@pytest.mark.parametrize(("places", "rows"), [(False, 32), (True, 1)])
+@pytest.mark.parametrize(
+    ("places", "rows"), [(False, 32), pytest.param(True, 1, marks=pytest.mark.slow)]
+)
 def test_company_changes_no_bit_of_an_answer_whatever_sums_depend_on(
     places: bool, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,6 +150,7 @@ def test_company_changes_no_bit_of_an_answer_whatever_sums_depend_on(
         decoder.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "config", [LlamaConfig(**SHAPE), Qwen2Config(**SHAPE, tie_word_embeddings=True)]
 )

@@ -103,6 +103,7 @@ def test_adapters_are_merged_as_peft_merges_them(
     assert (written[f"{query}.weight"] - base[f"{query}.base_layer.weight"]).abs().max() > 0.1
 
 
+@pytest.mark.slow
 def test_an_exported_folder_gives_the_trained_answers(checkpoint: Path, exported: Path) -> None:
     proof = compare_answers(trained_policy(checkpoint), exported, PROMPTS, 8, "transformers", 0.5)
     assert proof["prompts"] == 3

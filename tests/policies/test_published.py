@@ -335,6 +335,7 @@ def test_pieces_make_the_file_and_are_removed(
     assert list((cache / "downloads").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_faults_of_pieces_are_one_line_and_leave_nothing(
     command: Command, cache: Path, published: Named, pieces: Path, tied_file: Path
 ) -> None:

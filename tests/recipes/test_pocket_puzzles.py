@@ -153,6 +153,7 @@ def test_the_policy_reads_a_letter_a_token_and_all_of_it_fits_the_preset(tokeniz
     assert len(tokenizer.encode("Mississippi")) == len("Mississippi")
 
 
+@pytest.mark.slow
 def test_shipped_data_are_made_again() -> None:
     """The blocks whose hash the manifest has."""
     folder = Path(resolve("pocket-puzzles"))

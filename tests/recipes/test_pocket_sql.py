@@ -65,6 +65,7 @@ def test_the_prompts_are_the_ones_that_the_policy_learnt() -> None:
     assert verify.read_manifest()["prompts"] == PROMPTS.hash
 
 
+@pytest.mark.slow
 def test_training_data_can_be_made_again() -> None:
     assert samples.drafts_digest(1, True) == verify.read_manifest()["training"]["drafts_sha256"]
 
@@ -125,6 +126,7 @@ def test_examples_follow_from_the_seed(drawn: list[samples.Example]) -> None:
     }
 
 
+@pytest.mark.slow
 def test_slips_are_the_mode_of_drafts_but_not_all() -> None:
     slipped = total = 0
     for index in range(500):

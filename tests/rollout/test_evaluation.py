@@ -258,6 +258,7 @@ def test_eval_whose_databases_change_under_it_says_so(
     assert f"; this means nothing: {Path(databases[0]).stem}" in spoilt(result)
 
 
+@pytest.mark.slow
 def test_dev_shows_every_call(command: Command, scripted_server: StartServer) -> None:
     server = scripted_server(golden, token_ids=False)
     done = command(

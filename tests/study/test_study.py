@@ -42,6 +42,7 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 300) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_a_plan_warns_where_equivalent_is_out_of_reach(harness: Harness, study_file: Path) -> None:
     text = study_file.read_text()
     for margin, least, counts in ((0.05, 14, (13, 14)), (0.08, 8, (7, 8)), (None, None, (1,))):

@@ -37,7 +37,11 @@ def test_a_workers_job_id_names_the_run() -> None:
 
 
 @pytest.mark.parametrize("address", [None, "10.0.0.1:6379"])
-def test_runs_on_gpus_are_kept_apart(address: str | None, tmp_path: Path) -> None:
+def test_runs_on_gpus_are_kept_apart(
+    address: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Without a network, the hub would look for the policy for 23 s.
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     config = load_config("gpu", agent="reference_sql", ray_address=address)
     made = verl_settings(config, device="cuda", model_path="m", run_dir=tmp_path, steps=1)
     assert made["ray_kwargs"]["ray_init"]["runtime_env"]["worker_process_setup_hook"] == HOOK

@@ -119,6 +119,7 @@ print(names)
 """
 
 
+@pytest.mark.slow
 def test_the_function_is_replaced_in_every_module(key_file: Path) -> None:
     done = subprocess.run([sys.executable, "-c", REPLACED], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

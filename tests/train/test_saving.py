@@ -150,6 +150,7 @@ writer.wait()
 """
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_while_it_writes_goes_on_from_the_checkpoint_before(
     tmp_path: Path,
 ) -> None:

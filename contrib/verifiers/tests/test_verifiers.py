@@ -123,6 +123,7 @@ def wait_until_stopped(pid: int) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 async def test_a_side_process_that_dies_or_hangs_scores_nothing_and_is_made_anew(
     python: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,10 +13,12 @@ class TestIdiomatic(AgentContract):
     agent = "crewai_sql_idiomatic"
 
 
+@pytest.mark.slow
 class TestTools(AgentContract):
     agent = "crewai_tools"
 
 
+@pytest.mark.slow
 class TestTeam(AgentContract):
     agent = "crewai_team"
 
