@@ -58,6 +58,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         found[uri] = File.generated(config, uri, content=reference(package))
     pages = {
         *_named(config.nav),
+        *map(str, config.extra_css),
         *(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/*.md")),
     } - set(found)
     waiting = [(uri, InclusionLevel.UNDEFINED) for uri in sorted(pages)]
