@@ -240,7 +240,8 @@ class ToolCall:
     """One call of a tool of the environment, with the text shown to the agent.
 
     Attributes:
-        arguments: As the agent sent them; `{"": text}` if they were no JSON object.
+        arguments: As the agent sent them; `{"": text}` if they were no JSON object. The type in
+            angle brackets replaces an argument that JSON cannot hold.
         ok: Whether the tool succeeded. A database error, for example, is shown and is not ok.
     """
 

@@ -13,6 +13,7 @@ from harness.contracts.toolbox import Agent, LastReply, Report
 from harness.plugins import program
 from harness.records import Attempt, CallFailure, Outcome, ToolCall, Transition
 from harness.rollout.json_values import storable
+from harness.rollout.reports import read_report
 from harness.rollout.request import RolloutRequest
 from harness.rollout.tools import HostToolbox
 from harness.util import clock
@@ -114,7 +115,10 @@ async def run_attempt(
     # A fault while closing matters only if the final state decides: other failures are the agent's.
     if broken or (toolbox.fault and outcome in ("ok", "timeout")):
         outcome, detail = "environment_error", toolbox.fault
-    ended.name_roles(toolbox.report, agent.roles)
+    report, wrong = read_report(toolbox.report)
+    if wrong and outcome == "ok":
+        outcome, detail = "agent_error", wrong[:DETAIL_CHARS]
+    ended.name_roles(report, agent.roles)
     attempt = Attempt(
         rollout_id=rollout_id,
         attempt_id=attempt_id,
@@ -127,7 +131,7 @@ async def run_attempt(
         started_s=started,
         elapsed_s=clock.now() - started,
         state=toolbox.state,
-        reported=toolbox.report.reward,
+        reported=report.reward,
     )
     if outcome == "ok" and ended.in_last_reply:
         return replace(attempt, answer=_answer_of_last_reply(request, attempt))

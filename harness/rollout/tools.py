@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from itertools import groupby
 from types import MappingProxyType
@@ -206,7 +207,8 @@ class HostToolbox:
         if wrong:
             return given, Observation(f"The arguments of {tool} {wrong}.", False), "bad_arguments"
         if tool in own:
-            return given, Observation(storable(await own[tool](given))), ""
+            # A copy, since the record must stay as the call was.
+            return given, Observation(storable(await own[tool](deepcopy(given)))), ""
         if self.fault or self._session is None:
             raise EnvironmentFault(self.fault or "no session is open")
         limit_s = self.request.tool_timeout_s

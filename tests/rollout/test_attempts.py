@@ -28,9 +28,9 @@ from harness_sql.self_correcting.reference import ReferenceSQL
 WRITE = "```sql\nSELECT name FROM singer\n```"
 
 
-@pytest.fixture
-def request_(tmp_path: Path) -> RolloutRequest:
-    database = tmp_path / "db.sqlite"
+def sql_request(folder: Path, timeout_s: float = 3.0) -> RolloutRequest:
+    """Return the request of a rollout with a new database in `folder`."""
+    database = folder / "db.sqlite"
     with sqlite3.connect(database) as connection:
         connection.execute("CREATE TABLE singer (name TEXT)")
         connection.execute("INSERT INTO singer VALUES ('Ella')")
@@ -52,9 +52,14 @@ def request_(tmp_path: Path) -> RolloutRequest:
             "chat_template_kwargs": {"enable_thinking": False},
         },
         tool_timeout_s=2.0,
-        timeout_s=3.0,
+        timeout_s=timeout_s,
         retries=0,
     )
+
+
+@pytest.fixture
+def request_(tmp_path: Path) -> RolloutRequest:
+    return sql_request(tmp_path)
 
 
 async def attempt(

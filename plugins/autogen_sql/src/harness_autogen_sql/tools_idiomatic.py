@@ -26,7 +26,7 @@ class ToolboxTool(BaseTool[BaseModel, str]):  # type: ignore[type-var]  # tools 
 
     async def run(self, args: BaseModel, cancellation_token: CancellationToken) -> str:
         called = asyncio.ensure_future(
-            self._toolbox.call(self.name, args.model_dump(exclude_unset=True))
+            self._toolbox.call(self.name, args.model_dump(exclude_unset=True, mode="json"))
         )
         return str(await cancellation_token.link_future(called))
 
