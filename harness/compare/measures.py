@@ -20,6 +20,7 @@ from harness.runs.training_signal import (
     why_untaught,
 )
 from harness.util.formatting import members
+from harness.util.intervals import covered_s
 from harness.util.parsing import finite_or_null, parse_cell
 from harness.util.tool_calls import tools_unused
 
@@ -342,13 +343,7 @@ def _busy_s(calls: list[dict[str, float]], tools: str | None) -> float:
     for call in calls:
         start, end = call.values()
         spans.append((start, end))
-    # Calls may overlap, so their lengths must not be summed: only what lies after the latest end
-    # so far is new.
-    busy = until = 0.0
-    for start, end in sorted(spans):
-        busy += max(0.0, end - max(start, until))
-        until = max(until, end)
-    return busy
+    return covered_s(spans)
 
 
 def _starts_within(calls: Iterable[Mapping[str, float]], start: float, end: float) -> bool:

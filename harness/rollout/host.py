@@ -19,6 +19,7 @@ from harness.rollout.tools import HostToolbox
 from harness.util import clock
 from harness.util.branches import in_order
 from harness.util.deadlines import DeadlinePassed, Raised, within
+from harness.util.intervals import covered_s
 
 if TYPE_CHECKING:
     import httpx
@@ -264,8 +265,8 @@ def _late(
 ) -> Outcome:
     """Return the outcome after a deadline, by who used up the time.
 
-    It is an `endpoint_error` if calls took at least half of the time since the first one, and the
-    agent made no more of them than its turns allow.
+    It is an `endpoint_error` if calls, at most as many as turns take, were in progress for at least
+    half of the time since the first one.
     """
     calls: list[Transition | CallFailure] = [*transitions]
     # Failures that the agent caused do not count as the endpoint's time.
@@ -274,5 +275,5 @@ def _late(
         return "timeout"
     # Time before the first call is the agent's own.
     asking_s = started_s + request.timeout_s - min(call.started_s for call in calls)
-    answering_s = sum(call.latency_s for call in calls)
+    answering_s = covered_s((call.started_s, call.started_s + call.latency_s) for call in calls)
     return "endpoint_error" if answering_s >= asking_s / 2 else "timeout"

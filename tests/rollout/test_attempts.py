@@ -506,6 +506,30 @@ async def test_a_deadline_that_the_agent_used_up_is_the_agents(
     assert result.outcome == "timeout"
 
 
+class HangsAfterCalls(ReferenceSQL):
+    """Makes two calls at the same time, then waits for ever."""
+
+    async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
+        prompt = toolbox.prompts.write(problem)
+        await asyncio.gather(self.ask(toolbox, prompt), self.ask(toolbox, prompt))
+        await asyncio.sleep(60)
+        return "never"
+
+
+@pytest.mark.slow
+async def test_calls_at_the_same_time_do_not_count_twice_for_the_endpoint(
+    control: GatewayControl,
+    gateway: GatewayServer,
+    scripted_server: StartServer,
+    request_: RolloutRequest,
+) -> None:
+    server = scripted_server(lambda request: Reply(WRITE, delay_s=1.2))
+    result = await attempt(control, gateway, server, HangsAfterCalls(), request_)
+    assert len(result.transitions) == 2
+    assert sum(call.latency_s for call in result.transitions) > request_.timeout_s / 2
+    assert result.outcome == "timeout"
+
+
 def test_rollout_seeds_differ_by_everything_that_names_a_rollout() -> None:
     seeds = {
         rollout_seed(seed, phase, step, task, session)  # type: ignore[arg-type]
