@@ -92,7 +92,10 @@ class Toolbox(Protocol):
 
     @property
     def payload(self) -> Mapping[str, JSON]:
-        """The environment's data of the task, without gold, for agents that access it directly."""
+        """The environment's data of the task, without gold, for agents that access it directly.
+
+        A copy: changes of it do not change the tools.
+        """
 
     @property
     def report(self) -> Report:

@@ -65,9 +65,12 @@ class HostToolbox:
 
     def __post_init__(self) -> None:
         self._environment = environment(self.request.environment)
+        # A copy, because agents can reach the request and must not change the database or
+        # the limits of their next call.
+        self._payload = deepcopy(self.request.payload)
         self._session: EnvironmentSession | None = None
         self.broken: asyncio.Future[None] | None = None  # done after a fault of the environment
-        self.tools: Sequence[Tool] = self._environment.tools_for(self.request.payload)
+        self.tools: Sequence[Tool] = self._environment.tools_for(self._payload)
         self.prompts: Any = program(self.request.program).prompts_for(self.tools)
 
     def replay(self, session: EnvironmentSession) -> None:
@@ -79,8 +82,8 @@ class HostToolbox:
 
         async def prepared() -> None:
             self._check_schemas()
-            self._environment.check(self.request.payload)
-            await self._environment.ready(self.request.payload)
+            self._environment.check(self._payload)
+            await self._environment.ready(self._payload)
 
         await self._noted(READY_S, prepared, "was not ready")
 
@@ -101,7 +104,7 @@ class HostToolbox:
         self.broken = asyncio.get_running_loop().create_future()
 
         async def opened() -> None:  # stores the session even if the caller is cancelled
-            self._session = await self._environment.open(self.request.payload, attempt)
+            self._session = await self._environment.open(self._payload, attempt)
 
         if not self.fault:
             await self._noted(OPEN_S, opened, "opened no session")
@@ -141,7 +144,7 @@ class HostToolbox:
 
     @property
     def payload(self) -> Mapping[str, JSON]:
-        return self.request.payload
+        return deepcopy(self._payload)
 
     @property
     def phase(self) -> Phase:

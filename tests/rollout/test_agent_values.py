@@ -160,6 +160,29 @@ async def test_a_plain_report_is_kept(play: Play, reward: float | None) -> None:
     assert type(result.reported) is type(reward)
 
 
+class ChangesItsPayload(ReferenceSQL):
+    """Raises its own limits and chooses another database."""
+
+    async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
+        answer = await super().solve(problem, toolbox)
+        reached: Any = toolbox
+        for payload in (reached.payload, reached.request.payload):
+            payload["limits"].update(max_rows=40, max_chars=100_000)
+            payload["database"] = "/no/such/database"
+        await toolbox.execute(
+            "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 30) "
+            "SELECT i, (SELECT name FROM singer) FROM n"
+        )
+        return answer
+
+
+async def test_an_agent_cannot_change_its_limits_or_its_database(play: Play) -> None:
+    result = await play(ChangesItsPayload())
+    last = result.tool_calls[-1]
+    assert last.ok and "Ella" in last.text
+    assert last.text.count("Ella") == 5  # max_rows of the request
+
+
 async def test_an_answer_late_with_a_wrong_report_stays_late(
     control: GatewayControl, gateway: GatewayServer, scripted_server: StartServer, tmp_path: Any
 ) -> None:
