@@ -93,13 +93,31 @@ def load(spec: AgentSpec, adapters: Iterable[Adapter]) -> Callable[[], Any]:
         ImportError: The file needs what is not installed.
     """
     file, name, _ = _parts(spec.target)
-    agent_class = getattr(_module(file), name)
+    agent_class = getattr(module_of(file), name)
     if not hasattr(agent_class, "solve"):
         return _adapted(agent_class, spec, adapters)
     if hasattr(agent_class, "roles"):
         return agent_class  # type: ignore[no-any-return]
     # A subclass, since the file's class must not be changed for other agents in the file.
     return type(name, (agent_class,), {"roles": spec.roles})
+
+
+@cache
+def module_of(file: Path) -> ModuleType:
+    """Import an agent's file, with its folder importable as for scripts, and return the module."""
+    name = f"harness_file_{file.stem}_{_place(file)}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    if str(file.parent) not in sys.path:
+        sys.path.insert(0, str(file.parent))
+    sys.modules[name] = module  # dataclasses and pickles look their module up
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
 
 
 def sources(target: str) -> list[tuple[str, Path]]:
@@ -122,6 +140,12 @@ def sources(target: str) -> list[tuple[str, Path]]:
             elif package.with_suffix(".py").is_file():
                 unvisited.append(package.with_suffix(".py"))
     return sorted(visited.items())
+
+
+def file_of(target: str) -> Path:
+    """Return the absolute path of the file in a specification's target."""
+    file, _, _ = _parts(target)
+    return file
 
 
 def _parts(reference: str) -> tuple[Path, str, str]:
@@ -238,23 +262,6 @@ def _place(file: Path) -> str:
     import hashlib  # takes milliseconds, and most processes have no agent in a file
 
     return hashlib.sha256(str(file).encode()).hexdigest()[:8]
-
-
-@cache
-def _module(file: Path) -> ModuleType:
-    name = f"harness_file_{file.stem}_{_place(file)}"
-    spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    if str(file.parent) not in sys.path:
-        sys.path.insert(0, str(file.parent))
-    sys.modules[name] = module  # dataclasses and pickles look their module up
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
 
 
 def _adapted(foreign: object, spec: AgentSpec, adapters: Iterable[Adapter]) -> Callable[[], Any]:

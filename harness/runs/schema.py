@@ -380,7 +380,12 @@ class Fingerprint(TypedDict):
     prompts: Annotated[str, "hash of the program's texts"]
     scenarios: Annotated[str, "hash of the scripted episodes"]
     reference: Annotated[str, "hash of the reference agent's source"]
-    agent_source: NotRequired[Annotated[str, "hash of the source of the agent's package"]]
+    agent_source: NotRequired[
+        Annotated[
+            str,
+            "hash of the agent's package, or of its file and what its import reads in its folder",
+        ]
+    ]
     frameworks: Annotated[dict[str, str], "versions of the agent's frameworks"]
     clients: NotRequired[Annotated[dict[str, str], "versions of the libraries that send requests"]]
     requirements: NotRequired[
@@ -503,7 +508,7 @@ class RunRecord(TypedDict):
         Annotated[str, "hash of everything that a certificate depends on, by which a later certificate is found"]
     ]
     agent_source: NotRequired[
-        Annotated[str, "hash of the source of the agent's package; a resumed run must have the same"]
+        Annotated[str, "`agent_source` of the fingerprint; a resumed run must have the same"]
     ]
     agent_distribution: Annotated[
         Distribution | None, "distribution of the agent; None for a mixture or an agent in a file"
