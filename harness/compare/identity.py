@@ -135,7 +135,7 @@ def _add_value(values: Values, new: object, name: str) -> None:
 def check_identity(
     runs: Sequence[Run], allow: Iterable[str] = (), varied: Iterable[str] = ()
 ) -> list[Exempt]:
-    """Refuse runs with forbidden differences; trainings of one arm must agree in varied keys, too.
+    """Refuse runs with forbidden differences; runs of one arm must agree in varied keys, too.
 
     Args:
         allow: Identity keys (or their prefixes) that may differ.
@@ -207,19 +207,28 @@ def _check_allowed(allowed: Iterable[str], runs: Iterable[Run]) -> None:
 
 
 def _within_arms(runs: Iterable[Run]) -> dict[str, Difference]:
-    """Return differences between trainings of one arm, by key."""
+    """Return forbidden differences between runs of one arm, by key."""
     arms: dict[str, list[Run]] = {}
     for run in runs:
-        if run.trained:
-            arms.setdefault(run.arm, []).append(run)
+        arms.setdefault(run.arm, []).append(run)
     mixed: dict[str, Difference] = {}
     for arm_runs in arms.values():
         for difference in differences(arm_runs, _ARM):
-            # With a value of its own in every run, a key follows the seed, as the policy of a role
-            # does that another training made. A value that several share was set by hand.
-            if len(difference.values) < len(arm_runs):
+            if not _follows_the_seed(difference, arm_runs):
                 mixed[difference.key] = difference
     return mixed
+
+
+def _follows_the_seed(difference: Difference, arm_runs: Sequence[Run]) -> bool:
+    """Return whether the runs of an arm may differ in a key, as the policies of its seeds do."""
+    # The policies of evaluations come from trainings of different seeds. Two of these may end with
+    # equal weights. Trainings with several starts need permission.
+    if difference.key in ("model", "demonstrations"):
+        return not any(run.trained for run in arm_runs)
+    # The policy of a role may come from another training of the same seed. A value that several
+    # runs share was set by hand. Any other setting is that of the arm: if it was changed between
+    # two seeds, it has one value per run, too.
+    return difference.top == "role_models" and len(difference.values) == len(arm_runs)
 
 
 def _refusal(refused: Sequence[Difference]) -> str:

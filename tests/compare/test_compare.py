@@ -226,6 +226,64 @@ def test_trainings_of_one_arm_may_not_differ_in_what_its_study_varies(
     assert compare(chosen, allow=[key])["pairs"][0]["arm"] == "second"
 
 
+@pytest.mark.parametrize("kind", ["train", "eval"])
+@pytest.mark.parametrize("key", ["max_turns", "agent_match"])
+def test_a_setting_that_changed_between_two_seeds_of_an_arm_is_refused(
+    write_run: Write, kind: str, key: str
+) -> None:
+    other: dict[str, Any] = {"overrides": ["max_turns=3"]}
+    if key == "agent_match":
+        other = {"agent_match": "check"}
+    base = [write_run(seed=seed, kind=kind, model=f"base {seed}") for seed in range(2)]
+    before = write_run(seed=1, kind=kind, model="second 1")
+    after = write_run(seed=0, kind=kind, model="second 0", **other)
+    chosen = select([run.path for run in (*base, before, after)])
+    chosen.varied = ["max_turns", "agent_match", "policy"]
+    for place, run in enumerate(chosen.runs):
+        run.arm = "first" if place < len(base) else "second"
+    with pytest.raises(NotComparable, match=f"{key} differs: "):
+        compare(chosen, allow=["model"])
+    allowed = compare(chosen, allow=["model", key])
+    exceptions = {exempt["key"]: exempt["why"] for exempt in allowed["exceptions"]}
+    assert exceptions[key] == "allowed"
+
+
+def test_policies_follow_the_seeds_of_evaluations_and_of_single_roles(write_run: Write) -> None:
+    evaluated = []
+    for agent in ("reference_sql", "langgraph_sql"):
+        # The trainings of the first two seeds ended with equal weights.
+        for seed, model in enumerate(("same", "same", f"{agent} 2")):
+            run = write_run(agent, seed, kind="eval", model=model)
+            run.update(parent={"run": f"{agent}-{seed}", "step": 4})
+            evaluated.append(run.path)
+    chosen = select(evaluated)
+    chosen.varied = ["policy"]
+    assert compare(chosen)["pairs"][0]["difference"]["seeds"] == 3
+
+    trained = []
+    for seed in range(2):
+        trained.append(write_run("reference_sql", seed))
+        beside = write_run("langgraph_sql", seed)
+        record = beside.read()
+        record["identity"]["role_models"] = {"check_query": f"policy of seed {seed}"}
+        beside.write(record)
+        trained.append(beside)
+    chosen = select([run.path for run in trained])
+    chosen.varied = ["roles.check_query.policy"]
+    assert compare(chosen)["pairs"][0]["difference"]["seeds"] == 2
+
+
+def test_trainings_of_an_arm_with_a_policy_per_seed_need_permission(write_run: Write) -> None:
+    runs = []
+    for seed in range(2):
+        runs.append(write_run("reference_sql", seed, model="same").path)
+        runs.append(write_run("langgraph_sql", seed, model=f"policy {seed}").path)
+    chosen = select(runs)
+    chosen.varied = ["policy.path"]
+    with pytest.raises(NotComparable, match="^model differs: .* --allow model$"):
+        compare(chosen)
+
+
 def test_of_two_trainings_of_one_seed_the_newer_counts_whatever_is_named_first(
     write_run: Write,
 ) -> None:
