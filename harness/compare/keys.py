@@ -505,6 +505,8 @@ class Comparison(TypedDict):
     views: Annotated[list[View], "the same runs under equal budgets"]
     exceptions: Annotated[list[Exempt], "what differs although it must not, or on purpose"]
     remarks: Annotated[list[str], "what a reader must know, a sentence each"]
-    missing: Annotated[list[str], "planned runs that do not exist or measured an earlier policy"]
+    missing: Annotated[
+        list[str], "planned runs that do not exist, or of an earlier policy or setting"
+    ]
     failed: Annotated[list[Failed], "runs that ended early"]
     identity: Annotated[dict[str, Identified], "by run"]

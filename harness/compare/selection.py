@@ -235,7 +235,7 @@ def best_run(folder: Path) -> BestRun:
     state = read_state(folder)
     finished: list[BestRun] = []
     for job in state["jobs"]:
-        if job.get("kind") == "eval" or not job["run"]:
+        if job.get("kind") == "eval" or not job["run"] or job.get("stale"):
             continue
         run = RunFolder(folder / job["run"])
         if not (run.path / "run.json").is_file():
@@ -317,6 +317,13 @@ def _add_study(chosen: Selection, folder: Path) -> None:
         chosen.arms.append(job["arm"])
         name = f"{job['arm']} seed {job['seed']}"
         path = folder / job["run"] if job["run"] else None
+        if changed := job.get("stale"):
+            # Runs of an arm differ in nothing but their seed.
+            chosen.missing.append(
+                f"{name}: {job['run']} has {', '.join(changed[:3])}, which the study has since "
+                "changed in this arm. Start the study again with this seed"
+            )
+            continue
         if path is not None and (path / "run.json").is_file():
             run = replace(read_run(path), arm=job["arm"], name=name)
             evaluated = run.record.get("parent")

@@ -33,6 +33,9 @@ class Entry(TypedDict):
     kind: NotRequired[Annotated[Kind, "`train` or `eval`"]]
     parent: NotRequired[Annotated[str | None, "for an evaluation, the key of its training"]]
     config_hash: NotRequired[Annotated[str, "hash of its configuration"]]
+    stale: NotRequired[
+        Annotated[list[str], "settings of its run that its arm no longer has, as `key=value`"]
+    ]
     launcher: NotRequired[Annotated[str | None, "launcher that runs it; None if it is not running"]]
     pid: NotRequired[Annotated[int | None, "id of its local process; None if there is none"]]
     pid_started: NotRequired[Annotated[float | None, "start of that process, seconds since 1970"]]

@@ -97,6 +97,34 @@ def test_a_study_runs_once_and_a_second_start_repeats_nothing(
 
 
 @pytest.mark.slow
+def test_a_seed_whose_arm_was_changed_is_left_out_and_named_until_it_runs_again(
+    harness: Harness, study_file: Path, tmp_path: Path
+) -> None:
+    def seeds_after(*options: str) -> tuple[dict[str, list[int]], list[str]]:
+        done = harness("study", str(study_file), *options)
+        assert done.returncode == 0, done.stderr
+        found = compare(select([study_file], tmp_path / "runs"))
+        return {arm["name"]: arm["seeds"] for arm in found["arms"]}, found["missing"]
+
+    whole: dict[str, list[int]] = {"two turns": [0, 1], "one turn": [0, 1]}
+    assert seeds_after() == (whole, [])
+    before = study_file.read_text()
+    study_file.write_text(before.replace("one turn: 1", "one turn: 3"))
+    seeds, missing = seeds_after("--seeds", "0")
+    assert seeds == {"two turns": [0, 1], "one turn": [0]}
+    (text,) = missing
+    assert text.startswith("one turn seed 1: ") and "has max_turns=1, which the study has" in text
+    # With the earlier file, the earlier runs count again.
+    after = study_file.read_text()
+    study_file.write_text(before)
+    assert seeds_after("--seeds", "0") == (whole, [])
+    study_file.write_text(after)
+    assert seeds_after() == (whole, [])
+    turns = {record["config"]["max_turns"] for record in records(tmp_path / "runs" / "small")}  # type: ignore[index]
+    assert turns == {1, 2, 3}
+
+
+@pytest.mark.slow
 def test_a_killed_study_goes_on_where_it_was_and_does_no_run_twice(
     harness: Harness, start: Callable[..., subprocess.Popen[str]], study_file: Path, tmp_path: Path
 ) -> None:

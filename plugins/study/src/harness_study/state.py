@@ -37,6 +37,7 @@ from harness.training.provenance import changes, commit
 from harness.util.parsing import differing, flatten
 from harness_study.launchers import Launched, Launcher, Local, launcher
 from harness_study.plan import Job, Study, varied_keys
+from harness_study.stale import mark_stale
 
 Action = Literal["run", "resume", "skip", "wait"]
 
@@ -92,6 +93,7 @@ class StudyFolder:
                 entry["launcher"] = old.get("launcher")
             self.entries[job.key] = entry
         self.entries |= recorded  # jobs of an earlier, larger launch remain part of the study
+        mark_stale(self.entries, study, jobs, self.path)
 
     def next_steps(self, jobs: Sequence[Job], *, any_code: bool = False) -> list[Step]:
         """Return the next step of every job, in order.

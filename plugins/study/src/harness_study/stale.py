@@ -1,0 +1,58 @@
+"""Find entries of earlier launches with settings that their arm no longer has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from harness.compare.states import Entry
+from harness.config import Config
+from harness.runs.reading import readable
+from harness.util.parsing import differing, flatten
+from harness_study.plan import Job, Study, varied_keys
+
+
+def mark_stale(
+    entries: Mapping[str, Entry], study: Study, jobs: Sequence[Job], folder: Path
+) -> None:
+    """Mark entries of the launched arms with settings that their arm no longer has.
+
+    A launch of some seeds keeps the runs of the others, and the study's file may have changed since.
+    Only settings that the study varies count: a comparison refuses any other difference.
+
+    Args:
+        entries: The entries of the study, by key. They are changed in place.
+        jobs: The jobs of this launch.
+    """
+    launched: set[str] = set()
+    job_by_arm: dict[str, Job] = {}
+    for job in jobs:
+        launched.add(job.key)
+        job_by_arm.setdefault(job.arm, job)
+    varied = ("agent", "agent_match", *varied_keys(study))
+    for key, entry in entries.items():
+        arm_job = job_by_arm.get(entry["arm"])
+        # Nothing is known of the arms that this launch leaves out.
+        if key in launched or arm_job is None:
+            continue
+        entry.pop("stale", None)
+        if entry["run"] and (folder / entry["run"] / "run.json").is_file():
+            changed = _changed(folder / entry["run"], arm_job, varied)
+            if changed:
+                entry["stale"] = changed
+
+
+def _changed(run_folder: Path, job: Job, varied: Iterable[str]) -> list[str]:
+    """Return the varied settings of a run that differ from those of its arm, as `key=value`."""
+    changed: list[str] = []
+    for run in readable([run_folder]):
+        configured: dict[str, Any] = dict(run.record["config"])
+        with suppress(ValueError):  # a removed setting: the others still count
+            configured = Config.model_validate(configured).dump()
+        settings = flatten(configured)
+        for key in differing([settings, flatten(job.config.dump())]):
+            if any(key == name or key.startswith(f"{name}.") for name in varied):
+                changed.append(f"{key}={settings.get(key)}")
+    return changed
