@@ -62,9 +62,10 @@ def _verdict(pair: Pair, comparison: Comparison) -> str:
     if not pair["learned"]:
         return f"nothing could be learned by {arm} or {baseline}, so they cannot be distinguished"
     if pair["verdict"] == "equivalent":
+        stated = ", a margin not stated beforehand" if "margin_source" in comparison else ""
         return (
-            f"{arm} and {baseline} are equivalent within ±{points(comparison['margin'])} points "
-            f"({interval} points)"
+            f"{arm} and {baseline} are equivalent within ±{points(comparison['margin'])} points"
+            f"{stated} ({interval} points)"
         )
     if pair["verdict"] == "different":
         direction = "lower" if difference["mean"] < 0 else "higher"

@@ -41,6 +41,7 @@ from harness.compare.sampled import sampled
 from harness.compare.scores import paired_differences, scores, span_of
 from harness.compare.selection import left_out, named_arm, other_names, why_left_out
 from harness.compare.starts import number_starts, over_starts, starts_of
+from harness.compare.stated import source_of_margin, stated_late
 from harness.compare.transfer import transfer
 from harness.compare.views import views
 from harness.errors import NothingToCompare, UserError
@@ -75,6 +76,8 @@ def compare(
         UserError: No run has finished, or the baseline does not exist or has no finished run.
     """
     allow = list(allow)
+    late = stated_late(selection.study, selection.runs, margin)
+    margin_source = source_of_margin(selection.study, margin, late)
     margin = selection.study.get("margin") if margin is None else margin
     usable, remarks = _usable(selection.runs)
     span = span_of(usable)
@@ -98,7 +101,7 @@ def compare(
         arm = arm_of(name, runs)
         arms.append(arm)
         figures_by_arm[name] = arm["per_seed"]
-    exceptions += heed_unused_tools(pairs, arms, allowed=UNUSED_TOOLS in allow)
+    exceptions += [*heed_unused_tools(pairs, arms, allowed=UNUSED_TOOLS in allow), *late]
     checkpoint = selection.study.get("checkpoint")
     learning = learn(by_arm, base, checkpoint, span)
     if checkpoint is not None and "checkpoint" not in learning["measures"]:
@@ -134,6 +137,8 @@ def compare(
         "failed": left_out(selection.runs, usable),
         "identity": _identified(usable),
     }
+    if margin_source is not None:
+        document["margin_source"] = margin_source
     if any(run.graded for run in usable):
         document["graded"] = True
     if span != (0.0, 1.0):

@@ -435,14 +435,17 @@ class Used(TypedDict):
 
 
 class Exempt(TypedDict):
-    """A permitted difference."""
+    """A permitted difference, or what was not stated before there were results."""
 
-    key: Annotated[str, "key of the identity, dotted"]
+    key: Annotated[str, "key of the identity, dotted; or `margin`, `baseline` or `checkpoint`"]
     why: Annotated[
-        Literal["allowed", "varied"],
-        "`allowed` by an option of the command, or `varied` by the study",
+        Literal["allowed", "varied", "given", "changed"],
+        "`allowed` by an option, `varied` by the study; `given` as an option although the study "
+        "declares another value, or `changed` in the study\x27s file after runs had finished",
     ]
-    values: Annotated[dict[str, Any], "values by run"]
+    values: Annotated[
+        dict[str, Any], "values by run; or of `study` and `comparison`, or `first` and `now`"
+    ]
     said: NotRequired[Annotated[list[str], "values in words, for hashes of questions"]]
 
 
@@ -473,6 +476,13 @@ class Comparison(TypedDict):
     kind: Annotated[Kind, "`train` for trainings, `eval` for evaluations"]
     baseline: Annotated[str, "name of the arm that the others are compared with"]
     margin: Annotated[float | None, "margin of equivalence; None if not declared"]
+    margin_source: NotRequired[
+        Annotated[
+            Literal["given", "changed"],
+            "`given` to the comparison, or `changed` after runs had finished; missing if it was "
+            "declared beforehand or there is none",
+        ]
+    ]
     alpha: Annotated[float, "significance level of the tests"]
     min_seeds: Annotated[int, "fewest seeds that can show equivalence"]
     collapse: Annotated[float, "assumed loss of an unseen collapse"]

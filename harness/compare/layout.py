@@ -27,6 +27,13 @@ from harness.compare.score_tables import (
     views_table,
 )
 
+_REASONS = {
+    "varied": "varied by the study",
+    "allowed": "allowed by --allow",
+    "given": "given to this comparison",
+    "changed": "changed after runs had finished",
+}
+
 
 def tables(comparison: Comparison, references: Sequence[Reference] = ()) -> list[Table]:
     """Return all non-empty tables of a comparison, in reading order."""
@@ -206,13 +213,15 @@ def _checkpoints(comparison: Comparison) -> Table:
 
 
 def _exceptions(comparison: Comparison) -> Table:
+    title = "Not identical, with permission"
     rows = []
     for exempt in comparison["exceptions"]:
         # A hash of questions says nothing to a reader, so such keys bring their own text.
         texts = exempt.get("said") or _distinct_cells(exempt["values"].values())
-        why = "varied by the study" if exempt["why"] == "varied" else "allowed by --allow"
-        rows.append([exempt["key"], why, "; ".join(texts)])
-    return Table("exceptions", "Not identical, with permission", ["key", "why", "values"], rows)
+        rows.append([exempt["key"], _REASONS[exempt["why"]], "; ".join(texts)])
+        if exempt["why"] in ("given", "changed"):
+            title = "Not identical, or not stated beforehand"
+    return Table("exceptions", title, ["key", "why", "values"], rows)
 
 
 def _failed(comparison: Comparison) -> Table:

@@ -10,6 +10,13 @@ from harness.compare.pairs import any_one_seed, counted_in
 from harness.compare.verdicts import conclusions, counted, few_clusters
 from harness.util.formatting import measured
 
+MARGINS = {
+    None: "the margin stated beforehand",
+    "given": "the margin given to this comparison",
+    "changed": "the margin that the study states now",
+}
+"""A margin in words, by the comparison's `margin_source`."""
+
 
 def sentences(comparison: Comparison) -> list[str]:
     """Return the notes on how to read the tables, and on limits of their evidence."""
@@ -40,6 +47,7 @@ def _notes_on_pairs(comparison: Comparison) -> list[str]:
         *conclusions(comparison),
         *_no_signal(comparison),
         _meaning_of_equivalent(comparison),
+        *_stated_late(comparison),
         *_in_common(comparison),
         *_collapses(comparison),
         *_few_clusters(comparison),
@@ -70,10 +78,24 @@ def _meaning_of_equivalent(comparison: Comparison) -> str:
     return (
         f"Equivalent means: in {comparison['min_seeds']} {counted_in(comparison)} or more "
         "the difference is shown to lie "
-        f"within ±{100 * margin:g} points, the margin stated beforehand "
+        f"within ±{100 * margin:g} points, {MARGINS[comparison.get('margin_source')]} "
         f"(p < {comparison['alpha']:g}), even if a training "
         f"that no seed has shown collapses by {100 * comparison['collapse']:g} points."
     )
+
+
+def _stated_late(comparison: Comparison) -> list[str]:
+    """Return notes on a margin, baseline or checkpoint that was not stated before the results."""
+    notes = []
+    for exempt in comparison["exceptions"]:
+        values = ", ".join(exempt.get("said", []))
+        if exempt["why"] == "given":
+            notes.append(f"The margin is not the one that the study states: {values}.")
+        elif exempt["why"] == "changed":
+            notes.append(
+                f"The study's {exempt['key']} was changed after runs had finished: {values}."
+            )
+    return notes
 
 
 def _checkpoint(comparison: Comparison) -> str:

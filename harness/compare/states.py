@@ -41,6 +41,10 @@ class Entry(TypedDict):
     pid_started: NotRequired[Annotated[float | None, "start of that process, seconds since 1970"]]
 
 
+Stated = float | int | str | None
+"""A value of `margin`, `baseline` or `checkpoint`."""
+
+
 class StudyLaunch(TypedDict):
     """One start of a study."""
 
@@ -48,6 +52,9 @@ class StudyLaunch(TypedDict):
     ended: NotRequired[Annotated[str, "UTC, ISO 8601; missing while the launch is running"]]
     runs_at_once: Annotated[int, "number of concurrent runs"]
     slots: Annotated[list[dict[str, Any]], "each run's share of the machine"]
+    margin: NotRequired[Annotated[float | None, "in the study's file at that time"]]
+    baseline: NotRequired[Annotated[str | None, "in the study's file at that time"]]
+    checkpoint: NotRequired[Annotated[int | None, "in the study's file at that time"]]
 
 
 class Asked(TypedDict):
@@ -61,6 +68,7 @@ class Asked(TypedDict):
     ]
     varied: NotRequired[Annotated[list[str], "configuration keys that differ on purpose"]]
     evaluate: NotRequired[Annotated[list[str], "agents in which trained policies are evaluated"]]
+    launches: NotRequired[Annotated[list[StudyLaunch], "its starts"]]
 
 
 class StudyState(Asked):
@@ -69,7 +77,6 @@ class StudyState(Asked):
     schema_version: NotRequired[Annotated[int, "schema version of `study.json`"]]
     name: Annotated[str, "name of the study"]
     jobs: Annotated[list[Entry], "its runs, including planned ones"]
-    launches: NotRequired[Annotated[list[StudyLaunch], "its starts"]]
 
 
 def config_hash(config: Mapping[str, object]) -> str:

@@ -125,6 +125,28 @@ def test_a_seed_whose_arm_was_changed_is_left_out_and_named_until_it_runs_again(
 
 
 @pytest.mark.slow
+def test_a_margin_that_is_changed_after_the_results_does_not_pass_for_the_first_one(
+    harness: Harness, study_file: Path, tmp_path: Path
+) -> None:
+    state = tmp_path / "runs" / "small" / "study.json"
+    one_run = ("study", str(study_file), "--seeds", "0", "--only", "max_turns=two turns")
+    assert harness(*one_run).returncode == 0
+    # An older version did not record by launch what the file stated.
+    noted = json.loads(state.read_text())
+    for key in ("margin", "baseline", "checkpoint"):
+        del noted["launches"][0][key]
+    state.write_text(json.dumps(noted))
+    study_file.write_text(study_file.read_text().replace("margin: 0.2", "margin: 0.6"))
+    assert harness(*one_run).returncode == 0
+    launches = json.loads(state.read_text())["launches"]
+    assert [launch["margin"] for launch in launches] == [0.2, 0.6]
+    assert [launch["baseline"] for launch in launches] == ["two turns", "two turns"]
+    (exempt,) = compare(select([study_file], tmp_path / "runs"))["exceptions"]
+    assert (exempt["key"], exempt["why"]) == ("margin", "changed")
+    assert exempt["values"] == {"first": 0.2, "now": 0.6}
+
+
+@pytest.mark.slow
 def test_a_killed_study_goes_on_where_it_was_and_does_no_run_twice(
     harness: Harness, start: Callable[..., subprocess.Popen[str]], study_file: Path, tmp_path: Path
 ) -> None:

@@ -122,7 +122,7 @@ class StudyRun:
         """
         folder = self._folder
         slots = [{"cores": sorted(slot.cores), "gpus": slot.gpus} for slot in self._slots]
-        folder.launches.append({"started": now(), "runs_at_once": len(slots), "slots": slots})
+        folder.begin_launch(slots)
         waiting = self._to_do()
         folder.write()
         try:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from subprocess import SubprocessError
-from typing import Literal
+from typing import Any, Literal
 
 from harness.compare.states import (
     STUDY_FILE,
@@ -29,7 +29,7 @@ from harness.compare.states import (
 )
 from harness.errors import PluginError
 from harness.parity.certificate import fingerprint
-from harness.runs.folder import replace_text
+from harness.runs.folder import now, replace_text
 from harness.runs.locks import held
 from harness.runs.reading import Run, read_run, readable
 from harness.runs.schema import RunRecord
@@ -70,7 +70,7 @@ class StudyFolder:
         self._others: dict[str, Launcher] = {}
         self.study = study
         earlier = read_state(self.path) if (self.path / STUDY_FILE).exists() else None
-        self.launches: list[StudyLaunch] = earlier.get("launches", []) if earlier else []
+        self.launches: list[StudyLaunch] = _launches(earlier) if earlier else []
         recorded: dict[str, Entry] = {}
         for old_entry in earlier["jobs"] if earlier else ():
             recorded[old_entry["key"]] = old_entry
@@ -137,6 +137,19 @@ class StudyFolder:
         entry["pid"], entry["pid_started"] = launched.process if launched else (None, None)
         entry["launcher"] = launched.by if launched else None
         self.write()
+
+    def begin_launch(self, slots: list[dict[str, Any]]) -> None:
+        """Add a launch with what the study's file states, which may change before the next one."""
+        self.launches.append(
+            {
+                "started": now(),
+                "runs_at_once": len(slots),
+                "slots": slots,
+                "margin": self.study.margin,
+                "baseline": self.study.baseline,
+                "checkpoint": self.study.checkpoint,
+            }
+        )
 
     def write(self) -> None:
         """Write `study.json` atomically."""
@@ -261,6 +274,17 @@ class StudyFolder:
 
     def _folder(self, entry: Entry) -> Path | None:
         return self.path / entry["run"] if entry["run"] else None
+
+
+def _launches(state: StudyState) -> list[StudyLaunch]:
+    """Return the launches of a study, the last one with what the study's file stated then."""
+    launches = state.get("launches", [])
+    # An older version did not record it by launch. Its `study.json` has it of the last one.
+    if launches:
+        launches[-1].setdefault("margin", state.get("margin"))
+        launches[-1].setdefault("baseline", state.get("baseline"))
+        launches[-1].setdefault("checkpoint", state.get("checkpoint"))
+    return launches
 
 
 def same_code(record: RunRecord) -> bool:
