@@ -12,7 +12,7 @@ from harness.compare.agreement import agree
 from harness.compare.arms import arm_of
 from harness.compare.busy import busy
 from harness.compare.by_role import held_by_role
-from harness.compare.circumstances import circumstances, times_compare, validation_remarks
+from harness.compare.circumstances import circumstances, times_compare
 from harness.compare.estimates import (
     COLLAPSE,
     MIN_SEEDS,
@@ -35,14 +35,14 @@ from harness.compare.learning import learn
 from harness.compare.measures import measure
 from harness.compare.one_way_intervals import correct_sides, sides_of
 from harness.compare.plumbing import UNUSED_TOOLS, heed_unused_tools
-from harness.compare.policies import of_distinct_policies
 from harness.compare.power import Spread
 from harness.compare.sampled import sampled
 from harness.compare.scores import paired_differences, scores, span_of
-from harness.compare.selection import left_out, named_arm, other_names, why_left_out
-from harness.compare.starts import number_starts, over_starts, starts_of
+from harness.compare.selection import left_out, named_arm, other_names
+from harness.compare.starts import over_starts, starts_of
 from harness.compare.stated import source_of_margin, stated_late
 from harness.compare.transfer import transfer
+from harness.compare.usable import usable_runs
 from harness.compare.views import views
 from harness.errors import NothingToCompare, UserError
 
@@ -79,7 +79,7 @@ def compare(
     late = stated_late(selection.study, selection.runs, margin)
     margin_source = source_of_margin(selection.study, margin, late)
     margin = selection.study.get("margin") if margin is None else margin
-    usable, remarks = _usable(selection.runs)
+    usable, remarks = usable_runs(selection.runs)
     span = span_of(usable)
     width = span[1] - span[0]
     if margin is not None and not 0 < margin < width:
@@ -182,39 +182,6 @@ def _identified(runs: Sequence[Run]) -> dict[str, Identified]:
     for run in runs:
         by_run[run.id] = {"identity": run.record["identity"], "parity": run.parity}
     return by_run
-
-
-def _usable(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
-    """Return the newest finished, validated run per arm, start and seed, and remarks on omissions.
-
-    Raises:
-        NothingToCompare: There is none.
-    """
-    chosen: dict[tuple[str, int], Run] = {}
-    remarks: list[str] = []
-    number_starts(runs)
-    # Two runs of one arm and seed are not independent: both together would count one seed twice
-    # and make the intervals too short.
-    for run in runs:
-        if not run.finished or run.validation()["reward"].drop_nulls().is_empty():
-            continue
-        earlier = chosen.get((run.arm, run.pairing))
-        if earlier is not None and earlier.id != run.id:
-            older, run = sorted((earlier, run), key=lambda either: either.id)
-            remarks.append(
-                f"{run.arm} seed {run.seed} ran twice; "
-                f"{older.id} is left out for the newer {run.id}."
-            )
-        chosen[(run.arm, run.pairing)] = run
-    if not chosen:
-        # A few states suffice to show whether the runs go on or have failed.
-        states = []
-        for run in runs[:4]:
-            why = why_left_out(run, ()) if run.finished else run.state
-            states.append(f"{run.name}: {why}")
-        raise NothingToCompare(f"no run has finished and been validated yet ({', '.join(states)})")
-    usable, repeated = of_distinct_policies(list(chosen.values()))
-    return usable, remarks + repeated + validation_remarks(usable)
 
 
 def _baseline(name: str | None, arms: Mapping[str, Sequence[Run]], selection: Selection) -> str:

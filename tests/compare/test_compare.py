@@ -31,6 +31,7 @@ from harness.compare.numbers import known_digits
 from harness.compare.references import reference_rows
 from harness.compare.selection import select
 from harness.errors import NotComparable, UserError
+from harness.runs.folder import RunFolder
 from harness.runs.record_types import COSTS_ONLY
 from harness.runs.schema import Shadow
 
@@ -1023,6 +1024,37 @@ def test_show_and_power_learn_from_runs(
     assert found["variances"]["score"] > 0.1 and found["run_s"] == pytest.approx(38.0)
     assert found["plans"][0]["seeds"] >= 2
     assert found["plans"][0]["machine_s"] == 2 * found["plans"][0]["seeds"] * found["run_s"]
+
+
+def test_power_counts_the_runs_that_a_comparison_counts(
+    write_run: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from harness_power_analysis.command import power
+
+    def planned_from(runs: list[RunFolder]) -> dict[str, Any]:
+        power([run.path for run in runs], effect=20.0, json_=True)
+        found: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return found
+
+    repeated = write_run(seed=0, accuracy=(0.3, 0.9))
+    counted = [write_run(seed=seed) for seed in range(3)]
+    # Two runs that were created within a second have names in any order.
+    repeated.path.rename(repeated.path.with_name("20200101-000000-older"))
+    older = RunFolder(repeated.path.with_name("20200101-000000-older"))
+    older.update(id=older.path.name)
+    unscored = write_run(seed=3, unscored=60)
+
+    expected = planned_from(counted)
+    assert expected["remarks"] == []
+    found = planned_from([older, *counted, unscored])
+    remarks = found.pop("remarks")
+    assert found == {key: value for key, value in expected.items() if key != "remarks"}
+    assert len(remarks) == 2 and f"{older.path.name} is left out for the newer" in remarks[0]
+    assert remarks[1].endswith(" is left out: nothing of its last validation was scored.")
+    power([run.path for run in (*counted, unscored)], effect=20.0)
+    assert "nothing of its last validation was scored" in capsys.readouterr().out
+    with pytest.raises(UserError, match="nothing of its last validation was scored"):
+        power([unscored.path], effect=20.0)
 
 
 @pytest.mark.slow

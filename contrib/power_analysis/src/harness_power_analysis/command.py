@@ -69,6 +69,7 @@ def power(
                 "detectable_now": found.now,
                 "run_s": found.run_s,
                 "plans": found.rows,
+                "remarks": found.remarks,
             }
         )
         return
@@ -135,3 +136,5 @@ def _show(planned: Planned, effect: float, power: float, alpha: float) -> None:
             "than such an effect, and scores vary less there than on a harder set: "
             "these figures are too good for one."
         )
+    for remark in planned.remarks:
+        out.print(remark, markup=False)

@@ -15,7 +15,8 @@ from typing_extensions import TypedDict
 from harness.compare.comparison import CEILING
 from harness.compare.power import Variances
 from harness.compare.scores import paired_differences, scores, span_of
-from harness.compare.selection import named_arm, other_names
+from harness.compare.selection import named_arm, other_names, why_left_out
+from harness.compare.usable import has_scores, usable_runs
 from harness.compare.variances import codes
 from harness.errors import UserError
 
@@ -52,6 +53,7 @@ class Planned:
         lowest: The mean reward of the run with the lowest final one.
         ceiling: Whether the possible gain is less than the effect, or the task set is saturated.
         span: Lowest and highest reward.
+        remarks: Runs that are left out, and limits of the others, a sentence each.
     """
 
     variances: Variances
@@ -65,6 +67,7 @@ class Planned:
     ceiling: bool
     graded: bool
     span: tuple[float, float]
+    remarks: list[str]
 
 
 def planned(
@@ -85,19 +88,17 @@ def planned(
         arms: Number of arms to compare with the baseline, by default all selected ones.
 
     Raises:
-        UserError: No run has finished, a number is out of its range, or no variance is known.
+        UserError: No run has finished with a scored validation, a number is out of its range, or no
+            variance is known.
     """
-    runs_by_arm: dict[str, list[Run]] = {}
-    pilots: list[Run] = []
+    # The runs that a comparison would count: a verdict is planned from what it will be made of.
+    pilots, remarks = usable_runs(selection.runs)
     for run in selection.runs:
-        if run.finished and len(run.validation()):
-            runs_by_arm.setdefault(run.arm, []).append(run)
-    for runs in runs_by_arm.values():
-        pilots += runs
-    if not pilots:
-        raise UserError(
-            "no finished run to estimate variances from. `harness runs list` shows all runs"
-        )
+        if run.finished and not has_scores(run):
+            remarks.append(f"{run.name} is left out: {why_left_out(run, pilots)}.")
+    runs_by_arm: dict[str, list[Run]] = {}
+    for run in pilots:
+        runs_by_arm.setdefault(run.arm, []).append(run)
     family = max(len(runs_by_arm) - 1, 1) if arms is None else arms
     margin = selection.study.get("margin") if margin is None else margin
     least, most = span = span_of(pilots)
@@ -139,6 +140,7 @@ def planned(
         ceiling=(lowest - least) / width > CEILING or most - lowest < effect,
         graded=any(run.graded for run in pilots),
         span=span,
+        remarks=remarks,
     )
 
 
