@@ -14,12 +14,7 @@ from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, cast
 
-from harness.compare.distributions import (
-    detectable_effect,
-    no_exception_p,
-    t_above,
-    t_quantile,
-)
+from harness.compare.distributions import detectable_effect, no_exception_p, t_above, t_quantile
 from harness.compare.distributions import root as root
 from harness.compare.keys import EstimateData, Unit
 from harness.compare.variances import cluster_variance, codes, least_variance, share_df, ways_of
@@ -129,10 +124,17 @@ class Estimate:
         if self.mean == 0:
             return 1.0
         # A variance of 0 is no certainty: few equal values may be chance. Equal seeds get the sign
-        # test; of one seed the questions are counted.
+        # test. Of one seed, unseen questions may differ by the full width the other way; if all
+        # seen ones have the full difference, this is the sign test too.
         if self.seeds > 1:
-            return 2 * 0.5**self.seeds
-        return no_exception_p(abs(self.mean) / self.width, self.tasks)
+            return min(1.0, 2 * 0.5**self.independent)
+        exceptions = abs(self.mean) / (self.width + abs(self.mean))
+        return min(1.0, 2 * no_exception_p(exceptions, self.independent))
+
+    @property
+    def independent(self) -> int:
+        """Return the number of independent units: the fewer of seeds and clusters, or questions."""
+        return min((n for n in (self.seeds, self.clusters) if n > 1), default=self.tasks)
 
     def p_equivalence(self, margin: float) -> float:
         """Return the p value of "the mean lies outside (-margin, margin)".
@@ -167,6 +169,10 @@ class Estimate:
     def worst(self) -> float:
         """Return the largest assumed deviation of an unobserved training, in either direction."""
         return max(COLLAPSE * self.width, *map(abs, self.by_seed))
+
+    def within(self, limit: float) -> Estimate:
+        """Return the estimate with an interval that stays between `-limit` and `limit`."""
+        return replace(self, low=max(self.low, -limit), high=min(self.high, limit))
 
     def with_collapses(self) -> tuple[float, float]:
         """Return the 95 % interval of `low` and `high` if unseen trainings deviate by `worst`."""
@@ -260,7 +266,7 @@ def crossed_mean(rows: pl.DataFrame, width: float = 1.0) -> Estimate | None:
         ways=ways,
         width=width,
     )
-    return _whole(estimate)
+    return _whole(estimate, bounded=bool(np.abs(value).max() <= width))
 
 
 def accuracy(rows: pl.DataFrame, span: tuple[float, float] = (0.0, 1.0)) -> Estimate | None:
@@ -367,11 +373,12 @@ def seeds_for_equivalence(margin: float, family: int = 1, alpha: float = 0.05) -
     return max(MIN_SEEDS, math.ceil(needed))
 
 
-def _whole(estimate: Estimate) -> Estimate:
-    """Return an estimate completed by its degrees of freedom and interval."""
+def _whole(estimate: Estimate, bounded: bool) -> Estimate:
+    """Return an estimate completed by its degrees of freedom and its interval, cut if `bounded`."""
     df = estimate.df_at((1 - CONFIDENCE) / 2) if estimate.se else min(estimate.all_df())
     low, high = _interval(estimate)
-    return replace(estimate, df=df, low=low, high=high)
+    whole = replace(estimate, df=df, low=low, high=high)
+    return whole.within(estimate.width) if bounded else whole
 
 
 def _interval(estimate: Estimate) -> tuple[float, float]:
@@ -382,5 +389,10 @@ def _interval(estimate: Estimate) -> tuple[float, float]:
     # An interval without length would claim that no other seed or question can differ.
     if estimate.seeds > 1:
         return estimate.with_collapses()
-    none_seen = estimate.width * (1 - (1 - CONFIDENCE) ** (1 / estimate.tasks))
-    return estimate.mean - none_seen, estimate.mean + none_seen
+    if estimate.mean == 0:
+        none_seen = estimate.width * (1 - (1 - CONFIDENCE) ** (1 / estimate.tasks))
+        return -none_seen, none_seen
+    # The inverted test of `p_difference`: unseen questions may have any difference in the range.
+    share = 1 - ((1 - CONFIDENCE) / 2) ** (1 / estimate.independent)
+    below, above = estimate.width + estimate.mean, estimate.width - estimate.mean
+    return estimate.mean - share * below, estimate.mean + share * above

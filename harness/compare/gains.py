@@ -118,4 +118,5 @@ def _share(right: pl.Series, fails: float) -> float | None:
 
 def _data(estimate: Estimate | None) -> EstimateData:
     assert estimate is not None, "there are rows"
-    return estimate.data()
+    # Influences of single answers may exceed 1; shares and their changes cannot.
+    return estimate.within(1.0).data()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
 
 from harness.compare import statistics
-from harness.compare.comparison import verdict
+from harness.compare.comparison import compare, verdict
 from harness.compare.estimates import (
     COLLAPSE,
     MIN_SEEDS,
@@ -24,6 +25,9 @@ from harness.compare.estimates import (
     unseen_share,
 )
 from harness.compare.power import Spread
+from harness.compare.selection import select
+
+from .synthetic import write_run
 
 
 def frame(values: np.ndarray) -> pl.DataFrame:
@@ -183,6 +187,67 @@ def test_no_difference_at_all_is_a_matter_of_seeds_not_of_questions() -> None:
     assert (
         several.high == -several.low == pytest.approx(COLLAPSE * (1 - 0.025 ** (1 / 3)), abs=1e-5)
     )
+
+
+@pytest.mark.parametrize("mean", [-1.0, 1.0])
+@pytest.mark.parametrize(
+    ("shape", "independent"),
+    [
+        ((1, 1, 1), 1),
+        ((1, 1, 5), 5),
+        ((1, 1, 6), 6),
+        ((1, 4, 25), 4),
+        ((1, 12, 3), 12),
+        ((5, 1, 40), 5),
+        ((8, 1, 1), 8),
+        ((8, 30, 2), 8),
+        ((20, 3, 2), 3),
+    ],
+)
+def test_full_differences_get_the_sign_test_of_their_independent_units(
+    mean: float, shape: tuple[int, int, int], independent: int
+) -> None:
+    found = crossed_mean(frame(np.full(shape, mean)))
+    assert found is not None and found.independent == independent
+    p = found.p_difference()
+    assert p == min(1.0, 2 * 0.5**independent)
+    assert -1 <= found.low <= found.mean <= found.high <= 1
+    if shape[0] == 1:
+        assert (p < 0.05) == (found.low > 0 or found.high < 0)
+
+
+def test_one_seed_with_full_differences_agrees_with_mcnemar() -> None:
+    for questions in (1, 2, 6, 9):
+        found = crossed_mean(frame(np.full((1, 1, questions), -1.0)))
+        assert found is not None
+        test = statistics.mcnemar_exact([0] * questions, [1] * questions)
+        assert found.p_difference() == pytest.approx(test.p)
+
+
+def test_one_question_decides_nothing(tmp_path: Path) -> None:
+    one = write_run(tmp_path, accuracy=(1, 1), kind="eval", val_limit=1)
+    other = write_run(tmp_path, "langgraph_sql", accuracy=(0, 0), kind="eval", val_limit=1)
+    (pair,) = compare(select([one.path, other.path]))["pairs"]
+    difference = pair["difference"]
+    assert difference["mean"] == -1 and (difference["low"], difference["high"]) == (-1, 0.95)
+    assert pair["p"] == pair["item"]["mcnemar"][0]["p"] == 1.0 and pair["verdict"] == "cannot tell"
+
+
+@pytest.mark.parametrize("value", [0.05, 0.3, 0.5, 0.9])
+def test_equal_smaller_differences_have_an_interval_that_agrees_with_their_p(value: float) -> None:
+    for questions in range(1, 40):
+        found = crossed_mean(frame(np.full((1, 1, questions), value)))
+        assert found is not None
+        assert found.p_difference() >= min(1.0, 2 * 0.5**questions)
+        assert (found.p_difference() < 0.05) == (found.low > 0)
+        assert -1 <= found.low < value < found.high <= 1
+
+
+def test_an_interval_stays_within_the_largest_difference() -> None:
+    values = np.array([1.0, -1.0, 1.0]).reshape(1, 1, 3)
+    one, ten = crossed_mean(frame(values)), crossed_mean(frame(10 * values), 10.0)
+    assert one is not None and (one.low, one.high) == (-1, 1)
+    assert ten is not None and (ten.low, ten.high) == (-10, 10)
 
 
 def test_identical_trainings_are_equivalent_from_eight_seeds_on() -> None:
@@ -432,8 +497,9 @@ def test_four_arms_raise_no_more_false_alarms_together_than_one(sizes: list[int]
 def test_interval_and_p_value_agree_and_few_equal_clusters_are_told_from_many() -> None:
     for seeds, sizes in ((1, UNEQUAL), (3, SPIDER), (16, ONE_LARGE), (8, [200])):
         for one in estimates(20, seeds, sizes, 0.1, 0.03, 0.04):
-            edge = one.high - one.mean
+            edge = one.doubt(0.025)
             assert 2 * one.error(edge) == pytest.approx(0.05, rel=1e-6)
+            assert (one.low, one.high) == (max(one.mean - edge, -1), min(one.mean + edge, 1))
             assert one.error(edge) < one.error(edge / 2) < 0.5 and one.error(3 * edge) > 0
             assert (one.p_difference() < 0.05) == (one.low > 0 or one.high < 0)
     counts = [
