@@ -87,6 +87,7 @@ class Verdict:
         flags: Names of documented deviations met during scoring.
         by_role: Values of single roles, in the reward's range; recorded, and trained on with
             `train.credit: role`.
+        executed: Whether the answer could be executed; None if the reward does not know.
     """
 
     value: float | None
@@ -94,6 +95,7 @@ class Verdict:
     parts: Mapping[str, float] = field(default_factory=dict)
     flags: tuple[str, ...] = ()
     by_role: Mapping[str, float] = field(default_factory=dict)
+    executed: bool | None = None
 
     @property
     def scored(self) -> bool:

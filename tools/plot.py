@@ -20,7 +20,7 @@ from PIL import Image
 from plotly.subplots import make_subplots
 from table import PACKED, by_at, by_pass, result_of, rewards, unpacked
 
-from harness.compare.measures import has_no_result
+from harness.compare.answers import has_no_result
 from harness.compare.selection import select
 from harness.runs.folder import RunFolder
 from harness.runs.reading import Run

@@ -48,6 +48,7 @@ def arm_of(name: str, runs: Sequence[Run]) -> Arm:
         "unscored": sum(figures["unscored"] for figures in per_seed),
         "accuracy_bounds": worst_cases(runs),
         "failures": _failures(per_seed),
+        "unknown_answers": sum(figures["unknown_answers"] for figures in per_seed),
         "trained_by_role": _roles(per_seed),
         "per_seed": per_seed,
     }

@@ -18,6 +18,9 @@ from harness.compare.references import Reference, reference_note
 Row = TypeVar("Row")
 
 
+ANSWERS_NOTE = (
+    "Answers that fail are not among the failures where the reward does not report them. "
+)
 TOOLS_NOTE = (
     "Calls parsed: tool calls that the policy's server read out of replies, "
     "in all rollouts, and these with the replies "
@@ -72,6 +75,8 @@ def _failures_of(arm: Arm) -> str:
 
 def _behaviour_note(comparison: Comparison) -> str:
     note = "Means over seeds, per rollout that ended well; unscored and failures are sums. "
+    if any(arm["unknown_answers"] for arm in comparison["arms"]):
+        note += ANSWERS_NOTE
     if any(parsed_of(arm) for arm in comparison["arms"]):
         note += TOOLS_NOTE
     note += "Rewritten, helped and hurt count questions of one "

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from harness.compare.answers import has_no_result
 from harness.compare.estimates import accuracy, crossed_mean
-from harness.compare.measures import has_no_result
 from harness.compare.starts import over_starts
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def gains(arms: Mapping[str, Sequence[Run]]) -> dict[str, Gain]:
 
     Returns:
         By arm; empty if any run is an evaluation, is graded or has no validation before training,
-        or if no answer fails.
+        if its reward does not tell which answers fail, or if none does.
     """
     made: dict[str, Gain] = {}
     any_fails = False
@@ -46,13 +46,18 @@ def gains(arms: Mapping[str, Sequence[Run]]) -> dict[str, Gain]:
 
 
 def gain_of(runs: Sequence[Run]) -> Gain | None:
-    """Return the gain of one arm, or None without a question that is scored in both validations."""
+    """Return the gain of one arm.
+
+    None without a question that is scored in both validations, or if the reward of one does not
+    tell whether it fails.
+    """
     import polars as pl
 
     before = pl.concat([_answers(run, 0) for run in runs])
     after = pl.concat([_answers(run) for run in runs])
     both = before.join(after, on=QUESTION, suffix="_final")
-    return None if both.is_empty() else split(both)
+    unknown = both["fails"].has_nulls() or both["fails_final"].has_nulls()
+    return None if both.is_empty() or unknown else split(both)
 
 
 def split(both: pl.DataFrame) -> Gain:
@@ -97,7 +102,9 @@ def _answers(run: Run, step: int | None = None) -> pl.DataFrame:
 
     rows = run.validation(step).drop_nulls("reward")
     rows = rows.select("cluster", "task_id", right="reward", fails=has_no_result(rows).cast(float))
-    means = rows.group_by("cluster", "task_id").agg(pl.mean("right"), pl.mean("fails"))
+    # The mean of a question with an unknown sample is unknown.
+    fails = pl.when(pl.col("fails").null_count() == 0).then(pl.mean("fails"))
+    means = rows.group_by("cluster", "task_id").agg(pl.mean("right"), fails=fails)
     return means.sort("cluster", "task_id").select(
         pl.lit(run.pairing, pl.Int64).alias("seed"), pl.all()
     )

@@ -160,6 +160,9 @@ class Shared(Means):
     reward_parts: Annotated[dict[str, float], "mean of every part of the reward"]
     unscored: Annotated[int, "validation rollouts without a verdict"]
     failures: Annotated[dict[str, int], "rollouts of all phases by kind of failure"]
+    unknown_answers: Annotated[
+        int, "scored answers for which the reward does not say whether they can be executed"
+    ]
     trained_by_role: Annotated[dict[str, Trained], "trained calls and tokens by role"]
     parity: Annotated[str, "`reference`, `strict HASH`, `idiomatic` or `none`"]
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, cast
 from weakref import WeakKeyDictionary
 
 from harness.compare.amounts import amount_of_training
+from harness.compare.answers import failing_answers, unknown_answers
 from harness.compare.by_role import role_figures
 from harness.compare.keys import Behaviour, Cost, Figures, Signal, ToolUse
 from harness.records import AGENT_OUTCOMES
@@ -29,17 +30,6 @@ if TYPE_CHECKING:
 
 PARTS = {"rollout": "rollout_s", "update": "update_s", "weights": "weights_s"}
 """The logged measure behind each part of the cost split."""
-
-REFUSED = "the prediction fails"
-"""Prefix of a reward's reason for an answer that cannot be executed."""
-NO_RESULT = (
-    REFUSED,
-    "there is no ",
-    "the prediction has more than",
-    "the prediction passed the deadline",
-)
-"""Prefixes of a reward's reason for an answer without a result."""
-
 
 _KNOWN: WeakKeyDictionary[Run, Figures] = WeakKeyDictionary()
 
@@ -80,6 +70,7 @@ def _measure(run: Run) -> Figures:
         "tools_unused": never_used_tools(run),
         "reward_parts": reward_parts(val),
         "failures": failures(run.episodes),
+        "unknown_answers": unknown_answers(run.episodes),
         "by_difficulty": _by(val, "difficulty"),
         "by_cluster": _by(val, "cluster"),
         "by_role": role_figures(run),
@@ -196,29 +187,20 @@ def mean_by_name(values: Mapping[str, Sequence[float]]) -> dict[str, float]:
 
 
 def failures(rows: pl.DataFrame) -> dict[str, int]:
-    """Count failed episodes by outcome, unscored ones, and those with an invalid final answer."""
+    """Count failed episodes by outcome, unscored ones, and those with a failing final answer."""
     if not len(rows):
         return {}
-    ended, reasons = rows["outcome"], rows["reward_reason"]
+    ended = rows["outcome"]
     counts = dict(sorted(ended.filter(ended != "ok").value_counts().rows()))
     # Both of these ended well: an unscored rollout is no failure of the agent, and an answer that
     # does not run is scored as wrong.
     unscored = ((ended == "ok") & rows["reward"].is_null()).sum()
-    broken = reasons.cast(str).str.starts_with(REFUSED).sum()
+    broken = failing_answers(rows)
     if unscored:
         counts["unscored"] = unscored
     if broken:
         counts["answer_fails"] = broken
     return counts
-
-
-def has_no_result(rows: pl.DataFrame) -> pl.Series:
-    """Return for each episode whether it has no answer, or an answer without a result."""
-    reasons = rows["reward_reason"].cast(str).fill_null("")
-    fails = rows["outcome"] != "ok"
-    for start in NO_RESULT:
-        fails |= reasons.str.starts_with(start)
-    return fails
 
 
 def cost(run: Run) -> Cost:

@@ -118,6 +118,8 @@ def checked(verdict: object, spec: RewardSpec) -> Verdict:
         raise TypeError(
             f"reason {verdict.reason!r:.100} and flags {flags!r:.100}, which are not a text and several"
         )
+    if not isinstance(verdict.executed, bool | None):
+        raise TypeError(f"executed {verdict.executed!r:.100}, which is not True, False or None")
     parts = {}
     for name, part in _named(verdict.parts, "parts"):
         parts[name] = _number(part, f"part {name!r}")

@@ -157,6 +157,7 @@ def episode_row(
         "reward_version": reward_version,
         "reward_parts": json.dumps(dict(reward.parts)) if reward.parts else None,
         "reward_by_role": json.dumps(dict(reward.by_role)) if reward.by_role else None,
+        "executed": reward.executed,
         "meaning": meaning,
         "first_answer": kept.text("first_answer", first_answer),
         "first_reward": first_reward,

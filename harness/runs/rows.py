@@ -34,6 +34,9 @@ class Episode(TypedDict):
     reward_version: Annotated[str, "name and version of the reward"]
     reward_parts: Annotated[str | None, "JSON: named parts of the reward; null if there are none"]
     reward_by_role: Annotated[str | None, "JSON: reward by role; null if there is none"]
+    executed: Annotated[
+        bool | None, "whether the answer could be executed; null if the reward does not know"
+    ]
     meaning: Annotated[
         str | None,
         "hash of the normalized answer, for a vote; null with one rollout per task, or if it cannot be normalized",

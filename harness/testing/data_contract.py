@@ -388,7 +388,7 @@ def _cases(tasks: Sequence[Task]) -> list[tuple[Task, str]]:
 
 def _repeatable(verdict: Verdict) -> tuple[object, ...]:
     """Return the repeatable part of a verdict; its reason may contain times."""
-    return verdict.value, dict(verdict.parts), dict(verdict.by_role), verdict.flags
+    return verdict.value, verdict.parts, verdict.by_role, verdict.flags, verdict.executed
 
 
 def _different(loaded: Mapping[str, Sequence[Task]]) -> list[Task]:

@@ -269,7 +269,7 @@ class Writer:
                     task,
                     attempt,
                     reward,
-                    reward_version="x/1",
+                    reward_version="execution_accuracy/2",
                     agent=self._config.agent,
                     phase=phase,
                     step=step,

@@ -9,11 +9,11 @@ from typing import Any, cast
 import polars as pl
 import pytest
 
+from harness.compare.answers import failing_answers, has_no_result, unknown_answers
 from harness.compare.comparison import compare
 from harness.compare.gains import split
 from harness.compare.keys import Comparison
 from harness.compare.layout import tables
-from harness.compare.measures import has_no_result
 from harness.compare.selection import select
 from harness.runs.folder import RunFolder
 from harness.runs.reading import STARTS_APART
@@ -72,10 +72,63 @@ def test_format_and_skill_add_up_to_the_gain(write_run: Write) -> None:
     ],
 )
 def test_an_answer_without_a_result_fails(reason: str) -> None:
-    rows = pl.DataFrame(
-        {"outcome": ["ok", "ok", "ok"], "reward_reason": [reason, "same result", None]}
-    )
+    rows = episodes(["ok", "ok", "ok"], [reason, "same result", None], "execution_accuracy/2")
     assert has_no_result(rows).to_list() == [True, False, False]
+
+
+def episodes(outcomes: list[str], reasons: list[str | None], reward: str) -> pl.DataFrame:
+    columns = {"outcome": outcomes, "reward_reason": reasons, "reward": [0.0] * len(outcomes)}
+    return pl.DataFrame(columns).with_columns(reward_version=pl.lit(reward))
+
+
+def test_older_reasons_of_the_reward_executes_tell_too() -> None:
+    reasons: list[str | None] = ["nothing executed; the answer fails: no table", "the answer runs"]
+    rows = episodes(["ok", "ok"], reasons, "executes/1")
+    assert has_no_result(rows).to_list() == [True, False] and failing_answers(rows) == 1
+
+
+def test_the_reward_itself_tells_whether_an_answer_fails() -> None:
+    reasons: list[str | None] = ["the prediction fails: by chance", "another language", "", "late"]
+    rows = episodes(["ok", "ok", "ok", "timeout"], reasons, "mine/1")
+    told = rows.with_columns(executed=pl.Series([True, False, None, None]))
+    assert has_no_result(told).to_list() == [False, True, None, True]
+    assert failing_answers(told) == 1 and unknown_answers(told) == 1
+    assert has_no_result(rows).to_list() == [None, None, None, True]
+    assert failing_answers(rows) == unknown_answers(rows) == 0
+
+
+def executed(folder: RunFolder, told: bool | None) -> RunFolder:
+    """Set the reward to one of another package, which tells whether answers fail, or does not."""
+    file = folder.path / "episodes.parquet"
+    rows = pl.read_parquet(file)
+    fails = pl.col("reward_reason").str.starts_with("the prediction fails")
+    rows.with_columns(
+        executed=pl.lit(None, pl.Boolean) if told is None else ~fails,
+        reward_version=pl.lit("mine/1"),
+        reward_reason=pl.lit("another language"),
+    ).write_parquet(file)
+    return folder
+
+
+def test_a_reward_of_another_package_can_tell_which_answers_fail(write_run: Write) -> None:
+    run = executed(answer(write_run(val_limit=TASKS), fails=(10, 4), right=(5, 12)), told=True)
+    comparison = compared(run)
+    (gain,) = comparison["gains"].values()
+    assert gain["fails_initial"]["mean"] == pytest.approx(0.5)
+    (arm,) = comparison["arms"]
+    assert arm["failures"] == {"answer_fails": 14} and arm["unknown_answers"] == 0
+
+
+def test_answers_that_a_reward_does_not_tell_of_are_not_counted_as_running(
+    write_run: Write,
+) -> None:
+    run = executed(answer(write_run(val_limit=TASKS), fails=(10, 4), right=(5, 12)), told=None)
+    comparison = compared(run)
+    assert "gains" not in comparison
+    (arm,) = comparison["arms"]
+    assert "answer_fails" not in arm["failures"] and arm["unknown_answers"] > 2 * TASKS
+    (table,) = (table for table in tables(comparison) if table.key == "behaviour")
+    assert "where the reward does not report them" in table.note
 
 
 def test_intervals_cover_parts_of_a_large_change() -> None:

@@ -165,6 +165,10 @@ async def never_ends(attempt: Attempt) -> Verdict:
             Verdict(1.0, "x", by_role={"write": 1.0}),
             "returned a value of role 'write', but the agent has write_query, check_query",
         ),
+        (
+            Verdict(1.0, "x", executed="yes"),  # type: ignore[arg-type]
+            "returned executed 'yes', which is not True, False or None",
+        ),
         (blocks, "gave no verdict within 0.2 s (reward.timeout_s)"),
         (never_ends, "gave no verdict within 0.2 s (reward.timeout_s)"),
     ],

@@ -96,20 +96,21 @@ class _BirdReward(OfQueries):
         flags = () if gold.rows else ("empty_gold",)
         if len(pred_sql) > MAX_PREDICTION_CHARS:
             reason = f"the prediction has more than {MAX_PREDICTION_CHARS:,} characters"
-            return Verdict(0.0, reason, flags=(*flags, "prediction_too_long"))
+            too_long = (*flags, "prediction_too_long")
+            return Verdict(0.0, reason, flags=too_long, executed=False)
         if not pred_sql.strip():
-            return Verdict(0.0, "there is no query", flags=(*flags, "no_query"))
+            return Verdict(0.0, "there is no query", flags=(*flags, "no_query"), executed=False)
         result = execute(path, pred_sql, self._limits(gold))
         if not result.ok:
             return verdict_of(prediction_failed(result, self._timeout_s), flags)
         if result.truncated:
-            return Verdict(
-                0.0, "the result is too large to compare", flags=(*flags, "prediction_too_large")
-            )
+            too_large = (*flags, "prediction_too_large")
+            reason = "the result is too large to compare"
+            return Verdict(0.0, reason, flags=too_large, executed=True)
         value, reason = self.value(gold.rows, result.rows)
         if value < 1.0 and self._same_but_for_digits(gold.rows, result.rows):
             flags = (*flags, "float_digits")
-        return Verdict(value, reason, flags=flags)
+        return Verdict(value, reason, flags=flags, executed=True)
 
     def _same_but_for_digits(self, gold: Rows, pred: Rows) -> bool:
         """Return whether the answer would be right if floats were compared to nine digits."""
@@ -247,7 +248,9 @@ class BirdRVes(BirdAccuracy):
         ratio = time_ratio(ratios)
         flags = (*right.flags, "fewer_runs") if len(ratios) < self._runs else right.flags
         reason = f"{right.reason}, gold takes {ratio:.2f} of its time (runs: {len(ratios)})"
-        return Verdict(math.sqrt(paid(ratio)), reason, {"right": 1.0}, flags=flags)
+        return Verdict(
+            math.sqrt(paid(ratio)), reason, {"right": 1.0}, flags=flags, executed=right.executed
+        )
 
 
 def time_ratio(ratios: Sequence[float]) -> float:

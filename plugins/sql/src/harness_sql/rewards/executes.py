@@ -39,13 +39,14 @@ class Executes:
         tool = tool_of(task)
         tool_executed = any(call.ok and call.tool == tool for call in attempt.tool_calls)
         if tool_executed and not self._rows:
-            return Verdict(1.0, "a query of the attempt executed")
+            return Verdict(1.0, "a query of the attempt executed", executed=True)
         limits = Limits(timeout_s=self._timeout_s, max_rows=1)
         result = await asyncio.to_thread(execute, database_of(task), attempt.answer or "", limits)
         if result.error_type in ("missing_database", "damaged_database", "io"):
             return Verdict(None, f"the database fails: {result.error}")
         if result.ok and self._rows and not result.rows:
-            return Verdict(0.0, "the answer returns no row")
+            return Verdict(0.0, "the answer returns no row", executed=True)
         if result.ok:
-            return Verdict(1.0, "the answer executes")
-        return Verdict(0.0, f"nothing executed; the answer fails: {result.error}"[:300])
+            return Verdict(1.0, "the answer executes", executed=True)
+        reason = f"nothing executed; the answer fails: {result.error}"[:300]
+        return Verdict(0.0, reason, executed=False)

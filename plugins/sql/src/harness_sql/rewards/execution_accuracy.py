@@ -41,6 +41,7 @@ def verdict_of(match: Match, flags: tuple[str, ...] = ()) -> Verdict:
         None if match.match is None else float(match.match),
         match.reason,
         flags=(*flags, *match.flags),
+        executed=match.executed,
     )
 
 

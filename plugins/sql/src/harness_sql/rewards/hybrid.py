@@ -79,6 +79,7 @@ class Hybrid:
         parts: dict[str, float] = {}
         reasons: list[str] = []
         flags: dict[str, None] = {}
+        executed: list[bool] = []
         for name, weight, spec, reward in self._parts:
             try:
                 verdict = checked(await reward.score(task, attempt), spec)
@@ -91,8 +92,17 @@ class Hybrid:
                 parts[f"{name}.{part}"] = value
             reasons.append(f"{name}: {verdict.reason}")
             flags |= dict.fromkeys(verdict.flags)
+            if verdict.executed is not None:
+                executed.append(verdict.executed)
         total = math.fsum(parts[name] for name, *_ in self._parts)
-        return Verdict(min(max(total, 0.0), 1.0), "; ".join(reasons), parts, tuple(flags))
+        return Verdict(
+            min(max(total, 0.0), 1.0),
+            "; ".join(reasons),
+            parts,
+            tuple(flags),
+            # One part may count any executed call, another the answer: it fails if it fails for one.
+            executed=all(executed) if executed else None,
+        )
 
 
 def _resolved(

@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable
+from dataclasses import replace
 from itertools import chain
 
 from harness.records import Attempt, Task, Verdict
@@ -47,14 +48,14 @@ class SoftF1(ExecutionAccuracy):
         if exact.value is None:
             return exact
         if exact.value == 1.0:
-            return Verdict(1.0, exact.reason, dict.fromkeys(WEIGHTS, 1.0), exact.flags)
+            return replace(exact, parts=dict.fromkeys(WEIGHTS, 1.0))
         parts = dict.fromkeys(WEIGHTS, 0.0)
         if not {"no_query", "prediction_too_long", "statement_refused"}.intersection(exact.flags):
             parts |= await asyncio.to_thread(
                 self._graded, database_of(task), task.gold, attempt.answer or ""
             )
         value = sum(WEIGHTS[name] * part for name, part in parts.items())
-        return Verdict(value, exact.reason, parts, exact.flags)
+        return replace(exact, value=value, parts=parts)
 
     def _graded(self, database: str, gold: str, pred: str) -> dict[str, float]:
         path = str(databases_of(database)[0])

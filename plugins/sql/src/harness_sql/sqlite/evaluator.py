@@ -84,11 +84,18 @@ class Match:
         match: The verdict, or None if the prediction is unscored.
         reason: One line that explains the verdict.
         flags: Names from `FLAGS`.
+        failed: Whether it is no match because the prediction has no result.
     """
 
     match: bool | None
     reason: str
     flags: tuple[str, ...] = ()
+    failed: bool = False
+
+    @property
+    def executed(self) -> bool | None:
+        """Return whether the prediction has a result, or None if it is unscored."""
+        return None if self.match is None else not self.failed
 
 
 _Key = tuple[tuple[str, ...], str, str, bool, bool, float]
@@ -273,21 +280,21 @@ class _Judge:
         flags = [] if any(result.rows for result in golds) else ["empty_gold"]
         if len(pred) > MAX_PREDICTION_CHARS:
             reason = f"the prediction has more than {MAX_PREDICTION_CHARS:,} characters"
-            return Match(False, reason, (*flags, "prediction_too_long"))
+            return Match(False, reason, (*flags, "prediction_too_long"), failed=True)
         pred_sql, several = prepared(pred, keep_distinct)
         if several and not keep_distinct:
             flags.append("later_statements_ignored")
         if not _has_query(pred_sql):
-            return Match(False, "there is no query", (*flags, "no_query"))
+            return Match(False, "there is no query", (*flags, "no_query"), failed=True)
         first: Match | None = None
         for candidate in self._candidates(gold_sql, pred_sql, flags):
             verdict = self._on_all(golds, candidate, ordered)
             if verdict.match is not False:
-                return Match(verdict.match, verdict.reason, (*flags, *verdict.flags))
+                return replace(verdict, flags=(*flags, *verdict.flags))
             # If no filling matches, the verdict is that on the query as it was written.
             first = first or verdict
         assert first is not None
-        return Match(first.match, first.reason, (*flags, *first.flags))
+        return replace(first, flags=(*flags, *first.flags))
 
     def _candidates(self, gold_sql: str, pred_sql: str, flags: list[str]) -> Iterator[str]:
         yield pred_sql
@@ -379,9 +386,8 @@ def prediction_failed(result: Execution, timeout_s: float) -> Match:
     """Return the verdict on a prediction that failed: wrong, or unscored if it is not to blame."""
     kind = result.error_type
     if kind == "timeout":
-        return Match(
-            False, f"the prediction passed the deadline of {timeout_s:g} s", ("prediction_timeout",)
-        )
+        reason = f"the prediction passed the deadline of {timeout_s:g} s"
+        return Match(False, reason, ("prediction_timeout",), failed=True)
     reason = f"the prediction fails: {result.error}"[:_MAX_REASON_CHARS]
     if kind == "io":
         return Match(None, reason, ("out_of_resources",))
@@ -392,7 +398,7 @@ def prediction_failed(result: Execution, timeout_s: float) -> Match:
         "too_large": "prediction_too_large",
         "memory": "prediction_too_large",
     }
-    return Match(False, reason, (flag[kind],) if kind in flag else ())
+    return Match(False, reason, (flag[kind],) if kind in flag else (), failed=True)
 
 
 def gold_failed(path: str, kind: str | None, error: str) -> Match:

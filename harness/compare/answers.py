@@ -1,0 +1,79 @@
+"""Answers without a result: how many there are, where the reward tells."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import polars as pl
+
+REFUSED = ("the prediction fails", "nothing executed")
+"""Starts of a reward's reason for an answer that does not run."""
+NO_RESULT = (
+    *REFUSED,
+    "there is no ",
+    "the prediction has more than",
+    "the prediction passed the deadline",
+)
+"""Starts of a reward's reason for an answer without a result."""
+REASONS_TELL = (
+    "execution_accuracy",
+    "executes",
+    "soft_f1",
+    "bird_accuracy",
+    "bird_soft_f1",
+    "bird_r_ves",
+)
+"""Rewards with these starts, by name. Older records have no column `executed`, but their reasons."""
+
+
+def has_no_result(rows: pl.DataFrame) -> pl.Series:
+    """Return for each episode whether it has no answer, or an answer without a result.
+
+    Null where the reward does not tell.
+    """
+    return _failing(rows, NO_RESULT, unanswered=True)
+
+
+def failing_answers(rows: pl.DataFrame) -> int:
+    """Return the number of answers that fail; one of which the reward does not tell is not counted.
+
+    Older records count only answers that do not run.
+    """
+    return int(_failing(rows, REFUSED, unanswered=False).sum())
+
+
+def unknown_answers(rows: pl.DataFrame) -> int:
+    """Return the number of scored answers of which the reward does not tell whether they fail.
+
+    It is 0 of older records, in which no reward could tell.
+    """
+    if "executed" not in rows.columns:
+        return 0
+    unknown = has_no_result(rows).is_null() & rows["reward"].is_not_null()
+    return int(unknown.sum())
+
+
+def _failing(rows: pl.DataFrame, starts: tuple[str, ...], unanswered: bool) -> pl.Series:
+    """Return for each episode whether its answer fails, by the reward or by its reason.
+
+    Args:
+        starts: Starts of reasons of failing answers.
+        unanswered: Value of an episode that ended without an answer.
+    """
+    import polars as pl
+
+    by_reason = pl.lit(False)
+    reason = pl.col("reward_reason").cast(str).fill_null("")
+    for start in starts:
+        by_reason |= reason.str.starts_with(start)
+    name = pl.lit(None, pl.String)
+    if "reward_version" in rows.columns:
+        name = pl.col("reward_version").str.split("/").list.first()
+    fails: pl.Expr = pl.when(name.is_in(REASONS_TELL)).then(by_reason)
+    if "executed" in rows.columns:
+        told = pl.col("executed").cast(pl.Boolean)
+        fails = pl.when(told.is_not_null()).then(~told).otherwise(fails)
+    ended = pl.col("outcome") == "ok"
+    fails = pl.when(ended).then(fails).otherwise(unanswered)
+    return rows.select(fails=fails)["fails"]
