@@ -696,6 +696,51 @@ def test_check_names_golds_that_do_not_give_the_same_again(folder: Path) -> None
     assert {one["what"]: len(one["places"]) for one in report["gold_changing"]}["'now'"] == 2
 
 
+UNREAD_ORDER = (
+    "SELECT name FROM cow ORDER\nBY name",
+    "SELECT name FROM cow ORDER  BY name",
+    "select name from cow order/* oldest first */by name desc",
+    "SELECT name FROM cow ORDER\tBY name;",
+)
+FALSE_ORDER = ("SELECT 'in order by name'", "SELECT name FROM cow -- order by name")
+READ_ORDER = (
+    "SELECT name FROM cow ORDER BY name",
+    "SELECT name FROM cow order by\n name",
+    "SELECT 'order by', name FROM cow ORDER\nBY name",
+    'SELECT name AS "order", name AS "by" FROM cow',
+    "SELECT name FROM cow WHERE name = 'order  by'",
+)
+
+
+def test_check_and_loading_name_golds_with_an_order_that_is_misread(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    golds = (*UNREAD_ORDER, *FALSE_ORDER, *READ_ORDER)
+    path = lines(folder / "a.jsonl", [{**row(n), "query": gold} for n, gold in enumerate(golds, 1)])
+    status, output = checked(path)
+    assert status == 0, output
+    unread, false = (line for line in output.splitlines() if "order of rows" in line)
+    assert "Write ORDER BY with one space so that the order of rows counts" in unread
+    assert unread.endswith(f"4: {path}, line 1, line 2, line 3, line 4")
+    assert "so the order of rows counts" in false and false.endswith(f"2: {path}, line 5, line 6")
+    done = CliRunner().invoke(data_commands.app, ["check", str(path), "--json"])
+    found = json.loads(done.stdout)["gold_order"]
+    assert [len(one["places"]) for one in found] == [len(UNREAD_ORDER), len(FALSE_ORDER)]
+    FilesTasks(path=path).load("all")
+    told = [record.getMessage() for record in caplog.records]
+    assert any(
+        "Write ORDER BY with one space" in text and f"{path} line 1" in text for text in told
+    )
+    assert any("'order' || ' by'" in text and f"{path} line 5" in text for text in told)
+
+
+def test_the_order_of_rows_counts_by_the_text_of_gold_as_before(folder: Path) -> None:
+    database, answer = folder / "farm.sqlite", "SELECT name FROM cow ORDER BY name DESC"
+    for gold in UNREAD_ORDER:
+        assert evaluate(database, gold, answer).match is True, gold
+    assert evaluate(database, "SELECT name FROM cow ORDER BY name", answer).match is False
+
+
 def test_a_pipe_as_a_file_of_questions_or_as_a_database_is_refused_at_once(folder: Path) -> None:
     pipe = folder / "questions.jsonl"
     os.mkfifo(pipe)

@@ -196,22 +196,7 @@ def _print_check(report: checking.Report, skip_bad: bool) -> None:
         say(f"  clusters of {split}: {_shown_clusters(clusters)}")
     for finding in report.bad:
         say(f"{'left out' if skip_bad else 'broken'}: {places(finding.places)}: {finding.what}")
-    for finding in report.gold_failed:
-        say(f"broken: gold fails: {places(finding.places)}: {finding.what}")
-    if report.gold_empty:
-        say(f"gold finds nothing, so a match says little: {places(report.gold_empty)}")
-    if report.gold_differs:
-        count = len(report.gold_differs)
-        queries = "1 gold query depends" if count == 1 else f"{count} gold queries depend"
-        say(
-            f"{queries} on a row order that is not stated (add ORDER BY): "
-            f"{places(report.gold_differs)}"
-        )
-    for finding in report.gold_changing:
-        say(
-            f"gold has {finding.what}, so it gives another result another time: "
-            f"{len(finding.places)}: {places(finding.places)}"
-        )
+    _print_golds(report)
     doubles = (
         ("asked again, with the same gold", report.twice),
         ("asked again, with another gold", report.differing),
@@ -228,6 +213,28 @@ def _print_check(report: checking.Report, skip_bad: bool) -> None:
         say("no question is asked twice, and none of train's golds is asked for elsewhere")
     for group in report.together:
         say(f"judged on together, for their tables are the same: {', '.join(group)}")
+
+
+def _print_golds(report: checking.Report) -> None:
+    """Print what is wrong or remarkable about gold queries."""
+    for finding in report.gold_failed:
+        say(f"broken: gold fails: {places(finding.places)}: {finding.what}")
+    if report.gold_empty:
+        say(f"gold finds nothing, so a match says little: {places(report.gold_empty)}")
+    if report.gold_differs:
+        count = len(report.gold_differs)
+        queries = "1 gold query depends" if count == 1 else f"{count} gold queries depend"
+        say(
+            f"{queries} on a row order that is not stated (add ORDER BY): "
+            f"{places(report.gold_differs)}"
+        )
+    for finding in report.gold_order:
+        say(f"gold {finding.what}: {len(finding.places)}: {places(finding.places)}")
+    for finding in report.gold_changing:
+        say(
+            f"gold has {finding.what}, so it gives another result another time: "
+            f"{len(finding.places)}: {places(finding.places)}"
+        )
 
 
 def _shown_clusters(clusters: Mapping[str, int]) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 from harness.contracts.environments import Environment, Observation, Tool, plain
 from harness.errors import RolloutError
 from harness.records import Task
+from harness_sql.sqlite.lexer import order_counts
 from harness_sql.sqlite.sandbox import Limits, execute, render
 
 DATABASE = "database"
@@ -101,7 +102,7 @@ class SQLEnvironment(Environment):
             return None
         rows = [repr(list(map(_number, row))) for row in result.rows]
         # Without ORDER BY a database may give rows in any order, which is no other meaning.
-        return "\n".join(rows if "order by" in answer.lower() else sorted(rows))
+        return "\n".join(rows if order_counts(answer) else sorted(rows))
 
     def gold_answer(self, task: Task) -> str | None:
         """Return the gold query; None for a task with a gold answer in words."""

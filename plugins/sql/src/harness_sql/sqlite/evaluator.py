@@ -24,7 +24,7 @@ from pathlib import Path
 from harness_sql.sqlite.databases import content_hash, databases_of
 from harness_sql.sqlite.gold import GoldCache, GoldResult
 from harness_sql.sqlite.kept import Kept
-from harness_sql.sqlite.lexer import split_statements, without_distinct
+from harness_sql.sqlite.lexer import order_counts, split_statements, without_distinct
 from harness_sql.sqlite.matching import SEARCH_TIMEOUT_S, Row, same_result, with_merged_floats
 from harness_sql.sqlite.plugging import plugged
 from harness_sql.sqlite.sandbox import Execution, Limits, execute
@@ -256,7 +256,7 @@ class _Judge:
 
     def _verdict(self, gold: str, pred: str, keep_distinct: bool) -> Match:
         gold_sql, _ = prepared(gold, keep_distinct)
-        ordered = "order by" in gold_sql.lower()
+        ordered = order_counts(gold_sql)
         golds: list[GoldResult] = []
         spent_s = 0.0
         for path, digest in self._databases:

@@ -61,6 +61,29 @@ def split_statements(sql: str) -> list[str]:
     return statements
 
 
+def order_counts(sql: str) -> bool:
+    """Return whether the order of rows counts, by the rule of the reference evaluator.
+
+    It looks for the text alone, also in strings and comments, with a single space.
+    """
+    return "order by" in sql.lower()
+
+
+def states_order(sql: str) -> bool:
+    """Return whether a query has the keywords ORDER BY, whatever is between the two."""
+    if "order" not in sql.lower():
+        return False
+    before = ""
+    for token in tokenize(sql):
+        if token.kind in ("space", "comment"):
+            continue
+        word = token.text.lower() if token.kind == "word" else ""
+        if before == "order" and word == "by":
+            return True
+        before = word
+    return False
+
+
 def without_distinct(sql: str) -> str:
     """Return the query without the word DISTINCT, except in the operator IS [NOT] DISTINCT FROM."""
     if "distinct" not in sql.lower():

@@ -20,7 +20,7 @@ from harness.util.parsing import file_hash
 from harness_sql.sqlite.databases import content_hash, databases_of
 from harness_sql.sqlite.environment import ANSWER, DATABASE, GOLD_IS, database_of
 from harness_sql.tasks.files.collecting import Collection, collect, refuse
-from harness_sql.tasks.files.questions import SPLITS, Question, check_mapping
+from harness_sql.tasks.files.questions import SPLITS, Question, check_mapping, order_problem
 from harness_sql.tasks.schemas import WithSchemas
 
 log = logging.getLogger(__name__)
@@ -124,12 +124,13 @@ class FilesTasks(WithSchemas):
         if not self.skip_bad:
             refuse(collection.bad)
         if collection.bad:
-            places = ", ".join(f"{one.path} {one.where}" for one in collection.bad[:5])
-            more = f" and {len(collection.bad) - 5} more" if len(collection.bad) > 5 else ""
+            places = _places([f"{one.path} {one.where}" for one in collection.bad])
             _say_once(
-                f"left out, as task.options.skip_bad asks: {len(collection.bad)} bad lines, "
-                f"{places}{more}"
+                f"left out, as task.options.skip_bad asks: {len(collection.bad)} bad lines, {places}"
             )
+        for problem, questions in self.order_problems().items():
+            places = _places([f"{self.files[one.file]} {one.where}" for one in questions])
+            _say_once(f"gold {problem}: {places}")
         tasks = self.good(split)
         if not tasks:
             raise TaskSetError(f"{', '.join(map(str, self.files.values()))}: {self.empty(split)}")
@@ -137,6 +138,14 @@ class FilesTasks(WithSchemas):
         for path in databases - self._loaded.keys():
             self._loaded[path] = _digests(path, collection.names[path])
         return tasks
+
+    def order_problems(self) -> dict[str, list[Question]]:
+        """Return the questions whose gold query is misread as ordered or unordered, by problem."""
+        problems: dict[str, list[Question]] = {}
+        for question in self.collection.questions:
+            if problem := order_problem(question.gold):
+                problems.setdefault(problem, []).append(question)
+        return problems
 
     def good(self, split: str) -> list[Task]:
         """Return the tasks of a split's good lines, ignoring bad ones."""
@@ -250,6 +259,12 @@ class FilesTasks(WithSchemas):
             one.difficulty,
         ]
         return [*texts, one.evidence if self.evidence else ""]
+
+
+def _places(places: Sequence[str]) -> str:
+    """Return the first places and the number of others."""
+    more = f" and {len(places) - 5} more" if len(places) > 5 else ""
+    return f"{', '.join(places[:5])}{more}"
 
 
 @cache

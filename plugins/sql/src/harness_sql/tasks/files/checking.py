@@ -10,6 +10,7 @@ from pathlib import Path
 from harness_sql.sqlite.databases import databases_of
 from harness_sql.sqlite.evaluator import gold_result, prepared
 from harness_sql.sqlite.gold import GoldResult
+from harness_sql.sqlite.lexer import order_counts
 from harness_sql.sqlite.sandbox import Limits, execute
 from harness_sql.tasks.files import ALL, FilesTasks
 from harness_sql.tasks.files.questions import SPLITS, Question
@@ -45,6 +46,8 @@ class Report:
         gold_failed: Gold queries that fail, by error.
         gold_empty: Places of gold queries with an empty result.
         gold_differs: Places of gold queries with another result when unordered rows are reversed.
+        gold_order: Gold queries for which the order of rows counts and is not stated, or the
+            reverse, by problem.
         gold_changing: Gold queries that read the clock or a random number, by that input.
         twice: Repeated questions on the same database: the first place and the others.
         differing: Repeated questions on the same database with different golds.
@@ -62,6 +65,7 @@ class Report:
     gold_failed: Sequence[Finding]
     gold_empty: Sequence[str]
     gold_differs: Sequence[str]
+    gold_order: Sequence[Finding]
     gold_changing: Sequence[Finding]
     twice: Sequence[Sequence[str]]
     differing: Sequence[Sequence[str]]
@@ -108,6 +112,9 @@ def check(tasks: FilesTasks, progress: Progress = lambda *_: None) -> Report:
             for what in gold.changing:
                 changing.setdefault(what, []).append(place(tasks, one))
         progress("running the gold queries", number, len(questions))
+    order: dict[str, list[str]] = {}
+    for problem, misread in tasks.order_problems().items():
+        order[problem] = _places(tasks, misread)
     bad: dict[str, list[str]] = {}
     for line in collection.bad:
         bad.setdefault(line.problem, []).append(f"{line.path}, {line.where}")
@@ -123,6 +130,7 @@ def check(tasks: FilesTasks, progress: Progress = lambda *_: None) -> Report:
         gold_failed=_findings(failed),
         gold_empty=empty,
         gold_differs=differs,
+        gold_order=_findings(order),
         gold_changing=_findings(changing),
         twice=twice,
         differing=differing,
@@ -244,7 +252,7 @@ def _differs(path: str | Path, sql: str, first: GoldResult) -> bool:
         return False
     first_rows, rows_again = _rounded_rows(first.rows), _rounded_rows(again.rows)
     # With ORDER BY the query states an order, so another one is another answer.
-    if "order by" in sql.lower():
+    if order_counts(sql):
         return first_rows != rows_again
     return Counter(first_rows) != Counter(rows_again)
 

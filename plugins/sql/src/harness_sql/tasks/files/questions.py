@@ -10,6 +10,8 @@ from itertools import chain
 from pathlib import Path
 
 from harness.errors import ConfigError, TaskSetError, nearest
+from harness_sql.sqlite.evaluator import prepared
+from harness_sql.sqlite.lexer import order_counts, states_order
 from harness_sql.sqlite.sandbox import Limits, execute
 from harness_sql.tasks.files.reading import Row, Table, missing
 
@@ -164,6 +166,26 @@ def question_of(row: Row, file: str, columns: Mapping[str, str], databases: Data
         cluster=_label(cells, columns, "cluster"),
         split=_split(cells, columns) if "split" in columns else "",
     )
+
+
+def order_problem(gold: str) -> str:
+    """Return why the order of rows counts for a gold query as it should not; empty if it does.
+
+    Verdicts look for the text "order by" (`harness_sql.sqlite.lexer.order_counts`).
+    """
+    judged, _ = prepared(gold, keep_distinct=False)
+    counts, states = order_counts(judged), states_order(judged)
+    if states and not counts:
+        return (
+            "has ORDER BY with other than one space between the words (a line break, a comment), so the "
+            "order of rows does not count. Write ORDER BY with one space so that the order of rows counts"
+        )
+    if counts and not states:
+        return (
+            "has 'order by' in a string, name or comment only, so the order of rows counts. "
+            "Write it in another way, such as 'order' || ' by', or state the order with ORDER BY"
+        )
+    return ""
 
 
 class Databases:
