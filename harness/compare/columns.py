@@ -209,10 +209,9 @@ def evidence(comparison: Comparison) -> Table:
         "P(better)": lambda pair: number(pair["training"]["probability_of_improvement"], 2),
     }
     note = (
-        f"Differences in points. Unseen collapses: what the mean may be "
-        "if trainings that no seed has shown lie up to "
-        f"{100 * comparison['collapse']:g} points off. "
-        "Verdicts of equivalence rest on it, none rests on the others."
+        "Differences in points. Unseen collapses: the range of the mean if trainings that no seed "
+        f"has shown differ by up to {100 * comparison['collapse']:g} points. "
+        "Verdicts of equivalence use it; no verdict uses the other columns."
     )
     # A single seed gives no evidence on trainings, so `training` is empty for such a pair.
     shown = [pair for pair in comparison["pairs"] if pair["training"]]

@@ -83,7 +83,7 @@ def _of_rewards(comparison: Comparison, table: Table) -> Table:
         "accuracy": "{} on validation" if comparison["kind"] == "train" else "{}",
         "sampled": "Several samples of each task",
         "learning": "Learning on the way",
-        "views": "Fair views on what was trained",
+        "views": "Comparisons at equal budgets",
         "transfer": "Policies by agent",
         "transfer_differences": "Policies by agent, against the agent's own",
     }

@@ -175,7 +175,7 @@ def _collapses(comparison: Comparison) -> list[str]:
             share = max(share, pair["collapses"]["share"])
         notes.append(
             f"Up to {points(share)} % of trainings with other seeds "
-            "may still part from the baseline's, though these "
+            "may still differ from the baseline's, although these "
             f"are identical (95 %): {', '.join(names)}."
         )
     if others:
@@ -245,7 +245,7 @@ def _ceiling(comparison: Comparison) -> list[str]:
     )
     if comparison["pairs"] and comparison["margin"] is not None and comparison["margin"] >= room:
         text += (
-            f" Equivalence within ±{100 * comparison['margin']:g} points is then almost given; "
-            "a harder set may differ."
+            f" Equivalence within ±{100 * comparison['margin']:g} points is then almost certain; "
+            "a harder set may show a difference."
         )
     return [text]

@@ -1,4 +1,4 @@
-"""Fair views on the amount of training: as configured, at equal optimizer steps or trained tokens.
+"""Comparisons at equal budgets: as configured, at equal optimizer steps or trained tokens.
 
 More trained roles mean more transitions, so more optimizer steps and more tokens from the same
 rollouts.

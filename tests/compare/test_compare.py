@@ -847,7 +847,7 @@ def test_a_saturated_task_set_is_said_to_separate_nothing(
     ]
     found = compare(select(runs), margin=0.05)
     assert found["ceiling"] and "The task set is saturated" in render(found, "md")
-    assert "almost given" in render(found, "md")
+    assert "almost certain" in render(found, "md")
     assert not compared["ceiling"] and "saturated" not in render(compared, "md")
 
 
