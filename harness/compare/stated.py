@@ -44,35 +44,40 @@ def stated_late(study: Asked, runs: Iterable[Run], margin: float | None) -> list
 
 
 def _changes(study: Asked, ends: Iterable[str]) -> list[Exempt]:
-    """Return what a study's file states otherwise than at the first launch with such a record.
+    """Return what a study's file states otherwise than when its first run had finished.
 
     Args:
         ends: When the finished runs ended.
     """
     # Launches of older versions do not have these keys.
     launches = [launch for launch in study.get("launches", []) if "margin" in launch]
+    first_end = min(ends, default="")
+    if not launches or not first_end:
+        return []
+    declared = launches[0]
+    for launch in launches:
+        if launch["started"] < first_end:
+            declared = launch
     changes: list[Exempt] = []
     for key in _KEYS:
-        if not launches or launches[0].get(key) == study.get(key):
+        first, now = declared.get(key), study.get(key)
+        if first == now:
             continue
-        first, now = launches[0].get(key), study.get(key)
+        # The last launches have the present value. If none has it, it was written after all of them.
         since = ""
-        for launch in launches:
-            if launch.get(key) != first:
-                since = launch["started"]
+        for launch in reversed(launches):
+            if launch.get(key) != now:
                 break
-        # A change before the first result is still a statement beforehand. A value that no launch
-        # has was written into `study.json` after all of them.
-        if any(not since or end <= since for end in ends):
-            when = f"since {since}" if since else "since the last start"
-            changes.append(
-                {
-                    "key": key,
-                    "why": "changed",
-                    "values": {"first": first, "now": now},
-                    "said": [f"{_shown(first)} at first", f"{_shown(now)} {when}"],
-                }
-            )
+            since = launch["started"]
+        when = f"since {since}" if since else "since the last start"
+        changes.append(
+            {
+                "key": key,
+                "why": "changed",
+                "values": {"first": first, "now": now},
+                "said": [f"{_shown(first)} at first", f"{_shown(now)} {when}"],
+            }
+        )
     return changes
 
 

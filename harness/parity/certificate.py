@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 import sysconfig
@@ -32,7 +33,6 @@ from harness.plugins import (
     program_of,
     registry,
 )
-from harness.plugins.opened_files import IMPORT_S, opened_files
 from harness.rollout.environments import python_for
 from harness.runs.certificates import certificate_of, certificate_path
 from harness.runs.folder import now, replace_text
@@ -63,9 +63,7 @@ reach.
 
 
 def fingerprint(agent_name: str) -> Fingerprint:
-    """Return everything that a certificate depends on.
-
-    This process imports no framework; an agent's file that may open files is imported in another.
+    """Return everything that a certificate depends on, without importing a framework.
 
     Raises:
         PluginError: The agent does not exist.
@@ -78,12 +76,7 @@ def fingerprint(agent_name: str) -> Fingerprint:
         return _fingerprint(spec)
     command = [python, "-m", "harness.parity.certificate", agent_name]
     done = subprocess.run(
-        command,
-        capture_output=True,
-        encoding="utf-8",
-        errors="replace",
-        timeout=60 + IMPORT_S,
-        check=False,
+        command, capture_output=True, encoding="utf-8", errors="replace", timeout=60, check=False
     )
     if done.returncode:
         reason = last_line(done.stderr, "no message")
@@ -273,16 +266,15 @@ def _source_hash(module: str) -> str:
 def _agent_hash(spec: AgentSpec) -> str:
     """Return the hash of an agent's code: its package, or its file and what that needs.
 
-    A file needs its imports of its own folder, and the files there that it opens while it is
-    imported.
+    A file needs its imports of its own folder, and the files there that its code names.
     """
     if not one_file.is_file(spec.target):
         return _source_hash(spec.target.partition(":")[0])
     hashed = hashlib.sha256()
-    # Opened files follow, so that the hash of an agent that opens none is that of its code alone.
-    files = [*one_file.sources(spec.target), *opened_files(spec.target)]
+    # Named files follow, so that the hash of an agent that names none is that of its code alone.
+    files = [*one_file.sources(spec.target), *one_file.named_files(spec.target)]
     for name, file in files:
-        hashed.update(name.encode() + b"\0" + file.read_bytes() + b"\0")
+        hashed.update(os.fsencode(name) + b"\0" + file.read_bytes() + b"\0")
     return hashed.hexdigest()[:16]
 
 

@@ -25,6 +25,8 @@ from harness.util.formatting import agent_label
 Adapter = Callable[[object, AgentSpec], Callable[[], Any] | None]
 """Make an agent's class of a file's object, or None."""
 _REFERENCE = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_]\w*)(?:@(?P<program>[A-Za-z_]\w*))?")
+_LONGEST_PATH = 255
+"""Characters of the longest text that is looked up as a path."""
 _STATED = ("roles", "program", "strict", "frameworks")
 """Attributes of the class that its specification takes; each is a literal."""
 _Class = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef | ast.Assign
@@ -140,6 +142,38 @@ def sources(target: str) -> list[tuple[str, Path]]:
             elif package.with_suffix(".py").is_file():
                 unvisited.append(package.with_suffix(".py"))
     return sorted(visited.items())
+
+
+def named_files(target: str) -> list[tuple[str, Path]]:
+    """Return the other files of the agent's folder that its code names, such as a prompt's.
+
+    A file counts if a text in the code is its path relative to the folder. Paths that the code
+    computes are not known.
+    """
+    main_file = file_of(target)
+    code = sources(target)
+    found: dict[str, Path] = {}
+    for _, source in code:
+        for node in ast.walk(_syntax(source)):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                named = _file_in(main_file.parent, node.value)
+                if named is not None:
+                    found[str(named.relative_to(main_file.parent))] = named
+    for name, _ in code:
+        found.pop(name, None)
+    return sorted(found.items())
+
+
+def _file_in(folder: Path, text: str) -> Path | None:
+    """Return the file of a folder that a text names; None if there is none."""
+    if not text or len(text) > _LONGEST_PATH or Path(text).is_absolute():
+        return None
+    path = folder / text
+    try:
+        inside = path.resolve().is_relative_to(folder.resolve()) and ".." not in path.parts
+        return path if inside and path.is_file() else None
+    except (OSError, ValueError):  # no text for a path
+        return None
 
 
 def file_of(target: str) -> Path:

@@ -383,7 +383,7 @@ class Fingerprint(TypedDict):
     agent_source: NotRequired[
         Annotated[
             str,
-            "hash of the agent's package, or of its file and what its import reads in its folder",
+            "hash of the agent's package, or of its file and the files that it imports or names",
         ]
     ]
     frameworks: Annotated[dict[str, str], "versions of the agent's frameworks"]

@@ -155,6 +155,9 @@ def train(
                 config.train, run.steps, run.done
             ) and not validated(run, run.done)
         needed = trainer.prepare(run)
+        if checkpoints:
+            # Those on the disk are replaced.
+            needed = max(0, needed - folder.checkpoint_bytes())
 
         def set_aside() -> None:
             if resume:

@@ -41,7 +41,7 @@ def study(write_run: Write, tmp_path: Path) -> Callable[..., Path]:
     return written
 
 
-def launch(started: str, margin: float, baseline: str, checkpoint: int) -> dict[str, Any]:
+def launch(started: str, margin: float | None, baseline: str, checkpoint: int) -> dict[str, Any]:
     return {
         "started": started,
         "margin": margin,
@@ -120,6 +120,19 @@ def test_a_change_before_any_result_or_a_change_back_is_none(study: Callable[...
     back = first | {"started": AFTER}
     found = compare(select([study([first, there, back], margin=0.05, **stated)]))
     assert late_of(found) == [] and "margin_source" not in found
+
+
+def test_the_value_at_the_first_result_is_the_declared_one(study: Callable[..., Path]) -> None:
+    none = launch(BEFORE, None, "reference_sql", 2)
+    early = launch("2000-01-02T00:00:00Z", 0.05, "reference_sql", 2)
+    late = launch(AFTER, 0.3, "reference_sql", 2)
+    stated: dict[str, Any] = {"baseline": "reference_sql", "checkpoint": 2}
+    found = compare(select([study([none, early, late], margin=0.3, **stated)]))
+    assert late_of(found) == [("margin", "changed", {"first": 0.05, "now": 0.3})]
+    assert found["margin_source"] == "changed"
+    back = launch(AFTER, None, "reference_sql", 2)
+    found = compare(select([study([none, early, back], margin=None, **stated)]))
+    assert late_of(found) == [("margin", "changed", {"first": 0.05, "now": None})]
 
 
 def test_a_margin_that_no_launch_had_is_named(study: Callable[..., Path]) -> None:

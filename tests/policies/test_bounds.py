@@ -88,8 +88,8 @@ async def test_half_requests_are_ended_while_a_long_answer_is_not(address: str) 
             b"HTTP/1.1 408 Request Timeout",
             b"",
         }
-        assert any(b"the request's header was not whole after 1 s" in answer for answer in answers)
-        assert any(b"the request's body was not whole after 1 s" in answer for answer in answers)
+        assert any(b"the request's header was incomplete after 1 s" in answer for answer in answers)
+        assert any(b"the request's body was incomplete after 1 s" in answer for answer in answers)
         assert (await long).json()["choices"][0]["message"]["content"] == "yes"
     for _ in range(100):
         if process.num_fds() <= before:

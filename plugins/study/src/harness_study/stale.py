@@ -9,6 +9,7 @@ from typing import Any
 
 from harness.compare.states import Entry
 from harness.config import Config
+from harness.plugins import one_file
 from harness.runs.reading import readable
 from harness.util.parsing import differing, flatten
 from harness_study.plan import Job, Study, varied_keys
@@ -51,8 +52,34 @@ def _changed(run_folder: Path, job: Job, varied: Iterable[str]) -> list[str]:
         configured: dict[str, Any] = dict(run.record["config"])
         with suppress(ValueError):  # a removed setting: the others still count
             configured = Config.model_validate(configured).dump()
-        settings = flatten(configured)
-        for key in differing([settings, flatten(job.config.dump())]):
-            if any(key == name or key.startswith(f"{name}.") for name in varied):
-                changed.append(f"{key}={settings.get(key)}")
+        changed += changed_settings(flatten(configured), flatten(job.config.dump()), varied)
     return changed
+
+
+def changed_settings(
+    before: Mapping[str, object], now: Mapping[str, object], varied: Iterable[str]
+) -> list[str]:
+    """Return the varied settings that a run had and its arm no longer has, as `key=value`.
+
+    Args:
+        before: Settings of the run, by dotted key.
+        now: Settings of the arm.
+        varied: Keys, or their sections, that the study varies.
+    """
+    changed: list[str] = []
+    for key in differing([before, now]):
+        # The model of a role may be another one for each seed.
+        if key.startswith("roles.") or _is_moved_agent(key, before, now):
+            continue
+        if any(key == name or key.startswith(f"{name}.") for name in varied):
+            changed.append(f"{key}={before.get(key)}")
+    return changed
+
+
+def _is_moved_agent(key: str, before: Mapping[str, object], now: Mapping[str, object]) -> bool:
+    """Return whether a key is an agent in a file whose folder alone differs."""
+    agents = (str(before.get(key)), str(now.get(key)))
+    if key != "agent" or not all(one_file.is_file(agent) for agent in agents):
+        return False
+    old, new = (Path(agent).name for agent in agents)
+    return old == new

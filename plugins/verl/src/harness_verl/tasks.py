@@ -55,8 +55,13 @@ def _refuse_incomplete_policy(model: Any) -> None:
     folder = Path(model.path)
     if not folder.is_dir():  # nodes of a cluster download it themselves
         return
+    if model.get("hf_config_path"):  # the architecture is described elsewhere
+        return
     trusted = model.trust_remote_code
-    architecture = AutoConfig.from_pretrained(folder, trust_remote_code=trusted)
+    try:
+        architecture = AutoConfig.from_pretrained(folder, trust_remote_code=trusted)
+    except ValueError:  # a type of model that a library of the workers registers
+        return
     options: Any = OmegaConf.to_container(model.override_config, resolve=True)
     overrides = {**options.get("model_config", options)}  # Megatron's are one level deeper
     # The workers register the attention of packed rows; no weight depends on it.

@@ -39,7 +39,8 @@ class Executes:
         tool = tool_of(task)
         tool_executed = any(call.ok and call.tool == tool for call in attempt.tool_calls)
         if tool_executed and not self._rows:
-            return Verdict(1.0, "a query of the attempt executed", executed=True)
+            # Whether the answer itself can be executed is not known.
+            return Verdict(1.0, "a query of the attempt executed")
         limits = Limits(timeout_s=self._timeout_s, max_rows=1)
         result = await asyncio.to_thread(execute, database_of(task), attempt.answer or "", limits)
         if result.error_type in ("missing_database", "damaged_database", "io"):

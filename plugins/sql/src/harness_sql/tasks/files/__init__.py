@@ -128,7 +128,7 @@ class FilesTasks(WithSchemas):
             _say_once(
                 f"left out, as task.options.skip_bad asks: {len(collection.bad)} bad lines, {places}"
             )
-        for problem, questions in self.order_problems().items():
+        for problem, questions in self.order_problems.items():
             places = _places([f"{self.files[one.file]} {one.where}" for one in questions])
             _say_once(f"gold {problem}: {places}")
         tasks = self.good(split)
@@ -139,8 +139,9 @@ class FilesTasks(WithSchemas):
             self._loaded[path] = _digests(path, collection.names[path])
         return tasks
 
+    @cached_property
     def order_problems(self) -> dict[str, list[Question]]:
-        """Return the questions whose gold query is misread as ordered or unordered, by problem."""
+        """The questions whose gold query is misread as ordered or unordered, by problem."""
         problems: dict[str, list[Question]] = {}
         for question in self.collection.questions:
             if problem := order_problem(question.gold):

@@ -113,7 +113,7 @@ def check(tasks: FilesTasks, progress: Progress = lambda *_: None) -> Report:
                 changing.setdefault(what, []).append(place(tasks, one))
         progress("running the gold queries", number, len(questions))
     order: dict[str, list[str]] = {}
-    for problem, misread in tasks.order_problems().items():
+    for problem, misread in tasks.order_problems.items():
         order[problem] = _places(tasks, misread)
     bad: dict[str, list[str]] = {}
     for line in collection.bad:
