@@ -1,4 +1,4 @@
-"""Answers without a result: how many there are, where the reward tells."""
+"""Find answers without a result, for rewards that report them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ if TYPE_CHECKING:
     import polars as pl
 
 REFUSED = ("the prediction fails", "nothing executed")
-"""Starts of a reward's reason for an answer that does not run."""
+"""Prefixes of a reward's reason for an answer that cannot be executed."""
 NO_RESULT = (
     *REFUSED,
     "there is no ",
     "the prediction has more than",
     "the prediction passed the deadline",
 )
-"""Starts of a reward's reason for an answer without a result."""
+"""Prefixes of a reward's reason for an answer without a result."""
 REASONS_TELL = (
     "execution_accuracy",
     "executes",
@@ -24,19 +24,19 @@ REASONS_TELL = (
     "bird_soft_f1",
     "bird_r_ves",
 )
-"""Rewards with these starts, by name. Older records have no column `executed`, but their reasons."""
+"""Rewards with reasons that begin so. Older records lack the column `executed`, and have reasons."""
 
 
 def has_no_result(rows: pl.DataFrame) -> pl.Series:
     """Return for each episode whether it has no answer, or an answer without a result.
 
-    Null where the reward does not tell.
+    Null if the reward does not report it.
     """
     return _failing(rows, NO_RESULT, unanswered=True)
 
 
 def failing_answers(rows: pl.DataFrame) -> int:
-    """Return the number of answers that fail; one of which the reward does not tell is not counted.
+    """Return the number of answers that fail, without those for which the reward reports nothing.
 
     Older records count only answers that do not run.
     """
@@ -44,9 +44,9 @@ def failing_answers(rows: pl.DataFrame) -> int:
 
 
 def unknown_answers(rows: pl.DataFrame) -> int:
-    """Return the number of scored answers of which the reward does not tell whether they fail.
+    """Return the number of scored answers for which the reward does not report if they fail.
 
-    It is 0 of older records, in which no reward could tell.
+    It is 0 for older records, in which no reward could report it.
     """
     if "executed" not in rows.columns:
         return 0
@@ -55,10 +55,10 @@ def unknown_answers(rows: pl.DataFrame) -> int:
 
 
 def _failing(rows: pl.DataFrame, starts: tuple[str, ...], unanswered: bool) -> pl.Series:
-    """Return for each episode whether its answer fails, by the reward or by its reason.
+    """Return for each episode whether its answer fails, by the reward's flag or by its reason.
 
     Args:
-        starts: Starts of reasons of failing answers.
+        starts: Prefixes of reasons for failing answers.
         unanswered: Value of an episode that ended without an answer.
     """
     import polars as pl
@@ -72,8 +72,8 @@ def _failing(rows: pl.DataFrame, starts: tuple[str, ...], unanswered: bool) -> p
         name = pl.col("reward_version").str.split("/").list.first()
     fails: pl.Expr = pl.when(name.is_in(REASONS_TELL)).then(by_reason)
     if "executed" in rows.columns:
-        told = pl.col("executed").cast(pl.Boolean)
-        fails = pl.when(told.is_not_null()).then(~told).otherwise(fails)
+        executed = pl.col("executed").cast(pl.Boolean)
+        fails = pl.when(executed.is_not_null()).then(~executed).otherwise(fails)
     ended = pl.col("outcome") == "ok"
     fails = pl.when(ended).then(fails).otherwise(unanswered)
     return rows.select(fails=fails)["fails"]

@@ -1,4 +1,4 @@
-"""Read what an agent reports on its attempt, without running code of the agent."""
+"""Read an agent's report on its attempt, without running the agent's code."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from harness.rollout.json_values import storable
 
 
 def read_report(given: object) -> tuple[Report, str]:
-    """Return a report as plain data, and what is wrong with it; empty where nothing is.
+    """Return a report as plain data, and a problem; empty if there is none.
 
-    What is wrong is left out.
+    Values with a problem are left out.
     """
-    # Types are compared, since `isinstance` asks the object and a subclass may run code.
+    # The type is compared, because `isinstance` asks the object, and a subclass may run code.
     if type(given) is not Report:
         return Report(), _wrong("report", given, "set its attributes reward and roles instead")
     reward, wrong_reward = _reward(getattr(given, "reward", None))
@@ -48,7 +48,7 @@ def _roles(given: object) -> tuple[dict[str, str], str]:
     if not issubclass(type(known), dict):
         return {}, _wrong("report.roles", given, advice)
     roles: dict[str, str] = {}
-    # A copy made at once: a task that the agent left behind may still change the original.
+    # A copy, because a task that the agent left behind may still change the original.
     for identifier, role in dict.items(dict.copy(known)):
         if not issubclass(type(role), str):
             return {}, _wrong("report.roles", role, advice, "has a value that ")
