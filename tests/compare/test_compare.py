@@ -444,7 +444,7 @@ def test_a_cpu_and_a_gpu_run_are_refused_by_the_options_of_their_presets_and_the
         f"{verl}.max_num_seqs",
         "device",
     }
-    note = "two runs of one agent may give less than 100 too"
+    note = "two runs of one agent may also give less than 100"
     assert note in render(found, "md") and note not in render(
         compare(select([one.path, write_run().path])), "md"
     )

@@ -214,7 +214,7 @@ def test_a_sum_beyond_one_is_stated_and_never_clipped() -> None:
     )  # below any answer
     unstated = Config.model_validate({"reward": {"name": "verifiers"}})
     with pytest.raises(
-        ValueError, match=r"1\.5, outside of its range 0 to 1\. Say .* reward\.range=\[LOW, HIGH\]"
+        ValueError, match=r"1\.5, outside of its range 0 to 1\. Set .* reward\.range=\[LOW, HIGH\]"
     ):
         checked(verdict, reward_of(unstated))
     with pytest.raises(ConfigError, match=r"execution_accuracy gives 0 to 1 with all tasks"):
