@@ -112,7 +112,7 @@ class TrainerContract(Contract):
         assert record["identity"]["train"]["trainer"] == self.trainer
         assert _trained(whole) == [1, 2]
 
-    def test_progress_tells_every_step_in_order(
+    def test_progress_is_reported_for_every_step_in_order(
         self, whole: RunFolder, reported_steps: list[int]
     ) -> None:
         assert reported_steps == sorted(reported_steps) and set(reported_steps) == set(
