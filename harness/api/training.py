@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from harness.runs.progress import Progress
     from harness.training.data import Data
 
-Beside = Callable[[RunFolder], AbstractContextManager[Any]]
+During = Callable[[RunFolder], AbstractContextManager[Any]]
 
 
 def train(
@@ -249,7 +249,7 @@ class Training:
         console: Console,
         *,
         panel: bool = True,
-        beside: Beside = lambda folder: nullcontext(),
+        during: During = lambda folder: nullcontext(),
         on_progress: Callable[[Progress], None] = lambda progress: None,
     ) -> LoadedRun:
         """Run the training.
@@ -257,7 +257,7 @@ class Training:
         Args:
             console: Console for the live display: a panel on a terminal, or lines.
             panel: Whether to draw a panel.
-            beside: Context manager that is active while the run's folder is written.
+            during: Context manager that is active while the run's folder is written.
         """
         from harness.parity.report import certify
         from harness.training.checks import check_machine
@@ -272,7 +272,7 @@ class Training:
             certify([self.config.agent], console.print, leave=self.without_parity)
         # Create the folder after all checks, so that an invalid request leaves no empty run.
         folder = self.before or RunFolder.create(self.runs_dir, agent_label(self.config.agent))
-        with folder.dropped_without_record(), beside(folder):
+        with folder.dropped_without_record(), during(folder):
             start_trace.born("harness train")
             with interruptible(), own_loop():
                 self._fit(folder, data, console, panel, on_progress)

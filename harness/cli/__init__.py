@@ -190,7 +190,10 @@ app = typer.Typer(
     cls=_LazyGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Train the same SQL agent in several frameworks with identical verl GRPO runs, and compare them.",
+    help=(
+        "Train the same SQL agent in several frameworks with identical verl GRPO runs, and compare "
+        "them."
+    ),
 )
 
 

@@ -84,14 +84,14 @@ def train(
 
     # The run's folder, which contains its logs, is created only after all checks.
     @contextmanager
-    def beside(folder: RunFolder) -> Iterator[None]:
+    def during(folder: RunFolder) -> Iterator[None]:
         with (
             followed(folder.logs) if debug else nullcontext(),
             start_trace.recorded(trace_start) if trace_start else nullcontext(),
         ):
             yield
 
-    run = training.carry_out(progress_console(), panel=not debug, beside=beside)
+    run = training.carry_out(progress_console(), panel=not debug, during=during)
     if trace_start and not training.finished:
         progress_console().print(
             f"timeline of the start: {trace_start} (open it at https://ui.perfetto.dev)"

@@ -16,7 +16,7 @@ NO_RESULT = (
     "the prediction passed the deadline",
 )
 """Prefixes of a reward's reason for an answer without a result."""
-REASONS_TELL = (
+REWARDS_WITH_REASONS = (
     "execution_accuracy",
     "executes",
     "soft_f1",
@@ -24,7 +24,7 @@ REASONS_TELL = (
     "bird_soft_f1",
     "bird_r_ves",
 )
-"""Rewards with reasons that begin so. Older records lack the column `executed`, and have reasons."""
+"""Rewards with reasons that begin so, which older records have instead of `executed`."""
 
 
 def has_no_result(rows: pl.DataFrame) -> pl.Series:
@@ -70,7 +70,7 @@ def _failing(rows: pl.DataFrame, starts: tuple[str, ...], unanswered: bool) -> p
     name = pl.lit(None, pl.String)
     if "reward_version" in rows.columns:
         name = pl.col("reward_version").str.split("/").list.first()
-    fails: pl.Expr = pl.when(name.is_in(REASONS_TELL)).then(by_reason)
+    fails: pl.Expr = pl.when(name.is_in(REWARDS_WITH_REASONS)).then(by_reason)
     if "executed" in rows.columns:
         executed = pl.col("executed").cast(pl.Boolean)
         fails = pl.when(executed.is_not_null()).then(~executed).otherwise(fails)

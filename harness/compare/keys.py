@@ -172,7 +172,8 @@ class Figures(Shared, Signal):
 
     tools_unused: Annotated[
         bool,
-        "whether it offered tools, and fewer than 1 % of the rollouts of every validation called them",
+        "whether it offered tools, and fewer than 1 % of the rollouts of every validation called "
+        "them",
     ]
     run: Annotated[str, "id of the run"]
     seed: Annotated[int, "seed of the order of tasks and of sampling"]
@@ -206,7 +207,8 @@ class Arm(Shared):
     interquartile_mean_interval: Annotated[Interval | None, "95 % interval; None with one seed"]
     accuracy_bounds: Annotated[
         Interval | None,
-        "accuracy with all unscored rollouts counted as wrong, and as right; None if all were scored",
+        "accuracy with all unscored rollouts counted as wrong, and as right; None if all were "
+        "scored",
     ]
     per_seed: Annotated[list[Figures], "figures of its runs"]
 
@@ -303,7 +305,8 @@ class Pair(TypedDict):
     ]
     difference: Annotated[
         EstimateData,
-        "difference of the final accuracies, arm minus baseline; `seeds` counts starts if there are several",
+        "difference of the final accuracies, arm minus baseline; `seeds` counts starts if there "
+        "are several",
     ]
     difference_bounds: Annotated[
         Interval | None, "difference with all unscored rollouts counted against the arm, and for it"
@@ -361,7 +364,8 @@ class Gain(TypedDict):
     gain: Annotated[EstimateData, "gain in accuracy, over questions scored in both validations"]
     by_format: Annotated[
         EstimateData,
-        "the part from fewer failures: their decrease times the mean of `right_initial` and `right_final`",
+        "the part from fewer failures: their decrease times the mean of `right_initial` and "
+        "`right_final`",
     ]
     by_skill: Annotated[EstimateData, "the rest of the gain"]
 
@@ -432,7 +436,8 @@ class Used(TypedDict):
     accuracy: Annotated[EstimateData, "accuracy of the last validation"]
     difference: Annotated[
         EstimateData | None,
-        "difference from the policies trained in the same agent; None for these, and without a common seed",
+        "difference from the policies trained in the same agent; None for these, and without a "
+        "common seed",
     ]
     seeds: Annotated[int, "number of seeds of the difference"]
 

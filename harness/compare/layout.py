@@ -94,14 +94,14 @@ def _agreement(comparison: Comparison) -> Table:
         heads += ["gradient norm, largest difference %", "first divergent step"]
         heads.append("rollouts compared")
         note = (
-            "Share of rollouts with the same answer as the baseline's rollout of the same seed, task "
-            "and step. First divergent step: the first step in which an answer or the gradient "
+            "Share of rollouts with the same answer as the baseline's rollout of the same seed, "
+            "task and step. First divergent step: the first step in which an answer or the gradient "
             "norm differs in any seed. `--format json` has every step."
         )
     if any(arm["gpu_hours"] for arm in comparison["arms"]):
         note += (
-            " On a GPU, rounding depends on the other requests of a batch, so two runs of one agent "
-            "may also give less than 100."
+            " On a GPU, rounding depends on the other requests of a batch, so two runs of one "
+            "agent may also give less than 100."
         )
     return Table("agreement", f"Same answers as {comparison['baseline']}", heads, rows, note)
 

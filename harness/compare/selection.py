@@ -385,7 +385,7 @@ def why_left_out(run: Run, usable: Sequence[Run]) -> str:
 
 
 def _of_same_policy(run: Run, usable: Sequence[Run]) -> Run | None:
-    """Return the evaluation of the same policy in the same arm that is compared, if there is one."""
+    """Return the compared evaluation of the same policy in the same arm, if there is one."""
     for other in usable:
         if other.arm == run.arm and policy_of(other) == policy_of(run):
             return other

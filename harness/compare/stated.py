@@ -63,7 +63,7 @@ def _changes(study: Asked, ends: Iterable[str]) -> list[Exempt]:
         first, now = declared.get(key), study.get(key)
         if first == now:
             continue
-        # The last launches have the present value. If none has it, it was written after all of them.
+        # A value that no launch has was written after all of them.
         since = ""
         for launch in reversed(launches):
             if launch.get(key) != now:

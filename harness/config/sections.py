@@ -288,7 +288,7 @@ class TrainConfig(Section):
     def checkpoints_at_once(self, steps: int) -> int:
         """Return the most checkpoints of a training of `steps` steps that are on the disk at once.
 
-        It is one more than stays: a trainer may remove the oldest one after it has written the newest.
+        A trainer may remove the oldest one after it has written the newest.
         """
         return min(max(self.keep_checkpoints, 1) + 1, self.checkpoints_saved(steps))
 

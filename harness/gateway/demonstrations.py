@@ -24,7 +24,8 @@ def checked_demonstrations(value: Any) -> Demonstrations:
         if not isinstance(shown, list) or not all(_is_pair(pair) for pair in shown):
             raise Refusal(
                 "bad_request",
-                f"demonstrations of {role!r} must be lists of pairs: a user and an assistant message",
+                f"demonstrations of {role!r} must be lists of pairs: a user and an assistant "
+                "message",
             )
     return value
 

@@ -192,7 +192,8 @@ class Pools:
         if sum(pool.under_way + pool.queued for pool in self._all()) >= self._most:
             raise Refusal(
                 "queue_full",
-                f"{self._most} calls are in progress, and this process has file descriptors for no more",
+                f"{self._most} calls are in progress, and this process has file descriptors for no "
+                "more",
             )
         pool = self.of(role)
         return pool, await pool.acquire(rollout_id)

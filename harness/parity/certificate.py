@@ -272,8 +272,8 @@ def _agent_hash(spec: AgentSpec) -> str:
         return _source_hash(spec.target.partition(":")[0])
     hashed = hashlib.sha256()
     # Named files follow, so that the hash of an agent that names none is that of its code alone.
-    files = [*one_file.sources(spec.target), *one_file.named_files(spec.target)]
-    for name, file in files:
+    code = one_file.sources(spec.target)
+    for name, file in [*code, *one_file.named_files(spec.target, code)]:
         hashed.update(os.fsencode(name) + b"\0" + file.read_bytes() + b"\0")
     return hashed.hexdigest()[:16]
 

@@ -10,7 +10,7 @@ import ast
 import importlib.util
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import packages_distributions
@@ -95,31 +95,13 @@ def load(spec: AgentSpec, adapters: Iterable[Adapter]) -> Callable[[], Any]:
         ImportError: The file needs what is not installed.
     """
     file, name, _ = _parts(spec.target)
-    agent_class = getattr(module_of(file), name)
+    agent_class = getattr(_module(file), name)
     if not hasattr(agent_class, "solve"):
         return _adapted(agent_class, spec, adapters)
     if hasattr(agent_class, "roles"):
         return agent_class  # type: ignore[no-any-return]
     # A subclass, since the file's class must not be changed for other agents in the file.
     return type(name, (agent_class,), {"roles": spec.roles})
-
-
-@cache
-def module_of(file: Path) -> ModuleType:
-    """Import an agent's file, with its folder importable as for scripts, and return the module."""
-    name = f"harness_file_{file.stem}_{_place(file)}"
-    spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    if str(file.parent) not in sys.path:
-        sys.path.insert(0, str(file.parent))
-    sys.modules[name] = module  # dataclasses and pickles look their module up
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
 
 
 def sources(target: str) -> list[tuple[str, Path]]:
@@ -144,21 +126,24 @@ def sources(target: str) -> list[tuple[str, Path]]:
     return sorted(visited.items())
 
 
-def named_files(target: str) -> list[tuple[str, Path]]:
+def named_files(target: str, code: Sequence[tuple[str, Path]]) -> list[tuple[str, Path]]:
     """Return the other files of the agent's folder that its code names, such as a prompt's.
 
     A file counts if a text in the code is its path relative to the folder. Paths that the code
     computes are not known.
+
+    Args:
+        code: The result of `sources`.
     """
-    main_file = file_of(target)
-    code = sources(target)
+    main_file, _, _ = _parts(target)
+    folder = main_file.parent
     found: dict[str, Path] = {}
     for _, source in code:
         for node in ast.walk(_syntax(source)):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                named = _file_in(main_file.parent, node.value)
-                if named is not None:
-                    found[str(named.relative_to(main_file.parent))] = named
+            if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
+                continue
+            if named := _file_in(folder, node.value):
+                found[str(named.relative_to(folder))] = named
     for name, _ in code:
         found.pop(name, None)
     return sorted(found.items())
@@ -166,20 +151,18 @@ def named_files(target: str) -> list[tuple[str, Path]]:
 
 def _file_in(folder: Path, text: str) -> Path | None:
     """Return the file of a folder that a text names; None if there is none."""
-    if not text or len(text) > _LONGEST_PATH or Path(text).is_absolute():
+    if not text or len(text) > _LONGEST_PATH:
         return None
-    path = folder / text
+    relative = Path(text)
+    if relative.is_absolute() or ".." in relative.parts:
+        return None
+    path = folder / relative
     try:
-        inside = path.resolve().is_relative_to(folder.resolve()) and ".." not in path.parts
-        return path if inside and path.is_file() else None
+        if not path.is_file() or not path.resolve().is_relative_to(folder.resolve()):
+            return None
     except (OSError, ValueError):  # no text for a path
         return None
-
-
-def file_of(target: str) -> Path:
-    """Return the absolute path of the file in a specification's target."""
-    file, _, _ = _parts(target)
-    return file
+    return path
 
 
 def _parts(reference: str) -> tuple[Path, str, str]:
@@ -226,6 +209,24 @@ def _stated(tree: ast.Module, name: str, reference: str) -> dict[str, Any]:
                 stated["solve"] = True
         unvisited += [base.id for base in definition.bases if isinstance(base, ast.Name)]
     return stated
+
+
+@cache
+def _module(file: Path) -> ModuleType:
+    """Import an agent's file, with its folder importable as for scripts, and return the module."""
+    name = f"harness_file_{file.stem}_{_place(file)}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    if str(file.parent) not in sys.path:
+        sys.path.insert(0, str(file.parent))
+    sys.modules[name] = module  # dataclasses and pickles look their module up
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
 
 
 def _definitions(tree: ast.Module) -> Mapping[str, _Class]:

@@ -17,7 +17,10 @@ class Episode(TypedDict):
     rollout_id: Annotated[str, "id of the rollout in the store"]
     attempt_id: Annotated[str, "id of the attempt that counted"]
     task_id: Annotated[str, "id of the task"]
-    cluster: Annotated[str, "group of dependent tasks, such as those of one database, for statistics"]
+    cluster: Annotated[
+        str,
+        "group of dependent tasks, such as those of one database, for statistics",
+    ]
     difficulty: Annotated[str | None, "difficulty, as named by the task set"]
     question: Annotated[str, "the question that the agent saw"]
     agent: Annotated[str, "name of the agent"]
@@ -39,7 +42,8 @@ class Episode(TypedDict):
     ]
     meaning: Annotated[
         str | None,
-        "hash of the normalized answer, for a vote; null with one rollout per task, or if it cannot be normalized",
+        "hash of the normalized answer, for a vote; null with one rollout per task, or if it "
+        "cannot be normalized",
     ]
     first_answer: Annotated[
         str | None,
@@ -56,14 +60,16 @@ class Episode(TypedDict):
     ]
     parsed_calls: Annotated[int | None, "parsed tool calls; null if not recorded"]
     unread_calls: Annotated[
-        int, "calls with a reply that contains what looks like a tool call that the server did not parse"
+        int,
+        "calls with a reply that contains what looks like a tool call that the server did not parse",
     ]
     empty_replies: Annotated[
         int | None, "calls with a reply that has neither text nor tool calls; null if not recorded"
     ]
     text_elsewhere: Annotated[
         str | None,
-        "the field with the text of empty replies, such as `reasoning_content`; empty if there is none",
+        "the field with the text of empty replies, such as `reasoning_content`; empty if there is "
+        "none",
     ]
     served_models: Annotated[
         str | None, "models that the servers named in their answers, separated by commas"
@@ -82,7 +88,8 @@ class Episode(TypedDict):
     call_roles: Annotated[list[str], "roles, in the order of the calls"]
     by_role: Annotated[
         str | None,
-        "JSON (in archives of `tools/publish.py`, lists): figures by role, from `harness.runs.episodes.roles`; null if not recorded",
+        "JSON (in archives of `tools/publish.py`, lists): figures by role, from "
+        "`harness.runs.episodes.roles`; null if not recorded",
     ]
     tool_calls: Annotated[str, "JSON: tool, arguments, text, ok, times and fault of each tool call"]
     cut: Annotated[
@@ -102,8 +109,14 @@ class Call(TypedDict):
     index: Annotated[int, "position within the attempt, from 0, in order of arrival"]
     role: Annotated[str, "role that made the call"]
     trained: Annotated[bool, "whether the call was given to the trainer"]
-    paid: Annotated[float | None, "its reward in the training (`train.credit`); null if not trained"]
-    response_id: Annotated[str, "response id of the engine; with token ids, it belongs to one rollout only"]
+    paid: Annotated[
+        float | None,
+        "its reward in the training (`train.credit`); null if not trained",
+    ]
+    response_id: Annotated[
+        str,
+        "response id of the engine; with token ids, it belongs to one rollout only",
+    ]
     messages: Annotated[str, "JSON: the prompt's messages as sent"]
     response_text: Annotated[str, "text of the reply"]
     cut: Annotated[
@@ -111,19 +124,28 @@ class Call(TypedDict):
     ]
     finish_reason: Annotated[str | None, "`stop`, `length` or `tool_calls`"]
     prompt_ids: Annotated[
-        Sequence[int] | None, "token ids of the prompt, as reported by the engine; null if it reports none"
+        Sequence[int] | None,
+        "token ids of the prompt, as reported by the engine; null if it reports none",
     ]
-    response_ids: Annotated[Sequence[int] | None, "token ids of the reply, as reported by the engine"]
+    response_ids: Annotated[
+        Sequence[int] | None,
+        "token ids of the reply, as reported by the engine",
+    ]
     logprobs: Annotated[
-        Sequence[float] | None, "log-probability of each response token under the sampling distribution"
+        Sequence[float] | None,
+        "log-probability of each response token under the sampling distribution",
     ]
     started_s: Annotated[float, "Unix time at which the gateway received the call"]
     latency_s: Annotated[float, "seconds until the answer was complete"]
-    gateway_s: Annotated[float, "part of `latency_s` spent in the gateway itself, including queueing"]
+    gateway_s: Annotated[
+        float,
+        "part of `latency_s` spent in the gateway itself, including queueing",
+    ]
     demonstrations: NotRequired[
         Annotated[
             int | None,
-            "number of demonstrations that the gateway inserted: in `prompt_ids`, not in `messages`; no column if the run has none",
+            "number of demonstrations that the gateway inserted: in `prompt_ids`, not in "
+            "`messages`; no column if the run has none",
         ]
     ]
 
@@ -132,7 +154,10 @@ class LoggedStep(TypedDict):
     """A step as logged by a trainer, before it becomes a row of `steps.parquet`."""
 
     step: Annotated[int, "training step"]
-    data: Annotated[dict[str, Any], "figures by the trainer's own names; values other than numbers are in no table"]
+    data: Annotated[
+        dict[str, Any],
+        "figures by the trainer's own names; values other than numbers are in no table",
+    ]
 
 
 class Trained(TypedDict):

@@ -43,13 +43,15 @@ class Launch(TypedDict):
     load: NotRequired[
         Annotated[
             float,
-            "the machine's load average over a minute per processor, before the run's own work; missing if the system reports none",
+            "the machine's load average over a minute per processor, before the run's own work; "
+            "missing if the system reports none",
         ]
     ]
     gpu_service: NotRequired[
         Annotated[
             str,
-            "`mps` if NVIDIA's Multi-Process Service was available to share a GPU; missing if it was not, without a GPU, and in older records",
+            "`mps` if NVIDIA's Multi-Process Service was available to share a GPU; missing if it "
+            "was not, without a GPU, and in older records",
         ]
     ]
     ended: NotRequired[Annotated[str, "UTC, ISO 8601; missing if the launch was killed"]]
@@ -161,7 +163,10 @@ class Identity(TypedDict):
         ]
     ]
     reward_shuffled: Annotated[
-        bool, "whether verdicts were exchanged between rollouts, a control in which nothing can be learned", _REWARD
+        bool,
+        "whether verdicts were exchanged between rollouts, a control in which nothing can be "
+        "learned",
+        _REWARD,
     ]
     reward_training: NotRequired[
         Annotated[
@@ -185,7 +190,8 @@ class Identity(TypedDict):
     role_models: NotRequired[
         Annotated[
             dict[str, str],
-            "for each role that another model answers: that model, in the form of `model` or as `MODEL at URL`",
+            "for each role that another model answers: that model, in the form of `model` or as "
+            "`MODEL at URL`",
             Key("policy", ("roles",)),
         ]
     ]
@@ -233,7 +239,8 @@ class Identity(TypedDict):
     batch_invariant: NotRequired[
         Annotated[
             bool,
-            "whether vLLM computed each reply independently of its batch; missing if it did not, and for an endpoint",
+            "whether vLLM computed each reply independently of its batch; missing if it did not, "
+            "and for an endpoint",
             Key("sampling", ("rollout.batch_invariant",)),
         ]
     ]
@@ -262,7 +269,8 @@ class Samples(TypedDict):
     tasks: Annotated[int, "tasks with a scored sample; the others are in no mean"]
     short: Annotated[
         int,
-        "tasks with fewer scored samples than requested; a measure of K leaves out tasks with fewer than K",
+        "tasks with fewer scored samples than requested; a measure of K leaves out tasks with "
+        "fewer than K",
     ]
     measures: Annotated[
         dict[str, Measured],
@@ -284,7 +292,10 @@ class Replies(TypedDict):
         dict[str, int], "number of rollouts by the model that a server named, if there are several"
     ]
     failures: NotRequired[
-        Annotated[dict[str, int], "number of calls without an answer by code, in rollouts that ended `ok`"]
+        Annotated[
+            dict[str, int],
+            "number of calls without an answer by code, in rollouts that ended `ok`",
+        ]
     ]
 
 
@@ -309,7 +320,8 @@ class Scores(TypedDict):
     signal: NotRequired[
         Annotated[
             float | None,
-            "share of groups of training rollouts with a training signal: different rewards, or for `rejection` a rollout to train on",
+            "share of groups of training rollouts with a training signal: different rewards, or "
+            "for `rejection` a rollout to train on",
         ]
     ]
     no_signal: NotRequired[
@@ -323,7 +335,9 @@ class Scores(TypedDict):
     ]
     graded: NotRequired[
         Annotated[
-            bool, "whether mean rewards are no accuracy: the reward declares so, or a value was not 0 or 1"
+            bool,
+            "whether mean rewards are no accuracy: the reward declares so, or a value was not 0 or "
+            "1",
         ]
     ]
     accuracy: NotRequired[Annotated[float | None, "mean reward of scored rollouts"]]
@@ -334,7 +348,10 @@ class Scores(TypedDict):
     samples: NotRequired[Annotated[Samples, "figures from several rollouts per task"]]
     agent_failed: NotRequired[Annotated[int, "rollouts that the agent failed, scored 0"]]
     agent_failure: NotRequired[
-        Annotated[str, "most common reason for these failures, as a sentence; empty without failures"]
+        Annotated[
+            str,
+            "most common reason for these failures, as a sentence; empty without failures",
+        ]
     ]
     calls_with_tools: NotRequired[Annotated[int, "rollouts that offered tools"]]
     parsed_calls: NotRequired[
@@ -345,11 +362,16 @@ class Scores(TypedDict):
     ]
     replies: NotRequired[
         Annotated[
-            Replies, "summary of the replies, if some were empty, a rate was limited or several models answered"
+            Replies,
+            "summary of the replies, if some were empty, a rate was limited or several models "
+            "answered",
         ]
     ]
     bounds: NotRequired[
-        Annotated[list[float] | None, "accuracy with all unscored rollouts counted as wrong, and as right"]
+        Annotated[
+            list[float] | None,
+            "accuracy with all unscored rollouts counted as wrong, and as right",
+        ]
     ]
     outcomes: NotRequired[Annotated[dict[str, int], "number of attempts by outcome"]]
     by_difficulty: NotRequired[Annotated[dict[str, Accuracy], "accuracy by difficulty"]]
@@ -368,7 +390,10 @@ class Result(Scores):
 
     wall_s: Annotated[float, "total seconds of all launches"]
     data_changed: NotRequired[
-        Annotated[list[str], "files of the task set that changed during the run, which is then not compared"]
+        Annotated[
+            list[str],
+            "files of the task set that changed during the run, which is then not compared",
+        ]
     ]
 
 
@@ -389,7 +414,10 @@ class Fingerprint(TypedDict):
     frameworks: Annotated[dict[str, str], "versions of the agent's frameworks"]
     clients: NotRequired[Annotated[dict[str, str], "versions of the libraries that send requests"]]
     requirements: NotRequired[
-        Annotated[str, "hash of the versions of all packages through which the agent can send a request"]
+        Annotated[
+            str,
+            "hash of the versions of all packages through which the agent can send a request",
+        ]
     ]
 
 
@@ -398,11 +426,17 @@ class Certificate(TypedDict):
 
     schema: Annotated[int, "1"]
     agent: Annotated[str, "name of the agent"]
-    strict: Annotated[bool, "true: the strict agent passed; false: the agent is idiomatic and was measured"]
+    strict: Annotated[
+        bool,
+        "true: the strict agent passed; false: the agent is idiomatic and was measured",
+    ]
     hash: Annotated[str, "hash of the fingerprint"]
     fingerprint: Annotated[Fingerprint, "fingerprint of the agent at the comparison"]
     scenarios: Annotated[int, "number of scripted episodes"]
-    accepted: Annotated[list[str], "names of the accepted differences between requests that occurred"]
+    accepted: Annotated[
+        list[str],
+        "names of the accepted differences between requests that occurred",
+    ]
     deviation: Annotated[
         dict[str, Any] | None, "measured deviation of an idiomatic agent from the reference"
     ]
@@ -428,7 +462,10 @@ class Shadow(TypedDict):
     identical: Annotated[int, "replayed rollouts with byte-identical requests and the same answer"]
     unchecked: Annotated[int, "chosen rollouts that could not be replayed"]
     reason: Annotated[str, "why the first of these could not be replayed; empty if there are none"]
-    first_difference: Annotated[ShadowDifference | None, "the first difference; None if there is none"]
+    first_difference: Annotated[
+        ShadowDifference | None,
+        "the first difference; None if there is none",
+    ]
     seconds: Annotated[float, "total seconds of all replays"]
 
 
@@ -453,7 +490,8 @@ class Reading(TypedDict):
     trained: Annotated[str, "the policy's training and step; empty if unknown"]
     earlier: Annotated[
         list[str],
-        "ids of earlier evaluations that read the split with the same task set, agent, policy and turns",
+        "ids of earlier evaluations that read the split with the same task set, agent, policy and "
+        "turns",
     ]
 
 
@@ -472,12 +510,16 @@ class RunRecord(TypedDict):
     agent_match: Annotated[str, "regular expression that selected the trained roles"]
     seed: Annotated[int, "seed of the run"]
     roles: NotRequired[
-        Annotated[dict[str, str], "by role, a description of the model that answered it instead of the policy"]
+        Annotated[
+            dict[str, str],
+            "by role, a description of the model that answered it instead of the policy",
+        ]
     ]
     tool_parser: NotRequired[
         Annotated[
             str,
-            "parser of tool calls in replies, by vLLM's name; missing if the agent offers no tools, and for endpoints",
+            "parser of tool calls in replies, by vLLM's name; missing if the agent offers no "
+            "tools, and for endpoints",
         ]
     ]
     launches: Annotated[list[Launch], "all launches, in order"]
@@ -505,7 +547,11 @@ class RunRecord(TypedDict):
         ]
     ]
     agent_fingerprint: NotRequired[
-        Annotated[str, "hash of everything that a certificate depends on, by which a later certificate is found"]
+        Annotated[
+            str,
+            "hash of everything that a certificate depends on, by which a later certificate is "
+            "found",
+        ]
     ]
     agent_source: NotRequired[
         Annotated[str, "`agent_source` of the fingerprint; a resumed run must have the same"]

@@ -57,7 +57,8 @@ def write_down(folder: RunFolder, record: RunRecord) -> Reading:
             file.write(json.dumps(reading, ensure_ascii=False) + "\n")
     except OSError as error:
         raise UserError(
-            f"cannot write {path}: {error.strerror}. A reserved split may be read only if the reading can be recorded there"
+            f"cannot write {path}: {error.strerror}. A reserved split may be read only if the "
+            "reading can be recorded there"
         ) from error
     folder.update(reading=reading)
     return reading

@@ -264,11 +264,11 @@ def test_policies_follow_the_seeds_of_evaluations_and_of_single_roles(write_run:
     trained = []
     for seed in range(2):
         trained.append(write_run("reference_sql", seed))
-        beside = write_run("langgraph_sql", seed)
-        record = beside.read()
+        folder = write_run("langgraph_sql", seed)
+        record = folder.read()
         record["identity"]["role_models"] = {"check_query": f"policy of seed {seed}"}
-        beside.write(record)
-        trained.append(beside)
+        folder.write(record)
+        trained.append(folder)
     chosen = select([run.path for run in trained])
     chosen.varied = ["roles.check_query.policy"]
     assert compare(chosen)["pairs"][0]["difference"]["seeds"] == 2

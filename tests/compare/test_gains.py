@@ -90,20 +90,20 @@ def test_older_reasons_of_the_reward_executes_tell_too() -> None:
 def test_the_reward_itself_tells_whether_an_answer_fails() -> None:
     reasons: list[str | None] = ["the prediction fails: by chance", "another language", "", "late"]
     rows = episodes(["ok", "ok", "ok", "timeout"], reasons, "mine/1")
-    told = rows.with_columns(executed=pl.Series([True, False, None, None]))
-    assert has_no_result(told).to_list() == [False, True, None, True]
-    assert failing_answers(told) == 1 and unknown_answers(told) == 1
+    flagged = rows.with_columns(executed=pl.Series([True, False, None, None]))
+    assert has_no_result(flagged).to_list() == [False, True, None, True]
+    assert failing_answers(flagged) == 1 and unknown_answers(flagged) == 1
     assert has_no_result(rows).to_list() == [None, None, None, True]
     assert failing_answers(rows) == unknown_answers(rows) == 0
 
 
-def executed(folder: RunFolder, told: bool | None) -> RunFolder:
+def executed(folder: RunFolder, known: bool) -> RunFolder:
     """Set the reward to one of another package, which tells whether answers fail, or does not."""
     file = folder.path / "episodes.parquet"
     rows = pl.read_parquet(file)
     fails = pl.col("reward_reason").str.starts_with("the prediction fails")
     rows.with_columns(
-        executed=pl.lit(None, pl.Boolean) if told is None else ~fails,
+        executed=pl.lit(None, pl.Boolean) if not known else ~fails,
         reward_version=pl.lit("mine/1"),
         reward_reason=pl.lit("another language"),
     ).write_parquet(file)
@@ -111,7 +111,7 @@ def executed(folder: RunFolder, told: bool | None) -> RunFolder:
 
 
 def test_a_reward_of_another_package_can_tell_which_answers_fail(write_run: Write) -> None:
-    run = executed(answer(write_run(val_limit=TASKS), fails=(10, 4), right=(5, 12)), told=True)
+    run = executed(answer(write_run(val_limit=TASKS), fails=(10, 4), right=(5, 12)), known=True)
     comparison = compared(run)
     (gain,) = comparison["gains"].values()
     assert gain["fails_initial"]["mean"] == pytest.approx(0.5)
@@ -122,7 +122,7 @@ def test_a_reward_of_another_package_can_tell_which_answers_fail(write_run: Writ
 def test_answers_that_a_reward_does_not_tell_of_are_not_counted_as_running(
     write_run: Write,
 ) -> None:
-    run = executed(answer(write_run(val_limit=TASKS), fails=(10, 4), right=(5, 12)), told=None)
+    run = executed(answer(write_run(val_limit=TASKS), fails=(10, 4), right=(5, 12)), known=False)
     comparison = compared(run)
     assert "gains" not in comparison
     (arm,) = comparison["arms"]

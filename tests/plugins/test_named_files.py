@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.parity.certificate import fingerprint
-from harness.plugins.one_file import named_files
+from harness.plugins.one_file import named_files, sources
 
 CODE = """
 from pathlib import Path
@@ -31,6 +31,10 @@ def written(folder: Path, reading: str) -> str:
     return f"{folder / 'mine.py'}:Mine"
 
 
+def names(agent: str) -> list[str]:
+    return [name for name, _ in named_files(agent, sources(agent))]
+
+
 def source(agent: str) -> str:
     return fingerprint(agent)["agent_source"]
 
@@ -48,7 +52,7 @@ def test_a_file_that_the_code_names_is_part_of_the_source(
     tmp_path: Path, reading: str, name: str
 ) -> None:
     agent = written(tmp_path, reading)
-    assert [found for found, _ in named_files(agent)] == ([name] if name else [])
+    assert names(agent) == ([name] if name else [])
     first = source(agent)
     assert source(agent) == first
     (tmp_path / "prompt.txt").write_text("Be thorough.", encoding="utf-8")
@@ -59,7 +63,7 @@ def test_a_file_that_the_code_names_is_part_of_the_source(
 def test_an_imported_module_may_name_the_file(tmp_path: Path) -> None:
     agent = written(tmp_path, "helper.PROMPT\nimport helper")
     (tmp_path / "helper.py").write_text("PROMPT = open('prompt.txt').read()\n")
-    assert [name for name, _ in named_files(agent)] == ["prompt.txt"]
+    assert names(agent) == ["prompt.txt"]
 
 
 @pytest.mark.parametrize(
@@ -70,6 +74,6 @@ def test_other_texts_name_no_file_of_the_source(tmp_path: Path, reading: str) ->
     folder.mkdir()
     (tmp_path / "foreign.txt").write_text("foreign")
     agent = written(folder, reading)
-    assert named_files(agent) == []
+    assert names(agent) == []
     code = (folder / "mine.py").read_bytes()
     assert source(agent) == hashlib.sha256(b"mine.py\0" + code + b"\0").hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Rewards that execute answers report which could be executed, and the report reaches the tables."""
+"""Rewards report which answers could be executed, and tables use it."""
 
 from __future__ import annotations
 

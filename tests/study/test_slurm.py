@@ -140,8 +140,8 @@ def test_ctrl_c_leaves_jobs_and_says_how_they_are_ended(
     ((number, _, state),) = slurm.jobs()[before:]
     assert study.returncode == 130 and state == "RUNNING"
     assert (
-        f"Slurm job {number}, running {slurm.host} continues (end it: scancel {number}). Resume: harness"
-        in errors
+        f"Slurm job {number}, running {slurm.host} continues (end it: scancel {number}). Resume: "
+        "harness" in errors
     )
     # The study forgets no job of Slurm's, whatever it is started with.
     local = [one for one in one_run if one not in ON_SLURM]

@@ -727,11 +727,11 @@ def test_check_and_loading_name_golds_with_an_order_that_is_misread(
     found = json.loads(done.stdout)["gold_order"]
     assert [len(one["places"]) for one in found] == [len(UNREAD_ORDER), len(FALSE_ORDER)]
     FilesTasks(path=path).load("all")
-    told = [record.getMessage() for record in caplog.records]
+    messages = [record.getMessage() for record in caplog.records]
     assert any(
-        "Write ORDER BY with one space" in text and f"{path} line 1" in text for text in told
+        "Write ORDER BY with one space" in text and f"{path} line 1" in text for text in messages
     )
-    assert any("'order' || ' by'" in text and f"{path} line 5" in text for text in told)
+    assert any("'order' || ' by'" in text and f"{path} line 5" in text for text in messages)
 
 
 def test_the_order_of_rows_counts_by_the_text_of_gold_as_before(folder: Path) -> None:

@@ -20,7 +20,7 @@ def mark_stale(
 ) -> None:
     """Mark entries of the launched arms with settings that their arm no longer has.
 
-    A launch of some seeds keeps the runs of the others, and the study's file may have changed since.
+    A launch of some seeds keeps the runs of the others, but the study's file may have changed.
     Only settings that the study varies count: a comparison refuses any other difference.
 
     Args:
@@ -77,7 +77,7 @@ def changed_settings(
 
 
 def _is_moved_agent(key: str, before: Mapping[str, object], now: Mapping[str, object]) -> bool:
-    """Return whether a key is an agent in a file whose folder alone differs."""
+    """Return whether a key is an agent in a file that differs in its folder only."""
     agents = (str(before.get(key)), str(now.get(key)))
     if key != "agent" or not all(one_file.is_file(agent) for agent in agents):
         return False

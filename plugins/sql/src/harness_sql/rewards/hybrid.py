@@ -100,7 +100,7 @@ class Hybrid:
             "; ".join(reasons),
             parts,
             tuple(flags),
-            # One part may count any executed call, another the answer: it fails if it fails for one.
+            # The answer fails if it fails for one part, although another part executed a call.
             executed=all(executed) if executed else None,
         )
 

@@ -126,7 +126,8 @@ class FilesTasks(WithSchemas):
         if collection.bad:
             places = _places([f"{one.path} {one.where}" for one in collection.bad])
             _say_once(
-                f"left out, as task.options.skip_bad asks: {len(collection.bad)} bad lines, {places}"
+                f"left out, as task.options.skip_bad asks: {len(collection.bad)} bad lines, "
+                f"{places}"
             )
         for problem, questions in self.order_problems.items():
             places = _places([f"{self.files[one.file]} {one.where}" for one in questions])

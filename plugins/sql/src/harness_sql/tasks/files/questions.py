@@ -177,8 +177,9 @@ def order_problem(gold: str) -> str:
     counts, states = order_counts(judged), states_order(judged)
     if states and not counts:
         return (
-            "has ORDER BY with other than one space between the words (a line break, a comment), so the "
-            "order of rows does not count. Write ORDER BY with one space so that the order of rows counts"
+            "has ORDER BY with other than one space between the words (a line break, a comment), "
+            "so the order of rows does not count. Write ORDER BY with one space so that the order "
+            "of rows counts"
         )
     if counts and not states:
         return (
