@@ -283,7 +283,7 @@ def compact(table: pa.Table) -> pa.Table:
     for column in rows:
         if column.name == "by_role":
             with suppress(pl.exceptions.ComputeError):  # a cell is not JSON: the column stays
-                changed.append(role_lists(column))
+                changed.append(rows.select(role_lists(column.dtype))["by_role"])
         elif column.dtype.is_float() and TIMES_AND_RATES.search(column.name):
             changed.append(significant_digits(column, 16))
     return rows.with_columns(changed).to_arrow() if changed else table

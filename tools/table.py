@@ -73,7 +73,7 @@ from harness.compare.formats import markdown_tables
 from harness.compare.keys import Arm, Comparison, EstimateData, Pair
 from harness.compare.layout import tables
 from harness.compare.numbers import points, with_interval
-from harness.compare.selection import select
+from harness.compare.selection import Selection, select
 from harness.compare.sentences import sentences
 from harness.compare.statistics import cluster_bootstrap
 from harness.compare.verdicts import CLAIMS
@@ -239,7 +239,7 @@ def checks_table(study: Path) -> str:
         "|---|---:|---:|---:|---:|",
     ]
     by_arm: dict[str, list[Path]] = {}
-    for run in select([study]).runs:
+    for run in selected(study).runs:
         by_arm.setdefault(run.arm, []).append(run.folder.path)
     for arm, folders in by_arm.items():
         rows = [
@@ -291,7 +291,13 @@ def _change(rows: pl.DataFrame) -> str:
 @cache
 def compared(folder: Path, baseline: str | None, allow: tuple[str, ...]) -> Comparison:
     """Return a comparison, cached because several documents show its tables."""
-    return compare(select([folder]), baseline, allow)
+    return compare(selected(folder), baseline, allow)
+
+
+@cache
+def selected(folder: Path) -> Selection:
+    """Return the runs of a folder, cached because several comparisons measure the same runs."""
+    return select([folder])
 
 
 def option(words: Sequence[str], name: str) -> str | None:
@@ -391,7 +397,7 @@ def verdict_cell(entry: dict[str, Any]) -> str:
 def policy_of(folder: Path, options: Sequence[str]) -> str:
     """Return the policy that a study's runs began with, with its size if the catalogue has it."""
     if (name := option(options, "policy")) is None:
-        paths = {run.record["config"]["policy"]["path"] for run in select([folder]).runs}
+        paths = {run.record["config"]["policy"]["path"] for run in selected(folder).runs}
         if len(paths) != 1:
             raise SystemExit(f"claim: {folder.name} has several policies, name them: policy=NAME")
         name = Path(str(paths.pop())).name
@@ -542,7 +548,7 @@ def underived(text: str) -> list[tuple[int, str]]:
 
 def held_out(folder: Path) -> str:
     """Return task set and split that a study's runs were validated on."""
-    tasks = [run.record["config"]["task"] for run in select([folder]).runs]
+    tasks = [run.record["config"]["task"] for run in selected(folder).runs]
     found = {f"`{task['name']}`, split `{task['val_split']}`" for task in tasks}
     if len(found) != 1:
         raise SystemExit(f"claim: {folder.name} was validated on several splits: {sorted(found)}")

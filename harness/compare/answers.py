@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -32,7 +33,12 @@ def has_no_result(rows: pl.DataFrame) -> pl.Series:
 
     Null if the reward does not report it.
     """
-    return _failing(rows, NO_RESULT, unanswered=True)
+    return rows.select(fails=no_result(rows.columns))["fails"]
+
+
+def no_result(columns: Collection[str]) -> pl.Expr:
+    """Return the expression of `has_no_result` for episodes with these columns."""
+    return _failing(columns, NO_RESULT, unanswered=True)
 
 
 def failing_answers(rows: pl.DataFrame) -> int:
@@ -40,7 +46,8 @@ def failing_answers(rows: pl.DataFrame) -> int:
 
     Older records count only answers that do not run.
     """
-    return int(_failing(rows, REFUSED, unanswered=False).sum())
+    fails = _failing(rows.columns, REFUSED, unanswered=False)
+    return int(rows.select(fails.sum()).item())
 
 
 def unknown_answers(rows: pl.DataFrame) -> int:
@@ -50,14 +57,17 @@ def unknown_answers(rows: pl.DataFrame) -> int:
     """
     if "executed" not in rows.columns:
         return 0
-    unknown = has_no_result(rows).is_null() & rows["reward"].is_not_null()
-    return int(unknown.sum())
+    import polars as pl
+
+    unknown = no_result(rows.columns).is_null() & pl.col("reward").is_not_null()
+    return int(rows.select(unknown.sum()).item())
 
 
-def _failing(rows: pl.DataFrame, starts: tuple[str, ...], unanswered: bool) -> pl.Series:
-    """Return for each episode whether its answer fails, by the reward's flag or by its reason.
+def _failing(columns: Collection[str], starts: tuple[str, ...], unanswered: bool) -> pl.Expr:
+    """Return whether an episode's answer fails, by the reward's flag or by its reason.
 
     Args:
+        columns: Names of the episodes' columns.
         starts: Prefixes of reasons for failing answers.
         unanswered: Value of an episode that ended without an answer.
     """
@@ -68,12 +78,11 @@ def _failing(rows: pl.DataFrame, starts: tuple[str, ...], unanswered: bool) -> p
     for start in starts:
         by_reason |= reason.str.starts_with(start)
     name = pl.lit(None, pl.String)
-    if "reward_version" in rows.columns:
+    if "reward_version" in columns:
         name = pl.col("reward_version").str.split("/").list.first()
     fails: pl.Expr = pl.when(name.is_in(REWARDS_WITH_REASONS)).then(by_reason)
-    if "executed" in rows.columns:
+    if "executed" in columns:
         executed = pl.col("executed").cast(pl.Boolean)
         fails = pl.when(executed.is_not_null()).then(~executed).otherwise(fails)
     ended = pl.col("outcome") == "ok"
-    fails = pl.when(ended).then(fails).otherwise(unanswered)
-    return rows.select(fails=fails)["fails"]
+    return pl.when(ended).then(fails).otherwise(unanswered)

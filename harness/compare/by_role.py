@@ -40,12 +40,17 @@ def roles_table(run: Run, *keys: str) -> pl.DataFrame:
         keys; `rollouts`; `role`; `COUNTS` and `paid` as sums; and the figures of `RoleFigures`.
         Null if not recorded, never zero. No rows if the run recorded neither roles nor calls.
     """
+    return _summed(run, _rows(run), keys)
+
+
+def _summed(run: Run, every: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
+    """Return `roles_table`, given one row per rollout and role."""
     import polars as pl
 
     def whole(name: str) -> pl.Expr:
         return pl.when(pl.col(name).null_count() == 0).then(pl.col(name).sum())
 
-    every, group_keys = _rows(run), [*keys, "role"]
+    group_keys = [*keys, "role"]
     summed = (*COUNTS, "paid")
     recorded = []
     sums = {}
@@ -53,15 +58,13 @@ def roles_table(run: Run, *keys: str) -> pl.DataFrame:
         sums[name] = whole(name)
         if every[name].null_count() < len(every):
             recorded.append(name)
-    rows = every.group_by(group_keys).agg(pl.mean("reward"), **sums)
+    rows = every.lazy().group_by(group_keys).agg(pl.mean("reward"), **sums)
     # A rollout may skip a role. Every role is paired with all rollouts, or the figures of a role
     # that is seldom called would be means over only the rollouts that called it.
+    # The order of roles matters, and a lazy cross join does not keep it.
     roles = every.select("role").unique(maintain_order=True)
-    grid = (
-        run.episodes.group_by(keys, maintain_order=True)
-        .agg(rollouts=pl.len())
-        .join(roles, how="cross")
-    )
+    rollouts = run.episodes.group_by(keys, maintain_order=True).agg(rollouts=pl.len())
+    grid = rollouts.join(roles, how="cross").lazy()
     rows = grid.join(rows, group_keys, "left", maintain_order="left")
     # A role without a call made 0 calls. A count that the run did not record stays unknown.
     uncalled = pl.col("calls").is_null()
@@ -73,7 +76,7 @@ def roles_table(run: Run, *keys: str) -> pl.DataFrame:
     rates = []
     for name in ("calls", "failed_calls", "prompt_tokens", "response_tokens"):
         rates.append((pl.col(name) / pl.col("rollouts")).alias(f"{name}_per_rollout"))
-    return rows.select(
+    figures = rows.select(
         pl.lit(run.id).alias("run"),
         pl.all(),
         *rates,
@@ -81,22 +84,23 @@ def roles_table(run: Run, *keys: str) -> pl.DataFrame:
         token_share=pl.col("response_tokens") / whole("response_tokens").over(keys),
         cut_share=pl.col("cut") / pl.col("calls"),
         credit=pl.col("paid") / pl.col("trained"),
-    ).fill_nan(None)
+    )
+    return figures.fill_nan(None).collect()
 
 
 def role_figures(run: Run) -> dict[str, RoleFigures]:
     """Return every role's figures in the last validation, or in training without one."""
-    trained = roles_table(run, "phase").filter(phase="train")
-    last = roles_table(run, "step", "phase").filter(
-        phase="val", step=run.validation()["step"].max()
-    )
+    every = _rows(run)
+    trained = _summed(run, every, ["phase"]).filter(phase="train")
+    last_step = run.validation()["step"].max()
+    last = _summed(run, every, ["step", "phase"]).filter(phase="val", step=last_step)
     # A validation assigns no credit, so credit always comes from training.
-    credits = dict(trained.select("role", "credit").rows())
+    credits = dict(zip(trained["role"], trained["credit"], strict=True))
     table = last if len(last) else trained
     by_role: dict[str, RoleFigures] = {}
-    rows = table.select(*ROLE_FIGURES).to_dicts()
-    for role, figures in zip(table["role"], rows, strict=True):
-        by_role[role] = cast(RoleFigures, figures | {"credit": credits.get(role)})
+    for row in table.iter_rows(named=True):
+        figures = {name: row[name] for name in ROLE_FIGURES}
+        by_role[row["role"]] = cast(RoleFigures, figures | {"credit": credits.get(row["role"])})
     return by_role
 
 
@@ -166,18 +170,20 @@ def role_schema() -> dict[str, type[pl.DataType]]:
     }
 
 
-def role_lists(by_role: pl.Series) -> pl.Series:
-    """Return the column `by_role` as lists of figures, one entry a role.
+def role_lists(kind: pl.DataType) -> pl.Expr:
+    """Return the expression of the column `by_role` as lists of figures, one entry a role.
 
-    A run has it as JSON, an archive of runs as lists, which compress better.
+    A run has it as JSON, an archive of runs as lists, which compress better. A cell that is not
+    JSON raises `polars.exceptions.ComputeError` when the expression is computed.
 
-    Raises:
-        polars.exceptions.ComputeError: A cell is not JSON.
+    Args:
+        kind: The column's type.
     """
     import polars as pl
 
     lists = pl.List(pl.Struct(role_schema()))
-    return by_role.str.json_decode(lists) if by_role.dtype == pl.String else by_role.cast(lists)
+    column = pl.col("by_role")
+    return column.str.json_decode(lists) if kind == pl.String else column.cast(lists)
 
 
 def _rows(run: Run) -> pl.DataFrame:
@@ -190,13 +196,12 @@ def _rows(run: Run) -> pl.DataFrame:
     schema = role_schema()
     rows = run.episodes
     if "by_role" in rows.columns and not rows["by_role"].null_count():
+        decoded = rows.lazy().select("step", "phase", role_lists(rows.schema["by_role"]))
+        roles = decoded.explode("by_role").drop_nulls("by_role").unnest("by_role")
         try:
-            decoded = rows.select("step", "phase", role_lists(rows["by_role"]))
+            return finite(roles).collect()
         except pl.exceptions.ComputeError:  # a cell is no JSON: the calls themselves are counted
             pass
-        else:
-            roles = decoded.explode("by_role").drop_nulls("by_role").unnest("by_role")
-            return finite(roles)
     return _rows_of_calls(run, schema)
 
 

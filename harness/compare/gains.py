@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from harness.compare.answers import has_no_result
+from harness.compare.answers import no_result
 from harness.compare.estimates import accuracy, crossed_mean
 from harness.compare.starts import over_starts
 
@@ -100,14 +100,15 @@ def _answers(run: Run, step: int | None = None) -> pl.DataFrame:
     """Return scored answers of a validation: seed, cluster, task_id, right and fails (means)."""
     import polars as pl
 
-    rows = run.validation(step).drop_nulls("reward")
-    rows = rows.select("cluster", "task_id", right="reward", fails=has_no_result(rows).cast(float))
+    rows = run.validation(step)
+    fails = no_result(rows.columns).cast(float)
+    scored = rows.lazy().drop_nulls("reward")
+    answers = scored.select("cluster", "task_id", right="reward", fails=fails)
     # The mean of a question with an unknown sample is unknown.
-    fails = pl.when(pl.col("fails").null_count() == 0).then(pl.mean("fails"))
-    means = rows.group_by("cluster", "task_id").agg(pl.mean("right"), fails=fails)
-    return means.sort("cluster", "task_id").select(
-        pl.lit(run.pairing, pl.Int64).alias("seed"), pl.all()
-    )
+    mean_fails = pl.when(pl.col("fails").null_count() == 0).then(pl.mean("fails"))
+    means = answers.group_by("cluster", "task_id").agg(pl.mean("right"), fails=mean_fails)
+    seed = pl.lit(run.pairing, pl.Int64).alias("seed")
+    return means.sort("cluster", "task_id").select(seed, pl.all()).collect()
 
 
 def _values(rows: pl.DataFrame, value: pl.Expr) -> pl.DataFrame:

@@ -113,21 +113,27 @@ def signal(run: Run) -> tuple[float | None, Signal]:
 
 def behaviour(rows: pl.DataFrame) -> Behaviour:
     """Return means per successful rollout; failed rollouts are incomplete."""
-    rows = rows.filter(outcome="ok")
-    if not len(rows):
+    import polars as pl
+
+    if "ok" not in rows["outcome"]:
         return cast(Behaviour, dict.fromkeys(Behaviour.__annotations__))
+    reward, first_reward = pl.col("reward"), pl.col("first_reward")
     # A rewrite counts as help or harm only where both answers were scored.
-    pairs = rows.filter(rows["rewrites"] > 0).drop_nulls(["reward", "first_reward"])
-    counts = rows.select("transitions", "prompt_tokens", "response_tokens")
-    per_rollout = counts.mean().row(0, named=True)
-    return {
-        "transitions_per_rollout": per_rollout["transitions"],
-        "prompt_tokens_per_rollout": per_rollout["prompt_tokens"],
-        "response_tokens_per_rollout": per_rollout["response_tokens"],
-        "rewritten": len(pairs),
-        "helped": cast(int, (pairs["reward"] > pairs["first_reward"]).sum()),
-        "hurt": cast(int, (pairs["reward"] < pairs["first_reward"]).sum()),
-    }
+    both_scored = reward.is_not_null() & first_reward.is_not_null()
+    rewritten = (pl.col("rewrites") > 0) & both_scored
+    figures = (
+        rows.lazy()
+        .filter(outcome="ok")
+        .select(
+            transitions_per_rollout=pl.mean("transitions"),
+            prompt_tokens_per_rollout=pl.mean("prompt_tokens"),
+            response_tokens_per_rollout=pl.mean("response_tokens"),
+            rewritten=rewritten.sum(),
+            helped=(rewritten & (reward > first_reward)).sum(),
+            hurt=(rewritten & (reward < first_reward)).sum(),
+        )
+    )
+    return cast(Behaviour, figures.collect().row(0, named=True))
 
 
 def tool_use(rows: pl.DataFrame) -> ToolUse:
@@ -294,8 +300,8 @@ def parity_label(run: Run) -> str:
 def _by(rows: pl.DataFrame, column: str) -> dict[str, Accuracy]:
     rewards: dict[str, list[float]] = {}
     tasks: dict[str, set[str]] = {}
-    scored = rows.select(column, "task_id", "reward").drop_nulls().sort(column)
-    for name, task, reward in scored.rows():
+    scored = rows.lazy().select(column, "task_id", "reward").drop_nulls().sort(column)
+    for name, task, reward in scored.collect().rows():
         rewards.setdefault(name, []).append(reward)
         tasks.setdefault(name, set()).add(task)
     groups: dict[str, Accuracy] = {}

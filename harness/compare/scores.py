@@ -68,11 +68,11 @@ def paired_differences(first: pl.DataFrame, second: pl.DataFrame) -> tuple[pl.Da
         second = second.group_by(keys).agg(pl.mean("value")).sort(keys)
     # An inner join: a question that only one arm has scored has no difference, and its score alone
     # would shift that arm's mean by how hard the question is.
-    both = first.select(*keys, value_first="value").join(
-        second.select(*keys, value_second="value"), on=keys, maintain_order="left"
-    )
+    of_first = first.lazy().select(*keys, value_first="value")
+    of_second = second.lazy().select(*keys, value_second="value")
+    both = of_first.join(of_second, on=keys, maintain_order="left")
     both = both.with_columns(value=pl.col("value_first") - pl.col("value_second"))
-    return (both if paired == "seed" else both.with_columns(seed=0)), paired
+    return (both if paired == "seed" else both.with_columns(seed=0)).collect(), paired
 
 
 def areas(runs: Sequence[Run], steps: Sequence[int]) -> pl.DataFrame:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 def has_scores(run: Run) -> bool:
     """Return whether anything of a run's last validation was scored."""
-    return not run.validation()["reward"].drop_nulls().is_empty()
+    rewards = run.validation()["reward"]
+    return rewards.null_count() < len(rewards)
 
 
 def usable_runs(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:

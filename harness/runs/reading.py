@@ -42,12 +42,17 @@ STARTS_APART = 2**40
 """Distance between the pairing numbers of two starts; seeds are smaller."""
 
 
-def finite(table: pl.DataFrame) -> pl.DataFrame:
+def finite(table: pl.LazyFrame) -> pl.LazyFrame:
     """Return a table with null in place of each number that is not finite."""
     import polars as pl
 
     number = pl.col(pl.Float32, pl.Float64)
     return table.with_columns(pl.when(number.is_finite()).then(number))
+
+
+def _by_step(rows: pl.DataFrame) -> dict[int, pl.DataFrame]:
+    """Return the rows of every step."""
+    return {part["step"][0]: part for part in rows.partition_by("step")}
 
 
 def with_failed(low: float, high: float) -> tuple[float, float]:
@@ -158,7 +163,7 @@ class Run:
         table = self._table("transitions", drop=("prompt_ids", "logprobs"))
         if "response_ids" in table.columns:
             lengths = pl.col("response_ids").list.len().fill_null(0).cast(int)
-            table = table.with_columns(response_tokens=lengths).drop("response_ids")
+            table = table.select(pl.exclude("response_ids"), response_tokens=lengths)
         return table if len(table) else None
 
     @cached_property
@@ -183,7 +188,13 @@ class Run:
 
     def scores(self, step: int | None = None) -> pl.DataFrame:
         """Return the rows of `scored` of one step, by default of the last validation."""
-        return self.scored.filter(step=max(self._validated, default=0) if step is None else step)
+        wanted = max(self._validated, default=0) if step is None else step
+        return self._scored_by_step.get(wanted, self.scored.clear())
+
+    @cached_property
+    def _scored_by_step(self) -> dict[int, pl.DataFrame]:
+        """The rows of `scored` by step."""
+        return _by_step(self.scored)
 
     @cached_property
     def scored(self) -> pl.DataFrame:
@@ -204,8 +215,7 @@ class Run:
     @cached_property
     def _validated(self) -> dict[int, pl.DataFrame]:
         """Validation episodes by step."""
-        validations = self.episodes.filter(phase="val").partition_by("step")
-        return {rows["step"][0]: rows for rows in validations}
+        return _by_step(self.episodes.filter(phase="val"))
 
     @cached_property
     def training(self) -> pl.DataFrame:
@@ -221,7 +231,7 @@ class Run:
         """Whether its mean reward is no accuracy, by its record or, if older, by its values."""
         if self.record.get("graded", False):
             return True
-        return is_graded(self.episodes["reward"].unique().drop_nulls())
+        return is_graded(self.episodes["reward"].unique())
 
     @property
     def span(self) -> tuple[float, float]:
@@ -277,9 +287,9 @@ class Run:
         least = 0 if self.finished else self.record["tasks"]["val"] * self.samples
         curve: dict[int, float] = {}
         for step, rows in sorted(self._validated.items()):
-            rewards = rows["reward"].drop_nulls()
-            if len(rows) >= least and len(rewards):
-                curve[step] = cast(float, rewards.mean())
+            scored_mean = cast("float | None", rows["reward"].mean())
+            if len(rows) >= least and scored_mean is not None:
+                curve[step] = scored_mean
         return curve
 
     def _table(self, kind: Kind, drop: Sequence[str] = ()) -> pl.DataFrame:
@@ -298,20 +308,23 @@ class Run:
             if path.is_file() and not has_logs:
                 # polars requires names in UTF-8, whatever the locale's encoding
                 file = os.fsencode(path).decode()
-                wanted = [name for name in pl.read_parquet_schema(file) if name not in drop]
-                table = pl.read_parquet(file, columns=wanted)
+                stored = pl.read_parquet_schema(file)
+                schema = {name: stored[name] for name in stored if name not in drop}
+                table = pl.scan_parquet(file).select(*schema)
             else:
                 from harness.runs.tables import logged_table
 
-                table = pl.DataFrame(logged_table(self.folder, kind)).drop(drop)
-            if missing := sorted(_NEEDED[kind].difference(table.columns)):
+                logged = pl.DataFrame(logged_table(self.folder, kind))
+                schema = {name: logged.schema[name] for name in logged.columns if name not in drop}
+                table = logged.lazy().select(*schema)
+            if missing := sorted(_NEEDED[kind].difference(schema)):
                 more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
                 raise UserError(f"{path} has no column {', '.join(missing[:4])}{more}. {advice}")
             for name in _NUMBERS:
-                kept = table.schema.get(name)
+                kept = schema.get(name)
                 if kept is not None and not (kept.is_numeric() or kept == pl.Null):
                     raise UserError(f"{path}: the column {name} holds no numbers. {advice}")
-            return finite(table)
+            return finite(table).collect()
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
             why = str(error).partition("\n")[0]
             raise UserError(f"{path} is damaged, not a Parquet file ({why}). {advice}") from error

@@ -41,7 +41,7 @@ Write = Callable[..., Any]
 
 def script(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(ROOT / "tools" / name), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture
