@@ -176,7 +176,7 @@ def check_identity(
                 "values": _values_by_run(key, runs),
             }
             if key in _PHASES:
-                exempt["said"] = difference.texts
+                exempt["texts"] = difference.texts
             exceptions.append(exempt)
         else:
             refused.append(difference)

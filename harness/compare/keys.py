@@ -454,7 +454,7 @@ class Exempt(TypedDict):
     values: Annotated[
         dict[str, Any], "values by run; or of `study` and `comparison`, or `first` and `now`"
     ]
-    said: NotRequired[Annotated[list[str], "values in words, for hashes of questions"]]
+    texts: NotRequired[Annotated[list[str], "values in words, for hashes of questions"]]
 
 
 class Failed(TypedDict):

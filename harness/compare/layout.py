@@ -214,7 +214,7 @@ def _exceptions(comparison: Comparison) -> Table:
     rows = []
     for exempt in comparison["exceptions"]:
         # A hash of questions says nothing to a reader, so such keys bring their own text.
-        texts = exempt.get("said") or _distinct_cells(exempt["values"].values())
+        texts = exempt.get("texts") or _distinct_cells(exempt["values"].values())
         rows.append([exempt["key"], _REASONS[exempt["why"]], "; ".join(texts)])
         if exempt["why"] in ("given", "changed"):
             title = "Not identical, or not stated beforehand"

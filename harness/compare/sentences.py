@@ -88,7 +88,7 @@ def _stated_late(comparison: Comparison) -> list[str]:
     """Return notes on a margin, baseline or checkpoint that was not stated before the results."""
     notes = []
     for exempt in comparison["exceptions"]:
-        values = ", ".join(exempt.get("said", []))
+        values = ", ".join(exempt.get("texts", []))
         if exempt["why"] == "given":
             notes.append(f"The margin is not the one that the study states: {values}.")
         elif exempt["why"] == "changed":

@@ -33,7 +33,7 @@ def stated_late(study: Asked, runs: Iterable[Run], margin: float | None) -> list
                 "key": "margin",
                 "why": "given",
                 "values": {"study": own, "comparison": margin},
-                "said": [f"{_shown(own)} in the study", f"{_shown(margin)} in this comparison"],
+                "texts": [f"{_shown(own)} in the study", f"{_shown(margin)} in this comparison"],
             }
         )
     ends: list[str] = []
@@ -75,7 +75,7 @@ def _changes(study: Asked, ends: Iterable[str]) -> list[Exempt]:
                 "key": key,
                 "why": "changed",
                 "values": {"first": first, "now": now},
-                "said": [f"{_shown(first)} at first", f"{_shown(now)} {when}"],
+                "texts": [f"{_shown(first)} at first", f"{_shown(now)} {when}"],
             }
         )
     return changes

@@ -205,7 +205,7 @@ def test_tools_are_shown_with_arguments_results_and_faults(runs: Path, tmp_path:
     browser = embedded(out)["browser"]
     steps = browser["episodes"][0]["steps"]
     shown = [
-        (one["tool"], one["arguments"], one["said"], one["failed"])
+        (one["tool"], one["arguments"], one["result"], one["failed"])
         for one in steps
         if "tool" in one
     ]

@@ -267,7 +267,7 @@ def _tool(call: Mapping[str, Any]) -> Shown:
         "tool": call["tool"],
         "arguments": _cut(arguments_text(call["arguments"])),
         "text": _cut(call["text"]),
-        "said": "result" if call["ok"] else fault.replace("_", " ") or "error",
+        "result": "result" if call["ok"] else fault.replace("_", " ") or "error",
         "failed": not call["ok"],
     }
 

@@ -104,7 +104,7 @@
       && words.every((word) => haystack(one).includes(word)));
   };
   const tool = (one) => element("div", { class: "call" },
-    element("div", { class: "head" }, element("strong", {}, one.tool), element("span", { class: one.failed ? "small wrong" : "small" }, one.said)),
+    element("div", { class: "head" }, element("strong", {}, one.tool), element("span", { class: one.failed ? "small wrong" : "small" }, one.result)),
     element("pre", {}, one.arguments), element("pre", {}, one.text));
   const call = (one, texts) => {
     if (one.tool) return tool(one);
