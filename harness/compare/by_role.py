@@ -200,7 +200,7 @@ def _rows(run: Run) -> pl.DataFrame:
         roles = decoded.explode("by_role").drop_nulls("by_role").unnest("by_role")
         try:
             return finite(roles).collect()
-        except pl.exceptions.ComputeError:  # a cell is no JSON: the calls themselves are counted
+        except pl.exceptions.PolarsError:  # no lists of figures: the calls themselves are counted
             pass
     return _rows_of_calls(run, schema)
 

@@ -76,6 +76,7 @@ def compare(
         UserError: No run has finished, or the baseline does not exist or has no finished run.
     """
     allow = list(allow)
+    _check_described_alike(selection, {"baseline": baseline, "margin": margin})
     late = stated_late(selection.study, selection.runs, margin)
     margin_source = source_of_margin(selection.study, margin, late)
     margin = selection.study.get("margin") if margin is None else margin
@@ -153,6 +154,15 @@ def compare(
     if several := sampled(by_arm, base, span):
         document["sampled"] = several
     return document
+
+
+def _check_described_alike(selection: Selection, given: Mapping[str, object]) -> None:
+    """Refuse studies with different baselines, margins or checkpoints, unless one is given."""
+    for key, values in selection.conflicts.items():
+        if given.get(key) is not None:
+            continue
+        advice = f"Name one: --{key}" if key in given else "Compare each study alone"
+        raise UserError(f"the studies declare different values of {key}: {values}. {advice}")
 
 
 def _by_arm(runs: Sequence[Run]) -> dict[str, list[Run]]:

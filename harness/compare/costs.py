@@ -65,13 +65,17 @@ def price_of(price_in: float | None, price_out: float | None) -> Price | None:
 
 
 def tokens_of(folder: RunFolder) -> Tokens | None:
-    """Return the tokens of a finished run; None if it has no table of episodes."""
+    """Return the tokens of a finished run; None without a table of episodes that can be read."""
     import polars as pl
 
     table: Path = folder.path / "episodes.parquet"
-    if not table.is_file():
+    columns = ["prompt_tokens", "response_tokens", "reward"]
+    try:
+        # Opened here, because polars takes a name for a pattern.
+        with table.open("rb") as file:
+            rows = pl.read_parquet(file, columns=columns)
+    except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException):
         return None
-    rows = pl.read_parquet(table, columns=["prompt_tokens", "response_tokens", "reward"])
     return Tokens(
         prompt=int(rows["prompt_tokens"].sum()),
         response=int(rows["response_tokens"].sum()),

@@ -10,7 +10,7 @@ from typing import Any
 
 from harness.compare.keys import Failed
 from harness.compare.policies import name_policies, policy_of
-from harness.compare.states import STUDY_FILE, Asked, Entry, read_state
+from harness.compare.states import PACKED, STUDY_FILE, Asked, Entry, conflicts, read_state
 from harness.compare.trainers import of_one_trainer
 from harness.errors import NoSuchArm, NothingToCompare, UserError, nearest
 from harness.runs.folder import RunFolder
@@ -45,6 +45,7 @@ class Selection:
         jobs: All jobs of a study, including planned ones.
         missing: Planned jobs of a study without a run that can be compared, as text.
         varied: Configuration keys that the study varies on purpose.
+        conflicts: Descriptions that differ between several studies, in words, by key.
     """
 
     runs: list[Run]
@@ -54,6 +55,7 @@ class Selection:
     jobs: list[Entry] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     varied: list[str] = field(default_factory=list)
+    conflicts: dict[str, str] = field(default_factory=dict)
 
 
 def select(paths: Iterable[Path], runs_dir: Path = Path("runs")) -> Selection:
@@ -91,16 +93,21 @@ def select(paths: Iterable[Path], runs_dir: Path = Path("runs")) -> Selection:
         raise UserError("no run is given: name one. `harness runs list` shows existing runs")
     if empty:
         names = " and ".join(map(str, empty))
-        raise UserError(
-            f"No run.json in {names}, nor in a folder below. Restore it, or leave it out; "
-            "`harness runs list` shows what there is"
-        )
+        raise UserError(f"No run.json in {names}, nor in a folder below. {_advice_on(empty)}")
     if not all(run.arm for run in chosen.runs):
         name_arms(chosen.runs)
     if not chosen.name:
         single = len(chosen.runs) == 1
         chosen.name = chosen.runs[0].id if single else f"{len(chosen.runs)} runs"
     return chosen
+
+
+def _advice_on(empty: Sequence[Path]) -> str:
+    """Return what to do about folders without runs."""
+    for path in empty:
+        if (archive := path / PACKED).is_file():
+            return f"Its runs are in an archive: mkdir unpacked && tar -xf {archive} -C unpacked"
+    return "Restore it, or leave it out; `harness runs list` shows what there is"
 
 
 def _located(paths: Sequence[Path], runs_dir: Path) -> list[tuple[Path, Path]]:
@@ -260,7 +267,7 @@ def located(path: Path, runs_dir: Path) -> Path:
         return path
     if path.suffix in (".yaml", ".yml") and path.is_file():
         try:
-            described = parse_yaml(path.read_bytes())
+            described = parse_yaml(path.read_bytes(), as_written=True)
         except (OSError, ValueError) as error:
             raise UserError(
                 f"{path} is no study that can be read: {error}. Correct it there"
@@ -305,6 +312,7 @@ def _folders_in(parent: Path) -> list[Path]:
 
 def _add_study(chosen: Selection, folder: Path) -> None:
     data = read_state(folder)
+    chosen.conflicts |= conflicts(chosen.study, chosen.name, data)
     chosen.study, chosen.name = data, data["name"]
     chosen.jobs += data["jobs"]
     chosen.varied += [key for key in data.get("varied", []) if key not in chosen.varied]

@@ -17,6 +17,8 @@ from harness.runs.folder import read_json
 from harness.runs.record_types import fault
 from harness.util.parsing import digest
 
+PACKED = "runs.tar.xz"
+"""Archive with the runs of a published study."""
 STUDY_FILE = "study.json"
 
 
@@ -77,6 +79,23 @@ class StudyState(Asked):
     schema_version: NotRequired[Annotated[int, "schema version of `study.json`"]]
     name: Annotated[str, "name of the study"]
     jobs: Annotated[list[Entry], "its runs, including planned ones"]
+
+
+def conflicts(first: Asked, name: str, other: StudyState) -> dict[str, str]:
+    """Return the values of settings of a comparison that two studies declare differently, by key.
+
+    Args:
+        first: Empty if no study precedes the other.
+        name: The first study's name.
+    """
+    found: dict[str, str] = {}
+    if not first:
+        return found
+    for key in ("baseline", "margin", "checkpoint"):
+        declared, declared_too = first.get(key), other.get(key)
+        if declared != declared_too:
+            found[key] = f"{declared} in {name}, {declared_too} in {other['name']}"
+    return found
 
 
 def config_hash(config: Mapping[str, object]) -> str:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 from harness.errors import UserError
 from harness.records import AGENT_OUTCOMES
+from harness.runs.columns import checked
 from harness.runs.folder import Kind, RunFolder
 from harness.runs.monitor import Follower
 from harness.runs.progress import Progress
@@ -23,19 +23,6 @@ from harness.util.formatting import is_graded, printable
 if TYPE_CHECKING:
     import polars as pl
 
-_NEEDED = {
-    "episodes": {
-        *("phase", "step", "session", "task_id", "cluster", "difficulty", "question"),
-        *("outcome", "detail", "answer", "reward", "reward_reason", "tool_calls"),
-        *("first_reward", "rewrites", "transitions", "trained_transitions"),
-        *("prompt_tokens", "response_tokens", "trained_tokens"),
-    },
-    "transitions": {"phase", "step", "role", "trained"},
-    "steps": {"step"},
-}
-"""Columns that a table needs; published copies have them, too."""
-_NUMBERS = ("step", "reward")
-"""Columns that must hold numbers."""
 KILLED = "killed?"
 """State of a run that is recorded as running but has no process on this machine."""
 STARTS_APART = 2**40
@@ -297,18 +284,21 @@ class Run:
         import polars as pl
 
         path = self.folder.path / f"{kind}.parquet"
+        shown = printable(str(path))
         advice = (
             "Restore it from a copy, or remove it: "
             "where the run's logs/ still has the rows, they are read instead"
         )
+        files = ExitStack()
         try:
             # A resumed run's tables cover earlier launches only, so its logs take precedence.
             running = self.record["status"] == "running"
             has_logs = running and any(self.folder.logs.glob(f"{kind}-*.jsonl"))
             if path.is_file() and not has_logs:
-                # polars requires names in UTF-8, whatever the locale's encoding
-                file = os.fsencode(path).decode()
+                # Opened here, because polars takes a name for a pattern: `run[1]` would read `run1`.
+                file = files.enter_context(path.open("rb"))
                 stored = pl.read_parquet_schema(file)
+                file.seek(0)
                 schema = {name: stored[name] for name in stored if name not in drop}
                 table = pl.scan_parquet(file).select(*schema)
             else:
@@ -317,17 +307,16 @@ class Run:
                 logged = pl.DataFrame(logged_table(self.folder, kind))
                 schema = {name: logged.schema[name] for name in logged.columns if name not in drop}
                 table = logged.lazy().select(*schema)
-            if missing := sorted(_NEEDED[kind].difference(schema)):
-                more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
-                raise UserError(f"{path} has no column {', '.join(missing[:4])}{more}. {advice}")
-            for name in _NUMBERS:
-                kept = schema.get(name)
-                if kept is not None and not (kept.is_numeric() or kept == pl.Null):
-                    raise UserError(f"{path}: the column {name} holds no numbers. {advice}")
-            return finite(table).collect()
+            casts = checked(kind, schema, shown, advice)
+            rows = finite(table.with_columns(casts)).collect()
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
             why = str(error).partition("\n")[0]
-            raise UserError(f"{path} is damaged, not a Parquet file ({why}). {advice}") from error
+            raise UserError(f"{shown} is damaged, not a Parquet file ({why}). {advice}") from error
+        finally:
+            files.close()
+        if lacking := rows["step"].null_count():
+            raise UserError(f"{shown}: {lacking} rows have no step. {advice}")
+        return rows
 
 
 def read_run(path: Path) -> Run:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import pytest
 
 from episode_rows import episode_of
 from harness.compare.comparison import compare
+from harness.compare.costs import tokens_of
 from harness.compare.selection import select
 from harness.config import load_config
 from harness.errors import ConfigError, UserError
@@ -268,3 +270,43 @@ def test_a_validation_that_lost_questions_in_every_step_is_noticed(
     episodes.filter(in_training_or_kept).write_parquet(file)
     remarks = compare(select([whole.path, cut.path]))["remarks"]
     assert f"holds {len(kept)} of {len(validated)} questions." in " ".join(remarks)
+
+
+def test_a_name_that_is_a_pattern_is_read_as_a_name(
+    write_run: Callable[..., RunFolder], tmp_path: Path
+) -> None:
+    run, other = write_run("reference_sql"), write_run("langgraph_sql")
+    marked, matched = tmp_path / "run[1]", tmp_path / "run1"
+    shutil.copytree(run.path, marked)
+    shutil.copytree(other.path, matched)
+    assert read_run(marked).episodes.equals(read_run(run.path).episodes)
+    shutil.rmtree(matched)
+    assert len(read_run(marked).episodes)
+    assert tokens_of(RunFolder(marked)) == tokens_of(RunFolder(run.path))
+
+
+def test_columns_of_other_types_are_cast_or_refused(write_run: Callable[..., RunFolder]) -> None:
+    whole, changed = write_run("reference_sql"), write_run("langgraph_sql")
+    file = changed.path / "episodes.parquet"
+    episodes = pl.read_parquet(file)
+    expected = json.dumps(compare(select([whole.path, changed.path])), default=str)
+    episodes.with_columns(
+        pl.col("step").cast(pl.Int32),
+        pl.col("reward").cast(pl.Float32),
+        pl.col("cluster", "difficulty").cast(pl.Categorical),
+    ).write_parquet(file)
+    assert json.dumps(compare(select([whole.path, changed.path])), default=str) == expected
+    for column, wrong in {
+        "step": pl.lit(None, pl.Int64),
+        "prompt_tokens": pl.lit("x"),
+        "cluster": pl.lit(["x"]),
+    }.items():
+        episodes.with_columns(wrong.alias(column)).write_parquet(file)
+        with pytest.raises(UserError, match=column):
+            compare(select([whole.path, changed.path]))
+
+
+def test_an_archive_without_runs_beside_it_says_how_to_unpack(tmp_path: Path) -> None:
+    (tmp_path / "runs.tar.xz").touch()
+    with pytest.raises(UserError, match=r"in an archive: mkdir unpacked && tar -xf \S+runs.tar.xz"):
+        select([tmp_path])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from harness.compare.comparison import compare
 from harness.compare.formats import render
 from harness.compare.selection import select
 from harness.compare.sentences import sentences
+from harness.errors import UserError
 from harness.runs.folder import RunFolder
 
 Write = Callable[..., RunFolder]
@@ -141,3 +143,19 @@ def test_a_margin_that_no_launch_had_is_named(study: Callable[..., Path]) -> Non
     found = compare(select([study([first], margin=0.2, **stated)]))
     assert late_of(found) == [("margin", "changed", {"first": 0.05, "now": 0.2})]
     assert "0.2 since the last start" in render(found, "md")
+
+
+def test_studies_that_declare_other_margins_are_not_pooled_without_one(
+    study: Callable[..., Path], tmp_path: Path
+) -> None:
+    first = study([], margin=0.05, baseline="reference_sql")
+    second = tmp_path / "second"
+    shutil.copytree(first, second)
+    state = json.loads((second / "study.json").read_text())
+    (second / "study.json").write_text(json.dumps(state | {"name": "other", "margin": 0.5}))
+    both = select([first, second])
+    for order in ([first, second], [second, first]):
+        with pytest.raises(UserError, match="different values of margin: .*Name one: --margin"):
+            compare(select(order))
+    assert compare(both, margin=0.05)["margin"] == 0.05
+    assert compare(select([first, first]))["margin"] == 0.05

@@ -15,6 +15,8 @@ from harness.errors import UserError
 from harness.util.formatting import duration, mean
 from harness_power_analysis.planning import Planned, planned
 
+LEAST_ALPHA = 1e-12
+"""Quantiles of smaller levels lose all digits, or are infinite."""
 app = typer.Typer(add_completion=False)
 
 
@@ -45,6 +47,11 @@ def power(
     """Compute how many seeds and questions detect an effect, and their measured cost."""
     if not 0 < power < 1 or not 0 < alpha < 1:
         raise UserError("--power and --alpha lie between 0 and 1")
+    if alpha / max(arms or 1, 1) < LEAST_ALPHA:
+        raise UserError(
+            f"--alpha divided by --arms is at least {LEAST_ALPHA:g}: "
+            "the quantiles of smaller ones cannot be computed"
+        )
     if not runs and not runs_dir.is_dir():
         raise UserError(
             f"there are no runs in {runs_dir} to estimate variances from. Start some: harness study"

@@ -62,4 +62,6 @@ def export(
     except (ImportError, PluginError) as error:
         package = registry().origin(trackers[to])
         raise UserError(f"--to {to}: {error}. Install {package}[{to}]") from error
+    except OSError as error:
+        raise UserError(f"--to {to}: {error}. Name another place with --where") from error
     results().print(f"{loaded.id} is in {to}: {place}")
