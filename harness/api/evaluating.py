@@ -134,7 +134,7 @@ def measure_agents(
         (program, agent), (other_program, other), *_ = by_program.items()
         raise UserError(
             f"--agents: {agent} runs the program {program!r} and {other} runs {other_program!r}, "
-            "and a comparison needs agents of one program (`harness plugins list`)"
+            "and a comparison needs agents of one program (`harness plugins`)"
         )
     # All are checked and certified before the first is measured.
     checked = [Wanted(agent=agent, without_parity=True, **options).asked() for agent in agents]

@@ -66,7 +66,11 @@ def match(
         for row in calls:
             table.add_row(str(row["call"]), row["role"], "yes" if row["trained"] else "no")
         results().print(table)
-        results().print(f"{trained} of {len(calls)} calls would be trained: {', '.join(matched)}")
+        called = list(dict.fromkeys(row["role"] for row in calls if row["trained"]))
+        roles = f": {', '.join(called)}" if called else ""
+        results().print(f"{trained} of {len(calls)} calls would be trained{roles}")
+        if uncalled := [role for role in matched if role not in called]:
+            results().print(f"matched, but not called in this rollout: {', '.join(uncalled)}")
         for remark in remarks:
             progress_console().print(f"note: {remark}")
     if not trained:
@@ -87,7 +91,7 @@ def matching_roles(roles: tuple[str, ...], pattern: str) -> list[str]:
     except re.error as error:
         raise ConfigError(f"agent_match {pattern!r} is no regular expression: {error}") from error
     if not matching:
-        hint = nearest(pattern, roles, similarity=0.5)
+        hint = nearest(pattern, roles, ".", similarity=0.5)
         raise ConfigError(
             f"agent_match {pattern!r} matches no role{hint} Roles: {', '.join(roles)}"
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from harness.compare.columns import Table
 from harness.compare.costs import Price, per_right_answer, significant, tokens_per_answer
 from harness.compare.keys import Arm, Comparison, EstimateData, Pair
-from harness.compare.numbers import number, points, with_interval
+from harness.compare.numbers import number, p_value, points, with_interval
 from harness.compare.pairs import any_one_seed, identical_arms, pairs_by_arm
 from harness.compare.verdicts import verdict_text
 from harness.util.formatting import measured
@@ -39,7 +39,7 @@ def answer(comparison: Comparison, price: Price | None = None) -> str:
         parts.append(cheapest)
     text = "; ".join(parts)
     # A sentence that begins with an arm keeps the letters of its name.
-    begins_with_word = text.startswith(("no ", "nothing ", "undecided "))
+    begins_with_word = text.startswith(("no ", "nothing ", "cannot tell "))
     return f"{text[0].upper()}{text[1:]}." if begins_with_word else f"{text}."
 
 
@@ -71,7 +71,10 @@ def _verdict(pair: Pair, comparison: Comparison) -> str:
         direction = "lower" if difference["mean"] < 0 else "higher"
         size = points(abs(difference["mean"]))
         return f"{arm} is {size} points {direction} than {baseline} ({interval} points)"
-    return f"undecided whether {arm} differs from {baseline} ({interval} points)"
+    # The interval is that of this pair alone, and the verdict holds for all pairs together.
+    excludes_zero = difference["low"] > 0 or difference["high"] < 0
+    corrected = f"; corrected p = {p_value(pair['p_holm'])}" if excludes_zero else ""
+    return f"cannot tell whether {arm} differs from {baseline} ({interval} points{corrected})"
 
 
 def _interval(estimate: EstimateData, signed: bool = False) -> str:

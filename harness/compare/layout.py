@@ -178,7 +178,7 @@ def _starts(comparison: Comparison) -> Table:
         note = (
             "One start: intervals hold for other seeds from it, not for another start, "
             "which the same recipe "
-            "would make. To learn of others, "
+            "would make. To cover others, "
             "repeat the study from several and compare all with `--allow model`."
         )
     return Table("starts", "Starts", heads, rows, note)

@@ -294,7 +294,7 @@ def views_table(comparison: Comparison) -> Table:
     )
     if comparison["pairs"]:
         note += (
-            " One budget says nothing of others. "
+            " Results at one budget do not hold for others. "
             "Intervals are not corrected, and no verdict rests on them."
         )
     return _of_rewards(comparison, Table("views", "", heads, rows, note))

@@ -186,10 +186,10 @@ def _collapses(comparison: Comparison) -> list[str]:
             seen = f"{collapses['seen']} of {pair['difference']['seeds']} {counted(pair)} seen"
             shares.append(f"{pair['arm']} {points(collapses['share'])} % ({seen})")
         notes.append(
-            f"Trainings that may lie {100 * far:g} points or more off the baseline's, "
-            "the largest share that the seeds "
+            f"Share of trainings that may lie {100 * far:g} points or more off the baseline's, "
+            "the largest that the seeds "
             f"do not exclude (95 %, each): {'; '.join(shares)}. "
-            "Intervals of differences reckon with such as were seen only."
+            "Intervals of differences cover only those that were seen."
         )
     return notes
 

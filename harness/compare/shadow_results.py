@@ -58,7 +58,7 @@ def check_shadow(runs: Sequence[Run], permitted: bool = False) -> list[str]:
     if older:
         remarks.append(
             f"Shadow check: not checked in {older} of {len(runs)} runs of strict agents, "
-            "which are older."
+            "which are older than the check."
         )
     return remarks
 

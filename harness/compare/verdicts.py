@@ -12,7 +12,7 @@ CLAIMS: dict[Decision, str] = {
     "equivalent": "Equivalent to {baseline}, within ±{margin} points",
     "identical": "Identical to {baseline} in these seeds, in every answer of every step",
     "refused": "No verdict against {baseline}",
-    "cannot tell": "Undecided whether it differs from {baseline}",
+    "cannot tell": "Cannot tell if different from {baseline}",
 }
 """The claim of each verdict. Only `equivalent` covers other trainings."""
 FEW_CLUSTERS = 4.0
@@ -49,7 +49,9 @@ def _lacking(pair: Pair) -> list[str]:
     if needed is not None and difference["seeds"] < needed:
         lacking.append(f"needs {needed} {counted(pair)} for 80 % power to show equivalence")
     elif needed is None and pair["p_equivalence"] is not None and difference["seeds"] > 1:
-        lacking.append(f"{MOST_SEEDS} {counted(pair)} do not give 80 % power to show equivalence")
+        lacking.append(
+            f"needs more than {MOST_SEEDS} {counted(pair)} for 80 % power to show equivalence"
+        )
     if few_clusters(pair):
         lacking.append(
             f"{difference['clusters']} clusters tell as much as "

@@ -37,7 +37,7 @@ def test_the_sentence_answers_which_agent_differs_and_which_is_cheapest(
 ) -> None:
     text = answer(evaluations)
     assert re.match(
-        r"Undecided whether langgraph_sql differs from reference_sql "
+        r"Cannot tell whether langgraph_sql differs from reference_sql "
         r"\(95 % interval -\d+\.\d to \+\d+\.\d points\); "
         r"crewai_sql is \d+\.\d points lower than reference_sql \(95 % interval ",
         text,

@@ -76,7 +76,7 @@ def test_a_claim_that_says_more_than_its_verdict_is_found(tmp_path: Path) -> Non
     page = tmp_path / "page.md"
     page.write_text(block[0])
     assert check(page).returncode == 0
-    page.write_text(block[0].replace("undecided whether it differs from", "as good as"))
+    page.write_text(block[0].replace("cannot tell if different from", "as good as"))
     refused = check(page)
     assert refused.returncode == 1 and "qwen_roles" in refused.stdout
 
@@ -137,7 +137,7 @@ def test_a_number_that_drifted_is_found_and_others_are_listed(tmp_path: Path) ->
     [
         ("different", "*a*: different from *b*: +3.4 [+0.5, +6.4] points (8 seeds)"),
         ("equivalent", "*a*: equivalent to *b*, within ±5.0 points: +3.4 [+0.5, +6.4] points"),
-        ("cannot tell", "*a*: undecided whether it differs from *b*: +3.4"),
+        ("cannot tell", "*a*: cannot tell if different from *b*: +3.4"),
     ],
 )
 def test_the_words_follow_from_the_verdict(verdict: str, words: str) -> None:
