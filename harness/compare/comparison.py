@@ -41,6 +41,7 @@ from harness.compare.scores import paired_differences, scores, span_of
 from harness.compare.selection import left_out, named_arm, other_names
 from harness.compare.starts import over_starts, starts_of
 from harness.compare.stated import source_of_margin, stated_late
+from harness.compare.states import refuse_conflicts
 from harness.compare.transfer import transfer
 from harness.compare.usable import usable_runs
 from harness.compare.views import views
@@ -76,7 +77,7 @@ def compare(
         UserError: No run has finished, or the baseline does not exist or has no finished run.
     """
     allow = list(allow)
-    _check_described_alike(selection, {"baseline": baseline, "margin": margin})
+    refuse_conflicts(selection.conflicts, baseline=baseline, margin=margin)
     late = stated_late(selection.study, selection.runs, margin)
     margin_source = source_of_margin(selection.study, margin, late)
     margin = selection.study.get("margin") if margin is None else margin
@@ -154,15 +155,6 @@ def compare(
     if several := sampled(by_arm, base, span):
         document["sampled"] = several
     return document
-
-
-def _check_described_alike(selection: Selection, given: Mapping[str, object]) -> None:
-    """Refuse studies with different baselines, margins or checkpoints, unless one is given."""
-    for key, values in selection.conflicts.items():
-        if given.get(key) is not None:
-            continue
-        advice = f"Name one: --{key}" if key in given else "Compare each study alone"
-        raise UserError(f"the studies declare different values of {key}: {values}. {advice}")
 
 
 def _by_arm(runs: Sequence[Run]) -> dict[str, list[Run]]:

@@ -91,11 +91,25 @@ def conflicts(first: Asked, name: str, other: StudyState) -> dict[str, str]:
     found: dict[str, str] = {}
     if not first:
         return found
-    for key in ("baseline", "margin", "checkpoint"):
+    for key in ("baseline", "margin"):
         declared, declared_too = first.get(key), other.get(key)
         if declared != declared_too:
             found[key] = f"{declared} in {name}, {declared_too} in {other['name']}"
     return found
+
+
+def refuse_conflicts(declared: Mapping[str, str], **given: object) -> None:
+    """Refuse studies with different settings of a comparison, unless the setting is given.
+
+    Args:
+        declared: The result of `conflicts`.
+        given: Settings of this comparison, by key; None where it gives none.
+    """
+    for key, values in declared.items():
+        if given[key] is None:
+            raise UserError(
+                f"the studies declare different values of {key}: {values}. Name one: --{key}"
+            )
 
 
 def config_hash(config: Mapping[str, object]) -> str:

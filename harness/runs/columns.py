@@ -22,23 +22,29 @@ _NEEDED = {
     "steps": {"step"},
 }
 """Columns that a table needs; published copies have them, too."""
-_NUMBERS = {
-    "step": "Int64",
-    "reward": "Float64",
-    "first_reward": "Float64",
-    "rewrites": "Int64",
-    "transitions": "Int64",
-    "prompt_tokens": "Int64",
-    "response_tokens": "Int64",
-    "trained_tokens": "Int64",
-    "trained_transitions": "Int64",
-    "step_s": "Float64",
-    "rollout_s": "Float64",
-    "gradient_norm": "Float64",
+_COUNTS = (
+    *("rewrites", "transitions", "trained_transitions"),
+    *("prompt_tokens", "response_tokens", "trained_tokens"),
+)
+_TEXTS = ("phase", "task_id", "cluster", "difficulty", "outcome", "reward_version", "role")
+_NUMBERS: dict[Kind, dict[str, str]] = {
+    "episodes": {
+        "step": "Int64",
+        "reward": "Float64",
+        "first_reward": "Float64",
+        **dict.fromkeys(_COUNTS, "Int64"),
+    },
+    "transitions": {"step": "Int64", "reward": "Float64"},
+    # A trainer logs further figures under names of its own.
+    "steps": {
+        "step": "Int64",
+        "reward": "Float64",
+        "step_s": "Float64",
+        "rollout_s": "Float64",
+        "gradient_norm": "Float64",
+    },
 }
 """Columns that must hold numbers, with their types in polars."""
-_TEXTS = ("phase", "task_id", "cluster", "difficulty", "outcome", "reward_version", "role")
-"""Columns that must hold texts."""
 
 
 def checked(
@@ -61,13 +67,15 @@ def checked(
     if missing := sorted(_NEEDED[kind].difference(schema)):
         more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
         raise UserError(f"{shown} has no column {', '.join(missing[:4])}{more}. {advice}")
+    numbers = _NUMBERS[kind]
+    texts = () if kind == "steps" else _TEXTS
     casts: list[pl.Expr] = []
     for name, stored in schema.items():
-        if name in _NUMBERS:
+        if name in numbers:
             if not (stored.is_numeric() or stored == pl.Null):
                 raise UserError(f"{shown}: the column {name} holds no numbers. {advice}")
-            wanted: type[pl.DataType] = getattr(pl, _NUMBERS[name])
-        elif name in _TEXTS:
+            wanted: type[pl.DataType] = getattr(pl, numbers[name])
+        elif name in texts:
             if stored.is_nested():
                 raise UserError(f"{shown}: the column {name} holds no texts. {advice}")
             wanted = pl.String

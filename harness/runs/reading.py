@@ -308,7 +308,7 @@ class Run:
                 schema = {name: logged.schema[name] for name in logged.columns if name not in drop}
                 table = logged.lazy().select(*schema)
             casts = checked(kind, schema, shown, advice)
-            rows = finite(table.with_columns(casts)).collect()
+            rows = finite(table).with_columns(casts).collect()
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
             why = str(error).partition("\n")[0]
             raise UserError(f"{shown} is damaged, not a Parquet file ({why}). {advice}") from error

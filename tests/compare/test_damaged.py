@@ -306,6 +306,18 @@ def test_columns_of_other_types_are_cast_or_refused(write_run: Callable[..., Run
             compare(select([whole.path, changed.path]))
 
 
+def test_figures_of_a_trainer_keep_their_type_whatever_their_name(
+    write_run: Callable[..., RunFolder],
+) -> None:
+    run = write_run("reference_sql")
+    file = run.path / "steps.parquet"
+    figures = {"response_tokens": 123.7, "transitions": 1e19, "difficulty": 0.5}
+    pl.read_parquet(file).with_columns(**figures).write_parquet(file)
+    read = read_run(run.path)
+    for name, value in figures.items():
+        assert set(read.logged(name).values()) == {value}
+
+
 def test_an_archive_without_runs_beside_it_says_how_to_unpack(tmp_path: Path) -> None:
     (tmp_path / "runs.tar.xz").touch()
     with pytest.raises(UserError, match=r"in an archive: mkdir unpacked && tar -xf \S+runs.tar.xz"):

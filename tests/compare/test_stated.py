@@ -17,6 +17,7 @@ from harness.compare.selection import select
 from harness.compare.sentences import sentences
 from harness.errors import UserError
 from harness.runs.folder import RunFolder
+from harness_power_analysis.planning import planned
 
 Write = Callable[..., RunFolder]
 BEFORE, AFTER = "2000-01-01T00:00:00Z", "2999-01-01T00:00:00Z"
@@ -157,5 +158,10 @@ def test_studies_that_declare_other_margins_are_not_pooled_without_one(
     for order in ([first, second], [second, first]):
         with pytest.raises(UserError, match="different values of margin: .*Name one: --margin"):
             compare(select(order))
+    with pytest.raises(UserError, match="different values of margin"):
+        planned(select([first, second]), 0.05, 0.8, 0.05)
     assert compare(both, margin=0.05)["margin"] == 0.05
+    # A checkpoint is a secondary measure: runs without it are compared at the end.
+    (second / "study.json").write_text(json.dumps(state | {"name": "other", "checkpoint": 1}))
+    assert compare(select([first, second]))["margin"] == 0.05
     assert compare(select([first, first]))["margin"] == 0.05

@@ -16,6 +16,7 @@ from harness.compare.comparison import CEILING
 from harness.compare.power import Variances
 from harness.compare.scores import paired_differences, scores, span_of
 from harness.compare.selection import named_arm, other_names, why_left_out
+from harness.compare.states import refuse_conflicts
 from harness.compare.usable import has_scores, usable_runs
 from harness.compare.variances import codes
 from harness.errors import UserError
@@ -100,6 +101,7 @@ def planned(
     for run in pilots:
         runs_by_arm.setdefault(run.arm, []).append(run)
     family = max(len(runs_by_arm) - 1, 1) if arms is None else arms
+    refuse_conflicts(selection.conflicts, baseline=baseline, margin=margin)
     margin = selection.study.get("margin") if margin is None else margin
     least, most = span = span_of(pilots)
     width = most - least
