@@ -18,10 +18,11 @@ import plotly.graph_objects as go
 import polars as pl
 from PIL import Image
 from plotly.subplots import make_subplots
-from table import PACKED, by_at, by_pass, result_of, rewards, unpacked
+from table import by_at, by_pass, result_of, rewards, unpacked
 
 from harness.compare.answers import has_no_result
 from harness.compare.selection import select
+from harness.compare.states import PACKED
 from harness.runs.folder import RunFolder
 from harness.runs.reading import Run
 from harness.runs.schema import RunRecord

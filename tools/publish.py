@@ -51,7 +51,6 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
-from table import PACKED
 
 from harness.compare.agreement import DRAW, answer_hashes
 from harness.compare.by_role import role_lists
@@ -60,7 +59,7 @@ from harness.compare.formats import render
 from harness.compare.measures import framework_s
 from harness.compare.references import reference_rows
 from harness.compare.selection import select
-from harness.compare.states import STUDY_FILE
+from harness.compare.states import PACKED, STUDY_FILE
 from harness.contracts.trainers import MEASURES
 from harness.errors import HarnessError
 from harness.runs.folder import RunFolder

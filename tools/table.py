@@ -75,6 +75,7 @@ from harness.compare.layout import tables
 from harness.compare.numbers import points, with_interval
 from harness.compare.selection import Selection, select
 from harness.compare.sentences import sentences
+from harness.compare.states import PACKED
 from harness.compare.statistics import cluster_bootstrap
 from harness.compare.verdicts import CLAIMS
 from harness.errors import HarnessError
@@ -99,7 +100,6 @@ NUMBER = re.compile(r"(?<![\w.,/-])[-+]?\d[\d,]*\.\d+(?![\w/]|\.\d)|\d+(?= %)|\d
 """A number that a record could have: with decimals, thousands, or percent; no version or date."""
 CODE = re.compile(r"```.*?```|`[^`]*`|\]\([^)]*\)|^    .*?$", re.DOTALL | re.MULTILINE)
 OPTIONS = ("baseline=", "allow=", "policy=", "gain=")
-PACKED = "runs.tar.xz"
 PHASES = ("rollout_s", "timing_s/old_log_prob", "timing_s/update_actor", "weights_s")
 
 

@@ -295,7 +295,7 @@ class Run:
             running = self.record["status"] == "running"
             has_logs = running and any(self.folder.logs.glob(f"{kind}-*.jsonl"))
             if path.is_file() and not has_logs:
-                # Opened here, because polars takes a name for a pattern: `run[1]` would read `run1`.
+                # Opened here: polars takes a name for a pattern and would read `run1` for `run[1]`.
                 file = files.enter_context(path.open("rb"))
                 stored = pl.read_parquet_schema(file)
                 file.seek(0)
