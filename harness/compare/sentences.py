@@ -207,11 +207,10 @@ def _few_clusters(comparison: Comparison) -> list[str]:
     if fewest is None:
         return []
     return [
-        f"The questions lie in {fewest['clusters']} clusters, "
-        f"which tell as much as {fewest['equal_clusters']:.1f} of "
-        "equal size. Verdicts are to hold for other clusters, "
-        "so only large differences can be shown, however many "
-        "seeds there are."
+        f"The questions lie in {fewest['clusters']} clusters. Their effective number is "
+        f"{fewest['equal_clusters']:.1f}: they carry the information of about "
+        f"{fewest['equal_clusters']:.1f} equally large clusters. Verdicts must hold for other "
+        "clusters too, so only large differences can be shown, however many seeds there are."
     ]
 
 

@@ -16,7 +16,7 @@ CLAIMS: dict[Decision, str] = {
 }
 """The claim of each verdict. Only `equivalent` covers other trainings."""
 FEW_CLUSTERS = 4.0
-"""With fewer equivalent clusters of equal size, the output states that they limit the power."""
+"""Below this effective number of clusters the output states that clusters limit the power."""
 
 
 def verdict_text(pair: Pair) -> str:
@@ -54,8 +54,8 @@ def _lacking(pair: Pair) -> list[str]:
         )
     if few_clusters(pair):
         lacking.append(
-            f"{difference['clusters']} clusters tell as much as "
-            f"{difference['equal_clusters']:.1f} equal ones"
+            f"effective number of clusters: {difference['equal_clusters']:.1f} "
+            f"of {difference['clusters']}"
         )
     return lacking
 
