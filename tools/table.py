@@ -22,6 +22,7 @@ relative to the root:
     compare results/studies/pocket-probe/STUDY     the same for a study in an archive, `runs.tar.xz`
     verdicts results/verdicts.yaml                 one row a question, one column a model size,
                                                    verdicts in the cells
+    choices results/choices.yaml                   one row an arm: accuracy, verdict and cost
 
 A claim is between `<!-- claim: FOLDER "ARM"... [OPTION...] -->` and `<!-- /claim -->`: a sentence
 an arm with words that follow from its verdict (`harness/compare/verdicts.py`), and with difference,
@@ -72,7 +73,7 @@ from harness.compare.comparison import compare
 from harness.compare.formats import markdown_tables
 from harness.compare.keys import Arm, Comparison, EstimateData, Pair
 from harness.compare.layout import tables
-from harness.compare.numbers import points, with_interval
+from harness.compare.numbers import number, points, with_interval
 from harness.compare.selection import Selection, select
 from harness.compare.sentences import sentences
 from harness.compare.states import PACKED
@@ -394,6 +395,59 @@ def verdict_cell(entry: dict[str, Any]) -> str:
     return f"**{pair['verdict']}** {difference} ({seeds})"
 
 
+def choices_table(file: Path) -> str:
+    """Return a table with a row per arm: accuracy, verdict against its baseline, and cost.
+
+    Args:
+        file: YAML with `groups`; a group has a `study`, its `policy` and `page`, `arms` and, where
+            needed, a `baseline` other than the study's and `labels` of arms.
+    """
+    lines = [
+        "| policy, steps | agent or trained roles | before % | after % | against the baseline "
+        "(seeds) | calls per question | trained tokens | GPU hours |",
+        "|---|---|---:|---:|---|---:|---:|---:|",
+    ]
+    asked = set()
+    for group in yaml.safe_load(file.read_text(encoding="utf-8"))["groups"]:
+        comparison = compared(folder_of(group["study"]), group.get("baseline"), ())
+        arms = {arm["name"]: arm for arm in comparison["arms"]}
+        first = arms[comparison["baseline"]]
+        title = f"[{group['policy']}]({group['page']}), {number(first['steps'], 0)}"
+        for name in (first["name"], *group["arms"]):
+            if name not in arms:
+                raise SystemExit(f"{group['study']}: no arm {name!r}")
+            lines.append(f"| {title} | {choice_cells(group, arms[name], first['name'])} |")
+            title = ""
+            asked.add(
+                f"{arms[name]['accuracy_final']['tasks']} of {held_out(folder_of(group['study']))}"
+            )
+    return "\n".join(lines) + f"\n\nHeld-out questions: {'; '.join(sorted(asked))}.\n"
+
+
+def choice_cells(group: dict[str, Any], arm: Arm, baseline: str) -> str:
+    """Return the cells of one arm in `choices_table`, without the first."""
+    if arm["name"] == baseline:
+        verdict = f"baseline ({len(arm['seeds'])})"
+    else:
+        verdict = verdict_cell({**group, "arm": arm["name"]})
+    initial = arm["accuracy_initial"]
+    trained = arm["trained_tokens"]
+    if trained is None:  # an archive has no rows of calls
+        tokens = printed_cell(ROOT / f"{group['study']}.md", arm["name"], "trained tokens") or "-"
+    else:
+        tokens = as_number(trained)
+    cells = [
+        group.get("labels", {}).get(arm["name"], arm["name"]),
+        with_interval(initial) if initial else "",
+        with_interval(arm["accuracy_final"]),
+        verdict,
+        f"{arm['transitions_per_rollout']:.1f}",
+        tokens,
+        number(arm["gpu_hours"], 2),
+    ]
+    return " | ".join(cells)
+
+
 def policy_of(folder: Path, options: Sequence[str]) -> str:
     """Return the policy that a study's runs began with, with its size if the catalogue has it."""
     if (name := option(options, "policy")) is None:
@@ -470,6 +524,14 @@ def printed(file: Path, arm: str, column: str) -> str:
     Args:
         column: Its head; `HEAD after OTHER` is the first one with that head right of another.
     """
+    cell = printed_cell(file, arm, column)
+    if cell is None:
+        raise SystemExit(f"value: {file.name} has no table with {column!r} for {arm!r}")
+    return cell
+
+
+def printed_cell(file: Path, arm: str, column: str) -> str | None:
+    """Return the same cell as `printed`; None where no table has it."""
     head, _, other = column.partition(" after ")
     heads: list[str] = []
     for line in file.read_text(encoding="utf-8").splitlines():
@@ -482,7 +544,7 @@ def printed(file: Path, arm: str, column: str) -> str:
             start = heads.index(other) if other else 0
             if head in heads[start:]:
                 return cells[heads.index(head, start)]
-    raise SystemExit(f"value: {file.name} has no table with {column!r} for {arm!r}")
+    return None
 
 
 def result_figure(folder: Path, key: str, what: str) -> str:
@@ -598,8 +660,9 @@ def claimed(what: str) -> str:
 def made(what: str) -> str:
     """Return the content of one marker."""
     kind, _, rest = what.partition(" ")
-    if kind == "verdicts" and (ROOT / rest).is_file():
-        return verdicts_table(ROOT / rest)
+    of_files = {"verdicts": verdicts_table, "choices": choices_table}
+    if kind in of_files and (ROOT / rest).is_file():
+        return of_files[kind](ROOT / rest)
     folder, *words = shlex.split(rest) or [""]
     path = folder_of(folder)
     if not folder or not path.is_dir():
@@ -619,7 +682,7 @@ def made(what: str) -> str:
         return comparison_tables(path, words)
     raise SystemExit(
         f"<!-- table: {what} -->: no kind {kind!r}; "
-        "there are runs, passes, phases, checks, compare and verdicts"
+        "there are runs, passes, phases, checks, compare, verdicts and choices"
     )
 
 

@@ -1,4 +1,4 @@
-"""Claims in README are made from verdicts, and its findings recommend nothing."""
+"""Claims are made from verdicts; README's findings and docs/choosing.md recommend nothing."""
 
 from __future__ import annotations
 
@@ -28,10 +28,14 @@ OPENINGS = re.compile(
 )
 
 
+def written(text: str) -> str:
+    """Return a text without made tables and markers."""
+    return MARKER.sub("", TABLE_BLOCK.sub("", text))
+
+
 def findings(text: str) -> str:
     """Return the section of README that says what was found, without made tables and markers."""
-    section = text.partition("## What it has found")[2].partition("\n## ")[0]
-    return MARKER.sub("", TABLE_BLOCK.sub("", section))
+    return written(text.partition("## What it has found")[2].partition("\n## ")[0])
 
 
 def recommendations(text: str) -> list[str]:
@@ -43,6 +47,28 @@ def recommendations(text: str) -> list[str]:
 def test_findings_recommend_nothing() -> None:
     section = findings((ROOT / "README.md").read_text(encoding="utf-8"))
     assert "pocket" in section and recommendations(section) == []
+
+
+def test_the_page_on_choosing_recommends_nothing() -> None:
+    page = written((ROOT / "docs" / "choosing.md").read_text(encoding="utf-8"))
+    assert "pocket" in page and recommendations(page) == []
+
+
+def test_the_table_of_choices_has_figures_of_the_records(tmp_path: Path) -> None:
+    file = tmp_path / "choices.yaml"
+    file.write_text(
+        "groups:\n"
+        "  - policy: pocket-sql\n"
+        "    page: page.md\n"
+        "    study: results/studies/frameworks\n"
+        "    arms: [langgraph_sql]\n"
+        "    labels: {reference_sql: plain Python}\n"
+    )
+    _, _, first, second, _, held_out = run_path(str(TABLE))["choices_table"](file).splitlines()
+    assert first.startswith("| [pocket-sql](page.md), 20 | plain Python | 56.2 [45.9, 66.1] | 99.6")
+    assert " | baseline (8) | " in first and first.endswith(" | - |")
+    assert second.startswith("|  | langgraph_sql | ") and "**equivalent**, identical (8)" in second
+    assert held_out == "Held-out questions: 240 of `pocket`, split `val`."
 
 
 @pytest.mark.parametrize(
