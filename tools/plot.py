@@ -450,6 +450,7 @@ QWEN_WORTH = {
 """Arms of the study of training methods with the 0.5B model, the last one on top."""
 QWEN_CONFIRMATION = {
     "langgraph_sql_idiomatic": "LangGraph, idiomatic",
+    "autogen_sql_idiomatic": "AutoGen, idiomatic",
     "write and rewrite": "write and rewrite",
     "all roles": "all roles",
 }
@@ -624,7 +625,7 @@ if __name__ == "__main__":
         QWEN_CONFIRMATION,
         title="Qwen2.5-Coder-1.5B on Spider, 20 steps, three trainings an arm",
         most=75,
-        height=400,
+        height=470,
     )
     save(confirmation, HERE / "studies" / "qwen-confirmation" / "arms.png")
     save(mixture(), HERE / "studies" / "qwen-mixture" / "agents.png")
