@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
 
-from harness.compare.selection import Selection, name_arms, select
+from harness.compare.arm_names import name_arms
+from harness.compare.selection import Selection, select
 from harness.compare.states import STUDY_FILE, read_state
 from harness.errors import UserError
 from harness.runs.monitor import standing
