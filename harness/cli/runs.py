@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,9 +21,9 @@ from harness.cli.common import (
     results,
     table,
 )
+from harness.cli.runs_table import show_runs
 from harness.errors import UserError, how_to_install, nearest
-from harness.runs.monitor import so_far, steps_of
-from harness.util.formatting import duration, mean, members
+from harness.util.formatting import members
 from harness.util.parsing import flatten
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ def list_(
     ] = None,
     json_: complete.Json = False,
 ) -> None:
-    """List all runs, oldest first."""
+    """List all runs, oldest first, in the columns that fit the terminal; --json has all fields."""
     from harness.runs.reading import find_all
 
     if status is not None and status not in STATUSES:
@@ -81,38 +80,7 @@ def list_(
         like = nearest(agent, {run.record["agent"] for run in everything}, ".") if agent else "."
         progress_console().print(f"no runs{which} under {runs_dir}{like} {advice}")
         return
-    graded = any(row["graded"] for _, row in rows)
-    reached = "accuracy, or mean reward" if graded else "accuracy"
-    heads = ("run", "kind", "agent", "trained roles", "seed", "status", "steps", reached, "time")
-    out = results()
-    # In a narrow terminal, all columns would break the names of runs over several lines.
-    in_columns = itemgetter(*range(len(heads))) if out.width >= 125 else itemgetter(0, 5, 6, 7)
-    shown = table(*in_columns(heads), overflow="fold")
-    shown.columns[0].no_wrap = True  # users copy the name of a run
-    for run, row in rows:
-        validated = max(run.progress.val_curve, default=0)
-        accuracy = so_far(run.progress) or mean(row["accuracy_final"], row["graded"])
-        if validated and shown_status(row) == "running" and run.progress.validating is None:
-            accuracy = (
-                f"{mean(run.progress.val_curve[validated], row['graded'])} after step {validated}"
-            )
-        if row["accuracy_initial"] is not None:
-            accuracy = f"{mean(row['accuracy_initial'], row['graded'])} -> {accuracy}"
-        place = run.folder.path.relative_to(runs_dir.absolute())
-        cells = (
-            str(place),
-            row["kind"],
-            row["agent"],
-            row["agent_match"],
-            str(row["seed"]),
-            shown_status(row),
-        )
-        time = duration(row["wall_s"])
-        if row["left_s"] is not None:
-            time = f"left {duration(row['left_s'])}"
-        line = (*cells, steps_of(run.progress), accuracy, time)
-        shown.add_row(*in_columns(line))
-    out.print(shown)
+    show_runs(rows, runs_dir)
 
 
 def _overviews(runs: Iterable[Run]) -> list[tuple[Run, dict[str, Any]]]:

@@ -220,20 +220,33 @@ def located(path: Path, runs_dir: Path) -> Path:
         return folder
     if (runs_dir / path).is_dir():
         return runs_dir / path
-    if len(path.name) >= PART_OF_AN_ID:
-        # The name may be a pattern that the shell found no file for.
-        close: list[Path] = []
-        for folder in runs_dir.glob(f"*{escape(path.name)}*"):
-            if (folder / "run.json").is_file():
-                close.append(folder)
+    if close := _with_part(path.name, runs_dir):
         # With several matches, none is more likely than the others.
         if len(close) == 1:
             return close[0]
+        names = [str(folder.relative_to(runs_dir)) for folder in close[:4]]
+        raise UserError(
+            f"{path} is part of the ids of {len(close)} runs in {runs_dir}, such as "
+            f"{' and '.join(names)}. Name one of them by its folder"
+        )
     hint = nearest(str(path), _corrections(path, runs_dir), ".")
     raise UserError(
         f"{path} is neither a run, a study nor a folder of runs{hint} "
         "`harness runs list` shows those found"
     )
+
+
+def _with_part(name: str, runs_dir: Path) -> list[Path]:
+    """Return the runs with this part in their id: those in the folder, else those in its studies."""
+    if len(name) < PART_OF_AN_ID:
+        return []
+    # The name may be a pattern that the shell found no file for.
+    part = escape(name)
+    for pattern in (f"*{part}*", f"*/*{part}*"):
+        close = [folder for folder in runs_dir.glob(pattern) if (folder / "run.json").is_file()]
+        if close:
+            return sorted(close)
+    return []
 
 
 def _corrections(path: Path, runs_dir: Path) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from harness.compare.selection import select
+from harness.errors import UserError
 from harness.plugins import load, task_set_spec
 from harness.runs.folder import RowLog, RunFolder
 from harness.runs.reading import read_run
@@ -71,6 +73,34 @@ def test_a_running_training_shows_its_steps_and_what_is_left(
         key: row[key] for key in ("steps", "steps_total", "abandoned", "validating", "left_s")
     }
     assert list(told["figures"]["val_curve"]) == ["0", "2", "4"] and told["figures"]["steps"] == 4
+
+
+@pytest.mark.parametrize("columns", [80, 100, 140])
+def test_a_list_of_runs_fits_the_terminal_and_leaves_ids_whole(
+    columns: int, tmp_path: Path, command: Command
+) -> None:
+    runs = tmp_path / "runs"
+    alone = write_run(runs, val_limit=20).path
+    long = alone.rename(runs / f"20261120-101500-{'_'.join(6 * ['first_sql'])}-a1b2")
+    of_study = [write_run(runs / "study", seed=seed, val_limit=20).path for seed in (0, 1)]
+    command_line = ("runs", "list", "--runs-dir", runs)
+    listed = command(*command_line, COLUMNS=str(columns)).stdout.splitlines()
+    assert max(map(len, listed)) <= columns
+    assert listed[0].startswith("run ") and "accuracy" in listed[0]
+    assert ("trained roles" in listed[0]) == (columns > 80)
+    assert ("agent" in listed[0]) == (columns == 140)
+    assert listed[2:4] == ["./", long.name] and sum("finished" in line for line in listed) == 3
+    below = listed[listed.index("study/") + 1 :]
+    assert {line.split()[0] for line in below} == {path.name for path in of_study}
+
+
+def test_an_id_names_a_run_of_a_study_and_no_two_runs(tmp_path: Path, command: Command) -> None:
+    runs = tmp_path / "runs"
+    one = write_run(runs / "study", val_limit=20)
+    assert select([Path(one.id)], runs).runs[0].folder.path == one.path
+    shutil.copytree(runs / "study", runs / "copied")
+    with pytest.raises(UserError, match=f"2 runs in .*copied/{one.id} and study/{one.id}. Name"):
+        select([Path(one.id)], runs)
 
 
 def test_a_run_that_was_killed_has_nothing_left(training: RunFolder, command: Command) -> None:
