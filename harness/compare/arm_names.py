@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from harness.compare.identity import identity_keys
 from harness.compare.policies import name_policies
 from harness.compare.trainers import of_one_trainer
 from harness.util.formatting import agent_label
@@ -27,39 +29,144 @@ _OF_THE_DEVICE = (
 )
 
 
-def name_arms(runs: Sequence[Run]) -> None:
-    """Name arms by their differences: the agent, and every other configuration key that differs.
+MOST_SETTINGS = 3
+"""Settings in the name of an arm, unless more are needed to tell the arms apart."""
+LONG_VALUE = 32
+"""Characters of a value from which a name has only its first and last."""
+Arm = tuple[tuple[str, ...], Mapping[str, Any]]
+"""What a name always has (agent, device, kind), and the configuration."""
+
+
+def name_arms(runs: Sequence[Run]) -> list[str]:
+    """Name arms by their differences: the agent, and other configuration keys that differ.
 
     Settings that only follow the preset of another device are summarized by the device, and options
-    that only one trainer has by the trainer.
+    that only one trainer has by the trainer. With many different settings, a name has those in
+    which the arm differs from the usual value, without those that follow from others in the name.
+
+    Returns:
+        A remark on settings that differ and are in no name, if there are any.
     """
     configs: list[dict[str, Any]] = []
     devices: list[str] = []
-    kinds: set[str] = set()
+    arms: list[Arm] = []
     for run in runs:
-        configs.append(flatten(run.record["config"]))
-        devices.append(str(run.record.get("device")))
-        kinds.add(run.record["kind"])
+        config, device = flatten(run.record["config"]), str(run.record.get("device"))
+        configs.append(config)
+        devices.append(device)
+        arms.append(((str(config["agent"]), device, run.record["kind"]), config))
     # The seed is no part of a name: runs of an arm are those that differ in nothing else.
     keys = []
     for key in differing(configs):
         follows = _goes_with_device(key, configs, devices) or of_one_trainer(key, configs)
         if key not in ("agent", "seed", "device") and not follows:
             keys.append(key)
+    usual = _usual(keys, arms) if len(keys) > MOST_SETTINGS else {}
+    named = _telling(keys, arms, usual)
     several_devices = len(set(devices)) > 1
-    several_kinds = len(kinds) > 1
+    several_kinds = len({run.record["kind"] for run in runs}) > 1
+    agents = _short({str(config["agent"]) for config in configs}, agent_label)
+    heads = {key: _head(key, keys) for key in named}
+    values = {}
+    for key in named:
+        values[key] = _short({str(config.get(key)) for config in configs}, _shortened)
     for run, config, device in zip(runs, configs, devices, strict=True):
         if run.arm:
             continue
-        parts = [agent_label(str(config["agent"]))]
+        parts = [agents[str(config["agent"])]]
         if several_devices:
             parts.append(f"on {device}")
-        for key in keys:
-            parts.append(f"{key.rpartition('.')[2]}={config.get(key)}")
+        for key in named:
+            value = str(config.get(key))
+            if value != usual.get(key):
+                parts.append(f"{heads[key]}={values[key][value]}")
         if several_kinds:
             parts.append(run.record["kind"])
         run.arm = " ".join(parts)
     name_policies(runs)
+    return _left_out([key for key in keys if key not in named], configs)
+
+
+def _usual(keys: Iterable[str], arms: Sequence[Arm]) -> dict[str, str]:
+    """Return the value that more arms have than any other, by key; none if there is no such value."""
+    # Every arm counts once, however many seeds it has.
+    distinct = {}
+    for fixed, config in arms:
+        distinct[_mark(fixed, config, keys)] = config
+    usual = {}
+    for key in keys:
+        counts = Counter(str(config.get(key)) for config in distinct.values())
+        (value, count), *others = counts.most_common(2)
+        if not others or others[0][1] < count:
+            usual[key] = value
+    return usual
+
+
+def _telling(keys: Sequence[str], arms: Sequence[Arm], usual: Mapping[str, str]) -> list[str]:
+    """Return the keys for names: all if they are few, else without those that others imply."""
+    all_arms = len({_mark(fixed, config, keys) for fixed, config in arms})
+    named = list(keys)
+    major = [key for key in keys if _matters(key)]
+    minor = [key for key in keys if key not in major]
+    for key in (*reversed(minor), *reversed(major)):
+        longest = max(
+            sum(str(config.get(one)) != usual.get(one) for one in named) for _, config in arms
+        )
+        if longest <= MOST_SETTINGS:
+            break
+        without = [one for one in named if one != key]
+        if len({_mark(fixed, config, without) for fixed, config in arms}) == all_arms:
+            named = without
+    return named
+
+
+def _matters(key: str) -> bool:
+    """Return whether a setting identifies a run, unlike the number of runners."""
+    return bool(identity_keys(key)) and not key.startswith(_OF_THE_DEVICE)
+
+
+def _mark(
+    fixed: tuple[str, ...], config: Mapping[str, Any], keys: Iterable[str]
+) -> tuple[str, ...]:
+    """Return what distinguishes an arm by these keys."""
+    return (*fixed, *(str(config.get(key)) for key in keys))
+
+
+def _head(key: str, keys: Iterable[str]) -> str:
+    """Return the end of a dotted key that no other key has."""
+    parts = key.split(".")
+    others = [other.split(".") for other in keys if other != key]
+    for count in range(1, len(parts)):
+        if all(other[-count:] != parts[-count:] for other in others):
+            return ".".join(parts[-count:])
+    return key
+
+
+def _short(texts: Iterable[str], shortened: Callable[[str], str]) -> dict[str, str]:
+    """Return short forms of texts; a text keeps its length if another has the same short form."""
+    short = {text: shortened(text) for text in texts}
+    counts = Counter(short.values())
+    return {text: form if counts[form] == 1 else text for text, form in short.items()}
+
+
+def _shortened(value: str) -> str:
+    if len(value) <= LONG_VALUE:
+        return value
+    part = LONG_VALUE // 2 - 2
+    return f"{value[:part]}...{value[-part:]}"
+
+
+def _left_out(keys: Sequence[str], configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    if not keys:
+        return []
+    texts = []
+    for key in keys:
+        values = dict.fromkeys(_shortened(str(config.get(key))) for config in configs)
+        texts.append(f"{key} ({', '.join(values)})")
+    return [
+        f"Arms also differ in settings that are not in their names: {'; '.join(texts)}. "
+        "`harness runs diff` shows all differences between two runs."
+    ]
 
 
 def _goes_with_device(

@@ -91,7 +91,9 @@ def compare(
     check_data(usable)
     identity_keys = [name for name in allow if name not in ("parity", UNUSED_TOOLS)]
     exceptions = check_identity(usable, identity_keys, selection.varied)
-    remarks += check_parity(usable, allow) + circumstances(usable) + busy(usable)
+    remarks += (
+        selection.remarks + check_parity(usable, allow) + circumstances(usable) + busy(usable)
+    )
     by_arm = _by_arm(usable)
     base = _baseline(baseline or selection.study.get("baseline"), by_arm, selection)
     agreement = agree(by_arm, base)

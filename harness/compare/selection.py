@@ -32,6 +32,7 @@ class Selection:
         missing: Planned jobs of a study without a run that can be compared, as text.
         varied: Configuration keys that the study varies on purpose.
         conflicts: Descriptions that differ between several studies, in words, by key.
+        remarks: What names of arms leave out, in sentences.
     """
 
     runs: list[Run]
@@ -42,6 +43,7 @@ class Selection:
     missing: list[str] = field(default_factory=list)
     varied: list[str] = field(default_factory=list)
     conflicts: dict[str, str] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
 
 
 def select(paths: Iterable[Path], runs_dir: Path = Path("runs")) -> Selection:
@@ -81,7 +83,7 @@ def select(paths: Iterable[Path], runs_dir: Path = Path("runs")) -> Selection:
         names = " and ".join(map(str, empty))
         raise UserError(f"No run.json in {names}, nor in a folder below. {_advice_on(empty)}")
     if not all(run.arm for run in chosen.runs):
-        name_arms(chosen.runs)
+        chosen.remarks += name_arms(chosen.runs)
     if not chosen.name:
         single = len(chosen.runs) == 1
         chosen.name = chosen.runs[0].id if single else f"{len(chosen.runs)} runs"

@@ -462,6 +462,52 @@ def test_a_cpu_and_a_gpu_run_are_refused_by_the_options_of_their_presets_and_the
     ]
 
 
+def test_arms_of_many_settings_have_short_names_and_a_remark_on_the_others(
+    write_run: Write,
+) -> None:
+    many = [
+        "max_turns=3",
+        "train.learning_rate=0.0003",
+        "sampling.temperature=0.7",
+        "reward.concurrency=3",
+        "rollout.runners=2",
+    ]
+    # A third and a fourth arm: with only two, no value would be the usual one.
+    arms = ([], ["train.learning_rate=0.0001"], many, ["rollout.retries=3", "rollout.runners=2"])
+    runs = [write_run(overrides=overrides, val_limit=20).path for overrides in arms]
+    chosen = select(runs)
+    assert [run.arm for run in chosen.runs] == [
+        "reference_sql",
+        "reference_sql learning_rate=0.0001",
+        "reference_sql max_turns=3 temperature=0.7 learning_rate=0.0003",
+        "reference_sql retries=3",
+    ]
+    allow = ["train", "max_turns", "sampling_train", "rollout_retries"]
+    (remark,) = [text for text in compare(chosen, allow=allow)["remarks"] if "names" in text]
+    assert "names: reward.concurrency (None, 3); rollout.runners (1, 2). `harness" in remark
+    # Two arms that differ in as much keep settings enough to tell them apart.
+    assert [run.arm for run in select(runs[::2]).runs] == [
+        "reference_sql max_turns=2 temperature=1.0 learning_rate=0.0002",
+        "reference_sql max_turns=3 temperature=0.7 learning_rate=0.0003",
+    ]
+
+
+def test_settings_with_one_last_word_are_told_apart_and_long_values_cut(write_run: Write) -> None:
+    same = ["rollout.concurrency=3", "reward.concurrency=2"]
+    paths = [f"policy.path=models/{'a' * 40}-{end}" for end in "xy"]
+    arms = ([*same, paths[0]], [paths[1]])
+    runs = [write_run(overrides=overrides, val_limit=20).path for overrides in arms]
+    names = [run.arm for run in select(runs).runs]
+    assert "rollout.concurrency=3" in names[0] and "reward.concurrency=2" in names[0]
+    assert [name.count("path=models/aaaaaaa...") for name in names] == [1, 1], names
+    # Short forms that are equal name nothing.
+    paths = [f"policy.path=models/{'a' * 20}{end}{'a' * 20}" for end in "xy"]
+    alike = [write_run(overrides=[path], val_limit=20).path for path in paths]
+    assert [run.arm for run in select(alike).runs] == [
+        f"reference_sql {path[7:]}" for path in paths
+    ]
+
+
 def test_seeds_may_have_their_own_data_order(write_run: Write) -> None:
     found = compare(select([write_run(seed=0).path, write_run(seed=1).path]))
     assert [one["seeds"] for one in found["arms"]] == [[0, 1]] and found["pairs"] == []
