@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from harness.util.formatting import duration, mean, percent, printable, rate
+from harness.util.formatting import duration, mean, measured, percent, printable, rate
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from harness.runs.progress import Progress
 
 
+STARTING = "starting"
+"""Phase of a training before its first rollout."""
 EVERY_S = 15.0
 """Seconds between progress lines without a terminal."""
 
@@ -24,7 +26,7 @@ class TrainingDisplay:
     """Show `Progress`; a context manager around the training.
 
     Args:
-        last_start: Text about the last start's duration, after `starting`.
+        last_start: Text about the duration of the last start, which follows `starting`.
         advice: Further advice for a training that learns nothing.
         panel: Whether to draw a panel on a terminal.
     """
@@ -46,7 +48,7 @@ class TrainingDisplay:
         live = panel and console.is_terminal
         self._live = Live(console=console, refresh_per_second=4, transient=True) if live else None
         self._last: tuple[int, int] = (-1, 0)
-        self._phase = "starting"
+        self._phase = STARTING
         self._said = self._began
         self._last_start = last_start
         self._advice = advice
@@ -70,7 +72,7 @@ class TrainingDisplay:
 
     def show(self, progress: Progress) -> None:
         """Update the display."""
-        if self.start_s is None and progress.phase != "starting":
+        if self.start_s is None and progress.phase != STARTING:
             self.start_s = time.monotonic() - self._began
         if progress.warning != self._warning:
             self._warning = progress.warning
@@ -88,14 +90,12 @@ class TrainingDisplay:
             title = Text(printable(self._title))
             self._live.update(Panel(self._body(progress), title=title, title_align="left"))
             return
-        waits = progress.phase == "starting" or (
+        waits = progress.phase == STARTING or (
             progress.phase.startswith("validating") and progress.done < progress.expected
         )
         if waits and (progress.phase != self._phase or time.monotonic() - self._said >= EVERY_S):
             self._said = time.monotonic()
-            self._console.print(
-                f"{self._doing(progress)}  {duration(time.monotonic() - self._began)}"
-            )
+            self._console.print(self._doing(progress))
         self._phase = progress.phase
         # Without a terminal, print a line per step and validation, because logs cannot show a
         # panel.
@@ -104,46 +104,55 @@ class TrainingDisplay:
             self._last = seen
             self._console.print(self._line(progress))
 
-    def _line(self, progress: Progress) -> str:
-        reward = "-" if progress.reward is None else f"{progress.reward:.3f}"
+    def _line(self, progress: Progress, *, validated: bool = True) -> str:
+        """Return what is finished: steps, the last reward, speed and the time left.
+
+        Args:
+            validated: Whether to add the last validation.
+        """
+        parts = []
+        if progress.reward is not None:
+            parts.append(f"reward {progress.reward:.3f}")
+        if progress.mixed is not None:
+            parts.append(f"groups with different rewards {percent(progress.mixed)}")
         last = max(progress.val_curve, default=None)
-        val = ""
-        if last is not None:
-            val = f"  val({last}) {mean(progress.val_curve[last], progress.graded)}"
-        mixed = "" if progress.mixed is None else f"  mixed groups {percent(progress.mixed)}"
-        return (
-            f"step {progress.step}/{progress.total_steps}  reward {reward}{mixed}{val}  "
-            f"{duration(progress.step_s)}/step  {rate(progress.rollouts_per_s)} rollouts/s  "
-            f"left {duration(progress.remaining_s)}{self._failures(progress)}"
-        )
+        if validated and last is not None:
+            value = mean(progress.val_curve[last], progress.graded)
+            parts.append(f"{measured(progress.graded)} {value} after step {last}")
+        if progress.step_s is not None:
+            parts.append(f"{duration(progress.step_s)} per step")
+        if progress.rollouts_per_s:
+            parts.append(f"{rate(progress.rollouts_per_s)} rollouts per s")
+        if progress.remaining_s is not None:
+            parts.append(f"{duration(progress.remaining_s)} left")
+        if progress.failures:
+            failures = [f"{name} {count}" for name, count in sorted(progress.failures.items())]
+            parts.append(f"failed rollouts: {', '.join(failures)}")
+        steps = f"{progress.step} of {progress.total_steps} steps done"
+        return f"{steps}: {', '.join(parts)}" if parts else steps
 
     def _body(self, progress: Progress) -> str:
         curve = []
         for step, value in sorted(progress.val_curve.items()):
-            curve.append(f"{step}: {mean(value, progress.graded)}")
-        elapsed = duration(time.monotonic() - self._began)
+            curve.append(f"{mean(value, progress.graded)} (step {step})")
+        # The last line has all validations.
         return "\n".join(
             (
-                f"{self._doing(progress)}   elapsed {elapsed}",
-                self._line(progress),
-                f"validation  {'  '.join(curve) or 'not yet'}",
+                self._doing(progress),
+                self._line(progress, validated=False),
+                f"{measured(progress.graded)}: {', '.join(curve) or 'no validation yet'}",
             )
         )
 
     def _doing(self, progress: Progress) -> str:
-        if progress.phase == "starting":
-            return f"{progress.phase}{self._last_start}"
+        """Return what is being done now, and for how long the training has run."""
+        doing = progress.phase
+        if progress.phase == STARTING:
+            doing += self._last_start
         # A step of supervised training has no rollouts to count.
-        if not progress.expected:
-            return progress.phase
-        return f"{progress.phase}: {progress.done} of {progress.expected} rollouts"
-
-    @staticmethod
-    def _failures(progress: Progress) -> str:
-        if not progress.failures:
-            return ""
-        failures = [f"{name} {count}" for name, count in sorted(progress.failures.items())]
-        return f"  failed: {', '.join(failures)}"
+        elif progress.expected:
+            doing += f": {progress.done} of {progress.expected} rollouts"
+        return f"{doing}; running for {duration(time.monotonic() - self._began)}"
 
 
 @contextmanager
@@ -160,8 +169,9 @@ def counted(console: Console, what: str) -> Iterator[Callable[[int, int], None]]
             now = time.monotonic()
             if done == total or now - reported >= EVERY_S:
                 reported = now
-                left = duration((now - began) / done * (total - done) if done else None)
-                text = f"{what}: {done} of {total}  {duration(now - began)}  left {left}"
+                text = f"{what}: {done} of {total}; running for {duration(now - began)}"
+                if done:
+                    text += f", {duration((now - began) / done * (total - done))} left"
                 console.print(text, markup=False, soft_wrap=True)
 
         yield line

@@ -291,7 +291,7 @@ class Training:
             f"{agent_label(config.agent)} on {config.task.name}, {resolve_device(config.device)}"
         )
         took = _start_s(config)
-        last = "" if took is None else f", {about(took)}"
+        last = "" if took is None else f", which took {about(took)} last time"
         console.print(f"{folder.path}: {agent}; {config.train.trainer} is being started{last}")
         say_what_is_awaited(console, config, folder)
         title = f"{agent_label(config.agent)} · train {config.agent_match!r} · seed {config.seed}"

@@ -163,7 +163,10 @@ class Follower:
         used = row.get("used_reward", row["reward"])
         if phase == "train" and used is not None:
             self._groups[step][row["task_id"]].append(used)
-        state.phase = f"validating ({step})" if phase == "val" else f"step {step}"
+        state.phase = f"step {step}"
+        if phase == "val":
+            # An evaluation has no steps.
+            state.phase = f"validating after step {step}" if state.total_steps else "validating"
         done = len(self._rewards[key]) + sum(self._failed[key].values())
         state.done, state.expected = done, self._expected[phase]
         whole = done >= self._expected[phase]

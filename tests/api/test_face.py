@@ -222,7 +222,9 @@ def test_a_training_returns_the_run_also_inside_an_event_loop(
     run = asyncio.run(cell())
     assert run.record["status"] == "finished" and run.steps["step"].tolist() == [1, 2] and told
     said = capsys.readouterr()
-    assert "idle is being started" in said.err and "step 2/2" in said.err and said.out == ""
+    assert (
+        "idle is being started" in said.err and "2 of 2 steps done" in said.err and said.out == ""
+    )
     again = harness.train(resume=run, progress=False)
     assert again.id == run.id and capsys.readouterr().err == ""
 

@@ -66,24 +66,28 @@ def test_without_a_terminal_a_validation_and_an_evaluation_are_counted_in_lines(
     now = iter(range(0, 1000, 20))
     monkeypatch.setattr(display, "time", SimpleNamespace(monotonic=lambda: next(now)))
     console = Console(file=out, width=200)
-    view = display.TrainingDisplay(console, "title", ", about 10 s")
+    view = display.TrainingDisplay(console, "title", ", which took about 10 s last time")
     view.show(Progress())
     assert view.start_s is None
-    view.show(Progress("validating (0)", 3, 9))
-    assert view.start_s is not None and "validating (0): 3 of 9 rollouts" in out.getvalue()
+    view.show(Progress("validating after step 0", 3, 9))
+    assert (
+        view.start_s is not None
+        and "validating after step 0: 3 of 9 rollouts; running for " in out.getvalue()
+    )
     with display.counted(console, "x on y") as show:
         show(1, 2)
         show(2, 2)
     assert (
-        "x on y: 1 of 2  20 s  left 20 s" in out.getvalue() and "x on y: 2 of 2" in out.getvalue()
+        "x on y: 1 of 2; running for 20 s, 20 s left" in out.getvalue()
+        and "x on y: 2 of 2" in out.getvalue()
     )
 
 
 def test_on_a_terminal_the_last_start_is_told() -> None:
-    body = display.TrainingDisplay(Console(file=StringIO()), "title", ", about 40 s")._body(
-        Progress()
-    )
-    assert "starting, about 40 s" in body
+    body = display.TrainingDisplay(
+        Console(file=StringIO()), "title", ", which took about 40 s last time"
+    )._body(Progress())
+    assert "starting, which took about 40 s last time; running for " in body
 
 
 def test_debug_shows_what_is_added_to_logs(
@@ -141,8 +145,8 @@ def test_the_line_of_a_step_has_groups_that_differ_and_no_rate_of_an_instant(
     view = display.TrainingDisplay(Console(file=out, width=400), "title")
     view.show(Progress("step 1", step=1, reward=0.25, mixed=0.375, rollouts_per_s=1234.6))
     assert (
-        "reward 0.250  mixed groups 37.5 %" in out.getvalue()
-        and "  1,235 rollouts/s  " in out.getvalue()
+        "1 of 0 steps done: reward 0.250, groups with different rewards 37.5 %, 1,235 rollouts per s\n"
+        in out.getvalue()
     )
     assert [rate(0), rate(0.42), rate(52.4)] == ["-", "0.4", "52"]
     folder, now = RunFolder.create(tmp_path, "x"), [100.0]

@@ -181,7 +181,7 @@ def test_a_step_without_rollouts_and_the_validation_after_it_can_arrive_together
     RowLog(folder, "steps").add([{"step": 2, "data": {"step_s": 3.0, "taught_calls": 4.0}}])
     RowLog(folder, "episodes").add([row(2, 1.0, "val")])
     progress = follower.look()
-    assert (progress.phase, progress.done, progress.expected) == ("validating (2)", 1, 2)
+    assert (progress.phase, progress.done, progress.expected) == ("validating after step 2", 1, 2)
     assert progress.validating == 2 and progress.remaining_s is not None
 
 
@@ -267,7 +267,9 @@ def test_tool_calls_that_no_server_reads_are_warned_of_once(tmp_path: Path) -> N
     assert not monitor.poll().warning
     log.add([row(0, 0.0, "val")])
     said = monitor.poll().warning
-    assert said.startswith("validating (0): in 1 of 2 rollouts the model wrote a tool call")
+    assert said.startswith(
+        "validating after step 0: in 1 of 2 rollouts the model wrote a tool call"
+    )
     log.add([row(1, 1.0, unread_calls=1)] * 4)
     assert monitor.poll().warning == said
 
@@ -300,7 +302,9 @@ def test_tools_that_are_never_called_are_warned_of_after_the_first_validation(
     assert not monitor.poll().warning  # the validation is under way
     log.add([row(0, 0.0, "val", **offering, parsed_calls=1)])
     said = monitor.poll().warning
-    assert said.startswith("validating (0): tools were offered in 200 rollouts, a call was parsed")
+    assert said.startswith(
+        "validating after step 0: tools were offered in 200 rollouts, a call was parsed"
+    )
     assert "in 1, and in 1 a reply looks like a call" in said
 
 

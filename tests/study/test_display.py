@@ -54,7 +54,7 @@ def display(standings: list[Standing], **console: Any) -> tuple[StudyDisplay, St
 def under_way() -> Progress:
     done = {"rollouts": 200, "done": 112, "expected": 240, "validating": 5, "val_so_far": 0.534}
     return Progress(
-        "validating (5)",
+        "validating after step 5",
         step=4,
         total_steps=20,
         reward=0.25,
@@ -71,7 +71,9 @@ def test_the_live_table_keeps_to_the_terminal(
     view, out = display(standings, width=width, force_terminal=True, color_system=None)
     running = standings[0]
     running.state, running.tries, running.began, running.progress = "running", 1, 40.0, under_way()
-    running.line = "step 4/20  reward 0.250  val(0) 30.0 %  40 s/step  12 rollouts/s  left 3 min 20 s  and so on"
+    running.line = (
+        "4 of 20 steps done: reward 0.250, accuracy 30.0 % after step 0, 40 s per step, and so on"
+    )
     with view:
         view.show(standings)
         view._live.refresh()
@@ -83,7 +85,9 @@ def test_the_live_table_keeps_to_the_terminal(
     assert row.strip().startswith({80: "langgr..prompt ", 100: "langgraph_s", 160: ARMS[0]}[width])
     names = {line.split("  ")[1] for line in lines if "waiting" in line or "running" in line}
     assert len(names) == 3  # shortened, they still differ
-    assert ("1 min" in row) == (width == 160) == ("step 4/20" in row) and "…" not in out.getvalue()
+    assert ("1 min" in row) == (width == 160) == (
+        "4 of 20 steps" in row
+    ) and "…" not in out.getvalue()
 
 
 def test_without_a_terminal_a_study_says_what_begins_ends_and_stands(
@@ -103,14 +107,14 @@ def test_without_a_terminal_a_study_says_what_begins_ends_and_stands(
             "running",
             1,
             100.0,
-            "verl is being started",
+            "verl is being started; running for 15 s",
         )
         assert said() == ["[1/3] arm0-seed0: started"]
         assert said() == []
         clock[0] += study_display.EVERY_S
         assert said() == [
-            "[1/3] arm0-seed0: verl is being started, since 30 s",
-            "Study small: 0 of 3 done, left about 2 min 30 s",
+            "[1/3] arm0-seed0: verl is being started; running for 30 s",
+            "Study small: 0 of 3 done, about 2 min 30 s left",
         ]
         first.progress = Progress("step 1", total_steps=20, rollouts=8)
         assert said() == []

@@ -139,7 +139,7 @@ class StudyDisplay:
         for run in standings:
             done += run.state in ("finished", "skipped", "failed")
         left_s = self._left_s(standings)
-        left = "" if left_s is None else f", left about {duration(left_s)}"
+        left = "" if left_s is None else f", about {duration(left_s)} left"
         return f"Study {self._name}: {done} of {len(standings)} done{left}"
 
     @staticmethod
@@ -147,7 +147,9 @@ class StudyDisplay:
         """Return a run's progress or, during its start, its last output and the elapsed time."""
         if run.progress is not None and run.progress.rollouts:
             return standing(run.progress)
-        return f"{run.line[:120] or 'starting'}, since {duration(_spent_s(run))}"
+        # The run's own line may end with the time as it was when the line was printed.
+        line = run.line.partition("; running for ")[0]
+        return f"{line[:120] or 'starting'}; running for {duration(_spent_s(run))}"
 
     def _table(self, standings: list[Standing]) -> Table:
         return fitted(
