@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +12,7 @@ import typer
 from harness.api.parameters import without
 from harness.cli import complete
 from harness.cli.common import emit_json, progress_console, results
-from harness.errors import UserError
+from harness.errors import NotComparable, UserError
 from harness.util.formatting import spoilt
 
 if TYPE_CHECKING:
@@ -150,12 +151,18 @@ def _evaluate_several(agents: str, given: dict[str, Any], price: Price | None, j
     if given.pop("agent") is not None:
         raise UserError("give --agent for one agent or --agents for several, not both")
     measured = measure_agents(names, progress_console(), **given)
-    compared = compare([run.path for run in measured], baseline=names[0], references=False)
+    paths = shlex.join(os.path.relpath(run.path) for run in measured)
+    try:
+        compared = compare([run.path for run in measured], baseline=names[0], references=False)
+    except NotComparable as error:
+        raise NotComparable(
+            f"{error}\nThe evaluations are finished and kept. `harness eval` has no --allow: "
+            f"add it to `harness compare {paths}`"
+        ) from error
     if json_:
         emit_json(compared.data)
     else:
         show_brief(results(), compared.data, price)
-        paths = " ".join(os.path.relpath(run.path) for run in measured)
         results().print(f"full comparison: harness compare {paths}", soft_wrap=True)
     # After the output, because a spoilt result is worth reading, too.
     for run in measured:

@@ -19,7 +19,10 @@ import polars as pl
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
+from typer.testing import CliRunner
 
+from harness.api import evaluating
+from harness.cli import app as command_line
 from harness.compare.columns import Table
 from harness.compare.comparison import compare
 from harness.compare.estimates import seeds_for_equivalence
@@ -534,6 +537,24 @@ def test_agents_without_certificate_are_refused_and_idiomatic_ones_marked(write_
     assert any(
         "crewai_sql_idiomatic" in remark and "Idiomatic" in remark for remark in found["remarks"]
     )
+
+
+def test_a_refusal_of_measured_agents_names_the_command_that_can_permit_it(
+    write_run: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind: Any = {"kind": "eval", "val_limit": 20}
+    runs = [write_run(**kind), write_run("langgraph_sql", parity=None, **kind)]
+    monkeypatch.setattr(
+        evaluating,
+        "measure_agents",
+        lambda *names, **given: [SimpleNamespace(path=run.path) for run in runs],
+    )
+    done = CliRunner().invoke(command_line, ["eval", "--agents", "reference_sql,langgraph_sql"])
+    assert isinstance(done.exception, NotComparable)
+    refusal, _, advice = str(done.exception).partition("\n")
+    assert "langgraph_sql ran without a parity certificate" in refusal
+    assert "`harness eval` has no --allow: add it to `harness compare " in advice
+    assert all(run.path.name in advice for run in runs)
 
 
 def test_a_reference_that_is_not_installed_is_known_by_what_others_were_held_against(
