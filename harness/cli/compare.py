@@ -40,7 +40,10 @@ def compare(
     ] = "table",
     allow: Annotated[
         list[str] | None,
-        typer.Option(help="A key that may differ; also parity or unused_tools. Repeatable."),
+        typer.Option(
+            help="Compare runs that differ in this key, such as train.learning_rate; "
+            "also: parity, unused_tools. Repeatable."
+        ),
     ] = None,
     margin: Annotated[
         float | None,

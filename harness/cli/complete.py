@@ -125,7 +125,7 @@ Preset = Annotated[
 Agents = Annotated[
     str | None,
     typer.Option(
-        help="Several agents, separated by commas: measure each and compare them.",
+        help="Several agents, separated by commas, to measure and compare.",
         autocompletion=agents,
     ),
 ]
@@ -137,8 +137,8 @@ Endpoint = Annotated[
 Model = Annotated[
     str | None,
     typer.Option(
-        help="The endpoint's model, by default the first that it lists; or a policy, a run or a study (its best run) "
-        "to serve here."
+        help="The model at the endpoint, by default the first that it lists. Without an endpoint: a policy, "
+        "a run, or a study (its best run) to serve here."
     ),
 ]
 KeyVariable = Annotated[str, typer.Option(help="Variable that holds the endpoint's key.")]
@@ -146,10 +146,31 @@ WithoutParity = Annotated[
     bool,
     typer.Option(
         "--without-parity",
-        help="Start without making the parity certificates that agents lack. "
+        help="Start at once, also with agents that have no parity certificate; none is made. "
         "Variable: HARNESS_WITHOUT_PARITY=1.",
     ),
 ]
+Steps = Annotated[
+    int | None,
+    typer.Option(
+        help="Total number of training steps; a resumed run counts its earlier steps, too."
+    ),
+]
+Measured = Annotated[
+    int | None, typer.Option("--step", help="Measure this checkpoint instead of the newest.")
+]
+Limit = Annotated[
+    int | None, typer.Option(help="Measure at most this many tasks, always the same sample.")
+]
+ReadReserved = Annotated[
+    bool,
+    typer.Option(
+        "--read-reserved",
+        help="Permit --split to name a reserved split, which is meant to be measured once, after all "
+        "decisions. Each such measurement is recorded in the folder of the runs.",
+    ),
+]
+NewIn = Annotated[Path, typer.Option(help="The folder in which the run gets its own folder.")]
 PriceIn = Annotated[
     float | None,
     typer.Option(
@@ -171,13 +192,14 @@ PriceOut = Annotated[
     ),
 ]
 Baseline = Annotated[
-    str | None, typer.Option(help="The arm, or its agent, that others are compared with.")
+    str | None,
+    typer.Option(help="The arm that the others are compared with, by its name or its agent."),
 ]
 References = Annotated[
     bool | None,
     typer.Option(
         "--references/--no-references",
-        help="Figures published by others; by default for their task set.",
+        help="Show figures that others published; by default if there are any for the task set.",
     ),
 ]
 

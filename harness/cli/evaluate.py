@@ -38,51 +38,43 @@ def evaluate(
     endpoint: Annotated[
         str | None,
         typer.Option(
-            help="An OpenAI-compatible URL ending in /v1; OPENAI_BASE_URL if nothing is named."
+            help="An OpenAI-compatible URL, ending in /v1; OPENAI_BASE_URL if neither a run nor a policy is given."
         ),
     ] = None,
     model: Annotated[
         str | None, typer.Option(help="The endpoint's model name, or a policy to serve here.")
     ] = None,
     api_key_env: complete.KeyVariable = "OPENAI_API_KEY",
-    step: Annotated[int | None, typer.Option(help="A checkpoint other than the newest.")] = None,
+    step: complete.Measured = None,
     task: Annotated[str | None, complete.task("The task set.")] = None,
     split: Annotated[
         str | None,
         typer.Option(
-            help="The split; by default the validation split, or the one that the task set has for evaluations."
+            help="The split to measure; by default the validation split, or with --task the split that "
+            "this task set has for evaluations."
         ),
     ] = None,
-    read_reserved: Annotated[
-        bool,
-        typer.Option(
-            "--read-reserved",
-            help="Allow a split that is reserved for one reading at the end; the reading is recorded next to the runs.",
-        ),
-    ] = False,
-    limit: Annotated[
-        int | None, typer.Option(help="At most this many tasks, a fixed sample.")
-    ] = None,
+    read_reserved: complete.ReadReserved = False,
+    limit: complete.Limit = None,
     samples: Annotated[
         int | None,
-        typer.Option(min=1, help="Rollouts of a task, for pass@k and majority votes."),
+        typer.Option(min=1, help="Rollouts per task, for pass@k and majority votes."),
     ] = None,
     temperature: Annotated[
-        float | None, typer.Option(min=0, help="0, the default, is greedy.")
+        float | None,
+        typer.Option(min=0, help="Temperature of sampling; the default, 0, is greedy."),
     ] = None,
     store: complete.Store = None,
     without_parity: complete.WithoutParity = False,
     preset: complete.Preset = None,
     config: Annotated[Path | None, typer.Option(help="A YAML file.")] = None,
     settings: complete.Settings = None,
-    runs_dir: Annotated[Path, typer.Option(help="Where the evaluation's folder is made.")] = Path(
-        "runs"
-    ),
+    runs_dir: complete.NewIn = Path("runs"),
     price_in: complete.PriceIn = None,
     price_out: complete.PriceOut = None,
     json_: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
-    """Measure accuracy: of a run's checkpoint, of a policy served here (--model), or of any endpoint."""
+    """Measure the accuracy of a run's checkpoint, of a policy served here (--model), or of an endpoint."""
     given = without(locals(), "json_", "agents", "price_in", "price_out")
     from harness.api.evaluating import Wanted
     from harness.compare.costs import price_of

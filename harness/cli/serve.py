@@ -56,7 +56,9 @@ def serve(
             autocompletion=complete.runs,
         ),
     ],
-    step: Annotated[int | None, typer.Option(help="A checkpoint other than the newest.")] = None,
+    step: Annotated[
+        int | None, typer.Option(help="Serve this checkpoint instead of the newest.")
+    ] = None,
     port: Annotated[
         int,
         typer.Option(min=0, max=65535, help="Port on the loopback interface; 0 takes a free one."),

@@ -19,7 +19,7 @@ TaskOptions = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
-        help="Its options, as task.options.path=questions.jsonl; repeatable.",
+        help="An option of the task set, such as task.options.path=questions.jsonl; repeatable.",
         autocompletion=complete.settings,
     ),
 ]

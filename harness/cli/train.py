@@ -46,21 +46,24 @@ def train(
     ] = None,
     store: complete.Store = None,
     agent_match: Annotated[
-        str | None, typer.Option(help="Regular expression: the roles to train.")
+        str | None, typer.Option(help="Regular expression for the names of the roles to train.")
     ] = None,
     seed: Annotated[
         int | None, typer.Option(help="Seed of data order, sampling and optimizer.")
     ] = None,
-    steps: Annotated[int | None, typer.Option(help="Training steps in all.")] = None,
+    steps: complete.Steps = None,
     ci_fast: Annotated[
-        bool, typer.Option("--one-step", "--ci-fast", help="One step on a few questions.")
+        bool,
+        typer.Option("--one-step", "--ci-fast", help="Train for one step, on a few questions."),
     ] = False,
-    ci: Annotated[bool, typer.Option("--twenty-steps", "--ci", help="Twenty steps.")] = False,
+    ci: Annotated[
+        bool, typer.Option("--twenty-steps", "--ci", help="Train for twenty steps.")
+    ] = False,
     resume: Annotated[
         Path | None, typer.Option(help="A run folder to resume.", autocompletion=complete.runs)
     ] = None,
     without_parity: complete.WithoutParity = False,
-    runs_dir: Annotated[Path, typer.Option(help="Where the run's folder is made.")] = Path("runs"),
+    runs_dir: complete.NewIn = Path("runs"),
     trace_start: Annotated[
         Path | None,
         typer.Option(help="File for a Chrome trace of what each process did during the start."),

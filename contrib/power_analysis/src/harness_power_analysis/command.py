@@ -33,7 +33,9 @@ def power(
     alpha: Annotated[float, typer.Option(help="Accepted probability of a false alarm.")] = 0.05,
     arms: Annotated[
         int | None,
-        typer.Option(help="Number of arms compared with the baseline; by default those given."),
+        typer.Option(
+            help="Number of arms to compare with the baseline; by default that of the given runs."
+        ),
     ] = None,
     margin: Annotated[
         float | None, typer.Option(help="Margin of equivalence, e.g. 0.05; by default the study's.")

@@ -24,36 +24,41 @@ def contribution(
     role: Annotated[
         list[str] | None,
         typer.Option(
-            help="Regular expression for roles that count as one group; repeatable. Each other role is a group."
+            help="Regular expression: the roles that match it are measured together, as one group. "
+            "Repeatable. Every other role is measured alone."
         ),
     ] = None,
     start: Annotated[
         str | None,
-        typer.Option(help="A policy or run to use instead of the training's first policy."),
+        typer.Option(
+            help="Policy or run that answers for untrained roles; by default the policy with which the "
+            "training began."
+        ),
     ] = None,
     endpoint: Annotated[
         str | None,
-        typer.Option(help="Endpoint of that policy; required on a GPU, with --model."),
+        typer.Option(
+            help="Endpoint that answers for untrained roles; required on a GPU, together with --model."
+        ),
     ] = None,
-    model: Annotated[str | None, typer.Option(help="Name of the policy at the endpoint.")] = None,
+    model: Annotated[str | None, typer.Option(help="Name of the model at --endpoint.")] = None,
     api_key_env: Annotated[str, typer.Option(help="Variable that holds the endpoint's key.")] = "",
-    step: Annotated[
-        int | None, typer.Option(help="Use this checkpoint instead of the newest.")
-    ] = None,
+    step: complete.Measured = None,
     split: Annotated[
-        str | None, typer.Option(help="The split; by default the validation split.")
+        str | None, typer.Option(help="The split to measure; by default the validation split.")
     ] = None,
-    read_reserved: Annotated[bool, typer.Option(help="Consent to read a reserved split.")] = False,
-    limit: Annotated[
-        int | None, typer.Option(help="At most this many tasks, a fixed sample.")
-    ] = None,
+    read_reserved: complete.ReadReserved = False,
+    limit: complete.Limit = None,
     settings: complete.Settings = None,
-    runs_dir: Annotated[Path, typer.Option(help="Parent of the folder of the evaluations.")] = Path(
-        "runs"
-    ),
+    runs_dir: Annotated[
+        Path, typer.Option(help="The folder in which the evaluations get their own folder.")
+    ] = Path("runs"),
     json_: complete.Json = False,
 ) -> None:
-    """Measure the worth of training each role: evaluate a checkpoint with each role untrained."""
+    """Measure what the training of each role is worth.
+
+    Evaluates the trained checkpoint, then again with the untrained policy in some of its roles.
+    """
     if start is not None and endpoint is not None:
         raise UserError("give either --start or --endpoint, not both")
     if (endpoint is None) != (model is None):

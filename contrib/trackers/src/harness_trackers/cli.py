@@ -20,7 +20,9 @@ def export(
     ],
     to: Annotated[
         str,
-        typer.Option(help="A tracker, for example tensorboard, wandb, mlflow or swanlab; or hf."),
+        typer.Option(
+            help="A tracker, for example tensorboard, wandb, mlflow or swanlab; or hf, a data set."
+        ),
     ],
     where: Annotated[
         str, typer.Option(help="Folder or address of the tracker; by default its own.")

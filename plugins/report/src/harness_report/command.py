@@ -31,7 +31,9 @@ def report(
         typer.Option(help="The file; by default report.html in the run's or study's folder."),
     ] = None,
     baseline: complete.Baseline = None,
-    allow: Annotated[list[str] | None, typer.Option(help="A key that may differ.")] = None,
+    allow: Annotated[
+        list[str] | None, typer.Option(help="Compare runs that differ in this key; repeatable.")
+    ] = None,
     margin: Annotated[
         float | None, typer.Option(help="Margin of equivalence, e.g. 0.05; by default the study's.")
     ] = None,

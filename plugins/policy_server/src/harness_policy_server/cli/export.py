@@ -39,7 +39,9 @@ def export(
     to: Annotated[
         Path, typer.Option("--to", help="The folder to write; it must be empty or not exist.")
     ],
-    step: Annotated[int | None, typer.Option(help="A checkpoint other than the newest.")] = None,
+    step: Annotated[
+        int | None, typer.Option(help="Write this checkpoint instead of the newest.")
+    ] = None,
     verify: Annotated[
         int,
         typer.Option(
