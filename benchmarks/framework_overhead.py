@@ -251,6 +251,14 @@ def main() -> None:
         parser.error(
             f"no agent of {PROGRAM}: {', '.join(strangers)}. There are {', '.join(offered)}"
         )
+    from harness.compare.busy import BUSY
+    from harness.training.provenance import load
+
+    if (before := load() or 0.0) > BUSY:
+        sys.stderr.write(
+            f"The machine is busy, with a load of {before:.1f} per processor: times include waiting "
+            "for other processes. Compare ratios only, or measure again later.\n"
+        )
     found = measure_all(
         ["reference_sql", *(name for name in names if name != "reference_sql")], options.repeat
     )

@@ -38,6 +38,7 @@ def facts(one: Run, left_s: float | None = None) -> dict[str, Any]:
     Args:
         left_s: Expected seconds for the rest, as `overview` has them.
     """
+    from harness.compare.busy import waited
     from harness.compare.columns import parsed_of
     from harness.compare.measures import chosen_tokens, dialogues, measure
     from harness.compare.numbers import known_digits, number, points
@@ -53,6 +54,11 @@ def facts(one: Run, left_s: float | None = None) -> dict[str, Any]:
     for role, counts in figures["trained_by_role"].items():
         trained.append(f"{role} {counts['transitions']} calls {counts['tokens']} tokens")
     failures = [f"{name} {count}" for name, count in figures["failures"].items()]
+    per_call = (
+        f"{known_digits([figures['overhead_ms_per_call']])} ms, waiting for the processor included"
+    )
+    if reasons := waited(one):
+        per_call += f" ({reasons})"
     shares = [f"{part} {points(share)} %" for part, share in figures["shares"].items()]
     trains, steps, shown_shares, shown_trained = "", None, None, None
     if one.trained:
@@ -75,8 +81,7 @@ def facts(one: Run, left_s: float | None = None) -> dict[str, Any]:
         "failures": ", ".join(failures) or "none",
         "steps": steps,
         "share of a step": shown_shares,
-        "framework per call": f"{known_digits([figures['overhead_ms_per_call']])} ms, "
-        "waiting for the processor included",
+        "framework per call": per_call,
         "trained": shown_trained,
         "calls in an earlier's row": merged
         and f"{points(merged[0])} %, which saves {points(merged[1])} % of the tokens",

@@ -12,12 +12,30 @@ BUSY = 1.5
 """Load average per processor above which processes wait for the machine."""
 
 
+def waited(run: Run) -> str:
+    """Return why processes of a run may have waited for the processor; empty if nothing shows it."""
+    load = _load(run)
+    at_once = max(launch.get("runs_at_once", 0) for launch in run.record["launches"])
+    reasons = []
+    if load > BUSY:
+        reasons.append(
+            f"the machine was busy at the start, with a load of {load:.1f} per processor"
+        )
+    if at_once > 1:
+        reasons.append(f"{at_once} runs shared the machine")
+    return "; ".join(reasons)
+
+
+def _load(run: Run) -> float:
+    """Return the highest load at the start of a launch, per processor; 0 if unknown."""
+    return max(launch.get("load", 0.0) for launch in run.record["launches"])
+
+
 def busy(runs: Sequence[Run]) -> list[str]:
     """Return a remark on the runs that started on a busy machine, if there are any."""
     highest: list[float] = []
     for run in runs:
-        load = max(launch.get("load", 0.0) for launch in run.record["launches"])
-        if load > BUSY:
+        if (load := _load(run)) > BUSY:
             highest.append(load)
     if not highest:
         return []

@@ -22,6 +22,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from harness.api import evaluating
+from harness.api.summaries import facts
 from harness.cli import app as command_line
 from harness.compare.columns import Table
 from harness.compare.comparison import compare
@@ -35,6 +36,7 @@ from harness.compare.references import reference_rows
 from harness.compare.selection import select
 from harness.errors import NotComparable, UserError
 from harness.runs.folder import RunFolder
+from harness.runs.reading import read_run
 from harness.runs.record_types import COSTS_ONLY
 from harness.runs.schema import Shadow
 
@@ -947,6 +949,14 @@ def test_runs_of_a_busy_machine_are_named(write_run: Write) -> None:
     named = [one for one in remarks if "busy" in one]
     assert len(named) == 1 and "1 of 2 runs, with a load of up to 6.2 per processor" in named[0]
     assert not any("busy" in one for one in compare(select([quiet.path]))["remarks"])
+    assert "(" not in facts(read_run(quiet.path))["framework per call"]
+    record = busy.read()
+    record["launches"][0]["runs_at_once"] = 3
+    busy.write(record)
+    assert facts(read_run(busy.path))["framework per call"].endswith(
+        " ms, waiting for the processor included (the machine was busy at the start, with a load of "
+        "6.2 per processor; 3 runs shared the machine)"
+    )
 
 
 def test_what_is_not_known_of_the_code_and_unequal_sharing_are_told(write_run: Write) -> None:
