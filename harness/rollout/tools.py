@@ -44,10 +44,8 @@ class HostToolbox:
 
     It calls tools in the attempt's own session and records each call.
 
-    Attributes:
-        fault: The environment's first fault; empty before. After it, no tool is called any more,
-            and the attempt is left unscored.
-        state: The session's final state, after it was closed.
+    An agent gets this object. What decides whether its attempt is scored, and on which state, is
+    read-only.
     """
 
     request: RolloutRequest
@@ -58,12 +56,12 @@ class HostToolbox:
     http_client: httpx.AsyncClient
     tool_calls: list[ToolCall] = field(default_factory=list)
     report: Report = field(default_factory=Report, init=False)
-    fault: str = field(default="", init=False)
-    state: Mapping[str, JSON] | None = field(default=None, init=False)
     begun: Counter[str] = field(default_factory=Counter, init=False)
     """The number of branches that each branch has begun."""
 
     def __post_init__(self) -> None:
+        self._fault = ""
+        self._state: Mapping[str, JSON] | None = None
         self._environment = environment(self.request.environment)
         # A copy, because agents can reach the request and must not change the database or
         # the limits of their next call.
@@ -114,7 +112,7 @@ class HostToolbox:
         if self._session is None:
             return
         try:
-            self.state = plain_state(await within(CLOSE_S, self._session.close))
+            self._state = plain_state(await within(CLOSE_S, self._session.close))
         except (DeadlinePassed, Raised, ValueError, TypeError, RecursionError) as error:
             self._note(error, f"did not close its session within {CLOSE_S:g} s")
 
@@ -134,9 +132,22 @@ class HostToolbox:
             cause = error.__cause__
         reason = late if isinstance(error, DeadlinePassed) else " ".join(str(cause).split())
         # Later faults usually follow from the first one.
-        self.fault = self.fault or storable(
+        self._fault = self._fault or storable(
             f"environment {self.request.environment!r}: {reason}"[:500]
         )
+
+    @property
+    def fault(self) -> str:
+        """Return the environment's first fault; empty without one.
+
+        After it, no tool is called any more, and the attempt is left unscored.
+        """
+        return self._fault
+
+    @property
+    def state(self) -> Mapping[str, JSON] | None:
+        """Return the session's final state, after it was closed."""
+        return self._state
 
     @property
     def max_turns(self) -> int:

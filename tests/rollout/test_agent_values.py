@@ -183,6 +183,30 @@ async def test_an_agent_cannot_change_its_limits_or_its_database(play: Play) -> 
     assert last.text.count("Ella") == 5  # max_rows of the request
 
 
+class Sets(ReferenceSQL):
+    """Sets an attribute of its toolbox, by which the host would judge its attempt."""
+
+    def __init__(self, name: str, value: object) -> None:
+        super().__init__()
+        self.name, self.value = name, value
+
+    async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
+        answer = await super().solve(problem, toolbox)
+        setattr(toolbox, self.name, self.value)
+        return answer
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("fault", "the server went away"), ("fault", ""), ("state", {"right": 1})]
+)
+async def test_an_agent_cannot_leave_its_attempt_unscored(
+    play: Play, name: str, value: object
+) -> None:
+    result = await play(Sets(name, value))
+    assert result.outcome == "agent_error" and f"'{name}'" in result.detail
+    assert result.state is None
+
+
 async def test_an_answer_late_with_a_wrong_report_stays_late(
     control: GatewayControl, gateway: GatewayServer, scripted_server: StartServer, tmp_path: Any
 ) -> None:
