@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor  # noqa: 
 
 from harness.runs.folder import RunFolder  # noqa: E402
 from harness_verl.checkpoints import MARKER, PREFIX, checkpoints, drop_broken  # noqa: E402
+from harness_verl.options import VerlTrainConfig  # noqa: E402
 from harness_verl.saving import Completion, Writer  # noqa: E402
 
 MODEL = "model_world_size_1_rank_0.pt"
@@ -130,6 +131,25 @@ def test_checkpoints_of_earlier_launches_are_removed_too(tmp_path: Path) -> None
     everything.begin(4)
     everything.look()
     assert {path.name for path in tmp_path.glob(f"{PREFIX}*")} == left
+
+
+@pytest.mark.parametrize(("kept", "most"), [(1, 2), (2, 2), (3, 3)])
+def test_a_resumed_launch_needs_no_more_room_than_the_first(
+    tmp_path: Path, kept: int, most: int
+) -> None:
+    launch = Completion(tmp_path, kept)
+    for step in range(1, 8):
+        if step == 5:
+            launch = Completion(tmp_path, kept)
+        launch.make_room()
+        save(tmp_path, step).wait()
+        assert len([*tmp_path.glob(f"{PREFIX}*")]) <= most
+        launch.begin(step)
+        launch.look()
+    left = {path.name for path in tmp_path.glob(f"{PREFIX}*")}
+    assert left == {f"{PREFIX}{step}" for step in range(8 - kept, 8)}
+    settings = VerlTrainConfig(keep_checkpoints=kept, save_every=1)
+    assert settings.checkpoints_at_once(7) == most
 
 
 KILLED = """

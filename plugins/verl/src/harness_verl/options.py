@@ -50,6 +50,14 @@ class VerlTrainConfig(TrainConfig):
     weight_decay: float = Field(0.01, ge=0)
     lora_rank: int = Field(0, ge=0)
 
+    def checkpoints_at_once(self, steps: int) -> int:
+        """Return the most checkpoints of a training of `steps` steps that are on the disk at once.
+
+        To keep one, verl removes it after it has written the next. To keep more, it removes the
+        oldest first (`CheckpointManager.ensure_checkpoint_capacity`).
+        """
+        return min(max(self.keep_checkpoints, 2), self.checkpoints_saved(steps))
+
     def packs(self, device: str, deterministic: bool) -> bool:
         """Return whether rows are packed.
 

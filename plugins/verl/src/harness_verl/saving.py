@@ -197,6 +197,14 @@ class Completion:
         self._pending = None
         self.prune()
 
+    def make_room(self) -> None:
+        """Remove the oldest checkpoints before another one is written, unless one is kept.
+
+        verl does so with the checkpoints of its own launch, but not with those of earlier ones.
+        """
+        if self._kept > 1:
+            prune(self._folder, self._kept - 1)
+
     def prune(self) -> None:
         """Remove older checkpoints, those of earlier launches included."""
         prune(self._folder, self._kept)
@@ -231,12 +239,14 @@ def install(trainer: Any) -> None:
     save, step, fit = trainer._save_checkpoint, trainer.step, trainer.fit
 
     def save_checkpoint(self: Any) -> None:
-        if not self.config.actor_rollout_ref.actor.get("checkpoint", {}).get("async_save", False):
-            save(self)
-            _completion(self).prune()
-            return
         completion = _completion(self)
+        if not self.config.actor_rollout_ref.actor.get("checkpoint", {}).get("async_save", False):
+            completion.make_room()
+            save(self)
+            completion.prune()
+            return
         completion.finish()
+        completion.make_room()
         save(self)
         completion.begin(self.global_steps)
 
