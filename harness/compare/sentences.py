@@ -58,7 +58,7 @@ def _notes_on_pairs(comparison: Comparison) -> list[str]:
         notes.append(
             f"Rewards are graded, from {low:g} to {high:g}; a point is a hundredth of mean reward."
         )
-    notes += _ceiling(comparison)
+    notes += _ceiling(comparison) + _floor(comparison)
     if comparison["one_seed"]:
         notes.append(
             "One seed an arm: this compares these checkpoints. "
@@ -248,3 +248,21 @@ def _ceiling(comparison: Comparison) -> list[str]:
             "a harder set may show a difference."
         )
     return [text]
+
+
+def _floor(comparison: Comparison) -> list[str]:
+    """Return a note if a margin covers even the loss of everything that the baseline can do."""
+    margin = comparison["margin"]
+    if margin is None:
+        return []
+    lowest = comparison.get("span", (0.0, 1.0))[0]
+    for arm in comparison["arms"]:
+        reached = arm["accuracy_final"]["mean"]
+        if arm["name"] == comparison["baseline"] and reached - lowest <= margin:
+            graded = comparison.get("graded", False)
+            return [
+                f"The margin of ±{points(margin)} points is too wide: {arm['name']} ends within it "
+                f"of {f'{lowest:g}' if graded else '0 %'}, so an arm that loses everything would "
+                "be equivalent. State a smaller margin."
+            ]
+    return []

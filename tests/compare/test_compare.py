@@ -920,6 +920,16 @@ def test_a_saturated_task_set_is_said_to_separate_nothing(
     assert not compared["ceiling"] and "saturated" not in render(compared, "md")
 
 
+def test_a_margin_that_covers_a_loss_of_everything_is_named(write_run: Write) -> None:
+    runs = [
+        write_run(name, accuracy=(0.3, 0.1)).path for name in ("reference_sql", "langgraph_sql")
+    ]
+    wide = render(compare(select(runs), margin=0.15), "md")
+    assert "The margin of ±15.0 points is too wide: reference_sql ends within it of 0 %" in wide
+    assert "too wide" not in render(compare(select(runs), margin=0.05), "md")
+    assert "too wide" not in render(compare(select(runs)), "md")
+
+
 @pytest.mark.parametrize(
     ("values", "text"),
     [
