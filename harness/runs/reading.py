@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 from harness.errors import UserError
 from harness.records import AGENT_OUTCOMES
-from harness.runs.columns import checked
+from harness.runs.columns import check_values, checked
 from harness.runs.folder import Kind, RunFolder
 from harness.runs.monitor import Follower
 from harness.runs.progress import Progress
@@ -314,8 +314,7 @@ class Run:
             raise UserError(f"{shown} is damaged, not a Parquet file ({why}). {advice}") from error
         finally:
             files.close()
-        if lacking := rows["step"].null_count():
-            raise UserError(f"{shown}: {lacking} rows have no step. {advice}")
+        check_values(kind, rows, shown, advice)
         return rows
 
 

@@ -8,7 +8,9 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import date, timedelta
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -21,6 +23,7 @@ from harness.config import load_config
 from harness.errors import ConfigError, UserError
 from harness.runs.folder import RunFolder
 from harness.runs.reading import find_all, read_run
+from harness_report.page import write_report
 from harness_study.plan import jobs_of, read_study
 from harness_study.state import StudyFolder
 from harness_verl.trainer import VerlTrainer
@@ -179,7 +182,9 @@ def test_rewards_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
     table = run / "episodes.parquet"
     texts = pl.read_parquet(table).with_columns(pl.col("reward").cast(pl.String))
     texts.write_parquet(table)
-    with pytest.raises(UserError, match="the column reward holds no numbers"):
+    with pytest.raises(
+        UserError, match=r"the column reward must hold numbers, not String\. Restore"
+    ):
         compare(select([run]))
 
 
@@ -304,6 +309,83 @@ def test_columns_of_other_types_are_cast_or_refused(write_run: Callable[..., Run
         episodes.with_columns(wrong.alias(column)).write_parquet(file)
         with pytest.raises(UserError, match=column):
             compare(select([whole.path, changed.path]))
+
+
+def test_a_row_without_a_value_that_groups_it_is_named(
+    write_run: Callable[..., RunFolder],
+) -> None:
+    whole, changed = write_run("reference_sql"), write_run("langgraph_sql")
+    file = changed.path / "episodes.parquet"
+    episodes = pl.read_parquet(file)
+    for column in ("cluster", "task_id", "phase", "outcome", "prompt_tokens"):
+        first_row = pl.int_range(pl.len()) == 0
+        episodes.with_columns(pl.when(~first_row).then(column).alias(column)).write_parquet(file)
+        named = rf"episodes\.parquet: the column {column} has no value in 1 of \S+ rows\. Restore"
+        with pytest.raises(UserError, match=named):
+            compare(select([whole.path, changed.path]))
+
+
+WRONG_CELLS: dict[str, Any] = {
+    "List": [1],
+    "Struct": {"a": 1},
+    "Binary": b"\xff",
+    "Date": date(2026, 1, 1),
+    "Duration": timedelta(1),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "column", "held"),
+    [
+        ("episodes", "started_s", "numbers"),
+        ("episodes", "tool_calls", "text"),
+        ("episodes", "executed", "true or false"),
+        ("episodes", "cut", "lists of texts"),
+        ("steps", "update_s", "numbers"),
+        ("transitions", "trained", "true or false"),
+        ("transitions", "latency_s", "numbers"),
+        ("transitions", "response_ids", "lists of numbers"),
+    ],
+)
+def test_a_column_of_another_type_is_named_with_both_types(
+    write_run: Callable[..., RunFolder], tmp_path: Path, kind: str, column: str, held: str
+) -> None:
+    run = write_run("reference_sql").path
+    file = run / f"{kind}.parquet"
+    table = pl.read_parquet(file)
+    for found, cell in WRONG_CELLS.items():
+        if found == "List" and held.startswith("lists"):
+            continue
+        wrong = pl.Series(column, [cell] * len(table))
+        table.with_columns(wrong).write_parquet(file)
+        message = rf"{kind}\.parquet: the column {column} must hold {held}, not {found}.*\. Restore"
+        for read in (
+            lambda: compare(select([run])),
+            lambda: write_report(select([run]), tmp_path / "report.html"),
+        ):
+            with pytest.raises(UserError, match=message) as caught:
+                read()
+            assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "column"),
+    [
+        ("episodes", "session"),
+        ("episodes", "rewrites"),
+        ("steps", "update_s"),
+        ("steps", "rollout/rollouts"),
+        ("transitions", "response_ids"),
+    ],
+)
+def test_a_column_without_any_value_keeps_its_type(
+    write_run: Callable[..., RunFolder], tmp_path: Path, kind: str, column: str
+) -> None:
+    whole, changed = write_run("reference_sql").path, write_run("langgraph_sql").path
+    file = changed / f"{kind}.parquet"
+    pl.read_parquet(file).with_columns(pl.lit(None).alias(column)).write_parquet(file)
+    compare(select([whole, changed]))
+    write_report(select([whole, changed]), tmp_path / "report.html")
 
 
 def test_figures_of_a_trainer_keep_their_type_whatever_their_name(

@@ -227,7 +227,7 @@ def _tokens_per_s(run: Run) -> dict[int, float]:
     tokens, rollouts, seconds = map(run.logged, names)
     speeds: dict[int, float] = {}
     for step, spent in seconds.items():
-        if step in tokens and spent:
+        if step in tokens and step in rollouts and spent:
             speeds[step] = tokens[step] * rollouts[step] / spent
     return speeds
 

@@ -239,5 +239,5 @@ def _of_ended(runs: Sequence[Run], column: str) -> list[Any]:
     """Return a column for the rollouts of the last validations that ended normally."""
     values: list[Any] = []
     for run in runs:
-        values += run.validation().filter(outcome="ok")[column].to_list()
+        values += run.validation().filter(outcome="ok")[column].drop_nulls().to_list()
     return values
