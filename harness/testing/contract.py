@@ -363,7 +363,9 @@ class AgentContract(Contract):
             work.cancel()
             done, _ = await asyncio.wait({work}, timeout=PROMPT_END_S)
             assert done, f"still running {PROMPT_END_S:g} s after its cancellation"
-            assert work.cancelled(), "swallowed its cancellation"
+            if not work.cancelled():
+                ended = work.exception() or f"it returned {work.result()!r}"
+                raise AssertionError(f"swallowed its cancellation: {ended!r}")
             while left := agent_tasks(stage) - before:
                 assert time.monotonic() - began < PROMPT_END_S, f"left running: {left}"
                 await asyncio.sleep(0.02)
