@@ -113,10 +113,10 @@ def _fitting(
     chosen = {*ALWAYS}
     agents_in_ids = all(text["agent"] in name for name, text in zip(ids, lines, strict=True))
 
-    def tells_little(name: str) -> bool:
+    def is_constant_or_implied(name: str) -> bool:
         return len({text[name] for text in lines}) == 1 or (name == "agent" and agents_in_ids)
 
-    for name in sorted(BY_WEIGHT, key=tells_little):
+    for name in sorted(BY_WEIGHT, key=is_constant_or_implied):
         if len(GAP) + widths[name] <= left:
             left -= len(GAP) + widths[name]
             chosen.add(name)

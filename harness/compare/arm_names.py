@@ -30,7 +30,9 @@ _OF_THE_DEVICE = (
 
 
 MOST_SETTINGS = 3
-"""Settings in the name of an arm, unless more are needed to tell the arms apart."""
+"""Settings in the name of an arm, unless more are needed to distinguish the arms."""
+USUAL = "usual settings"
+"""In the name of an arm without any setting of its own, if its agent has other arms."""
 LONG_VALUE = 32
 """Characters of a value from which a name has only its first and last."""
 Arm = tuple[tuple[str, ...], Mapping[str, Any]]
@@ -45,7 +47,7 @@ def name_arms(runs: Sequence[Run]) -> list[str]:
     which the arm differs from the usual value, without those that follow from others in the name.
 
     Returns:
-        A remark on settings that differ and are in no name, if there are any.
+        Remarks on settings that differ and are left out of names, if there are any.
     """
     configs: list[dict[str, Any]] = []
     devices: list[str] = []
@@ -62,29 +64,56 @@ def name_arms(runs: Sequence[Run]) -> list[str]:
         if key not in ("agent", "seed", "device") and not follows:
             keys.append(key)
     usual = _usual(keys, arms) if len(keys) > MOST_SETTINGS else {}
-    named = _telling(keys, arms, usual)
+    named = _distinguishing(keys, arms, usual)
+    texts = _texts(named, keys, configs)
     several_devices = len(set(devices)) > 1
     several_kinds = len({run.record["kind"] for run in runs}) > 1
     agents = _short({str(config["agent"]) for config in configs}, agent_label)
-    heads = {key: _head(key, keys) for key in named}
-    values = {}
-    for key in named:
-        values[key] = _short({str(config.get(key)) for config in configs}, _shortened)
+    several_arms = _agents_with_several_arms(keys, arms)
     for run, config, device in zip(runs, configs, devices, strict=True):
         if run.arm:
             continue
-        parts = [agents[str(config["agent"])]]
+        agent = str(config["agent"])
+        parts = [agents[agent]]
         if several_devices:
             parts.append(f"on {device}")
-        for key in named:
-            value = str(config.get(key))
-            if value != usual.get(key):
-                parts.append(f"{heads[key]}={values[key][value]}")
+        values = {key: str(config.get(key)) for key in named}
+        own = [texts[key][value] for key, value in values.items() if value != usual.get(key)]
+        if usual and not own and agent in several_arms:
+            # The agent's name alone would not say which of its arms this is.
+            own = [USUAL]
+        parts += own
         if several_kinds:
             parts.append(run.record["kind"])
         run.arm = " ".join(parts)
     name_policies(runs)
-    return _left_out([key for key in keys if key not in named], configs)
+    remarks = []
+    if common := [texts[key][usual[key]] for key in named if key in usual]:
+        remarks.append(
+            f"Names of arms leave out the usual settings, which most arms have: {', '.join(common)}."
+        )
+    return remarks + _left_out([key for key in keys if key not in named], configs)
+
+
+def _texts(
+    named: Iterable[str], keys: Sequence[str], configs: Sequence[Mapping[str, Any]]
+) -> dict[str, dict[str, str]]:
+    """Return the text of each setting in a name, by key and value."""
+    texts: dict[str, dict[str, str]] = {}
+    for key in named:
+        head = _head(key, keys)
+        values = _short({str(config.get(key)) for config in configs}, _shortened)
+        texts[key] = {value: f"{head}={short}" for value, short in values.items()}
+    return texts
+
+
+def _agents_with_several_arms(keys: Sequence[str], arms: Sequence[Arm]) -> set[str]:
+    """Return the agents that more than one arm has."""
+    distinct: dict[tuple[str, ...], str] = {}
+    for fixed, config in arms:
+        distinct[_mark(fixed, config, keys)] = str(config["agent"])
+    counts = Counter(distinct.values())
+    return {agent for agent, count in counts.items() if count > 1}
 
 
 def _usual(keys: Iterable[str], arms: Sequence[Arm]) -> dict[str, str]:
@@ -102,7 +131,9 @@ def _usual(keys: Iterable[str], arms: Sequence[Arm]) -> dict[str, str]:
     return usual
 
 
-def _telling(keys: Sequence[str], arms: Sequence[Arm], usual: Mapping[str, str]) -> list[str]:
+def _distinguishing(
+    keys: Sequence[str], arms: Sequence[Arm], usual: Mapping[str, str]
+) -> list[str]:
     """Return the keys for names: all if they are few, else without those that others imply."""
     all_arms = len({_mark(fixed, config, keys) for fixed, config in arms})
     named = list(keys)

@@ -226,10 +226,11 @@ def located(path: Path, runs_dir: Path) -> Path:
         # With several matches, none is more likely than the others.
         if len(close) == 1:
             return close[0]
-        names = [str(folder.relative_to(runs_dir)) for folder in close[:4]]
+        names = [str(folder.relative_to(runs_dir)) for folder in close[:3]]
+        more = f" and {len(close) - 3} more" if len(close) > 3 else ""
         raise UserError(
-            f"{path} is part of the ids of {len(close)} runs in {runs_dir}, such as "
-            f"{' and '.join(names)}. Name one of them by its folder"
+            f"{path} is part of the ids of {len(close)} runs in {runs_dir}: {', '.join(names)}{more}. "
+            "Give more of the id, or the folder"
         )
     hint = nearest(str(path), _corrections(path, runs_dir), ".")
     raise UserError(

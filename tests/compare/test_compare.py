@@ -482,14 +482,20 @@ def test_arms_of_many_settings_have_short_names_and_a_remark_on_the_others(
     runs = [write_run(overrides=overrides, val_limit=20).path for overrides in arms]
     chosen = select(runs)
     assert [run.arm for run in chosen.runs] == [
-        "reference_sql",
+        "reference_sql usual settings",
         "reference_sql learning_rate=0.0001",
         "reference_sql max_turns=3 temperature=0.7 learning_rate=0.0003",
         "reference_sql retries=3",
     ]
     allow = ["train", "max_turns", "sampling_train", "rollout_retries"]
-    (remark,) = [text for text in compare(chosen, allow=allow)["remarks"] if "names" in text]
-    assert "names: reward.concurrency (None, 3); rollout.runners (1, 2). `harness" in remark
+    found = compare(chosen, allow=allow, baseline="reference_sql usual settings")
+    usual, left_out = [text for text in found["remarks"] if "ames" in text]
+    assert usual.endswith(
+        "most arms have: max_turns=2, temperature=1.0, retries=1, learning_rate=0.0002."
+    )
+    assert "names: reward.concurrency (None, 3); rollout.runners (1, 2). `harness" in left_out
+    with pytest.raises(UserError, match=r"'reference_sql' is in 4 arms\. Name one of them"):
+        compare(chosen, allow=allow, baseline="reference_sql")
     # Two arms that differ in as much keep settings enough to tell them apart.
     assert [run.arm for run in select(runs[::2]).runs] == [
         "reference_sql max_turns=2 temperature=1.0 learning_rate=0.0002",

@@ -143,9 +143,11 @@ def test_the_line_of_a_step_has_groups_that_differ_and_no_rate_of_an_instant(
 ) -> None:
     out = StringIO()
     view = display.TrainingDisplay(Console(file=out, width=400), "title")
-    view.show(Progress("step 1", step=1, reward=0.25, mixed=0.375, rollouts_per_s=1234.6))
+    view.show(
+        Progress("step 1", step=1, total_steps=20, reward=0.25, mixed=0.375, rollouts_per_s=1234.6)
+    )
     assert (
-        "1 of 0 steps done: reward 0.250, groups with different rewards 37.5 %, 1,235 rollouts per s\n"
+        "1 of 20 steps done: reward 0.250, groups with different rewards 37.5 %, 1,235 rollouts per s\n"
         in out.getvalue()
     )
     assert [rate(0), rate(0.42), rate(52.4)] == ["-", "0.4", "52"]
