@@ -660,9 +660,9 @@ def claimed(what: str) -> str:
 def made(what: str) -> str:
     """Return the content of one marker."""
     kind, _, rest = what.partition(" ")
-    of_files = {"verdicts": verdicts_table, "choices": choices_table}
-    if kind in of_files and (ROOT / rest).is_file():
-        return of_files[kind](ROOT / rest)
+    makers = {"verdicts": verdicts_table, "choices": choices_table}
+    if kind in makers and (ROOT / rest).is_file():
+        return makers[kind](ROOT / rest)
     folder, *words = shlex.split(rest) or [""]
     path = folder_of(folder)
     if not folder or not path.is_dir():
