@@ -99,7 +99,11 @@ def test_an_id_names_a_run_of_a_study_and_no_two_runs(tmp_path: Path, command: C
     one = write_run(runs / "study", val_limit=20)
     assert select([Path(one.id)], runs).runs[0].folder.path == one.path
     shutil.copytree(runs / "study", runs / "copied")
-    with pytest.raises(UserError, match=f"2 runs in .*copied/{one.id} and study/{one.id}. Name"):
+    with pytest.raises(UserError, match=f"2 runs in .*: copied/{one.id}, study/{one.id}. Give"):
+        select([Path(one.id)], runs)
+    for name in ("d", "e", "f"):
+        shutil.copytree(runs / "study", runs / name)
+    with pytest.raises(UserError, match=f"5 runs in .*: copied/.*, d/.*, e/{one.id} and 2 more. "):
         select([Path(one.id)], runs)
 
 
