@@ -109,22 +109,22 @@ def _texts(
 
 def _agents_with_several_arms(keys: Sequence[str], arms: Sequence[Arm]) -> set[str]:
     """Return the agents that more than one arm has."""
-    distinct: dict[tuple[str, ...], str] = {}
-    for fixed, config in arms:
-        distinct[_mark(fixed, config, keys)] = str(config["agent"])
-    counts = Counter(distinct.values())
+    counts = Counter(str(config["agent"]) for config in _distinct(keys, arms))
     return {agent for agent, count in counts.items() if count > 1}
 
 
-def _usual(keys: Iterable[str], arms: Sequence[Arm]) -> dict[str, str]:
+def _distinct(keys: Sequence[str], arms: Sequence[Arm]) -> list[Mapping[str, Any]]:
+    """Return one configuration per arm, however many seeds it has."""
+    distinct = {_mark(fixed, config, keys): config for fixed, config in arms}
+    return list(distinct.values())
+
+
+def _usual(keys: Sequence[str], arms: Sequence[Arm]) -> dict[str, str]:
     """Return the value that more arms have than any other, by key; none if there is no such value."""
-    # Every arm counts once, however many seeds it has.
-    distinct = {}
-    for fixed, config in arms:
-        distinct[_mark(fixed, config, keys)] = config
+    configs = _distinct(keys, arms)
     usual = {}
     for key in keys:
-        counts = Counter(str(config.get(key)) for config in distinct.values())
+        counts = Counter(str(config.get(key)) for config in configs)
         (value, count), *others = counts.most_common(2)
         if not others or others[0][1] < count:
             usual[key] = value
