@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from harness.compare.agents import canonical_agents
 from harness.compare.identity import identity_keys
 from harness.compare.policies import name_policies
 from harness.compare.trainers import of_one_trainer
@@ -42,6 +43,7 @@ Arm = tuple[tuple[str, ...], Mapping[str, Any]]
 def name_arms(runs: Sequence[Run]) -> list[str]:
     """Name arms by their differences: the agent, and other configuration keys that differ.
 
+    An agent in a file has one name at all paths of the same source (see `canonical_agents`).
     Settings that only follow the preset of another device are summarized by the device, and options
     that only one trainer has by the trainer. With many different settings, a name has those in
     which the arm differs from the usual value, without those that follow from others in the name.
@@ -49,14 +51,16 @@ def name_arms(runs: Sequence[Run]) -> list[str]:
     Returns:
         Remarks on settings that differ and are left out of names, if there are any.
     """
+    canonical = canonical_agents(runs)
     configs: list[dict[str, Any]] = []
     devices: list[str] = []
     arms: list[Arm] = []
     for run in runs:
         config, device = flatten(run.record["config"]), str(run.record.get("device"))
+        config["agent"] = canonical[str(config["agent"])]
         configs.append(config)
         devices.append(device)
-        arms.append(((str(config["agent"]), device, run.record["kind"]), config))
+        arms.append(((config["agent"], device, run.record["kind"]), config))
     # The seed is no part of a name: runs of an arm are those that differ in nothing else.
     keys = []
     for key in differing(configs):
@@ -68,12 +72,12 @@ def name_arms(runs: Sequence[Run]) -> list[str]:
     texts = _texts(named, keys, configs)
     several_devices = len(set(devices)) > 1
     several_kinds = len({run.record["kind"] for run in runs}) > 1
-    agents = _short({str(config["agent"]) for config in configs}, agent_label)
+    agents = _short(set(canonical.values()), agent_label)
     several_arms = _agents_with_several_arms(keys, arms)
     for run, config, device in zip(runs, configs, devices, strict=True):
         if run.arm:
             continue
-        agent = str(config["agent"])
+        agent = config["agent"]
         parts = [agents[agent]]
         if several_devices:
             parts.append(f"on {device}")
@@ -109,7 +113,7 @@ def _texts(
 
 def _agents_with_several_arms(keys: Sequence[str], arms: Sequence[Arm]) -> set[str]:
     """Return the agents that more than one arm has."""
-    counts = Counter(str(config["agent"]) for config in _distinct(keys, arms))
+    counts = Counter(config["agent"] for config in _distinct(keys, arms))
     return {agent for agent, count in counts.items() if count > 1}
 
 

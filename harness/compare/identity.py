@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, get_args
 
+from harness.compare.agents import canonical_agents
 from harness.compare.keys import Exempt
 from harness.compare.kinds import other_kinds
 from harness.compare.trainers import TRAINER, of_one_trainer
@@ -82,17 +83,17 @@ def identity_keys(config_key: str) -> list[str]:
     return names
 
 
-def differences(runs: Sequence[Run], more: Sequence[str] = ()) -> list[Difference]:
+def differences(runs: Sequence[Run], agents: Mapping[str, str] | None = None) -> list[Difference]:
     """Return all forbidden differences between runs, including those between runs of one seed.
 
     Args:
-        more: Further configuration keys that must be equal.
+        agents: The result of `canonical_agents`, if agents and trained roles must be equal, too.
     """
     flat: list[tuple[Run, Mapping[str, Any]]] = []
     every_key: set[str] = set()
     by_name: dict[str, Run] = {}
     for run in runs:
-        settings = _comparable(run, more)
+        settings = _comparable(run, agents)
         flat.append((run, settings))
         every_key.update(settings)
         # Names may repeat. Texts then describe the first run, as the lists of names begin with it.
@@ -153,7 +154,8 @@ def check_identity(
     for config_key in varied:
         by_study += identity_keys(config_key)
     # A key that a study varies between its arms must still be the same within an arm.
-    mixed = _within_arms(runs)
+    agents = canonical_agents(runs)
+    mixed = _within_arms(runs, agents)
     forbidden: dict[str, Difference] = {}
     for difference in differences(runs):
         forbidden[difference.key] = difference
@@ -161,7 +163,7 @@ def check_identity(
     forbidden |= mixed
     exceptions: list[Exempt] = []
     refused: list[Difference] = []
-    settings = [_comparable(run, ()) for run in runs]
+    settings = [_comparable(run) for run in runs]
     for key, difference in forbidden.items():
         names = [key]
         # Permission for another trainer is permission for the options that only one of them has.
@@ -173,7 +175,7 @@ def check_identity(
             exempt: Exempt = {
                 "key": key,
                 "why": "allowed" if by_hand else "varied",
-                "values": _values_by_run(key, runs),
+                "values": _values_by_run(key, runs, agents),
             }
             if key in _PHASES:
                 exempt["texts"] = difference.texts
@@ -185,20 +187,20 @@ def check_identity(
     return exceptions
 
 
-def _values_by_run(key: str, runs: Iterable[Run]) -> dict[str, Any]:
+def _values_by_run(key: str, runs: Iterable[Run], agents: Mapping[str, str]) -> dict[str, Any]:
     """Return every run's value of a key, by the run's id."""
     values: dict[str, Any] = {}
     for run in runs:
-        values[run.id] = _comparable(run, _ARM).get(key)
+        values[run.id] = _comparable(run, agents).get(key)
     return values
 
 
 def _check_allowed(allowed: Iterable[str], runs: Iterable[Run]) -> None:
     """Refuse permissions for unknown keys: with a mistyped one, nothing would be permitted."""
     # A section may be empty in all of these runs.
-    all_keys: set[str] = {*Identity.__annotations__}
+    all_keys: set[str] = {*Identity.__annotations__, *_ARM}
     for run in runs:
-        all_keys.update(_comparable(run, _ARM))
+        all_keys.update(_comparable(run))
     for permission in allowed:
         if not any(_covers(permission, key) for key in all_keys):
             # Single keys are too many to read, so the message names the sections.
@@ -206,14 +208,14 @@ def _check_allowed(allowed: Iterable[str], runs: Iterable[Run]) -> None:
             raise NotComparable(f"--allow {permission}: no such key. Known: {', '.join(tops)}")
 
 
-def _within_arms(runs: Iterable[Run]) -> dict[str, Difference]:
+def _within_arms(runs: Iterable[Run], agents: Mapping[str, str]) -> dict[str, Difference]:
     """Return forbidden differences between runs of one arm, by key."""
     arms: dict[str, list[Run]] = {}
     for run in runs:
         arms.setdefault(run.arm, []).append(run)
     mixed: dict[str, Difference] = {}
     for arm_runs in arms.values():
-        for difference in differences(arm_runs, _ARM):
+        for difference in differences(arm_runs, agents):
             if not _follows_the_seed(difference, arm_runs):
                 mixed[difference.key] = difference
     return mixed
@@ -290,10 +292,12 @@ def check_data(runs: Iterable[Run]) -> None:
             )
 
 
-def _comparable(run: Run, more: Iterable[str] = ()) -> dict[str, Any]:
+def _comparable(run: Run, agents: Mapping[str, str] | None = None) -> dict[str, Any]:
     flat = {"kind": run.record["kind"], "samples": 1, **flatten(run.record["identity"])}
-    for key in more:
-        flat[key] = run.record["config"].get(key)
+    if agents is not None:
+        config = run.record["config"]
+        flat["agent"] = agents[str(config.get("agent"))]
+        flat["agent_match"] = config.get("agent_match")
     is_training = run.record["kind"] == "train"
     if is_training:
         # Rounding differs between devices and adds up over the steps of a training. The policy of
@@ -350,6 +354,8 @@ def _words(run: Run, key: str, value: Any) -> str:
         phase, task = _PHASES[key][0], run.record["config"].get("task", {})
         count = run.record["tasks"]["train" if phase == "train" else "val"]
         return f"{count} questions of {task.get('name')}/{task.get(f'{phase}_split')} ({value[:8]})"
+    if key == "agent":
+        return repr(value)  # paths of files often differ only near their end
     if isinstance(value, str) and re.fullmatch("[0-9a-f]{32,}", value):
         return value[:8]
     return _short(value)

@@ -1,0 +1,50 @@
+"""Agents of runs, wherever their files are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from harness.runs.reading import Run
+
+Mark = tuple[str, ...]
+"""What two runs of one agent share: its name in the configuration, or recorded name and source."""
+
+
+def canonical_agents(runs: Sequence[Run]) -> dict[str, str]:
+    """Return one name for each agent, by every name that configurations give it.
+
+    A configuration names an agent in a file by its absolute path, which differs between checkouts
+    of one project. The agent is the same at two paths if records have the same name, which is
+    without the folder, and the same hash of its source. Where a record has no hash, the path
+    decides.
+
+    A source that changed at one path is still one agent here. `check_parity` refuses it, unless
+    every version is certified.
+
+    Returns:
+        Names from configurations: of several paths of one agent, the first in alphabetical order.
+    """
+    groups: list[set[Mark]] = []
+    for run in runs:
+        group = _marks(run)
+        others: list[set[Mark]] = []
+        for earlier in groups:
+            if group.isdisjoint(earlier):
+                others.append(earlier)
+            else:
+                group |= earlier
+        groups = [*others, group]
+    canonical: dict[str, str] = {}
+    for group in groups:
+        configured = sorted(mark[0] for mark in group if len(mark) == 1)
+        canonical |= dict.fromkeys(configured, configured[0])
+    return canonical
+
+
+def _marks(run: Run) -> set[Mark]:
+    marks: set[Mark] = {(str(run.record["config"].get("agent")),)}
+    if source := run.record.get("agent_source"):
+        marks.add((run.record["agent"], source))
+    return marks
