@@ -923,7 +923,7 @@ def test_runs_count_as_of_the_same_code_only_where_nothing_that_decides_them_cha
     monkeypatch.setattr(record, "_ROOT", tmp_path)
 
     def same(commit: Any) -> bool:
-        return same_code({"commit": commit, "agent": "reference_sql"})  # type: ignore[typeddict-item]
+        return same_code({"commit": commit}, "reference_sql")  # type: ignore[typeddict-item]
 
     clean = record.commit()
     assert clean is not None and not clean["dirty"] and same(clean) and same(None)

@@ -14,7 +14,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from subprocess import SubprocessError
 from typing import Any, Literal
@@ -27,8 +26,6 @@ from harness.compare.states import (
     config_hash,
     read_state,
 )
-from harness.errors import PluginError
-from harness.parity.certificate import fingerprint
 from harness.runs.folder import now, replace_text
 from harness.runs.locks import held
 from harness.runs.reading import Run, read_run, readable
@@ -36,6 +33,7 @@ from harness.runs.schema import RunRecord
 from harness.training.provenance import changes, commit
 from harness.util.parsing import differing, flatten
 from harness_study.launchers import Launched, Launcher, Local, launcher
+from harness_study.moved import has_moved_agent, source_of
 from harness_study.plan import Job, Study, varied_keys
 from harness_study.stale import mark_stale
 
@@ -187,12 +185,17 @@ class StudyFolder:
         usable: list[Run] = []
         finished: Run | None = None
         for run, run_hash in runs:
-            if job.kind != "train" or not run.trained or run_hash != job_hash:
+            if job.kind != "train" or not run.trained:
+                continue
+            # A resumed run reads its agent from its own configuration, so an unfinished one does
+            # not continue at another path.
+            moved = run.finished and has_moved_agent(run, job)
+            if run_hash != job_hash and not moved:
                 continue
             own.append(run)
             # A result of other code is no result of this study: arms would differ in the code as
             # well.
-            if any_code or same_code(run.record):
+            if any_code or same_code(run.record, job.config.agent):
                 usable.append(run)
                 # Of several the newest: folders are in the order of their starts.
                 finished = run if run.finished else finished
@@ -218,7 +221,8 @@ class StudyFolder:
         entry, trained = self.entries[job.key], self._trained(job, before)
         own: list[Run] = []
         for run, run_hash in runs:
-            if run.finished and _made_by(run, job, entry, run_hash == job.config_hash):
+            alike = run_hash == job.config_hash or has_moved_agent(run, job)
+            if run.finished and _made_by(run, job, entry, alike):
                 own.append(run)
         # Only an evaluation of exactly the policy that the training has now: a repeated training
         # has another one.
@@ -226,7 +230,7 @@ class StudyFolder:
             parent = run.record.get("parent")
             evaluated = parent["run"] if parent else trained
             same_policy = trained is not None and evaluated == trained
-            if same_policy and (any_code or same_code(run.record)):
+            if same_policy and (any_code or same_code(run.record, job.config.agent)):
                 return Step(job, "skip", run.folder.path, "finished")
         why = "its earlier run has another training or code" if own else "not yet run"
         return Step(job, "run", None, why)
@@ -287,15 +291,18 @@ def _launches(state: StudyState) -> list[StudyLaunch]:
     return launches
 
 
-def same_code(record: RunRecord) -> bool:
+def same_code(record: RunRecord, agent: str) -> bool:
     """Return whether the code of the agent and of this checkout is unchanged since a run.
 
-    Unknown code counts as the same: the commit of an installed wheel, and an older run's
-    uncommitted changes.
+    Unknown code counts as the same: the commit of an installed wheel, an older run's uncommitted
+    changes, and an agent that is no longer installed.
+
+    Args:
+        agent: The run's agent by the name that it has now.
     """
     # The source of an agent counts apart from the commit, since agents come from any package.
     recorded, current, source = record["commit"], commit(), record.get("agent_source")
-    if source and _source_of(record["config"]["agent"]) not in (source, None):
+    if source and source_of(agent) not in (source, None):
         return False
     if recorded is None or current is None:
         return True
@@ -306,14 +313,6 @@ def same_code(record: RunRecord) -> bool:
         return not recorded.get("changes") and not changes(recorded["hash"])
     except (OSError, SubprocessError):  # its commit is not in this repository
         return False
-
-
-@cache
-def _source_of(agent: str) -> str | None:
-    try:
-        return fingerprint(agent).get("agent_source")
-    except PluginError:  # no longer installed: its result stays valid
-        return None
 
 
 def _made_by(run: Run, job: Job, entry: Entry, alike: bool) -> bool:
