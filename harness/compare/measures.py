@@ -219,6 +219,8 @@ def cost(run: Run) -> Cost:
     if "checkpoint_s" in rows.columns:
         net = net - rows["checkpoint_s"].fill_null(0)
     total = cast(float, net.sum())
+    if total <= 0:
+        return {"step_s": cast(float, net.median()), "shares": {}}
     shares = {}
     for part, column in PARTS.items():
         seconds = cast(float, rows[column].sum()) if column in rows.columns else 0.0

@@ -325,6 +325,27 @@ def test_a_row_without_a_value_that_groups_it_is_named(
             compare(select([whole.path, changed.path]))
 
 
+@pytest.mark.parametrize("column", ["step_s", "checkpoint_s"])
+def test_steps_without_time_have_no_shares(
+    column: str, write_run: Callable[..., RunFolder], command: Command
+) -> None:
+    """Steps of 0 s, and steps that only saved a checkpoint."""
+    run = write_run("reference_sql")
+    file = run.path / "steps.parquet"
+    steps = pl.read_parquet(file)
+    seconds = pl.lit(0.0) if column == "step_s" else pl.col("step_s")
+    steps.with_columns(seconds.alias(column)).write_parquet(file)
+
+    done = command("compare", run.path, "--format", "json")
+
+    assert done.returncode == 0, done.stderr
+    (arm,) = json.loads(done.stdout)["arms"]
+    assert (arm["step_s"], arm["shares"]) == (0.0, {})
+    for arguments in (("compare", run.path), ("runs", "show", run.path), ("report", run.path)):
+        done = command(*arguments)
+        assert done.returncode == 0, done.stderr
+
+
 WRONG_CELLS: dict[str, Any] = {
     "List": [1],
     "Struct": {"a": 1},
