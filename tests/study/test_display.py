@@ -107,7 +107,7 @@ def test_without_a_terminal_a_study_says_what_begins_ends_and_stands(
             "running",
             1,
             100.0,
-            "verl is being started; running for 15 s",
+            "verl is being started",
         )
         assert said() == ["[1/3] arm0-seed0: started"]
         assert said() == []
@@ -116,6 +116,10 @@ def test_without_a_terminal_a_study_says_what_begins_ends_and_stands(
             "[1/3] arm0-seed0: verl is being started; running for 30 s",
             "Study small: 0 of 3 done, about 2 min 30 s left",
         ]
+        first.progress = Progress(total_steps=20)
+        first.line = "starting, which took about 40 s last time; running for 50 s"
+        clock[0] += study_display.EVERY_S
+        assert said()[0] == "[1/3] arm0-seed0: starting; running for 1 min 00 s"
         first.progress = Progress("step 1", total_steps=20, rollouts=8)
         assert said() == []
         first.progress = Progress("step 1", total_steps=20, rollouts=8, val_curve={0: 0.3})

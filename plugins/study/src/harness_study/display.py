@@ -144,12 +144,13 @@ class StudyDisplay:
 
     @staticmethod
     def _standing(run: Standing) -> str:
-        """Return a run's progress or, during its start, its last output and the elapsed time."""
-        if run.progress is not None and run.progress.rollouts:
-            return standing(run.progress)
-        # The run's own line may end with the time as it was when the line was printed.
-        line = run.line.partition("; running for ")[0]
-        return f"{line[:120] or 'starting'}; running for {duration(_spent_s(run))}"
+        """Return a run's progress or, during its start, what it does and the elapsed time."""
+        progress = run.progress
+        if progress is not None and progress.rollouts:
+            return standing(progress)
+        # Before a run has a record, its output is all that is known of it.
+        activity = run.line[:120] if progress is None else progress.phase
+        return f"{activity or 'starting'}; running for {duration(_spent_s(run))}"
 
     def _table(self, standings: list[Standing]) -> Table:
         return fitted(
