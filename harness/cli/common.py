@@ -7,7 +7,7 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -89,6 +89,34 @@ def table(*heads: str, title: str | None = None, **column: Any) -> Table:
     for head in heads:
         made.add_column(head, **column)
     return made
+
+
+def fitting(
+    columns: Iterable[str],
+    widths: Mapping[str, int],
+    room: int,
+    least: Mapping[str, int] | None = None,
+    *,
+    in_order: bool = False,
+) -> tuple[list[str], int]:
+    """Return the columns of a table that fit, and the width that they leave.
+
+    Args:
+        columns: From the one that is shown first to the one that is left out first.
+        widths: Widths of columns, each with its border.
+        room: Width for these columns.
+        least: Width that must be left after a column is added; 0 for others.
+        in_order: Whether a column is left out if one before it does not fit.
+    """
+    chosen: list[str] = []
+    for name in columns:
+        needed = widths[name] + (least or {}).get(name, 0)
+        if needed <= room:
+            room -= widths[name]
+            chosen.append(name)
+        elif in_order:
+            break
+    return chosen, room
 
 
 def one_thread() -> None:

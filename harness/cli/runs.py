@@ -23,7 +23,7 @@ from harness.cli.common import (
 )
 from harness.cli.runs_table import show_runs
 from harness.errors import UserError, how_to_install, nearest
-from harness.util.formatting import members
+from harness.util.formatting import members, shortened
 from harness.util.parsing import flatten
 
 if TYPE_CHECKING:
@@ -217,4 +217,4 @@ _PROGRESS = ("steps", "steps_total", "abandoned", "validating", "left_s")
 
 def _short(value: object) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    return shortened(text, 80)

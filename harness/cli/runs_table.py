@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from harness.api.summaries import shown_status
-from harness.cli.common import results
+from harness.cli.common import fitting, results
 from harness.runs.monitor import so_far, steps_of
 from harness.util.formatting import agent_label, duration, mean
 
@@ -110,17 +110,14 @@ def _fitting(
     most = min(left, max(USUAL_ID, width // 2))
     id_width = max((cell_len(name) for name in ids if cell_len(name) <= most), default=len("run"))
     left -= id_width
-    chosen = {*ALWAYS}
     agents_in_ids = all(text["agent"] in name for name, text in zip(ids, lines, strict=True))
 
     def is_constant_or_implied(name: str) -> bool:
         return len({text[name] for text in lines}) == 1 or (name == "agent" and agents_in_ids)
 
-    for name in sorted(BY_WEIGHT, key=is_constant_or_implied):
-        if len(GAP) + widths[name] <= left:
-            left -= len(GAP) + widths[name]
-            chosen.add(name)
-    return id_width, [name for name in COLUMNS if name in chosen]
+    with_gap = {name: len(GAP) + widths[name] for name in BY_WEIGHT}
+    others, _ = fitting(sorted(BY_WEIGHT, key=is_constant_or_implied), with_gap, left)
+    return id_width, [name for name in COLUMNS if name in {*ALWAYS, *others}]
 
 
 def _by_folder(listed: Iterable[Listed], runs_dir: Path) -> dict[str, list[int]]:

@@ -10,7 +10,7 @@ from harness.compare.agents import canonical_agents
 from harness.compare.identity import identity_keys
 from harness.compare.policies import name_policies
 from harness.compare.trainers import of_one_trainer
-from harness.util.formatting import agent_label
+from harness.util.formatting import agent_label, without_middle
 from harness.util.parsing import differing, flatten
 
 if TYPE_CHECKING:
@@ -185,10 +185,7 @@ def _short(texts: Iterable[str], shortened: Callable[[str], str]) -> dict[str, s
 
 
 def _shortened(value: str) -> str:
-    if len(value) <= LONG_VALUE:
-        return value
-    part = LONG_VALUE // 2 - 2
-    return f"{value[:part]}...{value[-part:]}"
+    return without_middle(value, LONG_VALUE, "...", kept=LONG_VALUE - 4)
 
 
 def _left_out(keys: Sequence[str], configs: Sequence[Mapping[str, Any]]) -> list[str]:

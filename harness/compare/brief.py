@@ -8,7 +8,7 @@ from harness.compare.keys import Arm, Comparison, EstimateData, Pair
 from harness.compare.numbers import number, p_value, points, with_interval
 from harness.compare.pairs import any_one_seed, identical_arms, pairs_by_arm
 from harness.compare.verdicts import verdict_text
-from harness.util.formatting import measured
+from harness.util.formatting import measured, shortened
 
 PICTURE_WIDTH = 40
 """Columns of a terminal between the ends of the picture's scale."""
@@ -187,7 +187,7 @@ def picture(comparison: Comparison) -> str:
         cells[left_end], cells[right_end] = "├", "┤"
         # The mean is drawn last: in a short interval it covers an end, not the other way round.
         cells[column(estimate["mean"])] = "●"
-        shown = name if len(name) <= width else f"{name[: width - 1]}…"
+        shown = shortened(name, width, "…")
         lines.append(f"{shown:{width}}  {''.join(cells).rstrip()}")
     left, right = points(low), points(high)
     gap = PICTURE_WIDTH - len(left) - len(right)

@@ -15,6 +15,7 @@ from harness.compare.trainers import TRAINER, of_one_trainer
 from harness.errors import NotComparable
 from harness.runs.record_types import COSTS_ONLY, keys
 from harness.runs.schema import Group, Identity
+from harness.util.formatting import shortened
 from harness.util.parsing import flatten
 
 if TYPE_CHECKING:
@@ -365,7 +366,7 @@ def _short(value: object) -> str:
     if value is _MISSING:
         return "not set"
     text = repr(value) if isinstance(value, str) else str(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return shortened(text, 60)
 
 
 def _some(names: Sequence[str]) -> str:

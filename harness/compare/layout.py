@@ -26,6 +26,7 @@ from harness.compare.score_tables import (
     transfer_tables,
     views_table,
 )
+from harness.util.formatting import shortened
 
 _REASONS = {
     "varied": "varied by the study",
@@ -234,6 +235,5 @@ def _distinct_cells(values: Iterable[object]) -> list[str]:
     """Return different values as text, in the order of their first appearance."""
     cells: dict[str, None] = {}
     for value in values:
-        text = str(value)
-        cells[text if len(text) <= 40 else f"{text[:37]}..."] = None
+        cells[shortened(str(value), 40)] = None
     return list(cells)

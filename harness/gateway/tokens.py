@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from harness.util.formatting import shortened
+
 _ROUNDING = 1e-6
 """Largest accepted log-probability above 0: engines compute them in 32 bits or fewer."""
 _NO_LOGPROB = -9999.0
@@ -62,5 +64,4 @@ def _is_count(value: object) -> bool:
 
 def shown(value: object) -> str:
     """Return a value for a message, shortened if it is long."""
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return shortened(repr(value), 60)

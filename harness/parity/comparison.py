@@ -8,6 +8,7 @@ from typing import Any
 
 from harness.gateway.canonical import canonical_parameters
 from harness.parity.recorder import RecordedCall, Recording
+from harness.util.formatting import shortened
 
 ACCEPTED = {
     "max_completion_tokens": "sent for `max_tokens`, with the same value",
@@ -167,7 +168,7 @@ def _differences(mine: Recording, base: Recording, accepted: set[str]) -> list[M
     differences: list[Mismatch] = []
 
     def differ(place: str, expected: object, got: object) -> None:
-        differences.append(Mismatch(mine.label, place, shortened(expected), shortened(got)))
+        differences.append(Mismatch(mine.label, place, value_text(expected), value_text(got)))
 
     if mine.leaks:
         differ("gold", "in no request", ", ".join(mine.leaks))
@@ -253,7 +254,7 @@ def _zoom(place: str, expected: object, got: object) -> tuple[str, object, objec
     return f"{place} at character {position}", expected[shown], got[shown]
 
 
-def shortened(value: object) -> str:
+def value_text(value: object) -> str:
     """Return a value as text of at most 160 characters."""
     text = value if isinstance(value, str) and " > " in value else repr(value)
-    return text if len(text) <= 160 else text[:159] + "…"
+    return shortened(text, 160, "…")

@@ -17,7 +17,7 @@ from harness.contracts.toolbox import Agent
 from harness.errors import EnvironmentFault
 from harness.gateway.canonical import request_digest, shown_parameters
 from harness.gateway.client import agent_url
-from harness.parity.comparison import Mismatch, first_difference, shortened
+from harness.parity.comparison import Mismatch, first_difference, value_text
 from harness.parity.recorder import RecordedCall, spoken_tool_call
 from harness.records import JSON, Attempt, CallFailure, ToolCall, Transition
 from harness.rollout.json_values import storable
@@ -65,7 +65,7 @@ class _Replay:
         """Store the first difference: the reference's action and the agent's."""
         if self.difference is None:
             self.difference = Mismatch(
-                self.attempt.rollout_id, place, shortened(expected), shortened(got)
+                self.attempt.rollout_id, place, value_text(expected), value_text(got)
             )
 
     def answer(self, request: httpx.Request) -> httpx.Response:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from harness.errors import UserError, nearest
 from harness.records import CHECK_HEADER
 from harness.util.endpoints import shown_text
+from harness.util.formatting import shortened
 
 if TYPE_CHECKING:
     import httpx
@@ -212,7 +213,5 @@ def _listed(names: tuple[str, ...]) -> str:
 
 def _reason(answer: httpx.Response) -> str:
     """Return a server's own message in one line, cut to a bounded length."""
-    line = shown_text(answer.content)
-    if len(line) > SHOWN_CHARS:
-        line = line[:SHOWN_CHARS] + "..."
+    line = shortened(shown_text(answer.content), SHOWN_CHARS, kept=SHOWN_CHARS)
     return line or "no message"

@@ -8,6 +8,7 @@ from typing import Any
 
 from harness.contracts.environments import Tool
 from harness.records import JSON
+from harness.util.formatting import shortened
 from harness.util.json_schema import SchemaFault, find_mismatch
 from harness.util.parsing import LEVELS
 
@@ -134,7 +135,7 @@ def _type_name(value: object) -> str:
 
 def _shown(place: str) -> str:
     """Return the place of a value, cut to what fits into a message."""
-    return repr(place if len(place) <= PLACE_CHARS else place[:PLACE_CHARS] + "...")
+    return repr(shortened(place, PLACE_CHARS, kept=PLACE_CHARS))
 
 
 def storable(text: str) -> str:

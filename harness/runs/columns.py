@@ -9,7 +9,7 @@ from harness.errors import UserError
 from harness.runs.folder import Kind
 from harness.runs.record_types import columns
 from harness.runs.rows import Call, Episode
-from harness.util.formatting import printable
+from harness.util.formatting import printable, shortened
 
 if TYPE_CHECKING:
     import polars as pl
@@ -106,9 +106,7 @@ def checked(
         if arrow is None:
             continue
         if not _fits(name, stored, arrow):
-            found = str(stored)
-            if len(found) > _TYPE_CHARS:
-                found = f"{found[:_TYPE_CHARS]}..."
+            found = shortened(str(stored), _TYPE_CHARS, kept=_TYPE_CHARS)
             raise UserError(
                 f"{shown}: the column {printable(name)} must hold {_HELD[arrow]}, "
                 f"not {printable(found)}. {advice}"

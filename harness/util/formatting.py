@@ -30,7 +30,32 @@ def shown(value: object) -> str:
     except (ValueError, RecursionError):
         # An integer with more digits than Python prints, or a value that contains itself.
         return f"a {type(value).__name__} too large to show"
-    return text if len(text) <= 100 else f"{text[:80]}... ({len(text)} characters)"
+    return shortened(text, 100, f"... ({len(text)} characters)", kept=80)
+
+
+def shortened(text: str, chars: int, mark: str = "...", kept: int | None = None) -> str:
+    """Return a text; the beginning of one with more than `chars` characters, and a mark.
+
+    Args:
+        kept: Length of that beginning; by default, text and mark have `chars` characters together.
+    """
+    if len(text) <= chars:
+        return text
+    beginning = max(chars - len(mark), 0) if kept is None else kept
+    return f"{text[:beginning]}{mark}"
+
+
+def without_middle(text: str, chars: int, mark: str = "..", kept: int | None = None) -> str:
+    """Return a text; the beginning and end of one with more than `chars` characters, and a mark.
+
+    Args:
+        kept: Length of beginning and end; by default, they and the mark have `chars` characters.
+    """
+    if len(text) <= chars:
+        return text
+    letters = max(chars - len(mark), 0) if kept is None else kept
+    end = letters // 2
+    return f"{text[: letters - end]}{mark}{text[len(text) - end :]}"
 
 
 _AGENT = re.compile(r"\w+|.*\.py:\w+(@\w+)?", re.DOTALL)

@@ -16,10 +16,10 @@ import pytest
 
 from harness.api.console import PlainConsole
 from harness.cli import _PlainFormatter
-from harness.cli.common import emit_json, table
+from harness.cli.common import emit_json, fitting, table
 from harness.cli.dev import tree
 from harness.records import Attempt, ToolCall, Verdict
-from harness.util.formatting import printable
+from harness.util.formatting import printable, shortened, without_middle
 
 REPO = Path(__file__).resolve().parents[2]
 Command = Callable[..., subprocess.CompletedProcess[str]]
@@ -140,3 +140,19 @@ def test_a_reader_that_stops_reading_is_no_failure() -> None:
         cwd=Path(__file__).parents[2],
     )
     assert done.returncode == 0 and not done.stderr and done.stdout.count("\n") == 1
+
+
+def test_long_texts_are_shortened() -> None:
+    assert [shortened("abcdef", chars) for chars in (6, 5, 1)] == ["abcdef", "ab...", "..."]
+    assert shortened("abcdef", 5, "…") == "abcd…"
+    assert shortened("abcdef", 5, "…", kept=5) == "abcde…"
+    assert [without_middle("abcdef", chars) for chars in (6, 5, 2)] == ["abcdef", "ab..f", ".."]
+    assert without_middle("abcdef", 5, "...", kept=4) == "ab...ef"
+
+
+def test_columns_that_do_not_fit_are_left_out() -> None:
+    widths = {"a": 5, "b": 8, "c": 2}
+    assert fitting(widths, widths, 15) == (["a", "b", "c"], 0)
+    assert fitting(widths, widths, 9) == (["a", "c"], 2)
+    assert fitting(widths, widths, 9, in_order=True) == (["a"], 4)
+    assert fitting(widths, widths, 9, {"a": 5}) == (["b"], 1)

@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from harness.util.formatting import shortened
+
 ALWAYS_ALLOWED = frozenset({"enable_thinking", "thinking", "reasoning_effort"})
 """Arguments that many chat templates have; a template that does not read them ignores them."""
 MAX_ARGUMENT_CHARS = 200
@@ -123,8 +125,7 @@ def _shown(value: Any) -> str:
     """Return a value as an error message shows it."""
     if isinstance(value, dict | list):
         return f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)} values"
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:60]}..."
+    return shortened(repr(value), 60, kept=60)
 
 
 def _is_integer(value: Any) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from harness.plugins import make, task_set_spec
 from harness.records import arguments_text
+from harness.util.formatting import shortened
 from harness.util.parsing import parse_cell
 
 if TYPE_CHECKING:
@@ -307,4 +308,4 @@ def _text(value: Any) -> str:
 def _cut(value: object) -> str:
     text = _text(value)
     more = len(text) - TEXT_LIMIT
-    return f"{text[:TEXT_LIMIT]} ... ({more} more characters)" if more > 0 else text
+    return shortened(text, TEXT_LIMIT, f" ... ({more} more characters)", kept=TEXT_LIMIT)

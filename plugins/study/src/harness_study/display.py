@@ -6,10 +6,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NotRequired, Self, TypedDict
 
-from harness.cli.common import table
+from harness.cli.common import fitting, table
 from harness.runs.monitor import cells, standing
 from harness.training.provenance import gpu_service
-from harness.util.formatting import duration, printable, with_cores
+from harness.util.formatting import duration, printable, with_cores, without_middle
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -65,8 +65,10 @@ EVERY_S = 30.0
 """Seconds between progress lines without a terminal."""
 COLUMNS = ("arm", "seed", "state", "step", "reward", "accuracy", "mean reward", "left", "time", "")
 """Columns of the live table; the last is a run's latest output line."""
-LEFT_OUT = {"time": 24, "reward": 16, "left": 12}
-"""Columns to drop, in this order, while arms have less width than this."""
+OPTIONAL = {"left": 12, "reward": 16, "time": 24}
+"""Columns from the one that is shown first, with the width that each must leave for arms."""
+BORDER = 3
+"""Width of a column's border; a table has 1 more."""
 LINE_CHARS = 24
 """Narrowest useful width for a run's output line."""
 STYLES = {"running": "bold cyan", "finished": "green", "skipped": "dim", "failed": "red"}
@@ -209,57 +211,51 @@ def _widest(rows: Sequence[Mapping[str, str]], head: str) -> int:
     return most
 
 
+def _widths(rows: Sequence[Mapping[str, str]]) -> dict[str, int]:
+    """Return the widths with borders of columns with text, except the arm and the run's output."""
+    widths: dict[str, int] = {}
+    for head in COLUMNS:
+        if head not in ("arm", "") and any(row.get(head) for row in rows):
+            widths[head] = _widest(rows, head) + BORDER
+    return widths
+
+
 def fitted(rows: Sequence[Mapping[str, str]], title: str, width: int) -> Table:
     """Return a table that fits a terminal, with fewer columns and shorter arms if needed."""
     from rich.text import Text
 
-    filled: set[str] = set()
-    for row in rows:
-        for head, cell in row.items():
-            if cell:
-                filled.add(head)
-    heads = [head for head in COLUMNS if head == "" or head in filled]
-
-    def room() -> int:
-        """Return the width left for the arm; borders take 3 per column and 1 more."""
-        # The arm and the run's output get what the other columns leave.
-        taken = 0
-        for head in heads:
-            if head not in ("arm", ""):
-                taken += _widest(rows, head)
-        borders = 3 * len(heads) + 1
-        return width - taken - borders
-
-    # The names of arms are what a reader looks for, so other columns go first. A run's output is
-    # shown only where there is room for words.
-    heads.remove("")
+    widths = _widths(rows)
+    # The arm and the run's output get what the other columns leave.
+    room = width - 1 - BORDER
+    for head, taken in widths.items():
+        if head not in OPTIONAL:
+            room -= taken
+    # The names of arms are what a reader looks for, so other columns are left out first.
     arm = _widest(rows, "arm")
-    for head, least in LEFT_OUT.items():
-        if head in heads and room() < min(arm, least):
-            heads.remove(head)
-    arm = min(arm, max(room(), 8))
-    if (line := room() - arm - 3) >= LINE_CHARS:
+    least = {head: min(arm, left) for head, left in OPTIONAL.items()}
+    optional = [head for head in OPTIONAL if head in widths]
+    others, room = fitting(optional, widths, room, least, in_order=True)
+    arm = min(arm, max(room, 8))
+    heads = ["arm"]
+    for head in widths:
+        if head in others or head not in OPTIONAL:
+            heads.append(head)
+    # A run's output is shown only where there is room for words.
+    if (line := room - arm - BORDER) >= LINE_CHARS:
         heads.append("")
     shown = table(*heads, title=title, no_wrap=True)
     for row in rows:
-        fitting = {**row, "arm": _shortened(row["arm"], arm), "": row.get("", "")[:line]}
+        # The ends of names distinguish arms better than their middle.
+        fields = {**row, "arm": without_middle(row["arm"], arm), "": row.get("", "")[:line]}
         texts = []
         for head in heads:
-            texts.append(Text(printable(fitting.get(head, "")), _style(head, row)))
+            texts.append(Text(printable(fields.get(head, "")), _style(head, row)))
         shown.add_row(*texts)
     return shown
 
 
 def _style(head: str, row: Mapping[str, str]) -> str:
     return STYLES.get(row["state"], "dim") if head == "state" else ""
-
-
-def _shortened(text: str, chars: int) -> str:
-    """Remove a text's middle, because the ends of names distinguish arms better."""
-    if len(text) <= chars:
-        return text
-    remaining = chars - 2
-    return f"{text[: remaining - remaining // 2]}..{text[len(text) - remaining // 2 :]}"
 
 
 def sharing(plan: Plan) -> str:

@@ -14,6 +14,7 @@ from harness.contracts.environments import Tool
 from harness.contracts.tasks import TaskSet
 from harness.plugins import environment, environment_of, make, task_set_spec
 from harness.records import Task
+from harness.util.formatting import shortened
 from harness.util.json_schema import SchemaFault, check_schema
 from harness_sql.cli.places import places
 from harness_sql.cli.progress import progress_bar
@@ -131,8 +132,7 @@ def _print(config: Config, offer: Offer) -> None:
     counts = ", ".join(f"{split} {count:,}" for split, count in offer.counts.items())
     say(f"{config.task.name}: {counts} questions")
     for tool in offer.tools:
-        first = " ".join(tool.description.split())
-        summary = first if len(first) <= _SHOWN else f"{first[: _SHOWN - 1]}…"
+        summary = shortened(" ".join(tool.description.split()), _SHOWN, "…")
         say(
             f"tool {tool.name}({', '.join(tool.arguments)}), of {tool.tasks:,} questions: {summary}"
         )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from harness.util.formatting import shortened
+
 ErrorType = Literal[
     "syntax",
     "denied",
@@ -85,10 +87,12 @@ def render(execution: Execution, limits: Limits = AGENT_LIMITS) -> str:
     rows.
     """
     if not execution.ok:
-        return _cut(f"Error: {_one_line(execution.error or 'unknown')}", limits.max_text_chars)
+        return shortened(
+            f"Error: {_one_line(execution.error or 'unknown')}", limits.max_text_chars, "…"
+        )
     if not execution.rows:
         return "no rows"
-    names = [_cut(_one_line(name), limits.max_cell_chars) for name in execution.columns]
+    names = [shortened(_one_line(name), limits.max_cell_chars, "…") for name in execution.columns]
     shown = _columns_that_fit(names, limits.max_text_chars // 2)
     lines = [" | ".join(names[:shown])]
     notes = []
@@ -101,14 +105,14 @@ def render(execution: Execution, limits: Limits = AGENT_LIMITS) -> str:
         line = " | ".join(_cell(value, limits.max_cell_chars) for value in row[:shown])
         if rows and len(line) + 1 > room:
             break
-        lines.append(_cut(line, max(room, 24)))
+        lines.append(shortened(line, max(room, 24), "…"))
         room -= len(line) + 1
         rows += 1
     if execution.truncated or rows < len(execution.rows):
         notes.append(
             f"(only the first {rows} {'row is' if rows == 1 else 'rows are'} shown, there are more)"
         )
-    return _cut("\n".join(lines + notes), limits.max_text_chars)
+    return shortened("\n".join(lines + notes), limits.max_text_chars, "…")
 
 
 def _columns_that_fit(names: list[str], room: int) -> int:
@@ -125,12 +129,8 @@ def _cell(value: object, limit: int) -> str:
         return "NULL"
     if isinstance(value, bytes):
         return f"x'{value.hex()}'" if len(value) <= 16 else f"(blob of {len(value)} bytes)"
-    return _cut(_one_line(str(value)[: 2 * limit + 2]), limit)
+    return shortened(_one_line(str(value)[: 2 * limit + 2]), limit, "…")
 
 
 def _one_line(text: str) -> str:
     return " ".join(text.splitlines()) if text.splitlines() else ""
-
-
-def _cut(text: str, limit: int) -> str:
-    return text if len(text) <= limit else text[: max(limit - 1, 0)] + "…"

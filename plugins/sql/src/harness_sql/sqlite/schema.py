@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from harness.errors import TaskSetError
+from harness.util.formatting import shortened
 from harness_sql.sqlite.lexer import split_statements, tokenize
 from harness_sql.sqlite.sandbox import Execution, Limits, execute
 
@@ -195,7 +196,7 @@ def _samples(path: Path, table: str, count: int) -> str:
 def _sample(value: object) -> str:
     """Return a cell on one line: a line break would end the comment that it is part of."""
     cell = "NULL" if value is None else " ".join(str(value).split())
-    return cell if len(cell) <= _SAMPLE_CHARS else cell[:_SAMPLE_CHARS] + "…"
+    return shortened(cell, _SAMPLE_CHARS, "…", kept=_SAMPLE_CHARS)
 
 
 def _statements_of(file: Path) -> list[tuple[str, str]]:

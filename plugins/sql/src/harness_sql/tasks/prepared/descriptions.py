@@ -11,6 +11,7 @@ import io
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
+from harness.util.formatting import shortened
 from harness_sql.tasks.prepared.source import Source
 
 COLUMNS = ("db_id", "table", "column", "text")
@@ -108,7 +109,7 @@ def _described(text: str) -> Iterator[tuple[str, str]]:
                 texts.append(cell)
         text = "; ".join(texts)
         if column and text:
-            yield column, text if len(text) <= MAX_CHARS else text[: MAX_CHARS - 1] + "…"
+            yield column, shortened(text, MAX_CHARS, "…")
 
 
 def _header(name: str | None) -> str:
