@@ -305,6 +305,8 @@ class Run:
                 from harness.runs.tables import logged_table
 
                 logged = pl.DataFrame(logged_table(self.folder, kind))
+                shown = printable(str(self.folder.logs / f"{kind}-*.jsonl"))
+                advice = "Restore the logs from a copy"
                 schema = {name: logged.schema[name] for name in logged.columns if name not in drop}
                 table = logged.lazy().select(*schema)
             casts = checked(kind, schema, shown, advice)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -91,6 +92,20 @@ def test_a_damaged_line_is_named_and_leaves_other_runs_alone(
         path.name for path in sorted(runs.iterdir()) if path != bad
     ]
     assert listed.stderr.startswith(f"harness: left out: line {number} of {log}")
+
+
+def test_rows_of_logs_without_a_value_that_groups_them_are_named_by_the_logs(
+    under_way: Path, tmp_path: Path, command: Command
+) -> None:
+    run = Path(shutil.copytree(under_way, tmp_path / under_way.name))
+    append(run, "episodes", {"cluster": None})
+    done = command("runs", "show", run)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    logs = re.escape(str(run / "logs" / "episodes-*.jsonl"))
+    assert re.search(
+        rf"{logs}: the column cluster has no value in 1 of \d+ rows\. Restore the logs from a copy$",
+        done.stderr,
+    )
 
 
 def test_the_run_is_listed_while_its_rows_are_whole(under_way: Path, command: Command) -> None:
