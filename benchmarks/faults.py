@@ -186,7 +186,7 @@ class Fault:
         resumes: Whether the run can resume and then finishes.
         limits: `resource.RLIMIT_*` of the training.
         before: Prefix of its command.
-        says: A part of its message.
+        message: A part of its message.
     """
 
     description: str
@@ -198,7 +198,7 @@ class Fault:
     variables: Callable[[Path], dict[str, str]] = lambda folder: {}
     within_s: float = 30.0
     before: Callable[[Path], tuple[str, ...]] = lambda folder: ()
-    says: str = ""
+    message: str = ""
 
 
 def in_step_one(training: Training) -> None:
@@ -350,7 +350,7 @@ def small(folder: Path) -> str:
     return str(place)
 
 
-def as_nobody(folder: Path) -> tuple[str, ...]:
+def as_other_user(folder: Path) -> tuple[str, ...]:
     """Run as another user: a limit of processes does not apply to root."""
     if os.geteuid():
         return ()
@@ -376,7 +376,7 @@ FAULTS = {
         "policy server killed",
         kill("VerlPolicyServer"),
         "failed",
-        says="policy server VerlPolicyServer",
+        message="policy server VerlPolicyServer",
     ),
     "loop-worker": Fault("verl's agent-loop worker killed", kill("AgentLoopWorker"), "failed"),
     "task-runner": Fault("verl's task runner killed", kill("ray::TaskRunner"), "failed"),
@@ -427,8 +427,8 @@ FAULTS = {
         None,
         "failed",
         limits={resource.RLIMIT_NPROC: 150},
-        before=as_nobody,
-        says="ulimit -u",
+        before=as_other_user,
+        message="ulimit -u",
         resumes=False,
         within_s=LIMIT_S,
     ),
@@ -481,7 +481,7 @@ FAULTS = {
             *mounted("1m", lambda _: "/dev/shm")(folder),
         ),
         variables=lambda folder: {"TMPDIR": small(folder), "RAY_TMPDIR": ""},
-        says="set TMPDIR",
+        message="set TMPDIR",
         within_s=LIMIT_S,
     ),
     "temporary-files": Fault(
@@ -498,7 +498,7 @@ FAULTS = {
         "no run",
         resumes=False,
         before=read_only_home,
-        says="HARNESS_CACHE_DIR",
+        message="HARNESS_CACHE_DIR",
         variables=lambda folder: {
             "HOME": str(folder / "home"),
             "HARNESS_CACHE_DIR": "",
@@ -632,7 +632,7 @@ def attempt(name: str, fault: Fault) -> bool:
                 status == fault.ends
                 and took <= fault.within_s
                 and not left
-                and fault.says in message
+                and fault.message in message
             )
             well = well and "Traceback" not in one.log.read_text(errors="replace")
             ending = f"{status}, {took:.0f} s"

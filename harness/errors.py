@@ -47,9 +47,9 @@ def how_to_install(extra: str) -> str:
         return f"`{with_overrides()} -e {shlex.quote(f'{checkout}[{extra}]')}`{also}"
     wanted = f"{harness.DISTRIBUTION}[{extra}]"
     if wheel := installed_from(harness.DISTRIBUTION):
-        beside = shlex.quote(str(wheel.parent))
+        folder = shlex.quote(str(wheel.parent))
         return (
-            f"`{with_overrides()} --find-links {beside} "
+            f"`{with_overrides()} --find-links {folder} "
             f"{shlex.quote(f'{wanted} @ {wheel.as_uri()}')}`{also}"
         )
     return (

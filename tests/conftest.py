@@ -79,9 +79,9 @@ def command(
                 console.cache_clear()
             with pytest.raises(SystemExit) as left:
                 main()
-        said = capfd.readouterr()
+        output = capfd.readouterr()
         return subprocess.CompletedProcess(
-            arguments, int(str(left.value.code or 0)), said.out, said.err
+            arguments, int(str(left.value.code or 0)), output.out, output.err
         )
 
     return run

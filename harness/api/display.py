@@ -49,7 +49,7 @@ class TrainingDisplay:
         self._live = Live(console=console, refresh_per_second=4, transient=True) if live else None
         self._last: tuple[int, int] = (-1, 0)
         self._phase = STARTING
-        self._said = self._began
+        self._printed = self._began
         self._last_start = last_start
         self._advice = advice
         self._remark = self._warning = ""
@@ -93,8 +93,8 @@ class TrainingDisplay:
         waits = progress.phase == STARTING or (
             progress.phase.startswith("validating") and progress.done < progress.expected
         )
-        if waits and (progress.phase != self._phase or time.monotonic() - self._said >= EVERY_S):
-            self._said = time.monotonic()
+        if waits and (progress.phase != self._phase or time.monotonic() - self._printed >= EVERY_S):
+            self._printed = time.monotonic()
             self._console.print(self._doing(progress))
         self._phase = progress.phase
         # Without a terminal, print a line per step and validation, because logs cannot show a

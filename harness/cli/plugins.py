@@ -120,8 +120,8 @@ def _new_file(name: str, folder: Path, kind: str) -> None:
 
 def _called() -> str:
     """Return the command that runs this environment's harness from the user's shell."""
-    beside = Path(sys.executable).with_name("harness")
-    if shutil.which("harness") == str(beside):
+    installed = Path(sys.executable).with_name("harness")
+    if shutil.which("harness") == str(installed):
         return "harness"
     return f"{shlex.quote(sys.executable)} -m harness"
 

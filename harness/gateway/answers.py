@@ -253,10 +253,10 @@ class StreamedAnswer:
         set_head(chunk, self._names, self._shown_id, "chat.completion.chunk")
         if chunk.get("usage"):
             chunk["usage"] = counts_of(chunk["usage"])
-        says = bool(chunk.get("usage"))
+        has_content = bool(chunk.get("usage"))
         for choice in choices:
-            says = self._show(choice) or says
-        return says
+            has_content = self._show(choice) or has_content
+        return has_content
 
     def _show(self, choice: dict[str, Any]) -> bool:
         delta = choice.get("delta") or {}

@@ -156,7 +156,7 @@ class UpstreamStatus(Refusal):
         blames_request: Whether the status means that the request is invalid.
         may_be_length: Whether the message may mean that the prompt is too long, in unknown words.
         asks_to_wait: Whether the same request may succeed later.
-        told_to_wait_s: Seconds to wait, as named by the upstream; None if it names none.
+        retry_after_s: Seconds to wait, as named by the upstream; None if it names none.
     """
 
     def __init__(
@@ -178,8 +178,8 @@ class UpstreamStatus(Refusal):
         self.may_be_length = (
             length and self.blames_request and MAY_BE_LENGTH.search(body) is not None
         )
-        self.told_to_wait_s = None if retry_after is None else _seconds(retry_after)
-        waits = status == 429 or (status in (503, 529) and self.told_to_wait_s is not None)
+        self.retry_after_s = None if retry_after is None else _seconds(retry_after)
+        waits = status == 429 or (status in (503, 529) and self.retry_after_s is not None)
         # An exhausted quota has status 429 too, and no wait helps.
         self.asks_to_wait = waits and not NO_QUOTA.search(body)
         self.status = status

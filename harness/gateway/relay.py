@@ -172,10 +172,10 @@ class Relay:
             UpstreamStatus: The wait would end after the attempt's deadline or the call's limit.
         """
         shortest_s = min(SHORTEST_WAIT_S * 2**call.rate_limits, FIRST_WAIT_S)
-        if refusal.told_to_wait_s is None:
+        if refusal.retry_after_s is None:
             wait_s = min(FIRST_WAIT_S * 2**call.rate_limits, LONGEST_WAIT_S)
         else:
-            wait_s = max(refusal.told_to_wait_s, shortest_s)
+            wait_s = max(refusal.retry_after_s, shortest_s)
         call.rate_limits += 1
         self.rate_limits += 1
         if wait_s >= min(call.log.left_s, self._settings.call_timeout_s):

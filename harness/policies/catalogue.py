@@ -220,13 +220,13 @@ def _own() -> Iterator[Named]:
     for name in sorted(filter(PLAIN.fullmatch, there)):
         try:
             manifest = read_json(cached_dir(name) / MANIFEST, "")
-            said = (
+            source = (
                 "converted here from " + manifest["source"]["file"]
                 if "source" in manifest
                 else "made here"
             )
             yield Named(
-                name, said, manifest["licence"], manifest.get("training", manifest)["parameters"]
+                name, source, manifest["licence"], manifest.get("training", manifest)["parameters"]
             )
         except (UserError, KeyError, TypeError):
             # Not written by `harness policy fetch`, but usable.

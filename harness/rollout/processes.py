@@ -26,9 +26,9 @@ _NO_MORE = re.compile(
 process."""
 
 
-def starved(said: str) -> str:
+def starved(output: str) -> str:
     """Return advice if a message shows a lack of threads or processes; empty otherwise."""
-    if not _NO_MORE.search(said):
+    if not _NO_MORE.search(output):
         return ""
     limit, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     most = "" if limit == resource.RLIM_INFINITY else f", here {limit} for all of this user's"

@@ -73,14 +73,14 @@ def mark(name: str) -> None:
         _write(name=name, ph="i", s="p", ts=_us(clock.now()))
 
 
-_said: set[tuple[int, str]] = set()
+_traced: set[tuple[int, str]] = set()
 
 
 def _first(what: str) -> bool:
     """Return whether this process, which may be a fork, traces an event for the first time."""
-    if VARIABLE not in os.environ or (os.getpid(), what) in _said:
+    if VARIABLE not in os.environ or (os.getpid(), what) in _traced:
         return False
-    _said.add((os.getpid(), what))
+    _traced.add((os.getpid(), what))
     return True
 
 

@@ -77,7 +77,7 @@ def slipped(pair: Pair, question: Question) -> Question | None:
     first, *_ = slip[0]
     planned = next(step for step in question.plan if step.database == first.step.database)
     step = replace(first.step, report=planned.report.replace("{1}", "{0}"))
-    return replace(question, plan=(step,), said=question.said.replace("{1}", "{0}"))
+    return replace(question, plan=(step,), template=question.template.replace("{1}", "{0}"))
 
 
 def lessons(

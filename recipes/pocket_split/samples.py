@@ -176,9 +176,9 @@ def slip_of(pair: Pair, question: Question) -> tuple[list[Done], str] | None:
         rows = [one for one in pair.acts if kind is None or one.kind == kind]
         found = str(len(rows) if question.kind == "count" else sum(one.amount for one in rows))
         step = Step("b", 0, question.text, sql, last.report.format("", found))
-        done, answer = [Done(step, found)], question.said.format("", found)
+        done, answer = [Done(step, found)], question.template.format("", found)
     elif question.kind == "both":  # the second half is made up
-        done, answer = whole[:1], question.said.format(question.found[0], question.found[0])
+        done, answer = whole[:1], question.template.format(question.found[0], question.found[0])
     else:
         return None
     return None if answer == question.answer else (done, answer)

@@ -211,19 +211,21 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def test_a_training_returns_the_run_also_inside_an_event_loop(
     idle: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told: list[Progress] = []
+    reports: list[Progress] = []
 
     async def cell() -> harness.LoadedRun:
         options: dict[str, Any] = {"settings": idle, "runs_dir": tmp_path}
         return harness.train(
-            "reference_sql", preset="cpu", steps=2, on_progress=told.append, **options
+            "reference_sql", preset="cpu", steps=2, on_progress=reports.append, **options
         )
 
     run = asyncio.run(cell())
-    assert run.record["status"] == "finished" and run.steps["step"].tolist() == [1, 2] and told
-    said = capsys.readouterr()
+    assert run.record["status"] == "finished" and run.steps["step"].tolist() == [1, 2] and reports
+    output = capsys.readouterr()
     assert (
-        "idle is being started" in said.err and "2 of 2 steps done" in said.err and said.out == ""
+        "idle is being started" in output.err
+        and "2 of 2 steps done" in output.err
+        and output.out == ""
     )
     again = harness.train(resume=run, progress=False)
     assert again.id == run.id and capsys.readouterr().err == ""

@@ -69,8 +69,10 @@ def test_trainings_are_identical_only_if_every_answer_and_every_gradient_is() ->
     parted = agree({"base": [run(0, BASE)], "other": [run(0, BASE, norm=0.25)]}, "base")["other"]
     assert not parted["identical"] and parted["parted"] == 2
     assert parted["gradient"] == pytest.approx(0.2) and parted["training"] == 1.0
-    beside = agree({"base": [run(0, BASE)], "other": [run(0, BASE), run(1, BASE)]}, "base")["other"]
-    assert not beside["identical"]  # nobody knows of seed 1
+    partial = agree({"base": [run(0, BASE)], "other": [run(0, BASE), run(1, BASE)]}, "base")[
+        "other"
+    ]
+    assert not partial["identical"]  # nobody knows of seed 1
     untrained = {("val", 0): ["a", "b"]}
     assert not agree({"base": [run(0, untrained)], "other": [run(0, untrained)]}, "base")["other"][
         "identical"

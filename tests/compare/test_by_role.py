@@ -261,10 +261,10 @@ def test_commands_and_python_say_the_same(one: Run) -> None:
     path = str(one.folder.path)
     shown = CliRunner().invoke(app, ["runs", "show", path], env={"COLUMNS": "200"})
     assert shown.exit_code == 0 and "By role" in shown.output
-    told = json.loads(CliRunner().invoke(app, ["runs", "show", path, "--json"]).output)["figures"][
-        "by_role"
-    ]
-    assert told == role_figures(one)
+    figures = json.loads(CliRunner().invoke(app, ["runs", "show", path, "--json"]).output)[
+        "figures"
+    ]["by_role"]
+    assert figures == role_figures(one)
     rows = load_run(path).roles
     assert list(rows.columns) == roles_table(one, "step", "phase").columns and len(rows) == 12
     assert "share of tokens" in load_run(path)._repr_html_()

@@ -1060,11 +1060,11 @@ def test_a_status_that_there_is_not_is_refused_and_an_empty_list_says_what_was_a
     ):
         list_(three_arms, status="runing")
     list_(three_arms, agent="crewai_sq", status="running")
-    said = capsys.readouterr()
-    assert said.out == "" and "no runs of agent crewai_sq with status running under" in said.err
+    output = capsys.readouterr()
+    assert output.out == "" and "no runs of agent crewai_sq with status running under" in output.err
     assert (
-        "; did you mean 'crewai_sql'? There are 10 other runs" in said.err
-        and "Start one" not in said.err
+        "; did you mean 'crewai_sql'? There are 10 other runs" in output.err
+        and "Start one" not in output.err
     )
     list_(three_arms, status="failed", json_=True)
     assert {one["agent"] for one in json.loads(capsys.readouterr().out)} == {"autogen_sql"}
@@ -1087,13 +1087,13 @@ def test_a_list_shows_whole_ids_and_says_which_runs_nobody_holds(
         pass
     with held.locked():
         list_(killed.path.parent)
-    said = {
+    columns = {
         words[0]: words[1:]
         for line in capsys.readouterr().out.splitlines()
         if (words := line.split())
     }
-    assert "killed?" in said[killed.path.name] and "running" in said[held.path.name]
-    assert ("reference_sql" in said[held.path.name]) == (width == 160)
+    assert "killed?" in columns[killed.path.name] and "running" in columns[held.path.name]
+    assert ("reference_sql" in columns[held.path.name]) == (width == 160)
     results.cache_clear()
 
 

@@ -123,9 +123,9 @@ def test_a_process_that_libraries_would_crash_in_is_refused(
     done = subprocess.run(
         ["bash", "-c", call], env={**os.environ, **variables}, capture_output=True, timeout=60
     )
-    said = done.stderr.decode()
-    assert (done.returncode, said.count("\n")) == (2, 1), said
-    assert ("ulimit -v unlimited" if limit else "set LC_ALL=C.UTF-8") in said
+    output = done.stderr.decode()
+    assert (done.returncode, output.count("\n")) == (2, 1), output
+    assert ("ulimit -v unlimited" if limit else "set LC_ALL=C.UTF-8") in output
 
 
 @pytest.mark.slow

@@ -77,8 +77,10 @@ def test_tools_that_were_never_used_get_no_verdict(
     assert verdict_text(pair).startswith("refused (tools were offered and never used")
     assert "langgraph_sql: 0.0 / 6.0" in pair["refused"]
     assert [row.get(HEAD) for row in behaviour(found)] == ["", "0.0 / 6.0"]
-    told = [one for one in sentences(found) if one.startswith("No verdict against reference_sql")]
-    assert len(told) == 1 and "--allow unused_tools" in told[0]
+    refusals = [
+        one for one in sentences(found) if one.startswith("No verdict against reference_sql")
+    ]
+    assert len(refusals) == 1 and "--allow unused_tools" in refusals[0]
     assert not any("Different from" in one for one in sentences(found))
     page = write_report(chosen, tmp_path / "r.html", baseline="reference_sql", allow=ALLOWED)
     assert HEAD in page.read_text() and "0.0 / 6.0" in page.read_text()

@@ -68,11 +68,14 @@ def test_a_running_training_shows_its_steps_and_what_is_left(
     curve = next(line for line in shown.splitlines() if line.startswith("accuracy"))
     assert curve.endswith("5: 100.0 % so far (15 of 20)") and curve.count("so far") == 1
     assert "4 of 8, 2.0 s each" in shown and "about 8 s" in shown
-    told = json.loads(command("runs", "show", training.path, "--json").stdout)
-    assert told["progress"] == {
+    summary = json.loads(command("runs", "show", training.path, "--json").stdout)
+    assert summary["progress"] == {
         key: row[key] for key in ("steps", "steps_total", "abandoned", "validating", "left_s")
     }
-    assert list(told["figures"]["val_curve"]) == ["0", "2", "4"] and told["figures"]["steps"] == 4
+    assert (
+        list(summary["figures"]["val_curve"]) == ["0", "2", "4"]
+        and summary["figures"]["steps"] == 4
+    )
 
 
 @pytest.mark.parametrize("columns", [80, 100, 140])
@@ -163,8 +166,8 @@ def test_a_finished_run_shows_all_of_its_steps(tmp_path: Path, command: Command)
     made = write_run(tmp_path / "runs", steps=4, val_limit=20)
     shown = command("runs", "show", made.path).stdout
     assert "4 of 4, " in shown and "so far" not in shown and "left" not in shown
-    told: Any = json.loads(command("runs", "show", made.path, "--json").stdout)["progress"]
-    assert told == {
+    summary: Any = json.loads(command("runs", "show", made.path, "--json").stdout)["progress"]
+    assert summary == {
         "steps": 4,
         "steps_total": 4,
         "abandoned": False,

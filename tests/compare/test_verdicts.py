@@ -68,17 +68,17 @@ def test_cannot_tell_is_never_told_as_similarity(write_run: Write, tmp_path: Pat
         found = compare(chosen, "reference_sql", margin=margin)
         (pair,) = found["pairs"]
         assert pair["verdict"] == "cannot tell" and abs(pair["difference"]["mean"]) < 0.4
-        told = conclusions(found)
-        assert told[0].startswith("Cannot tell if different from reference_sql: langgraph_sql (")
-        assert f"{100 * pair['difference']['mean']:+.1f} [" in told[0]
-        assert not any(ALIKE.search(sentence) for sentence in told)
-        assert set(told) <= set(sentences(found))
+        texts = conclusions(found)
+        assert texts[0].startswith("Cannot tell if different from reference_sql: langgraph_sql (")
+        assert f"{100 * pair['difference']['mean']:+.1f} [" in texts[0]
+        assert not any(ALIKE.search(sentence) for sentence in texts)
+        assert set(texts) <= set(sentences(found))
         cell = verdict_text(pair).partition("(")
         assert cell[0] == "cannot tell " and not ALIKE.search(cell[2].replace("needs", ""))
     page = write_report(
         chosen, tmp_path / "report.html", baseline="reference_sql", margin=0.05
     ).read_text()
-    assert told[0] in page
+    assert texts[0] in page
 
 
 @pytest.mark.slow
@@ -86,16 +86,16 @@ def test_a_difference_is_told_with_its_interval_and_the_way_apart_from_the_end(
     three_arms: Path,
 ) -> None:
     found = compare(select([three_arms]), "reference_sql", margin=0.15)
-    told = conclusions(found)
+    texts = conclusions(found)
     assert re.match(
         r"Different from reference_sql: crewai_sql \(-5\d\.\d \[-\d+\.\d, -\d+\.\d\] points\)\.$",
-        told[0],
+        texts[0],
     )
     assert any(
         one.startswith("Secondary, area under curve. Different from reference_sql: crewai_sql (")
-        for one in told
+        for one in texts
     )
-    assert not any(ALIKE.search(sentence) for sentence in told)
+    assert not any(ALIKE.search(sentence) for sentence in texts)
 
 
 @pytest.mark.slow
@@ -172,9 +172,9 @@ def test_seeds_without_signal_are_named_and_the_share_of_groups_is_known_by_step
     chosen = select([run.path for run in (*runs, *others)])
     found = compare(chosen)
     assert found["pairs"][0]["learned"]
-    told = sentences(found)
+    texts = sentences(found)
     assert any(
-        one.startswith("Nothing could be learned in reference_sql, seed 0: ") for one in told
+        one.startswith("Nothing could be learned in reference_sql, seed 0: ") for one in texts
     )
     _, learned = found["arms"][0]["per_seed"]
     rows = pl.read_parquet(runs[1].path / "episodes.parquet").filter(phase="train")
@@ -209,15 +209,15 @@ def test_the_end_of_a_training_says_that_nothing_could_be_learned(
     flat, mixed = (
         write_run(steps=2, val_limit=20, accuracy=(level, level)) for level in (0.0, 0.5)
     )
-    told = summary(flat, flat.read())
-    assert "nothing could be learned: All 16 training rollouts have reward 0" in told
-    assert "harness policy fetch qwen2.5-coder-0.5b" in told
-    assert "--set rollout.group_size=" in told and "easier questions" in told
+    flat_summary = summary(flat, flat.read())
+    assert "nothing could be learned: All 16 training rollouts have reward 0" in flat_summary
+    assert "harness policy fetch qwen2.5-coder-0.5b" in flat_summary
+    assert "--set rollout.group_size=" in flat_summary and "easier questions" in flat_summary
     solved = write_run(steps=2, val_limit=20, accuracy=(1.0, 1.0))
     assert "to try: harder questions" in summary(solved, solved.read())
-    said = summary(mixed, mixed.read())
-    assert "nothing could be learned" not in said and re.search(
-        r"\d+ % of groups had mixed rewards \(only these teach\)", said
+    mixed_summary = summary(mixed, mixed.read())
+    assert "nothing could be learned" not in mixed_summary and re.search(
+        r"\d+ % of groups had mixed rewards \(only these teach\)", mixed_summary
     )
 
 
@@ -404,10 +404,10 @@ def test_each_seed_has_its_own_reason_why_nothing_could_be_learned(write_run: Wr
     for seed, level in enumerate((0.0, 1.0)):
         write_run(seed=seed, steps=2, val_limit=20, accuracy=(level, level))
     runs_dir = write_run(seed=2, steps=2, val_limit=20, accuracy=(1.0, 1.0)).path.parent
-    (told,) = [
+    (reason,) = [
         text
         for text in sentences(compare(select([runs_dir])))
         if text.startswith("Nothing could be learned")
     ]
-    assert "Seed 0: All 16 training rollouts have reward 0, the lowest." in told
-    assert "Seeds 1, 2: All 16 training rollouts have reward 1, the highest." in told
+    assert "Seed 0: All 16 training rollouts have reward 0, the lowest." in reason
+    assert "Seeds 1, 2: All 16 training rollouts have reward 1, the highest." in reason

@@ -47,8 +47,8 @@ def test_a_gpu_where_there_is_none_is_refused_before_anything_is_made(
     runs = tmp_path / "runs"
     done = CliRunner().invoke(harness, [*command, "--preset", "gpu", "--runs-dir", str(runs)])
     assert isinstance(done.exception, EnvironmentProblem), done.output
-    said = str(done.exception)
-    assert "--preset cpu" in said and "harness doctor" in said and "\n" not in said
+    message = str(done.exception)
+    assert "--preset cpu" in message and "harness doctor" in message and "\n" not in message
     assert not runs.exists()
 
 
@@ -112,8 +112,8 @@ def test_a_named_split_is_asked_whole_whatever_the_training_took_of_its_own(tmp_
     folder = RunFolder.create(tmp_path, "reference_sql")
     folder.write_config(load_config("cpu", None, ["task.val_limit=8"], agent="reference_sql"))
     limits = {
-        told: of_a_run(folder, told.split(), None).task.val_limit
-        for told in ("", "task.val_split=all", "task.val_split=all task.val_limit=3")
+        settings: of_a_run(folder, settings.split(), None).task.val_limit
+        for settings in ("", "task.val_split=all", "task.val_split=all task.val_limit=3")
     }
     assert list(limits.values()) == [8, None, 3]
 
@@ -258,11 +258,11 @@ def test_what_is_nearly_a_command_is_answered_with_it(
     monkeypatch.setattr(sys, "argv", ["harness", *near.split()])
     with pytest.raises(SystemExit) as ended:
         main()
-    said = capsys.readouterr().err
+    output = capsys.readouterr().err
     assert (
         ended.value.code == 2
-        and said.endswith(f"Did you mean `{right}`?\n")
-        and said.count("Did you mean") == 1
+        and output.endswith(f"Did you mean `{right}`?\n")
+        and output.count("Did you mean") == 1
     )
 
 
@@ -285,17 +285,17 @@ def test_a_mean_of_graded_rewards_is_no_accuracy(capsys: pytest.CaptureFixture[s
     rows[0]["reward"] = 0.5
     result = accuracy_of(rows, 4) | {"wall_s": 1.0}
     assert result["graded"] is True
-    said = summary(RunFolder(Path("r")), {"kind": "eval", "agent": "x", "result": result})
+    text = summary(RunFolder(Path("r")), {"kind": "eval", "agent": "x", "result": result})
     assert (
-        "x: mean reward 0.833" in said
-        and "accuracy" not in said
-        and "%" not in said.replace("95 %", "")
+        "x: mean reward 0.833" in text
+        and "accuracy" not in text
+        and "%" not in text.replace("95 %", "")
     )
 
 
-@pytest.mark.parametrize(("kept", "said"), [("", ""), ("step 5 is kept", ": step 5 is kept")])
+@pytest.mark.parametrize(("kept", "message"), [("", ""), ("step 5 is kept", ": step 5 is kept")])
 def test_an_interruption_ends_in_one_line(
-    kept: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    kept: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(run: Path) -> None:
         raise KeyboardInterrupt(*filter(None, [kept]))
@@ -304,7 +304,7 @@ def test_an_interruption_ends_in_one_line(
     monkeypatch.setattr(sys, "argv", ["harness", "train", "--resume", "x"])
     with pytest.raises(SystemExit) as ended:
         main()
-    assert ended.value.code == 130 and capsys.readouterr().err == f"harness: interrupted{said}\n"
+    assert ended.value.code == 130 and capsys.readouterr().err == f"harness: interrupted{message}\n"
 
 
 def test_an_interruption_while_python_imports_ends_in_one_line() -> None:

@@ -109,8 +109,8 @@ def test_a_file_that_is_no_yaml_is_told_with_line_and_cause(
     for read in (lambda: load_config(file=file), lambda: read_study(file), lambda: select([file])):
         with pytest.raises(UserError, match=message) as caught:
             read()
-        said = str(caught.value)
-        assert "\n" not in said and "mine.yaml" in said and "unicode string" not in said
+        error = str(caught.value)
+        assert "\n" not in error and "mine.yaml" in error and "unicode string" not in error
 
 
 def test_a_key_and_its_older_name_are_not_given_together(tmp_path: Path) -> None:
@@ -257,14 +257,14 @@ def test_a_seed_may_be_an_integer_of_numpy() -> None:
 
 
 def test_dates_are_text_and_a_template_is_told_nothing_but_json() -> None:
-    told = "sampling.chat_template_kwargs"
+    key = "sampling.chat_template_kwargs"
     config = load_config(
-        None, None, [f"{told}.day=2020-01-01", "verl.since={first: 2020-01-01 10:00:00}"]
+        None, None, [f"{key}.day=2020-01-01", "verl.since={first: 2020-01-01 10:00:00}"]
     )
     assert config.sampling.chat_template_kwargs == {"day": "2020-01-01"}
     assert config.verl == {"since": {"first": "2020-01-01T10:00:00"}}
-    with pytest.raises(ConfigError, match=rf"{told}.*finite number"):
-        load_config(None, None, [f"{told}.x=.nan"])
+    with pytest.raises(ConfigError, match=rf"{key}.*finite number"):
+        load_config(None, None, [f"{key}.x=.nan"])
 
 
 def test_the_services_address_must_be_one_that_can_be_reached() -> None:

@@ -62,10 +62,13 @@ def test_bases_are_pinned_and_nothing_runs_as_root(file: Path) -> None:
         r"docker\.io/library/python:3\.1[123]\.\d+-slim-\w+", bases[0]
     )
     last = found[len(names) - 1 - names[::-1].index("FROM") :]
-    said = dict(last)
-    assert said["USER"] == "harness" and "useradd --create-home --uid 10001 harness" in said["RUN"]
+    settings = dict(last)
+    assert (
+        settings["USER"] == "harness"
+        and "useradd --create-home --uid 10001 harness" in settings["RUN"]
+    )
     assert [name for name, _ in last].index("USER") > [name for name, _ in last].index("RUN")
-    assert said["ENTRYPOINT"] == '["harness"]'
+    assert settings["ENTRYPOINT"] == '["harness"]'
     assert sum(name in ("RUN", "COPY") for name, _ in last) <= 3
     assert not [
         text for _, text in found if re.search(r"(?i)(key|token|secret|password)\S*=", text)

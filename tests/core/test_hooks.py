@@ -84,8 +84,10 @@ def test_the_example_of_a_page_is_found_and_passes_its_own_test(
         tmp_path / "site" / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
     )
     metadata.mkdir(parents=True)
-    said = f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
-    (metadata / "METADATA").write_text(said)
+    package_info = (
+        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+    )
+    (metadata / "METADATA").write_text(package_info)
     (metadata / "entry_points.txt").write_text(f"[harness]\n{name} = {module}\n")
     paths = [
         str(metadata.parent),

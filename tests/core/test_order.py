@@ -61,7 +61,7 @@ def test_only_tasks_that_a_file_names_are_trained_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (None, "cannot be read"),
         (b"", "no task id"),
@@ -70,12 +70,12 @@ def test_only_tasks_that_a_file_names_are_trained_on(tmp_path: Path) -> None:
     ],
 )
 def test_a_file_of_ids_that_does_not_fit_is_refused(
-    tmp_path: Path, content: bytes | None, said: str
+    tmp_path: Path, content: bytes | None, message: str
 ) -> None:
     file = tmp_path / "ids.txt"
     if content is not None:
         file.write_bytes(content)
-    with pytest.raises(TaskSetError, match=said):
+    with pytest.raises(TaskSetError, match=message):
         trained_on(TASKS, config(**{"task.train_only": file}))
 
 

@@ -71,10 +71,10 @@ def test_braces_in_questions_and_queries_are_left_alone() -> None:
 def test_what_the_task_set_tells_stands_between_schema_and_question() -> None:
     schema = "Schema:\nsinger(name text)\n\n"
     assert PROMPTS.write(PROBLEM).user == f"{schema}Question: How many {{singers}}?"
-    told = Problem(
+    problem = Problem(
         PROBLEM.task_id, PROBLEM.question, {"evidence": "{x} is 1", "schema": "singer(name text)"}
     )
     assert (
-        PROMPTS.write(told).user
+        PROMPTS.write(problem).user
         == f"{schema}Evidence:\n{{x}} is 1\n\nQuestion: How many {{singers}}?"
     )

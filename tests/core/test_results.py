@@ -208,8 +208,8 @@ def test_the_reward_is_that_of_the_newest_step_in_whatever_order_files_have_them
 
 
 def test_a_tool_call_left_in_the_text_is_counted() -> None:
-    said = ('<tool_call>\n{"name": "query"', "It is 3 < 4.", '[TOOL_CALLS][{"name": "query"}]')
-    calls = tuple(transition("assistant", response_text=text) for text in said)
+    replies = ('<tool_call>\n{"name": "query"', "It is 3 < 4.", '[TOOL_CALLS][{"name": "query"}]')
+    calls = tuple(transition("assistant", response_text=text) for text in replies)
     assert row(0, 1.0, "val", calls=calls)["unread_calls"] == 2
 
 
@@ -266,12 +266,12 @@ def test_tool_calls_that_no_server_reads_are_warned_of_once(tmp_path: Path) -> N
     log.add([row(0, 0.0, "val", unread_calls=3)])
     assert not monitor.poll().warning
     log.add([row(0, 0.0, "val")])
-    said = monitor.poll().warning
-    assert said.startswith(
+    warning = monitor.poll().warning
+    assert warning.startswith(
         "validating after step 0: in 1 of 2 rollouts the model wrote a tool call"
     )
     log.add([row(1, 1.0, unread_calls=1)] * 4)
-    assert monitor.poll().warning == said
+    assert monitor.poll().warning == warning
 
 
 def test_calls_are_counted_by_whether_the_server_read_them() -> None:
@@ -301,11 +301,11 @@ def test_tools_that_are_never_called_are_warned_of_after_the_first_validation(
     log.add([row(0, 0.0, "val", **offering, unread_calls=1)])
     assert not monitor.poll().warning  # the validation is under way
     log.add([row(0, 0.0, "val", **offering, parsed_calls=1)])
-    said = monitor.poll().warning
-    assert said.startswith(
+    warning = monitor.poll().warning
+    assert warning.startswith(
         "validating after step 0: tools were offered in 200 rollouts, a call was parsed"
     )
-    assert "in 1, and in 1 a reply looks like a call" in said
+    assert "in 1, and in 1 a reply looks like a call" in warning
 
 
 def test_an_agent_that_calls_its_tools_is_not_warned_of(tmp_path: Path) -> None:

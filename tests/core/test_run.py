@@ -90,17 +90,17 @@ def test_an_error_closes_record_launch_and_tables(
 
 @pytest.mark.parametrize(("agent", "tools"), [("reference_sql", False), ("reference_tools", True)])
 def test_runs_say_where_calls_of_a_dialogue_are_one_row(agent: str, tools: bool) -> None:
-    def said(*overrides: str) -> dict[str, Any]:
+    def identity_of(*overrides: str) -> dict[str, Any]:
         config = load_config("cpu", None, overrides, agent=agent)
         return identity(config, make_task_set(config), [], [], "m", "cpu")["train"]
 
-    assert ("merged" in said(), "merge_calls" in said()) == (tools, False)
-    apart = said("train.merge_calls=false")
+    assert ("merged" in identity_of(), "merge_calls" in identity_of()) == (tools, False)
+    apart = identity_of("train.merge_calls=false")
     assert (
-        apart == said("train.micro_batch_size=3", "train.merge_calls=false")
+        apart == identity_of("train.micro_batch_size=3", "train.merge_calls=false")
         and "merged" not in apart
     )
-    assert said() == apart | ({"merged": True} if tools else {})
+    assert identity_of() == apart | ({"merged": True} if tools else {})
 
 
 def test_ctrl_c_while_a_run_is_written_down_leaves_it_as_it_ended(tmp_path: Path) -> None:
@@ -196,11 +196,11 @@ def test_the_tools_that_a_policy_is_told_of_are_part_of_the_identity() -> None:
         load_config("cpu", agent="reference_sql"), PocketTasks(), [], tasks, "m", "cpu"
     )
     (tool,) = of.tools
-    told = SimpleNamespace(
+    described = SimpleNamespace(
         payload=of.payload,
         tools_for=lambda _: (replace(tool, description=f"{tool.description} Never call it."),),
     )
-    assert tools_hash(told, tasks, {}) != found  # type: ignore[arg-type]
+    assert tools_hash(described, tasks, {}) != found  # type: ignore[arg-type]
     own = SimpleNamespace(
         payload=lambda task, limits: {"id": task.id}, tools_for=lambda payload: of.tools
     )

@@ -54,11 +54,11 @@ def test_every_document_is_a_page(site: Path) -> None:
 def test_every_public_name_has_its_documentation(site: Path) -> None:
     for package in (harness, harness_sql):
         page = (site / "docs" / "api" / f"{package.__name__}.html").read_text(encoding="utf-8")
-        said = {
+        documented = {
             name.rpartition(".")[2]
             for name in re.findall(rf'id="({package.__name__}\.[\w.]+)"', page)
         }
-        assert set(package.__all__) <= said
+        assert set(package.__all__) <= documented
     assert "One question with its gold." in (site / "docs" / "api" / "harness.html").read_text(
         encoding="utf-8"
     )

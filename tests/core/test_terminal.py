@@ -35,8 +35,8 @@ def test_consoles_show_text_and_tables_of_others(capsys: pytest.CaptureFixture[s
         console.print(HOSTILE)
         console.print(shown)
         console.out(HOSTILE)
-    said = capsys.readouterr()
-    for text in said:
+    output = capsys.readouterr()
+    for text in output:
         assert not OBEYED.search(text) and text.count(SHOWN) == 4, text
 
 
@@ -62,15 +62,15 @@ def test_a_tree_of_an_attempt_shows_what_the_model_said(capsys: pytest.CaptureFi
         tree(attempt, Verdict(0.7, HOSTILE, {HOSTILE: 0.4}, (HOSTILE,), {HOSTILE: 0.2})),
         markup=True,
     )
-    said = capsys.readouterr().out
-    assert not OBEYED.search(said) and said.count(SHOWN) == 8, said
-    assert "[bold]" not in said
+    output = capsys.readouterr().out
+    assert not OBEYED.search(output) and output.count(SHOWN) == 8, output
+    assert "[bold]" not in output
 
 
 def test_json_means_what_it_did(capsys: pytest.CaptureFixture[str]) -> None:
     emit_json({"text": HOSTILE})
-    said = capsys.readouterr().out
-    assert not OBEYED.search(said) and json.loads(said) == {"text": HOSTILE}
+    output = capsys.readouterr().out
+    assert not OBEYED.search(output) and json.loads(output) == {"text": HOSTILE}
 
 
 def test_a_log_line_is_shown() -> None:

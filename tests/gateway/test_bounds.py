@@ -96,7 +96,7 @@ def send(peer: socket.socket, *pieces: bytes) -> None:
         pass
 
 
-def said(peer: socket.socket) -> bytes:
+def received(peer: socket.socket) -> bytes:
     """Everything up to the connection's end, which must come."""
     whole = b""
     try:
@@ -219,7 +219,7 @@ async def test_who_is_cut_off_is_told_so() -> None:
             header = attack.connect(HEALTH[:-2])
             body = attack.connect(call(attempt, "Content-Length: 100"))
             for peer, part in ((header, b"header"), (body, b"body")):
-                answer = said(peer)
+                answer = received(peer)
                 assert (
                     answer.startswith(b"HTTP/1.1 408 ")
                     and b"request's %s was incomplete" % part in answer
@@ -240,7 +240,7 @@ async def test_time_in_which_the_gateway_stood_still_is_not_the_agents() -> None
             peer.sendall(b"Connection: close\r\n\r\n")
         finally:
             os.kill(gateway.pid, signal.SIGCONT)
-        assert said(peer).startswith(b"HTTP/1.1 200 ")
+        assert received(peer).startswith(b"HTTP/1.1 200 ")
         attack.close()
 
 
@@ -251,7 +251,7 @@ async def test_who_connects_and_then_has_no_processor_is_not_late() -> None:
         peer = attack.connect(b"")
         await asyncio.sleep(3)
         peer.sendall(HEALTH[:-2] + b"Connection: close\r\n\r\n")
-        assert said(peer).startswith(b"HTTP/1.1 200 ")
+        assert received(peer).startswith(b"HTTP/1.1 200 ")
         attack.close()
 
 
@@ -261,7 +261,7 @@ async def test_half_a_request_behind_a_whole_one_is_late() -> None:
         attack = Attacked(gateway)
         peer = attack.connect(HEALTH + b"GET /health HTTP/1.1\r\n")
         peer.settimeout(20)  # a connection may be idle for longer
-        answers = said(peer)
+        answers = received(peer)
         assert (
             answers.startswith(b"HTTP/1.1 200 ")
             and b"request's header was incomplete after 1 s" in answers
@@ -299,7 +299,7 @@ def test_a_header_that_is_too_large_is_431(
 ) -> None:
     peer = attacked.connect()
     send(peer, *pieces())
-    answer = said(peer)
+    answer = received(peer)
     assert answer.startswith(b"HTTP/1.1 431 ") and b'"bad_request"' in answer
     attacked.close()
     attacked.assert_unharmed()
@@ -311,7 +311,7 @@ def test_a_header_within_bounds_is_taken(attacked: Attacked) -> None:
     )
     assert attacked.answers()  # so it comes in two parts
     peer.sendall(b"Connection: close\r\n\r\n")
-    assert said(peer).startswith(b"HTTP/1.1 200 ")
+    assert received(peer).startswith(b"HTTP/1.1 200 ")
 
 
 @pytest.mark.parametrize(
@@ -328,7 +328,7 @@ def test_what_stands_beside_a_body_is_bounded_too(
 ) -> None:
     peer = attacked.connect()
     send(peer, *pieces())
-    assert b" 404 " in said(peer)
+    assert b" 404 " in received(peer)
     attacked.close()
     attacked.assert_unharmed()
 
@@ -336,7 +336,7 @@ def test_what_stands_beside_a_body_is_bounded_too(
 def test_of_requests_sent_at_once_the_first_is_answered(attacked: Attacked) -> None:
     peer = attacked.connect()
     send(peer, *(HEALTH * 10_000 for _ in range(10)))
-    answer = said(peer)
+    answer = received(peer)
     assert answer.count(b"HTTP/1.1 200 ") == 1 and b"connection: close" in answer
     attacked.close()
     attacked.assert_unharmed()
@@ -354,7 +354,7 @@ def test_of_requests_sent_at_once_the_first_is_answered(attacked: Attacked) -> N
     ],
 )
 def test_what_is_no_request_is_400(attacked: Attacked, garbage: bytes) -> None:
-    assert said(attacked.connect(garbage)).startswith(b"HTTP/1.1 400 ")
+    assert received(attacked.connect(garbage)).startswith(b"HTTP/1.1 400 ")
     attacked.close()
     attacked.assert_unharmed()
 
@@ -410,12 +410,12 @@ async def test_half_a_body_is_the_agents_own_failure(attempt: Attempt, end: str)
         await asyncio.to_thread(attack.assert_unharmed)
     transitions, (failure,) = await attempt.close()
     assert transitions == [] and (failure.index, failure.role) == (0, "write_query")
-    whose = (
+    cause = (
         ("deadline", "attempt_timeout: ")
         if end == "deadline"
         else ("agent", "bad_request: the request was incomplete: ")
     )
-    assert failure.cause == whose[0] and failure.detail.startswith(whose[1])
+    assert failure.cause == cause[0] and failure.detail.startswith(cause[1])
     assert failure.latency_s == 0  # so that the time counts as the agent's
     if end == "close":
         status, answer = await asyncio.to_thread(answered, peer)

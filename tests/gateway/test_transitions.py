@@ -166,9 +166,9 @@ async def test_tool_calls_reach_the_agent_and_their_tokens_the_transition(attemp
     await attempt.control.set_upstreams([server.base_url], model="scripted", token_ids=True)
     await attempt.open()
     tools = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
-    said = [*MESSAGES, {"role": "assistant", "content": None, "tool_calls": calls}]
+    conversation = [*MESSAGES, {"role": "assistant", "content": None, "tool_calls": calls}]
     messages = [
-        *said,
+        *conversation,
         *({"role": "tool", "tool_call_id": call["id"], "content": "2"} for call in calls),
     ]
     asked = {"tools": tools, "tool_choice": "auto", "messages": messages}

@@ -61,7 +61,7 @@ async def connect(address: str, *pieces: bytes) -> Connection:
     return reader, writer
 
 
-async def said(connection: Connection) -> bytes:
+async def received(connection: Connection) -> bytes:
     """Everything up to the connection's end."""
     reader, writer = connection
     whole = bytearray()
@@ -83,7 +83,7 @@ async def test_half_requests_are_ended_while_a_long_answer_is_not(address: str) 
         halves = [POST, POST + b"Content-Length: 100\r\n\r\n{"] * 100
         held = [await connect(address, half) for half in halves]
         assert (await http.get(f"http://{address}/health")).status_code == 200
-        answers = await asyncio.wait_for(asyncio.gather(*map(said, held)), 60)
+        answers = await asyncio.wait_for(asyncio.gather(*map(received, held)), 60)
         assert {answer.partition(b"\r\n")[0] for answer in answers} <= {
             b"HTTP/1.1 408 Request Timeout",
             b"",
@@ -100,7 +100,7 @@ async def test_half_requests_are_ended_while_a_long_answer_is_not(address: str) 
 
 @pytest.mark.slow
 async def test_what_is_too_large_is_refused_in_one_line(address: str) -> None:
-    header = await said(
+    header = await received(
         await connect(address, b"GET /health HTTP/1.1\r\nX: ", *[b"a" * 2**16] * 16)
     )
     assert (
@@ -111,6 +111,6 @@ async def test_what_is_too_large_is_refused_in_one_line(address: str) -> None:
         b"Content-Length: 2097152\r\n\r\n",
         b"Transfer-Encoding: chunked\r\n\r\n200000\r\n",
     ):
-        body = await said(await connect(address, POST + length, *[b"a" * 2**16] * 32))
+        body = await received(await connect(address, POST + length, *[b"a" * 2**16] * 32))
         assert body.startswith(b"HTTP/1.1 400 ") and b'"code":"context_length_exceeded"' in body
         assert b"your request has more than 1835008 bytes" in body

@@ -183,9 +183,9 @@ def test_a_damaged_checkpoint_is_named_and_an_older_one_offered(
     ):
         with pytest.raises(UserError, match=DAMAGES[harm]) as caught:
             use()
-        said = str(caught.value)
-        assert said.startswith(f"{file} is damaged: ") and "\n" not in said
-        assert "(--step 1)" in said and "write 1 into" in said
+        message = str(caught.value)
+        assert message.startswith(f"{file} is damaged: ") and "\n" not in message
+        assert "(--step 1)" in message and "write 1 into" in message
     shutil.rmtree(folder.checkpoints / "global_step_1")
     with pytest.raises(UserError, match="There is no older checkpoint"):
         VerlTrainer().export(folder, made, tmp_path / "out")

@@ -81,24 +81,24 @@ def test_what_was_downloaded_is_used_without_a_network_and_known_by_its_commit(
     snapshots = cache / "hub" / "models--team--tiny" / "snapshots"
     assert newest == [str(snapshots / SECOND), f"team/tiny@{SECOND}"]
     assert pinned == [str(snapshots / FIRST), f"team/tiny@{FIRST}"]
-    for kind, said in (unknown, missing):
+    for kind, message in (unknown, missing):
         assert (
             kind == "EnvironmentProblem"
-            and "is not in this machine's cache" in said
-            and "\n" not in said
+            and "is not in this machine's cache" in message
+            and "\n" not in message
         )
 
 
 @pytest.mark.parametrize(
-    ("path", "said"),
+    ("path", "message"),
     [
         ("/no/such", "there is no folder /no/such"),
         ("./my-policy", r"there is no folder my-policy \(from .+\)"),
         ("runs/x/checkpoints", "there is no folder runs/x/checkpoints"),
     ],
 )
-def test_a_folder_that_is_not_there_is_named(path: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_a_folder_that_is_not_there_is_named(path: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         fetched(PolicyConfig(path=path))
 
 

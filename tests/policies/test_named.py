@@ -104,9 +104,9 @@ def write(
     writer.add_rope_freq_base(10000.0)
     writer.add_rope_dimension_count(WIDTH // HEADS)
     writer.add_vocab_size(len(TOKENS))
-    said = {"model": "gpt2", "pre": "smollm", "template": CHATML} | tokenizer
-    writer.add_tokenizer_model(said["model"])
-    writer.add_tokenizer_pre(said["pre"])
+    metadata = {"model": "gpt2", "pre": "smollm", "template": CHATML} | tokenizer
+    writer.add_tokenizer_model(metadata["model"])
+    writer.add_tokenizer_pre(metadata["pre"])
     writer.add_token_list(TOKENS)
     writer.add_token_types([3 if token in SPECIAL else 1 for token in TOKENS])
     writer.add_token_merges(["Ġ Ġ", "1 2"])
@@ -115,8 +115,8 @@ def write(
     writer.add_unk_token_id(0)
     writer.add_pad_token_id(2)
     writer.add_add_bos_token(False)
-    if said["template"]:
-        writer.add_chat_template(said["template"])
+    if metadata["template"]:
+        writer.add_chat_template(metadata["template"])
     names = {"token_embd": "model.embed_tokens", "output_norm": "model.norm"}
     names |= {
         f"blk.{i}.{its}": f"model.layers.{i}.{ours}"
@@ -384,10 +384,10 @@ def test_a_converted_policy_has_the_files_weights_and_its_tokenizer_put_right(
             settings["pad_token_id"],
             settings.get("bos_token_id"),
         ) == (2, 0, None), file
-    said = tokenizer.apply_chat_template(
+    prompt = tokenizer.apply_chat_template(
         [{"role": "user", "content": "hi"}], tokenize=False, add_generation_prompt=True
     )
-    assert said == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+    assert prompt == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
 
 
 @pytest.mark.parametrize(
@@ -512,7 +512,7 @@ def test_plugins_bring_policies_without_being_imported_and_take_no_name(
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("asked", "message"),
     [
         (["fetch", "smolm2-135m"], "did you mean 'smollm2-135m'?"),
         (
@@ -528,15 +528,15 @@ def test_plugins_bring_policies_without_being_imported_and_take_no_name(
     ],
 )
 def test_what_cannot_be_fetched_is_one_line(
-    command: Command, cache: Path, tiny: Path, asked: list[str], said: str
+    command: Command, cache: Path, tiny: Path, asked: list[str], message: str
 ) -> None:
     done = command("policy", *(str(tiny) if word == "TINY" else word for word in asked))
-    assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1
+    assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
     assert not cache.exists()
 
 
 @pytest.mark.parametrize(
-    ("written", "said"),
+    ("written", "reason"),
     [
         ({"architecture": "strange"}, "architecture strange is not supported"),
         ({"template": ""}, "has no chat template, as base models have none"),
@@ -559,13 +559,13 @@ def test_a_file_that_would_make_a_wrong_policy_is_refused_and_nothing_kept(
     tmp_path: Path,
     weights: dict[str, Any],
     written: dict[str, Any],
-    said: str,
+    reason: str,
 ) -> None:
     file = write(tmp_path / "other.gguf", weights, **written)
     done = command("policy", "fetch", file, "--name", "other")
     assert (
         done.returncode == 2
-        and said in done.stderr.splitlines()[-1]
+        and reason in done.stderr.splitlines()[-1]
         and "Traceback" not in done.stderr
     )
     assert not cache.exists() or list(cache.iterdir()) == []
@@ -601,8 +601,8 @@ def test_the_published_policy_says_what_it_is_known_to_say() -> None:
     model = AutoModelForCausalLM.from_pretrained(policy.folder, dtype=torch.float32)
     assert tokenizer.encode("The capital of France is") == [504, 3575, 282, 4649, 314]
     prompt = tokenizer("The capital of France is", return_tensors="pt")
-    said = tokenizer.decode(model.generate(**prompt, max_new_tokens=2, do_sample=False)[0])
-    assert said == "The capital of France is Paris."
+    reply = tokenizer.decode(model.generate(**prompt, max_new_tokens=2, do_sample=False)[0])
+    assert reply == "The capital of France is Paris."
     chat = [{"role": "user", "content": "What is the capital of France?"}]
     prompt = tokenizer.apply_chat_template(
         chat, add_generation_prompt=True, return_tensors="pt", return_dict=True

@@ -173,8 +173,8 @@ def test_a_run_does_not_go_on_with_another_model_for_a_role(tmp_path: Path) -> N
     same_parts(folder, began, data.task_set)
     other = tmp_path / "other"
     shutil.copytree(resolve("pocket-sql"), other)
-    told = json.loads((other / "config.json").read_text())
-    (other / "config.json").write_text(json.dumps({**told, "changed": True}))
+    settings = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps({**settings, "changed": True}))
     for roles in (f"roles.check_query.policy={other}", "roles.check_query.policy=null"):
         with pytest.raises(
             UserError, match="a role's model is not the one that the run began with .*check_query"

@@ -27,12 +27,12 @@ def test_a_served_policy_wants_its_key_and_ends_with_ctrl_c(tmp_path: Path) -> N
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path)
     assert process.stdout is not None
     try:
-        told = json.loads(process.stdout.readline())
+        ready = json.loads(process.stdout.readline())
         assert (
-            told["OPENAI_BASE_URL"].startswith("http://127.0.0.1:")
-            and told["MODEL"] == "pocket-sql"
+            ready["OPENAI_BASE_URL"].startswith("http://127.0.0.1:")
+            and ready["MODEL"] == "pocket-sql"
         )
-        with httpx.Client(base_url=told["OPENAI_BASE_URL"], timeout=60, trust_env=False) as client:
+        with httpx.Client(base_url=ready["OPENAI_BASE_URL"], timeout=60, trust_env=False) as client:
             asked = {
                 "model": "pocket-sql",
                 "max_tokens": 2,
@@ -45,7 +45,7 @@ def test_a_served_policy_wants_its_key_and_ends_with_ctrl_c(tmp_path: Path) -> N
                     refused.status_code == 401
                     and refused.json()["error"]["code"] == "invalid_api_key"
                 )
-            client.headers["authorization"] = f"Bearer {told['OPENAI_API_KEY']}"
+            client.headers["authorization"] = f"Bearer {ready['OPENAI_API_KEY']}"
             assert [one["id"] for one in client.get("models").json()["data"]] == ["pocket-sql"]
             assert (
                 client.post("chat/completions", json=asked).json()["usage"]["completion_tokens"]
@@ -54,7 +54,7 @@ def test_a_served_policy_wants_its_key_and_ends_with_ctrl_c(tmp_path: Path) -> N
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 0
         with pytest.raises(httpx.ConnectError):
-            httpx.get(told["OPENAI_BASE_URL"], trust_env=False)
+            httpx.get(ready["OPENAI_BASE_URL"], trust_env=False)
     finally:
         process.kill()
 
@@ -111,15 +111,15 @@ def test_a_served_policy_answers_whether_it_is_well_beside_large_requests(tmp_pa
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path)
     assert process.stdout is not None
     try:
-        told = json.loads(process.stdout.readline())
-        headers = {"authorization": f"Bearer {told['OPENAI_API_KEY']}"}
+        ready = json.loads(process.stdout.readline())
+        headers = {"authorization": f"Bearer {ready['OPENAI_API_KEY']}"}
         large = {"messages": [{"role": "user", "content": "a b " * 5_000_000}]}
         loop = {"chat_template": "{% for i in range(10**9) %}{% endfor %}"}
         blocking = {
             "messages": [{"role": "user", "content": "hi"}],
             "chat_template_kwargs": loop,
         }
-        url = told["OPENAI_BASE_URL"]
+        url = ready["OPENAI_BASE_URL"]
         with httpx.Client(headers=headers, timeout=60, trust_env=False) as client:
             for asked, names in ((large, "messages"), (blocking, "chat_template_kwargs")):
                 answer = client.post(f"{url}/chat/completions", json=asked)
@@ -193,7 +193,7 @@ def test_a_model_is_the_endpoints_unless_it_is_a_run_or_has_a_name_here(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (
             ["pocket-sql", "--step", "3"],
@@ -202,11 +202,13 @@ def test_a_model_is_the_endpoints_unless_it_is_a_run_or_has_a_name_here(
         (["pocket-sq", "--device", "cpu"], "did you mean 'pocket-sql'?"),
     ],
 )
-def test_what_cannot_be_served_is_one_line(arguments: list[str], said: str, tmp_path: Path) -> None:
+def test_what_cannot_be_served_is_one_line(
+    arguments: list[str], message: str, tmp_path: Path
+) -> None:
     done = subprocess.run(
         [*HARNESS, "serve", *arguments], capture_output=True, text=True, cwd=tmp_path
     )
-    assert done.returncode == 2 and said in done.stderr and len(done.stderr.splitlines()) == 1
+    assert done.returncode == 2 and message in done.stderr and len(done.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize("key", ["clé", "two words", "a\nb", "a" * 5000])

@@ -30,7 +30,7 @@ USER: Any = [{"role": "user", "content": "1 + 2?"}]
 CALL = '<tool_call>\n{"name": "add", "arguments": {"a": "ü"}}\n</tool_call>'
 
 
-class Says(PolicyServer):
+class Scripted(PolicyServer):
     """Serves a real tokenizer and chat template; what it samples is scripted."""
 
     text = ""
@@ -61,17 +61,17 @@ async def serving(server: PolicyServer) -> AsyncIterator[openai.AsyncOpenAI]:
 
 
 @pytest_asyncio.fixture
-async def says(policy: Path) -> AsyncIterator[tuple[Says, openai.AsyncOpenAI]]:
-    server = Says(str(policy), slots=2, response_length=64, max_length=2048)
+async def scripted(policy: Path) -> AsyncIterator[tuple[Scripted, openai.AsyncOpenAI]]:
+    server = Scripted(str(policy), slots=2, response_length=64, max_length=2048)
     async with serving(server) as client:
         yield server, client
 
 
 @pytest.mark.slow
 async def test_calls_are_read_and_their_tokens_are_those_sampled(
-    says: tuple[Says, openai.AsyncOpenAI],
+    scripted: tuple[Scripted, openai.AsyncOpenAI],
 ) -> None:
-    server, client = says
+    server, client = scripted
     server.text = f"Let me see.\n{CALL}\n{CALL}"
     asked: Any = {"model": "m", "messages": USER, "tools": TOOLS, "tool_choice": "auto"}
     more: Any = {"extra_body": {"return_token_ids": True}, "logprobs": True}
@@ -93,21 +93,21 @@ async def test_calls_are_read_and_their_tokens_are_those_sampled(
 
 
 async def test_tools_calls_and_results_reach_the_template(
-    says: tuple[Says, openai.AsyncOpenAI],
+    scripted: tuple[Scripted, openai.AsyncOpenAI],
 ) -> None:
-    server, client = says
+    server, client = scripted
     server.text = CALL
     first = (
         (await client.chat.completions.create(model="m", messages=USER, tools=TOOLS))
         .choices[0]
         .message
     )
-    said = first.model_dump(include={"role", "content", "tool_calls"})
-    assert said["content"] is None
+    message = first.model_dump(include={"role", "content", "tool_calls"})
+    assert message["content"] is None
     messages = [
         *USER,
-        said,
-        {"role": "tool", "tool_call_id": said["tool_calls"][0]["id"], "content": "3"},
+        message,
+        {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "3"},
     ]
     server.text = "3"
     second = await client.chat.completions.create(
@@ -124,13 +124,13 @@ async def test_tools_calls_and_results_reach_the_template(
 
 
 async def test_the_template_is_told_what_a_request_says(
-    says: tuple[Says, openai.AsyncOpenAI],
+    scripted: tuple[Scripted, openai.AsyncOpenAI],
 ) -> None:
-    server, client = says
+    server, client = scripted
     server.text = "3"
     ends = []
-    for told in ({}, {"chat_template_kwargs": {"enable_thinking": False}}):
-        more: Any = {"extra_body": {"return_token_ids": True, **told}}
+    for options in ({}, {"chat_template_kwargs": {"enable_thinking": False}}):
+        more: Any = {"extra_body": {"return_token_ids": True, **options}}
         answer = await client.chat.completions.create(model="m", messages=USER, **more)
         assert answer.model_extra is not None
         ends.append(
@@ -142,9 +142,9 @@ async def test_the_template_is_told_what_a_request_says(
 
 
 async def test_a_request_that_offers_no_tools_gets_text(
-    says: tuple[Says, openai.AsyncOpenAI],
+    scripted: tuple[Scripted, openai.AsyncOpenAI],
 ) -> None:
-    server, client = says
+    server, client = scripted
     server.text = CALL
     for none in ({}, {"tools": TOOLS, "tool_choice": "none"}):
         answer = await client.chat.completions.create(model="m", messages=USER, **none)  # type: ignore[call-overload]
@@ -262,7 +262,9 @@ def test_a_run_states_the_parser_that_its_device_has() -> None:
 async def test_the_server_reads_qwen_coders_form_and_leaves_the_tokens_as_sampled(
     policy: Path,
 ) -> None:
-    server = Says(str(policy), slots=2, response_length=64, max_length=2048, parser="qwen2_5_coder")
+    server = Scripted(
+        str(policy), slots=2, response_length=64, max_length=2048, parser="qwen2_5_coder"
+    )
     call = '{"name": "add", "arguments": {"a": "ü"}}'
     async with serving(server) as client:
         asked: Any = {"model": "m", "messages": USER, "tools": TOOLS, "logprobs": True}
@@ -288,6 +290,6 @@ async def test_the_server_takes_its_parser_from_the_policys_name(
     named = tmp_path / "Qwen2.5-Coder-0.5B-Instruct"
     named.symlink_to(policy)
     for folder, parser in ((policy, "hermes"), (named, QWEN_CODER)):
-        server = Says(str(folder), slots=1, response_length=8, max_length=64)
+        server = Scripted(str(folder), slots=1, response_length=8, max_length=64)
         server.decoder.stop()
         assert server.parser == parser

@@ -192,7 +192,7 @@ def test_a_length_that_is_given_takes_the_place_of_the_usual_one(tiny: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ("--every 0", "argument --every: '0' is no whole number from 1 on"),
         ("--limit -3", "argument --limit: '-3' is no whole number from 1 on"),
@@ -216,11 +216,11 @@ def test_a_length_that_is_given_takes_the_place_of_the_usual_one(tiny: Path) -> 
     ],
 )
 def test_what_would_do_nothing_or_never_end_is_refused(
-    given: str, said: str, capsys: pytest.CaptureFixture[str]
+    given: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises((SystemExit, ConfigError)) as refused:
         parse_arguments(["--on", "pocket", *given.split()])
-    assert said in str(refused.value) + capsys.readouterr().err
+    assert message in str(refused.value) + capsys.readouterr().err
 
 
 def test_a_vocabulary_of_more_than_two_bytes_is_kept_whole(tmp_path: Path) -> None:
@@ -280,7 +280,7 @@ def test_kept_transcripts_are_those_of_the_same_settings(
 
     assert again() == played.agents
     (tmp_path / "no.jsonl").write_text('{"question": "?"}\n')
-    for changed, said in (
+    for changed, message in (
         (
             {"set": ["task.options.schema_chars=200"]},
             "was played with other questions, agents or settings: remove it",
@@ -291,7 +291,7 @@ def test_kept_transcripts_are_those_of_the_same_settings(
         ),
         ({"transcripts": tmp_path / "no.jsonl"}, "holds no transcripts that a recipe kept"),
     ):
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=message):
             again(**changed)
 
 
@@ -321,12 +321,14 @@ def gold_of(played: Any) -> dict[str, Any]:
 def test_no_agent_is_told_gold_before_the_teacher_says_it(played: Any) -> None:
     golds = gold_of(played)
     for one in played.transcripts:
-        gold, said = golds[one.task].gold, False
+        gold, written = golds[one.task].gold, False
         for call in one.calls:
             asked = json.dumps([call.messages, call.tools])
-            assert said or json.dumps(gold)[1:-1] not in asked, (one.agent, one.task)
-            said = said or gold in json.dumps(call.reply) or gold in str(call.reply["content"])
-        assert said
+            assert written or json.dumps(gold)[1:-1] not in asked, (one.agent, one.task)
+            written = (
+                written or gold in json.dumps(call.reply) or gold in str(call.reply["content"])
+            )
+        assert written
 
 
 def test_a_wrong_draft_is_rejected_and_repaired_in_every_scaffold(played: Any) -> None:
@@ -359,9 +361,9 @@ def test_rows_are_the_requests_as_a_server_renders_them(played: Any, tiny: Path)
         assert sum(len(row.parts) for row in made) == 2 * len(one.calls)
         texts = ["".join(text for text, _ in row.parts) for row in made]
         for call in one.calls:
-            told = for_template(call.messages)
+            messages = for_template(call.messages)
             prompt = render(
-                told, tools=call.tools or None, tokenize=False, add_generation_prompt=True
+                messages, tools=call.tools or None, tokenize=False, add_generation_prompt=True
             )
             assert any(text.startswith(prompt) for text in texts)
             assert all(tool["function"]["name"] in prompt for tool in call.tools)
@@ -396,9 +398,9 @@ def test_replies_are_learnt_and_wrong_drafts_are_not(played: Any) -> None:
 
 
 def test_a_varied_row_is_about_one_schema(played: Any) -> None:
-    told = {row.parts[0][0] for index in range(6) for row in played.course.source(index)}
+    prompts = {row.parts[0][0] for index in range(6) for row in played.course.source(index)}
     again = {row.parts[0][0] for index in range(6) for row in played.course.source(index)}
-    assert told == again and len(told) > 50
+    assert prompts == again and len(prompts) > 50
     for index in range(6):
         for row in played.course.source(index):
             whole = "".join(text for text, _ in row.parts)
@@ -501,7 +503,7 @@ def test_a_policy_is_made_from_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "message"),
     [
         (["--on", "pocket", "--slips", "0.5"], "--slips 0.5: only --on pocket_split has slips"),
         (
@@ -523,14 +525,14 @@ def test_a_policy_is_made_from_nothing(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_made_is_one_line(
     more: list[str],
-    told: str,
+    message: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("HARNESS_CACHE_DIR", str(tmp_path))
     assert main([*COMMAND[3:], *more]) == 2
-    assert told in capsys.readouterr().err.splitlines()[-1]
+    assert message in capsys.readouterr().err.splitlines()[-1]
 
 
 @pytest.mark.slow

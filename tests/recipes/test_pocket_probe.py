@@ -234,14 +234,14 @@ def test_a_teacher_of_scaffolds_answers_with_gold_only_after_a_look(
     firsts: list[bool] = []
     answers: dict[bool, list[bool]] = {True: [], False: []}
     for task in tasks.load("train")[::8]:
-        said = samples.taught(task, tasks.context(task)["schema"], Random(task.id))
+        replies = samples.taught(task, tasks.context(task)["schema"], Random(task.id))
         plan = read(task.question, Schema(tasks.context(task)["schema"]))
-        queries, verdicts = said[::2], said[1::2]
-        assert len(queries) - len(verdicts) in (0, 1) and len(said) <= 5
+        queries, verdicts = replies[::2], replies[1::2]
+        assert len(queries) - len(verdicts) in (0, 1) and len(replies) <= 5
         assert [PROMPTS.approves(verdict) for verdict in verdicts[:-1]] == [False] * len(
             verdicts[:-1]
         )
-        assert len(said) == 5 or PROMPTS.approves(verdicts[-1])
+        assert len(replies) == 5 or PROMPTS.approves(verdicts[-1])
         sql = [PROMPTS.parse_sql(query) for query in queries]
         firsts.append(evaluate(database_of(task), task.gold, sql[0]).match == 1)
         for before, verdict, after in zip(sql, verdicts, sql[1:], strict=False):
@@ -289,8 +289,8 @@ def test_random_questions_are_a_task_set_without_a_bundled_table(
         plan = read(task.question, Schema(schema))
         assert evaluate(database_of(task), task.gold, task.gold).match is True
         assert not {plan.schema.parent, plan.schema.child} & samples.bundled_tables()
-        said = samples.taught(task, schema, Random(task.id))
-        assert said[0].startswith("```sql")
+        replies = samples.taught(task, schema, Random(task.id))
+        assert replies[0].startswith("```sql")
     made = {
         example.prompt.user.split("\n\nQuestion")[0]
         for at in range(50)

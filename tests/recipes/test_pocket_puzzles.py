@@ -132,8 +132,8 @@ def test_the_policy_reads_a_letter_a_token_and_all_of_it_fits_the_preset(tokeniz
     source = PuzzleExamples(7, 0.0)
     prompts, replies = [], []
     for dialogue in (one for index in range(300) for one in source(index)):
-        *told, (reply, _) = dialogue.pieces()
-        prompt = "".join(text for text, _ in told)
+        *request, (reply, _) = dialogue.pieces()
+        prompt = "".join(text for text, _ in request)
         rendered = tokenizer.apply_chat_template(
             dialogue.messages[:-1], tokenize=False, add_generation_prompt=True
         )
@@ -143,7 +143,7 @@ def test_the_policy_reads_a_letter_a_token_and_all_of_it_fits_the_preset(tokeniz
             == prompted(dialogue.messages[1]["content"].partition("Question: ")[2])
         )
         assert tokenizer.encode(prompt) == [
-            token for text, _ in told for token in tokenizer.encode(text)
+            token for text, _ in request for token in tokenizer.encode(text)
         ]
         prompts.append(len(tokenizer.encode(prompt)))
         replies.append(len(tokenizer.encode(reply)))

@@ -46,7 +46,7 @@ def _key(messages: Any, tools: Any) -> str:
     return json.dumps([messages, list(tools or [])], sort_keys=True)
 
 
-def _told(agent: str) -> set[str]:
+def _prompts(agent: str) -> set[str]:
     found: set[str] = set()
     for pair, asked in drawn("val"):
         members = Members(pair.theme)
@@ -90,10 +90,10 @@ def test_conversations_are_those_of_played_teams_and_agents(tmp_path: Path) -> N
             ]
             done = subprocess.run(command, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr
-        told = _told(agent)
+        prompts = _prompts(agent)
         asked = [_key(request.messages, request.body.get("tools")) for request in model.requests]
         assert len(asked) > 2 * MANY
-        unlike = [key for key in asked if key not in told]
+        unlike = [key for key in asked if key not in prompts]
         assert not unlike, unlike[0]
 
 
@@ -130,17 +130,17 @@ def test_agents_play_the_teacher_and_their_own_words_are_learned(tmp_path: Path)
     assert all(one.answer == GOLD[one.task] for one in played)
     strict, own = (
         [
-            told
+            conversation
             for one in played
             if one.agent == agent and one.task.startswith("val")
-            for told in conversations(one)
+            for conversation in conversations(one)
         ]
         for agent in agents
     )
-    assert {key for dialogue in strict for key in _requests(dialogue)} <= _told("langgraph_team")
+    assert {key for dialogue in strict for key in _requests(dialogue)} <= _prompts("langgraph_team")
     assert (
         len(own) == len(strict)
-        and len({_key(*asked) for asked in map(_first, own)} & _told("langgraph_team")) == 3
+        and len({_key(*asked) for asked in map(_first, own)} & _prompts("langgraph_team")) == 3
     )
     manifest = json.loads((tmp_path / "policy" / "manifest.json").read_text())
     assert manifest["training"]["transcripts"] == 12 and set(agents) < set(
@@ -175,8 +175,8 @@ def test_a_played_slip_is_that_of_the_made_conversations(agent: str) -> None:
                     members.planner(members.again(problem, *slip, WRONG), done, question.answer)
                 ]
                 made += map(members.worker, done)
-            assert {text_of(told) for told in conversations(one)} == {
-                text_of(told) for told in made
+            assert {text_of(conversation) for conversation in conversations(one)} == {
+                text_of(conversation) for conversation in made
             }
     assert agent == "reference_tools" or 0 < noticed < len(jobs)
 
@@ -188,8 +188,10 @@ def _first(dialogue: Dialogue) -> tuple[Any, Any]:
 
 def test_slips_are_wrong_and_some_are_noticed() -> None:
     source, plain = SplitExamples(1, 0.5), SplitExamples(1, 0.0)
-    said = [dialogue.messages[-1]["content"] for index in range(40) for dialogue in source(index)]
-    assert said.count("CORRECT") > 100 and sum(one.startswith("WRONG") for one in said) > 10
+    answers = [
+        dialogue.messages[-1]["content"] for index in range(40) for dialogue in source(index)
+    ]
+    assert answers.count("CORRECT") > 100 and sum(one.startswith("WRONG") for one in answers) > 10
     plainly = [dialogue for index in range(40) for dialogue in plain(index)]
     assert not any(
         str(dialogue.messages[-1]["content"]).startswith("WRONG") for dialogue in plainly
@@ -200,7 +202,7 @@ def test_slips_are_wrong_and_some_are_noticed() -> None:
 
 def test_every_reply_is_learnt_after_its_prompt() -> None:
     for dialogue in SplitExamples(1, 0.5)(0):
-        replies = [said for _, said in asked_and_said(dialogue)]
+        replies = [reply for _, reply in asked_and_said(dialogue)]
         assert len(replies) == sum(message["role"] == "assistant" for message in dialogue.messages)
         assert all(
             prompt.endswith("<|im_start|>assistant\n") for prompt, _ in asked_and_said(dialogue)

@@ -123,8 +123,8 @@ def test_training_data_are_what_they_were(tmp_path: Path, database: Path) -> Non
     file = tmp_path / "questions.pickle"
     file.write_bytes(pickle.dumps([question]))
     source = SpiderExamples(1, str(file))
-    told = "\0".join(text_of(example) for index in range(12) for example in source(index))
+    texts = "\0".join(text_of(example) for index in range(12) for example in source(index))
     assert (
-        hashlib.sha256(told.encode()).hexdigest()
+        hashlib.sha256(texts.encode()).hexdigest()
         == "d6997d5cd7d75cf4673a2852e4b5ed0865c23d00678489022c89724a9b0608f4"
     )

@@ -189,7 +189,7 @@ def test_tools_are_shown_with_arguments_results_and_faults(runs: Path, tmp_path:
     called = [
         {**dict(zip(names, one, strict=True)), "started_s": 1.0, "elapsed_s": 0.1} for one in made
     ]
-    said = {
+    message = {
         "role": "assistant",
         "content": None,
         "tool_calls": [{"id": "c1", "function": {"name": "add"}}],
@@ -197,7 +197,7 @@ def test_tools_are_shown_with_arguments_results_and_faults(runs: Path, tmp_path:
     for run in chosen.runs:
         run.episodes = run.episodes.with_columns(tool_calls=pl.lit(json.dumps(called)))
         if run.transitions is not None:
-            messages = json.dumps([said, {"role": "tool", "content": "3"}])
+            messages = json.dumps([message, {"role": "tool", "content": "3"}])
             run.transitions = run.transitions.with_columns(
                 messages=pl.lit(messages), finish_reason=pl.lit("tool_calls")
             )
@@ -216,7 +216,7 @@ def test_tools_are_shown_with_arguments_results_and_faults(runs: Path, tmp_path:
         ("add", '{"a": 1}', "error", True),
     ]
     assert [one["text"] for one in steps if "tool" in one] == [one[2] for one in made]
-    assert browser["texts"] == [json.dumps(said["tool_calls"]), "3"]
+    assert browser["texts"] == [json.dumps(message["tool_calls"]), "3"]
 
 
 def test_manifest_failures_and_foreign_figures_are_there_and_marked(report: Path) -> None:
@@ -289,7 +289,7 @@ def test_an_evaluation_speaks_of_no_training_and_has_no_empty_part(
         {"validation", "training", "rewrites", "cost"}
     )
     text = out.read_text().partition('id="manifest"')[0]
-    said = re.sub(r"<(style|script).*?</\1>", "", text, flags=re.DOTALL)
+    visible = re.sub(r"<(style|script).*?</\1>", "", text, flags=re.DOTALL)
     for word in (
         "alidation",
         "raining",
@@ -299,7 +299,7 @@ def test_an_evaluation_speaks_of_no_training_and_has_no_empty_part(
         "GPU-hours",
         "final",
     ):
-        assert word not in said, word
+        assert word not in visible, word
     page = browse(out)
     assert page.console == [] and "step 0" not in page.dom.partition('id="manifest"')[0]
 
@@ -319,8 +319,8 @@ def test_axes_of_accuracy_and_reward_go_from_end_to_end(runs: Path, tmp_path: Pa
 
 
 def test_what_stands_between_backticks_is_code(report: Path) -> None:
-    said = report.read_text().partition('<script type="text/plain"')[0]
-    assert "<code>--format json</code>" in said and "`" not in said
+    page = report.read_text().partition('<script type="text/plain"')[0]
+    assert "<code>--format json</code>" in page and "`" not in page
 
 
 def test_columns_come_in_the_order_of_the_terminal_and_intervals_do_not_break(

@@ -343,8 +343,10 @@ def test_words_of_models_and_tasks_are_text(
 ) -> None:
     from harness_report.page import page
 
-    told = ("question", "answer", "detail", "reward_reason", "cluster", "outcome", "task_id")
-    growing.rows["episodes"] = [row | dict.fromkeys(told, EVIL) for row in growing.rows["episodes"]]
+    columns = ("question", "answer", "detail", "reward_reason", "cluster", "outcome", "task_id")
+    growing.rows["episodes"] = [
+        row | dict.fromkeys(columns, EVIL) for row in growing.rows["episodes"]
+    ]
     growing.until(1)
     record = growing.folder.read()
     growing.folder.update(reason=EVIL, agent=EVIL, config={**record["config"], "agent": EVIL})
@@ -562,12 +564,13 @@ async def tab(address: str, folder: Path) -> AsyncIterator[Callable[[str], Await
     try:
         async with asyncio.timeout(60):
             while (
-                not (told := folder / "DevToolsActivePort").exists() or "\n" not in told.read_text()
+                not (port_file := folder / "DevToolsActivePort").exists()
+                or "\n" not in port_file.read_text()
             ):
                 if process.poll() is not None:
                     pytest.skip("this Chromium does not start headless")
                 await asyncio.sleep(0.1)
-        port = told.read_text().split()[0]
+        port = port_file.read_text().split()[0]
         async with aiohttp.ClientSession() as session:
             async with session.put(f"http://127.0.0.1:{port}/json/new?{address}") as answer:
                 place = json.loads(await answer.text())["webSocketDebuggerUrl"]
@@ -576,9 +579,9 @@ async def tab(address: str, folder: Path) -> AsyncIterator[Callable[[str], Await
                 async def evaluate(expression: str) -> Any:
                     asked = {"expression": expression, "returnByValue": True, "awaitPromise": True}
                     await socket.send_json({"id": 1, "method": "Runtime.evaluate", "params": asked})
-                    while (said := await socket.receive_json()).get("id") != 1:
+                    while (answer := await socket.receive_json()).get("id") != 1:
                         pass
-                    return said["result"]["result"].get("value")
+                    return answer["result"]["result"].get("value")
 
                 yield evaluate
     finally:

@@ -139,7 +139,7 @@ def test_the_identity_is_that_of_its_parts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({}, "reward.options.parts.judge.options.endpoint: 'judge' needs this option"),
         ({"parts": {}}, "needs one part at least"),
@@ -156,13 +156,13 @@ def test_the_identity_is_that_of_its_parts(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_parts_that_are_none_are_refused_in_one_line(options: dict[str, Any], said: str) -> None:
+def test_parts_that_are_none_are_refused_in_one_line(options: dict[str, Any], message: str) -> None:
     config = load_config("cpu", None, ["reward.name=hybrid"])
     config.reward.options = options
     with pytest.raises(Exception) as refused:
         make_reward(config)
     assert isinstance(refused.value, ConfigError) or "called" in str(refused.value)
-    assert said in str(refused.value) and "\n" not in str(refused.value)
+    assert message in str(refused.value) and "\n" not in str(refused.value)
 
 
 @pytest.mark.slow

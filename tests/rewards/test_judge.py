@@ -73,10 +73,10 @@ class TestContract(SQLRewardContract):
 def test_the_value_is_the_mean_of_the_criteria_and_they_are_its_parts(
     scripted_server: StartServer,
 ) -> None:
-    said = {"accuracy": 1.0, "completeness": 0.5, "clarity": 0.25, "professionalism": 0.25}
-    server = scripted_server([json.dumps(said)])
+    scores = {"accuracy": 1.0, "completeness": 0.5, "clarity": 0.25, "professionalism": 0.25}
+    server = scripted_server([json.dumps(scores)])
     (verdict,) = score(judge(server), task(), "It is Paris.")
-    assert (verdict.value, verdict.parts) == (0.5, said)
+    assert (verdict.value, verdict.parts) == (0.5, scores)
     (request,) = server.requests
     assert data_of(request) == {
         "question": "What is the capital of France?",
@@ -493,7 +493,7 @@ def test_the_identity_is_what_decides_a_grade(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"model": "m"}, "reward.options.endpoint: 'judge' needs this option"),
         ({**ASKED, "endpoint": "localhost"}, "endpoint must be a URL such as"),
@@ -511,14 +511,14 @@ def test_the_identity_is_what_decides_a_grade(tmp_path: Path) -> None:
     ],
 )
 def test_options_that_do_not_fit_are_refused_in_one_line_without_a_key(
-    options: dict[str, Any], said: str
+    options: dict[str, Any], message: str
 ) -> None:
     config = load_config("cpu", None, ["reward.name=judge"])
     config.reward.options = options
     with pytest.raises(ConfigError) as refused:
         make_reward(config)
     assert (
-        said in str(refused.value)
+        message in str(refused.value)
         and "\n" not in str(refused.value)
         and "sk-secret" not in str(refused.value)
     )
@@ -563,9 +563,9 @@ def test_a_judge_that_is_down_ends_the_run_in_one_line_that_says_so(
     policy = scripted_server(lambda request: "```sql\nSELECT 1\n```")
     with pytest.raises(RunFailed) as ended:
         judged_run(tmp_path, policy, server, "reward.options.retries=0")
-    said = str(ended.value)
-    assert "rollout.max_failed_share=0.5" in said and "\n" not in said
-    assert "Most often: the judge scripted: answers 503" in said and "no judge today" in said
+    message = str(ended.value)
+    assert "rollout.max_failed_share=0.5" in message and "\n" not in message
+    assert "Most often: the judge scripted: answers 503" in message and "no judge today" in message
     (folder,) = tmp_path.iterdir()
     assert {row["reward"] for row in pq.read_table(folder / "episodes.parquet").to_pylist()} == {
         None
@@ -579,9 +579,9 @@ def test_a_training_whose_judge_is_down_is_stopped_with_the_judges_reason(tmp_pa
     RowLog(folder, "episodes").add([row] * 3)
     with pytest.raises(RunFailed) as stopped:
         monitor.poll()
-    said = str(stopped.value)
-    assert "3 of 4 rollouts brought no usable result (unscored 3)" in said
+    message = str(stopped.value)
+    assert "3 of 4 rollouts brought no usable result (unscored 3)" in message
     assert (
-        "rollout.max_failed_share=0.5" in said
-        and "Most often: the judge m: answers 503, 5 times." in said
+        "rollout.max_failed_share=0.5" in message
+        and "Most often: the judge m: answers 503, 5 times." in message
     )

@@ -124,7 +124,7 @@ def test_agreement_with_labels_has_an_interval(
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "has 0 labels"),
         ("{}\n", "line 1: not a JSON object with the texts"),
@@ -135,7 +135,7 @@ def test_agreement_with_labels_has_an_interval(
     ],
 )
 def test_labels_that_are_none_are_refused(
-    text: str, said: str, scripted_server: StartServer, tmp_path: Path
+    text: str, message: str, scripted_server: StartServer, tmp_path: Path
 ) -> None:
     server = scripted_server([])
     file = tmp_path / "labels.jsonl"
@@ -143,15 +143,15 @@ def test_labels_that_are_none_are_refused(
     done = audit(server, "--labels", str(file))
     assert (
         isinstance(done.exception, ConfigError)
-        and said in str(done.exception)
+        and message in str(done.exception)
         and not server.requests
     )
 
 
 def test_other_rewards_have_no_such_audit() -> None:
-    for arguments, said in (
+    for arguments, message in (
         (["--reward", "facts"], "no attacks to replay"),
         (["--set", "a=b"], "are for a judge"),
     ):
         done = CliRunner().invoke(commands.app, ["audit", *arguments])
-        assert isinstance(done.exception, ConfigError) and said in str(done.exception)
+        assert isinstance(done.exception, ConfigError) and message in str(done.exception)

@@ -310,9 +310,9 @@ def test_a_reward_that_always_fails_ends_the_run_in_one_line_that_names_it(
     folder = RunFolder.create(tmp_path, "x")
     with pytest.raises(RunFailed) as caught:
         measured(offer(raises), folder, scripted_server(lambda request: "```sql\nSELECT 1\n```"))
-    said = str(caught.value)
-    assert "max_failed_share" in said and "\n" not in said
-    assert "reward examiner of harness-judge raised ValueError: two lines" in said
+    message = str(caught.value)
+    assert "max_failed_share" in message and "\n" not in message
+    assert "reward examiner of harness-judge raised ValueError: two lines" in message
     rows = pq.read_table(folder.path / "episodes.parquet").to_pylist()
     assert len(rows) >= 4
     assert {(row["outcome"], row["reward"], row["used_reward"]) for row in rows} == {

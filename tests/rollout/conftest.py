@@ -19,7 +19,7 @@ def undisturbed(
         tmp_path_factory.mktemp("undisturbed"),
         scripted_server_factory(seeded, token_ids=False).base_url,
     )
-    assert sides.evaluation(runners=1, apart=False).wait(300) == 0, sides.said("eval")
+    assert sides.evaluation(runners=1, apart=False).wait(300) == 0, sides.output("eval")
     rows = sides.rows()
     sides.end()
     assert len(rows) == TASKS and {reward for _, reward, *_ in rows.values()} == {0.0, 1.0}

@@ -173,25 +173,25 @@ def test_on_machines_of_their_own_rewards_are_those_of_one_machine(
     machines: Machines, undisturbed: dict[tuple[str, int], tuple[Any, ...]]
 ) -> None:
     store = machines.store()
-    wait_for(lambda: "store:" in machines.said("store.log"))
+    wait_for(lambda: "store:" in machines.output("store.log"))
     machines.policy()
     runner = machines.runner()
     apart = ("--set", f"rollout.host={MACHINES['eval']}", "--set", "trusted_network=true")
     evaluation = machines.evaluation(*apart)
     all_of_us = (store, runner, evaluation, psutil.Process())
     wait_for(lambda: len({os.readlink(f"/proc/{one.pid}/ns/net") for one in all_of_us}) == 4)
-    assert evaluation.wait(400) == 0, machines.said("eval") + machines.said("runner")
+    assert evaluation.wait(400) == 0, machines.output("eval") + machines.output("runner")
     assert machines.rows() == undisturbed
     assert machines.record()["result"]["outcomes"] == {"ok": TASKS}
     key = (machines.folder / "machine-store" / "cache" / "store.key").read_text().strip()
-    assert key not in "".join(map(machines.said, ("eval", "runner", "store.log")))
+    assert key not in "".join(map(machines.output, ("eval", "runner", "store.log")))
 
 
 @pytest.mark.train
 @pytest.mark.timeout(900)
 def test_a_training_on_machines_of_their_own_is_that_of_one_machine(machines: Machines) -> None:
     store = machines.store()
-    wait_for(lambda: "store:" in machines.said("store.log"))
+    wait_for(lambda: "store:" in machines.output("store.log"))
     runner = machines.runner()
     apart = (
         "--store",
@@ -211,11 +211,11 @@ def test_a_training_on_machines_of_their_own_is_that_of_one_machine(machines: Ma
             len({os.readlink(f"/proc/{one.pid}/ns/net") for one in (store, runner, trainer)}) == 3
         )
     )
-    assert trainer.wait(500) == 0, machines.said("train") + machines.said("runner")
+    assert trainer.wait(500) == 0, machines.output("train") + machines.output("runner")
     alone = Sides(machines.folder, "")
     try:
         near = alone.start(*ONE_STEP, "--runs-dir", machines.folder / "alone", log="near")
-        assert near.wait(300) == 0, machines.said("near")
+        assert near.wait(300) == 0, machines.output("near")
     finally:
         near.kill()
     rows = {name: trained(next((machines.folder / name).iterdir())) for name in ("apart", "alone")}

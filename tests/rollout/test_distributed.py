@@ -51,21 +51,21 @@ def test_any_order_and_the_death_of_each_side_change_no_reward(
     evaluation = sides.evaluation()
     wait_for(
         lambda: (
-            "waiting for the store" in sides.said("eval")
-            and "waiting for the store" in sides.said("runner")
+            "waiting for the store" in sides.output("eval")
+            and "waiting for the store" in sides.output("runner")
         )
     )
     store = sides.store()
     wait_for(lambda: len(sides.server.requests) > 4)
     store.kill()  # under rollouts
     store.wait()
-    wait_for(lambda: "does not answer: waiting for it" in sides.said("eval"))
+    wait_for(lambda: "does not answer: waiting for it" in sides.output("eval"))
     store = sides.store()
     before = len(sides.server.requests)
     wait_for(lambda: len(sides.server.requests) > before + 4)
     runner.kill()  # a whole machine, under rollouts; another one joins
     another = sides.runner(log="another")
-    assert evaluation.wait(300) == 0, sides.said("eval")
+    assert evaluation.wait(300) == 0, sides.output("eval")
     assert sides.rows() == undisturbed
     assert sides.record()["result"]["outcomes"] == {"ok": TASKS}
     key = sides.key_file.read_text().strip()
@@ -75,8 +75,10 @@ def test_any_order_and_the_death_of_each_side_change_no_reward(
     assert listed == {"runs": []}  # the run took all that is known of it with it
     another.send_signal(signal.SIGTERM)
     assert another.wait(60) == 130
-    assert key not in "".join(map(sides.said, ("eval", "runner", "another", "store.log")))
-    assert "Traceback" not in sides.said("eval") + sides.said("another") + sides.said("store.log")
+    assert key not in "".join(map(sides.output, ("eval", "runner", "another", "store.log")))
+    assert "Traceback" not in sides.output("eval") + sides.output("another") + sides.output(
+        "store.log"
+    )
 
 
 @pytest.mark.slow
@@ -91,9 +93,9 @@ def test_a_runner_that_is_told_to_stop_hands_its_rollouts_on_and_uses_up_no_retr
         wait_for(lambda before=before: len(sides.server.requests) > before + 3)
         if number < 2:
             runner.terminate()
-            assert runner.wait(60) == 130, sides.said(f"runner-{number}")
-            assert "handed on" in sides.said(f"runner-{number}")
-    assert evaluation.wait(300) == 0, sides.said("eval")
+            assert runner.wait(60) == 130, sides.output(f"runner-{number}")
+            assert "handed on" in sides.output(f"runner-{number}")
+    assert evaluation.wait(300) == 0, sides.output("eval")
     assert sides.rows() == undisturbed
 
 
@@ -104,10 +106,10 @@ def test_two_runs_at_once_and_one_after_another_at_one_store_do_not_mix(
     store = sides.store()
     sides.runner(log="first")
     both = [sides.evaluation(log=f"eval-{number}", runners=number) for number in range(2)]
-    assert [process.wait(300) for process in both] == [0, 0], sides.said("eval-0") + sides.said(
+    assert [process.wait(300) for process in both] == [0, 0], sides.output("eval-0") + sides.output(
         "eval-1"
     )
-    assert sides.evaluation(log="eval-2").wait(300) == 0, sides.said(
+    assert sides.evaluation(log="eval-2").wait(300) == 0, sides.output(
         "eval-2"
     )  # the runner goes on to the next run
     assert [sides.rows(f"eval-{number}") == undisturbed for number in range(3)] == [True] * 3
@@ -142,9 +144,9 @@ def test_the_store_answers_nobody_without_its_key(sides: Served) -> None:
     other.write_text("another-key-of-another-store\n")
     other.chmod(0o644)
     sides.start("store", "--port", "0", "--key-file", other, log="open").wait(60)
-    assert f"others may read it: chmod 600 {other}" in sides.said("open")
+    assert f"others may read it: chmod 600 {other}" in sides.output("open")
     store.terminate()
-    assert store.wait(30) in (0, -signal.SIGTERM) and "Traceback" not in sides.said("store.log")
+    assert store.wait(30) in (0, -signal.SIGTERM) and "Traceback" not in sides.output("store.log")
 
 
 @pytest.mark.slow

@@ -277,11 +277,11 @@ def test_dev_prints_spans_and_verdicts_as_json(
     arguments = ("--endpoint", server.base_url, "--tasks", "2", "--json")
     done = command("dev", "--plugin", "reference_sql", *arguments)
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert [one["verdict"]["value"] for one in told] == [1.0, 1.0] and len(
-        {one["task"] for one in told}
+    shown = json.loads(done.stdout)
+    assert [one["verdict"]["value"] for one in shown] == [1.0, 1.0] and len(
+        {one["task"] for one in shown}
     ) == 2
-    assert all(one["spans"] for one in told)
+    assert all(one["spans"] for one in shown)
 
 
 def test_dev_takes_the_default_agent(command: Command, scripted_server: StartServer) -> None:
@@ -349,9 +349,9 @@ def test_an_evaluation_whose_terminal_is_closed_is_interrupted(
         else:
             with contextlib.suppress(ProcessLookupError):  # a shell and the kernel both say so
                 os.killpg(evaluation.pid, signal.SIGHUP)
-        said, wrong = evaluation.communicate(timeout=60)
+        output, wrong = evaluation.communicate(timeout=60)
         assert evaluation.returncode == 130 and wrong.endswith("harness: interrupted\n"), (
-            said,
+            output,
             wrong,
         )
         (run,) = tmp_path.iterdir()

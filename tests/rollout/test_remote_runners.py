@@ -67,8 +67,8 @@ def test_a_run_without_runners_is_worked_off_by_joined_ones_through_the_death_of
             output, errors = run.communicate(timeout=300)
             assert run.returncode == 0, errors
             assert "harness runner --join" in errors
-            said = joined.communicate(timeout=60)[1]
-            assert joined.returncode == 0 and "has ended" in said
+            runner_output = joined.communicate(timeout=60)[1]
+            assert joined.returncode == 0 and "has ended" in runner_output
     record = json.loads(output)
     assert record["result"]["scored"] == 24 and set(record["result"]["outcomes"]) == {"ok"}
     assert not file.exists()
@@ -87,15 +87,15 @@ def test_a_file_that_is_no_invitation_is_refused_in_one_line(tmp_path: Path) -> 
         Invitation.read(tmp_path)
 
 
-@pytest.mark.parametrize("told", [{"version": "9.9", "new_field": 1}, {"version": "9.9"}])
+@pytest.mark.parametrize("fields", [{"version": "9.9", "new_field": 1}, {"version": "9.9"}])
 def test_a_run_of_another_version_is_refused_by_its_version(
-    tmp_path: Path, told: dict[str, object]
+    tmp_path: Path, fields: dict[str, object]
 ) -> None:
-    (tmp_path / FILE_NAME).write_text(json.dumps(told))
+    (tmp_path / FILE_NAME).write_text(json.dumps(fields))
     with pytest.raises(ConfigError, match=r"is of harness 9\.9, this is "):
         Invitation.read(tmp_path)
     with pytest.raises(ConfigError, match=r"http://store is of harness 9\.9, this is "):
-        Invitation.of(told, "http://store")
+        Invitation.of(fields, "http://store")
     with pytest.raises(ConfigError, match="http://store is not the join file of a run"):
         Invitation.of({"new_field": 1}, "http://store")
 

@@ -61,8 +61,8 @@ def test_a_roles_endpoint_is_asked_recorded_and_its_key_is_not(
     )
     done = command(*arguments, *checked_by(checker), CHECKERS_KEY=KEY)
     assert done.returncode == 0, done.stderr
-    told = f"check_query is answered by checker at {checker.base_url}"
-    assert "accuracy 100.0 %" in done.stdout and told in done.stdout
+    notice = f"check_query is answered by checker at {checker.base_url}"
+    assert "accuracy 100.0 %" in done.stdout and notice in done.stdout
     assert checker.requests and all(
         "You check" in str(one.messages[0]["content"]) for one in checker.requests
     )
@@ -78,7 +78,7 @@ def test_a_roles_endpoint_is_asked_recorded_and_its_key_is_not(
         == record["identity"]["role_models"]
         == {"check_query": f"checker at {checker.base_url}"}
     )
-    assert told in command("runs", "show", run).stdout
+    assert notice in command("runs", "show", run).stdout
     written = [file for file in run.rglob("*") if file.is_file()]
     assert written and not [file for file in written if KEY.encode() in file.read_bytes()]
 

@@ -59,11 +59,11 @@ def test_a_limited_rate_is_waited_for_counted_and_shown(
             return Reply.failure(429, "slow down", retry_after="0.2")
         return golden(request)
 
-    record, said = evaluated(command, tmp_path, scripted_server(limited, token_ids=False))
+    record, output = evaluated(command, tmp_path, scripted_server(limited, token_ids=False))
     result = record["result"]
     assert (result["accuracy"], result["unscored"]) == (1.0, 0)
     assert result["replies"]["rate_limits"] >= 6 and result["replies"]["rate_limit_s"] >= 1.2
-    assert f"a server limited its rate {result['replies']['rate_limits']} times" in said
+    assert f"a server limited its rate {result['replies']['rate_limits']} times" in output
 
 
 def test_where_the_text_of_empty_replies_was_is_said(
@@ -80,8 +80,8 @@ def test_where_the_text_of_empty_replies_was_is_said(
         return Reply(raw=json.dumps(body).encode())
 
     server = scripted_server(thinking, token_ids=False)
-    record, said = evaluated(command, tmp_path, server, "--set", "max_turns=1")
+    record, output = evaluated(command, tmp_path, server, "--set", "max_turns=1")
     assert record["result"]["replies"]["text_elsewhere"] == {"reasoning_content": 6}
-    assert "all 6 replies were empty; their text was in `reasoning_content`" in said
-    assert "answers name several models" in said
+    assert "all 6 replies were empty; their text was in `reasoning_content`" in output
+    assert "answers name several models" in output
     assert record["versions"]["sqlite"]

@@ -79,7 +79,7 @@ class Sides:
     def runner(self, *more: str, log: str = "runner") -> subprocess.Popen[str]:
         return self.start("runner", "--store", self.url, "--wait", "300", *more, log=log)
 
-    def said(self, log: str) -> str:
+    def output(self, log: str) -> str:
         return "".join(file.read_text() for file in (self.folder / log, self.folder / f"{log}.err"))
 
     def record(self, log: str = "eval") -> dict[str, Any]:
@@ -129,15 +129,15 @@ class Sides:
 
 
 def wait_for(
-    condition: Callable[[], Any], limit_s: float = 240, said: Callable[[], str] = str
+    condition: Callable[[], Any], limit_s: float = 240, output: Callable[[], str] = str
 ) -> Any:
-    """What a condition gives, once it holds; after the limit, `said` tells what was heard meanwhile."""
+    """What a condition gives, once it holds; after the limit, `output` has what was printed."""
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
         if found := condition():
             return found
         time.sleep(0.05)
-    raise AssertionError(f"not in {limit_s} s: {said()[-3000:]}")
+    raise AssertionError(f"not in {limit_s} s: {output()[-3000:]}")
 
 
 def seeded(request: ReceivedRequest) -> Reply | str:

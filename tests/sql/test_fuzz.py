@@ -155,13 +155,13 @@ def test_ten_thousand_hostile_queries_are_executed_and_judged(tmp_path: Path, bl
         except Exception as error:
             raise AssertionError(f"seed {seed}: {type(error).__name__} of {sql[:500]!r}") from error
         took_s = time.thread_time() - began
-        said = f"seed {seed}: {result.error_type}, {verdict}, {filled}, {of_gold}, {took_s:.1f} s of {sql[:500]!r}"
-        assert result.ok == (result.error is None) == (result.error_type is None), said
-        assert result.error_type not in ("io", "damaged_database", "missing_database"), said
-        assert len(text) <= limits.max_text_chars, said
-        assert verdict.match is not None and filled.match is not None, said
-        assert of_gold.match is not None or UNSCORED & set(of_gold.flags), said
-        assert took_s < 2, said
+        described = f"seed {seed}: {result.error_type}, {verdict}, {filled}, {of_gold}, {took_s:.1f} s of {sql[:500]!r}"
+        assert result.ok == (result.error is None) == (result.error_type is None), described
+        assert result.error_type not in ("io", "damaged_database", "missing_database"), described
+        assert len(text) <= limits.max_text_chars, described
+        assert verdict.match is not None and filled.match is not None, described
+        assert of_gold.match is not None or UNSCORED & set(of_gold.flags), described
+        assert took_s < 2, described
         executed[result.error_type] += 1
     assert executed[None] > 100 and executed["syntax"] > 100 and executed["too_large"], executed
     assert state(database) == before

@@ -96,7 +96,7 @@ def test_without_a_terminal_a_study_says_what_begins_ends_and_stands(
     view, out = display(standings, width=80)
     first = standings[0]
 
-    def said() -> list[str]:
+    def printed_lines() -> list[str]:
         view.show(standings)
         lines = out.getvalue().splitlines()
         out.seek(out.truncate(0))
@@ -109,30 +109,32 @@ def test_without_a_terminal_a_study_says_what_begins_ends_and_stands(
             100.0,
             "verl is being started",
         )
-        assert said() == ["[1/3] arm0-seed0: started"]
-        assert said() == []
+        assert printed_lines() == ["[1/3] arm0-seed0: started"]
+        assert printed_lines() == []
         clock[0] += study_display.EVERY_S
-        assert said() == [
+        assert printed_lines() == [
             "[1/3] arm0-seed0: verl is being started; running for 30 s",
             "Study small: 0 of 3 done, about 2 min 30 s left",
         ]
         first.progress = Progress(total_steps=20)
         first.line = "starting, which took about 40 s last time; running for 50 s"
         clock[0] += study_display.EVERY_S
-        assert said()[0] == "[1/3] arm0-seed0: starting; running for 1 min 00 s"
+        assert printed_lines()[0] == "[1/3] arm0-seed0: starting; running for 1 min 00 s"
         first.progress = Progress("step 1", total_steps=20, rollouts=8)
-        assert said() == []
+        assert printed_lines() == []
         first.progress = Progress("step 1", total_steps=20, rollouts=8, val_curve={0: 0.3})
-        assert said() == ["[1/3] arm0-seed0: step 0 of 20, accuracy 30.0 % after step 0"]
+        assert printed_lines() == ["[1/3] arm0-seed0: step 0 of 20, accuracy 30.0 % after step 0"]
         first.progress = under_way()
         clock[0] += study_display.EVERY_S
-        assert said()[0] == (
+        assert printed_lines()[0] == (
             "[1/3] arm0-seed0: step 4 of 20, reward 0.250, accuracy 30.0 % after step 0, "
             "53.4 % so far (112 of 240) after step 5, left 3 min 20 s"
         )
         first.state, first.wall_s, first.line = "finished", 61.0, "accuracy 30.0 % -> 60.0 %"
-        assert said() == ["[1/3] arm0-seed0: finished, accuracy 30.0 % -> 60.0 %, 1 min 01 s"]
-        assert said() == []
+        assert printed_lines() == [
+            "[1/3] arm0-seed0: finished, accuracy 30.0 % -> 60.0 %, 1 min 01 s"
+        ]
+        assert printed_lines() == []
 
 
 @pytest.mark.parametrize(

@@ -97,8 +97,10 @@ def test_a_killed_study_finds_its_job_and_never_submits_it_twice(
     ((number, name, state),) = slurm.jobs()[before:]
     assert state == "RUNNING"
     script = slurm.ask("scontrol", "write", "batch_script", number, "-")
-    said = " ".join(" ".join(one.info["cmdline"] or ()) for one in psutil.process_iter(["cmdline"]))
-    assert "harness train" in script and str(folder) in said and SECRET not in script + said
+    commands = " ".join(
+        " ".join(one.info["cmdline"] or ()) for one in psutil.process_iter(["cmdline"])
+    )
+    assert "harness train" in script and str(folder) in commands and SECRET not in script + commands
     # As if it had been killed right after sbatch: nothing is noted of the job.
     state_file = folder / "study.json"
     known = json.loads(state_file.read_text())
@@ -115,9 +117,9 @@ def test_a_killed_study_finds_its_job_and_never_submits_it_twice(
         "it is taken over",
     )
     gate.touch()
-    said, errors = again.communicate(timeout=60)
+    commands, errors = again.communicate(timeout=60)
     assert again.returncode == 0, errors
-    assert "by an earlier launch" in said
+    assert "by an earlier launch" in commands
     assert [(name, state) for _, name, state in slurm.jobs()[before:]] == [(name, "COMPLETED")]
     (run,) = runs(folder)
     assert run["status"] == "finished" and len(run["launches"]) == 1
@@ -194,7 +196,7 @@ def lost_its_node(slurm: Cluster, number: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("what", "told"),
+    ("what", "message"),
     [
         (cancelled, "was cancelled (CANCELLED)"),
         (timed_out, "reached its time limit (TIMEOUT, TimeLimit)"),
@@ -203,7 +205,7 @@ def lost_its_node(slurm: Cluster, number: str) -> None:
 )
 def test_what_slurm_ends_is_told_in_a_line_and_goes_on_when_started_again(
     what: Callable[[Cluster, str], None],
-    told: str,
+    message: str,
     slurm: Cluster,
     harness: Harness,
     start: Start,
@@ -220,7 +222,7 @@ def test_what_slurm_ends_is_told_in_a_line_and_goes_on_when_started_again(
     if what is lost_its_node:
         slurm.start_node()
     assert study.returncode == 1
-    line = f"Slurm job {number} {told}; log: runs/small/logs/one-turn"
+    line = f"Slurm job {number} {message}; log: runs/small/logs/one-turn"
     assert line in errors and line in errors.splitlines()[-1], errors
     gate.touch()
     done = harness(*one_run)

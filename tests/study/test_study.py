@@ -64,9 +64,9 @@ def test_a_study_runs_once_and_a_second_start_repeats_nothing(
 ) -> None:
     done = harness("study", str(study_file), "--seeds", "0")
     assert done.returncode == 0, done.stderr
-    said = done.stderr.splitlines()
-    assert [line.split()[0] for line in said if line.endswith(": started")] == ["[1/2]", "[2/2]"]
-    assert sum(": finished, accuracy " in line for line in said) == 2
+    output = done.stderr.splitlines()
+    assert [line.split()[0] for line in output if line.endswith(": started")] == ["[1/2]", "[2/2]"]
+    assert sum(": finished, accuracy " in line for line in output) == 2
     found = records(tmp_path / "runs" / "small")
     assert [(record["status"], record["config"]["max_turns"]) for record in found] == [
         ("finished", 2),
@@ -196,11 +196,11 @@ def test_ctrl_c_ends_promptly_and_the_next_start_resumes(
     )
     began = time.monotonic()
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=20)
+    _, output = process.communicate(timeout=20)
     assert process.returncode == 130 and time.monotonic() - began < 10
     assert (
         f"0 of 2 runs are done, and the progress of the others is kept. Resume: {shlex.join(['harness', *called])}\n"
-        in said
+        in output
     )
     assert [record["status"] for record in records(folder)] == ["interrupted"]
     gate.touch()
@@ -446,10 +446,10 @@ def test_shipped_studies_resolve_and_vary_only_what_they_say(name: str) -> None:
 
     study = read_study(Path(name))
     jobs = jobs_of(study)
-    said = {key for settings in study.arms.values() for key in settings} | set(study.matrix) - {
+    varied = {key for settings in study.arms.values() for key in settings} | set(study.matrix) - {
         "seed"
     }
-    assert set(differences(jobs)) == said
+    assert set(differences(jobs)) == varied
     by_seed: dict[int, set[str]] = {}
     for job in jobs:
         by_seed.setdefault(job.seed, set()).add(job.arm)
@@ -689,8 +689,8 @@ def test_a_killed_study_waits_for_all_that_still_run(
         lambda: len(json.loads((folder / "study.json").read_text())["launches"]) == 2
     )  # it waits for both
     gate.touch()
-    _, said = again.communicate(timeout=90)
-    assert again.returncode == 0 and said.count("by an earlier launch") == 2, said
+    _, output = again.communicate(timeout=90)
+    assert again.returncode == 0 and output.count("by an earlier launch") == 2, output
     found = records(folder)
     assert [(record["status"], len(record["launches"])) for record in found] == [
         ("finished", 1)
@@ -974,8 +974,8 @@ def test_runs_that_share_a_gpu_must_be_told_how_much_memory_to_take(
     assert refused.returncode == 2 and "2 runs would share a GPU" in refused.stderr
     option = refused.stderr.rsplit("--set ", 1)[1].strip()
     assert option.endswith("kv_cache_memory_bytes=8000000000")
-    for told in (["device=cuda", "--set", option], ["device=cpu"]):
-        done = here(*plan, *told)
+    for settings in (["device=cuda", "--set", option], ["device=cpu"]):
+        done = here(*plan, *settings)
         assert done.returncode == 0, done.stderr
 
 

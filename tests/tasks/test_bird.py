@@ -87,9 +87,9 @@ def test_evidence_stands_between_schema_and_question_and_nothing_where_there_is_
     tasks, (first, second, _) = tasks_of(prepared)
     problem = Problem(first.id, first.question, tasks.context(first))
     schema = tasks.schema(first)
-    told = f"Schema:\n{schema}\n\nEvidence:\nold refers to age > 5\n\nQuestion: {first.question}"
-    assert PROMPTS.write(problem).user == told
-    assert PROMPTS.check(problem, "SELECT 1", "1").user.startswith(f"{told}\n\nQuery:")
+    prompt = f"Schema:\n{schema}\n\nEvidence:\nold refers to age > 5\n\nQuestion: {first.question}"
+    assert PROMPTS.write(problem).user == prompt
+    assert PROMPTS.check(problem, "SELECT 1", "1").user.startswith(f"{prompt}\n\nQuery:")
     assert dict(tasks.context(second)) == {"schema": schema}
     without, _ = tasks_of(prepared, evidence=False)
     plain = PROMPTS.write(Problem(first.id, first.question, without.context(first)))
@@ -157,12 +157,12 @@ def test_descriptions_of_a_table_are_read_whatever_its_file_is_written_in(
 
 def test_what_is_not_bird_or_damaged_is_said_in_one_line(tmp_path: Path) -> None:
     dev, train = make_bird(tmp_path)
-    for content, said in (
+    for content, message in (
         (b"no zip", "is not a readable zip file"),
         (train.read_bytes()[:-90], "not a readable zip"),
     ):
         dev.write_bytes(content)
-        with pytest.raises(TaskSetError, match=said):
+        with pytest.raises(TaskSetError, match=message):
             prepare([dev], tmp_path / "out")
     with zipfile.ZipFile(dev, "w") as out:
         out.writestr("dev/dev.json", json.dumps(bird_rows()))
@@ -383,8 +383,8 @@ def test_an_evaluation_shows_the_evidence_and_is_recorded_with_its_reward(
     def reply(request: ReceivedRequest) -> str:
         text = str(request.messages[-1]["content"])
         (gold,) = [row["SQL"] for row in bird_rows() if row["question"] in text]
-        told = "old?" not in text or "Evidence:\nold refers to age > 5\n\nQuestion" in text
-        return f"```sql\n{gold if told else 'SELECT 0'}\n```\nTHE QUERY IS CORRECT."
+        informed = "old?" not in text or "Evidence:\nold refers to age > 5\n\nQuestion" in text
+        return f"```sql\n{gold if informed else 'SELECT 0'}\n```\nTHE QUERY IS CORRECT."
 
     server = scripted_server(reply, token_ids=False)
     settings = [

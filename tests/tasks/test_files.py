@@ -77,7 +77,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def said(caught: pytest.ExceptionInfo[Any]) -> str:
+def message_of(caught: pytest.ExceptionInfo[Any]) -> str:
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -266,10 +266,10 @@ def test_columns_of_other_names(folder: Path) -> None:
     path = lines(folder / "a.jsonl", [{"Text": "Which?", "Reference": "SELECT 1", "DB_ID": "farm"}])
     with pytest.raises(TaskSetError) as caught:
         FilesTasks(path=path).load("all")
-    assert "no column for the question (usual names: question, " in said(caught)
+    assert "no column for the question (usual names: question, " in message_of(caught)
     assert (
         "Its columns: Text, Reference, DB_ID. Name it: --set task.options.columns.question=COLUMN"
-        in said(caught)
+        in message_of(caught)
     )
     (task,) = FilesTasks(path=path, columns={"question": "Text", "gold": "Reference"}).load("all")
     assert (task.question, task.gold) == ("Which?", "SELECT 1")
@@ -335,7 +335,9 @@ def test_a_bad_line_is_refused_with_its_number_and_left_out_only_when_asked(
     path = lines(folder / "a.jsonl", [good[0], bad, good[1]])
     with pytest.raises(TaskSetError) as caught:
         FilesTasks(path=path).load("val")
-    assert said(caught).startswith(f"{path}, line 2: {why}") and "skip_bad=true" in said(caught)
+    assert message_of(caught).startswith(
+        f"{path}, line 2: {why}"
+    ) and "skip_bad=true" in message_of(caught)
     with pytest.raises(TaskSetError):
         FilesTasks(path=path).describe()
     lenient = FilesTasks(path=path, skip_bad=True)
@@ -388,7 +390,7 @@ def test_a_file_that_is_damaged_as_a_whole_is_one_line(
     for skip_bad in (False, True):  # nobody knows what would be left out
         with pytest.raises(TaskSetError) as caught:
             FilesTasks(path=folder / name, skip_bad=skip_bad).load("all")
-        assert str(folder / name) in said(caught) and why in said(caught)
+        assert str(folder / name) in message_of(caught) and why in message_of(caught)
 
 
 def test_a_parquet_date_that_python_lacks_is_one_line(folder: Path) -> None:
@@ -445,7 +447,7 @@ def test_answers_without_a_query_load_and_execution_accuracy_refuses_them(folder
     assert re.search(
         r"reward 'execution_accuracy' cannot judge 1 of 2 tasks of files's split 'all', the first being 'farm/\w+': "
         r"it has an answer but no gold query\. Add one, or name a reward that judges answers",
-        said(caught),
+        message_of(caught),
     )
     status, output = checked(path)
     assert (
@@ -680,10 +682,10 @@ def test_check_names_golds_that_do_not_give_the_same_again(folder: Path) -> None
     path = lines(folder / "a.jsonl", rows)
     status, output = checked(path)
     assert status == 0, output
-    told = "2 gold queries depend on a row order that is not stated (add ORDER BY)"
+    finding = "2 gold queries depend on a row order that is not stated (add ORDER BY)"
     found = [line for line in output.splitlines() if re.match(r"(\d+ )?gold ", line)]
     assert found == [
-        f"{told}: {path}, line 1, line 2",
+        f"{finding}: {path}, line 1, line 2",
         f"gold has random(), so it gives another result another time: 1: {path}, line 9",
         f"gold has CURRENT_TIMESTAMP, so it gives another result another time: 1: {path}, line 10",
         f"gold has 'now', so it gives another result another time: 2: {path}, line 11, line 12",
@@ -760,11 +762,11 @@ def test_check_of_a_whole_file_and_of_what_cannot_be_read(folder: Path) -> None:
     many = [row(n, db) for db in ("farm", "zoo", "lake") for n in range(1, 101)]
     status, output = checked(lines(folder / "a.jsonl", many), "--set", "task.options.val_share=0.4")
     assert status == 0 and output.endswith("\nok\n") and "no question is asked twice" in output
-    told = re.search(
+    estimate = re.search(
         r"on val \(questions: 100\): ([\d.]+) points with 3 trainings an arm, ([\d.]+) points with 8",
         output,
     )
-    assert told and 5 < float(told[2]) < float(told[1]) < 30
+    assert estimate and 5 < float(estimate[2]) < float(estimate[1]) < 30
     status, output = checked(folder / "a.jsonl", "--set", "task.val_split=test")
     assert status == 1 and "broken: split 'test' is empty" in output
     for arguments in ((str(folder / "none.jsonl"),), ()):

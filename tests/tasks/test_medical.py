@@ -58,8 +58,8 @@ def test_nothing_of_a_training_task_names_an_entity_of_validation(every: list[Ta
     for task in every:
         other = names["val" if task.split == "train" else "train"]
         assert task.cluster in names[task.split] and task.cluster in task.question
-        said = task.question + task.gold + json.dumps(task.data["facts"], ensure_ascii=False)
-        assert not [name for name in other if name in said], task
+        text = task.question + task.gold + json.dumps(task.data["facts"], ensure_ascii=False)
+        assert not [name for name in other if name in text], task
 
 
 def test_no_name_is_part_of_another() -> None:
@@ -96,8 +96,8 @@ def test_the_presets_reward_tells_gold_from_every_slip(every: list[Task]) -> Non
             assert not hybrid.refuses(task)
             assert await value(task, task.gold) == 1.0, task
             assert await value(task, "不知道。") == pytest.approx(0.1)
-            for _, said in items[task.id].slips.values():
-                assert await value(task, said) < 0.9, (task, said)
+            for _, answer in items[task.id].slips.values():
+                assert await value(task, answer) < 0.9, (task, answer)
         assert await value(every[0], "不知道。", "query_database") == 0.0
 
     asyncio.run(check())

@@ -225,12 +225,12 @@ def test_a_spider_without_train_questions_is_measured(
     assert report.absent == ["train"] * (train == "missing") + ["train_others"]
     tasks = SpiderTasks(str(tmp_path / "out"))
     assert len(tasks.load("dev")) == 1
-    said = (
+    reason = (
         "is missing: the source had none"
         if train == "missing"
         else "has no question with a database"
     )
-    with pytest.raises(TaskSetError, match=said):
+    with pytest.raises(TaskSetError, match=reason):
         tasks.load("train")
 
 

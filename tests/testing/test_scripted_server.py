@@ -83,16 +83,16 @@ def test_token_ids_are_the_bytes_and_an_end(scripted_server):
     assert "prompt_token_ids" not in unasked and "token_ids" not in unasked["choices"][0]
 
 
-@pytest.mark.parametrize("said", ["", "a", "two  spaces and ünïcode\n\nlines "])
-def test_a_stream_says_the_same_as_a_whole_reply(scripted_server, said):
-    server = scripted_server([said] * 2)
+@pytest.mark.parametrize("message", ["", "a", "two  spaces and ünïcode\n\nlines "])
+def test_a_stream_says_the_same_as_a_whole_reply(scripted_server, message):
+    server = scripted_server([message] * 2)
     asked = {"return_token_ids": True, "logprobs": True}
     whole = ask(server, **asked).json()
     stream = chunks(ask(server, **asked, stream=True, stream_options={"include_usage": True}))
     choices = [choice for chunk in stream for choice in chunk["choices"]]
     assert stream[0]["prompt_token_ids"] == whole["prompt_token_ids"]
     assert len({chunk["id"] for chunk in stream}) == 1
-    assert "".join(choice["delta"].get("content", "") for choice in choices) == said
+    assert "".join(choice["delta"].get("content", "") for choice in choices) == message
     token_ids = [token_id for choice in choices for token_id in choice.get("token_ids") or []]
     assert token_ids == whole["choices"][0]["token_ids"]
     logprobs = [

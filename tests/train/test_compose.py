@@ -185,7 +185,7 @@ def test_what_cannot_work_is_refused_in_one_line(
 
 
 @pytest.mark.parametrize(
-    ("option", "said"),
+    ("option", "message"),
     [
         ("verl.foo.bar=1", "verl has no option 'foo'. `--set +verl.foo=VALUE` adds one on purpose"),
         (
@@ -196,11 +196,11 @@ def test_what_cannot_work_is_refused_in_one_line(
     ],
 )
 def test_an_option_that_verl_does_not_have_is_refused_where_a_run_is_asked_for(
-    option: str, said: str
+    option: str, message: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
         check(load_config("cpu", overrides=["device=cpu", option], agent="reference_sql"))
-    assert said in str(caught.value) and "\n" not in str(caught.value)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_options_are_added_to_verl_on_purpose_and_where_it_hands_on_what_it_does_not_know() -> None:
@@ -383,24 +383,26 @@ def test_what_verl_tells_its_workers_on_gpus_they_know_from_the_start() -> None:
         "HCCL_NPU_SOCKET_PORT_RANGE",
         "HSA_NO_SCRATCH_RECLAIM",
     }
-    told = {
+    variables = {
         name: value
         for name, value in PPO_RAY_RUNTIME_ENV["env_vars"].items()
         if name not in elsewhere
     }
-    assert told.pop("TOKENIZERS_PARALLELISM") == "true"  # ours is false, which verl leaves as it is
-    assert told == VERLS_OWN
+    assert (
+        variables.pop("TOKENIZERS_PARALLELISM") == "true"
+    )  # ours is false, which verl leaves as it is
+    assert variables == VERLS_OWN
 
 
 @pytest.mark.parametrize(
-    ("override", "said"),
+    ("override", "message"),
     [
         ("rollout.group_size=1", "GRPO compares rollouts of one task"),
         ("sampling.temperature=0", "all rollouts of a task would be the same"),
     ],
 )
-def test_what_nothing_can_be_learned_from_is_refused(override: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_what_nothing_can_be_learned_from_is_refused(override: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         settings(override)
     settings("rollout.group_size=1", "verl.algorithm.adv_estimator=remax", "train.batching=verl")
 

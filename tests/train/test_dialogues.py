@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("verl")
 
 from harness.mock_model.server import ReceivedRequest, ScriptedServer
-from sayings import saying
+from scripted_policies import scripted_policy
 
 from .test_training import start
 
@@ -27,7 +27,7 @@ SHARES = {CALL: 0.6, "3": 0.4}
 
 @pytest.fixture
 def policy(tmp_path: Path) -> Path:
-    return saying(SHARES, tmp_path / "policy")
+    return scripted_policy(SHARES, tmp_path / "policy")
 
 
 def trained(
@@ -78,15 +78,15 @@ def test_dialogues_are_rows_of_what_was_said(
     tools = [call for calls in called.values() for call in calls]
     assert tools and all(call["ok"] and call["arguments"] == {"sql": "SELECT 1"} for call in tools)
 
-    said: dict[tuple[int, str], list[dict[str, Any]]] = {}
+    conversations: dict[tuple[int, str], list[dict[str, Any]]] = {}
     for row in pq.read_table(run / "transitions.parquet").to_pylist():
         if row["phase"] == "train":
-            said.setdefault((row["step"], row["attempt_id"]), []).append(row)
+            conversations.setdefault((row["step"], row["attempt_id"]), []).append(row)
     steps = {row["step"]: row for row in pq.read_table(run / "steps.parquet").to_pylist()}
     for step in (1, 2):
         dialogues = [
             sorted(rows, key=lambda row: row["index"])
-            for (at, _), rows in said.items()
+            for (at, _), rows in conversations.items()
             if at == step
         ]
         pairs = [pair for rows in dialogues for pair in pairwise(rows)]
@@ -129,14 +129,14 @@ def test_a_user_of_another_model_is_heard_and_not_trained(
     ]
     asked = [row for row in rows if row["role"] == "user"]
     assert len(asked) <= len(server.requests) and {row["response_ids"] for row in asked} == {None}
-    said = [row for row in rows if row["role"] == "agent"]
-    assert len(said) > 32 and any("And now?" in str(row["messages"]) for row in said), (
+    replies = [row for row in rows if row["role"] == "agent"]
+    assert len(replies) > 32 and any("And now?" in str(row["messages"]) for row in replies), (
         "of some, a second turn"
     )
-    assert not any("Instructions" in str(row["messages"]) for row in said)
+    assert not any("Instructions" in str(row["messages"]) for row in replies)
     steps = pq.read_table(run / "steps.parquet").to_pylist()
     for step in steps[-2:]:
-        calls = [row for row in said if row["step"] == step["step"]]
+        calls = [row for row in replies if row["step"] == step["step"]]
         assert (step["training/calls"], step["training/rows"]) == (len(calls), 16)
         assert step["training/unmerged_calls"] == 0, "a second turn goes on from the first"
         assert step["training/rollout_probs_diff_max"] < 1e-3

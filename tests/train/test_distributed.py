@@ -55,7 +55,7 @@ def test_each_side_is_killed_and_the_training_is_the_one_that_was_left_alone(
             return any(row["phase"] == "train" and row["step"] >= step for row in found)
 
         def wait(condition: Callable[[], Any]) -> Any:
-            return wait_for(condition, 400, lambda: sides.said("train"))
+            return wait_for(condition, 400, lambda: sides.output("train"))
 
         run = wait(lambda: next((tmp_path / "runs").glob("*"), None))
         wait(lambda: (run / "run.json").exists() and trained(1))
@@ -74,7 +74,7 @@ def test_each_side_is_killed_and_the_training_is_the_one_that_was_left_alone(
         for name, value in shared.items():
             monkeypatch.setenv(name, value)
         again = sides.start("train", "--resume", run, "--store", sides.url, log="train")
-        assert again.wait(400) == 0, sides.said("train")[-3000:]
+        assert again.wait(400) == 0, sides.output("train")[-3000:]
         assert rows(run) == rows(left_alone())
         record = json.loads((run / "run.json").read_text())
         assert record["status"] == "finished" and record["result"]["steps"] == 2

@@ -70,5 +70,5 @@ def test_a_cluster_says_what_it_has_and_what_its_nodes_can(cluster: str) -> None
 
 
 def test_nobody_at_the_address_is_one_line() -> None:
-    status, (said,) = _doctor("127.0.0.1:1")
-    assert status == 1 and said["state"] == "problem" and "ray start --head" in said["advice"]
+    status, (line,) = _doctor("127.0.0.1:1")
+    assert status == 1 and line["state"] == "problem" and "ray start --head" in line["advice"]

@@ -105,11 +105,11 @@ def test_what_a_worker_spawns_is_a_fork_too_unless_cuda_cannot_be_started_in_one
     script = tmp_path / "script.py"
     script.write_text(SPAWNS)
     hidden = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, str(script), device], capture_output=True, text=True, env=hidden
     )
-    assert told.returncode == 0, told.stderr
-    server, worker, parent, preloaded, mine = json.loads(told.stdout)
+    assert done.returncode == 0, done.stderr
+    server, worker, parent, preloaded, mine = json.loads(done.stdout)
     assert mine == "the worker's"
     assert (parent, preloaded) == ((server, True) if device == "cpu" else (worker, False))
 
@@ -131,8 +131,8 @@ print(forks.ids_differ_in_forks())
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="forks of a server are for Linux")
 def test_forks_of_a_process_in_which_ray_drew_no_id_draw_different_ones() -> None:
-    told = subprocess.run([sys.executable, "-c", IDS], capture_output=True, text=True)
-    assert told.stdout.split() == ["True", "False"], told.stderr
+    done = subprocess.run([sys.executable, "-c", IDS], capture_output=True, text=True)
+    assert done.stdout.split() == ["True", "False"], done.stderr
 
 
 ENDS = """
@@ -151,14 +151,14 @@ print(beside.pid, beside.poll(), flush=True)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="forks of a server are for Linux")
 def test_a_worker_that_ends_takes_nothing_of_its_drivers_along() -> None:
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", ENDS], capture_output=True, text=True, start_new_session=True
     )
-    beside, status = told.stdout.split()
-    assert status == "None", told.stderr
+    sibling, status = done.stdout.split()
+    assert status == "None", done.stderr
     wait_until(
         lambda: (
-            not psutil.pid_exists(int(beside)) or psutil.Process(int(beside)).status() == "zombie"
+            not psutil.pid_exists(int(sibling)) or psutil.Process(int(sibling)).status() == "zombie"
         )
     )
 
@@ -169,22 +169,22 @@ def test_a_client_without_a_server_becomes_what_it_stood_for(tmp_path: Path) -> 
     script.write_text(
         "import os, sys; print(sys.argv[1:], os.environ['MINE'], 'site' in sys.modules)"
     )
-    nobody = {**os.environ, fork_client.SERVER: "harness-of-nobody", "MINE": "of old"}
+    variables = {**os.environ, fork_client.SERVER: "harness-of-nobody", "MINE": "of old"}
 
-    def said(*arguments: str) -> str:
+    def output_of(*arguments: str) -> str:
         command = [sys.executable, "-S", "-E", str(forks.CLIENT), *arguments]
         return subprocess.run(
-            command, capture_output=True, text=True, check=True, env=nobody
+            command, capture_output=True, text=True, check=True, env=variables
         ).stdout.strip()
 
-    assert said(fork_client.HANDED + "3 4", str(script), "a b") == "['a b'] of old True"
+    assert output_of(fork_client.HANDED + "3 4", str(script), "a b") == "['a b'] of old True"
     worker = [str(tmp_path / "default_worker.py"), "a b", "--language=PYTHON"]
     context = "--serialized-runtime-env-context=" + json.dumps({"env_vars": {"MINE": "new"}})
-    assert said(*worker, context) == f"{[*worker, context]} of old True"
+    assert output_of(*worker, context) == f"{[*worker, context]} of old True"
 
 
 @pytest.mark.parametrize(
-    ("told", "simple"),
+    ("environment", "simple"),
     [
         ({}, True),
         (
@@ -200,11 +200,14 @@ def test_a_client_without_a_server_becomes_what_it_stood_for(tmp_path: Path) -> 
     ],
 )
 def test_a_worker_is_a_fork_where_its_environment_is_variables_alone(
-    told: dict[str, Any], simple: bool, monkeypatch: pytest.MonkeyPatch
+    environment: dict[str, Any], simple: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MINE", "1")
-    assert fork_client.set_up(fork_client.CONTEXT + (json.dumps(told) if told else "")) is simple
-    assert os.environ["MINE"] == ("1/2" if told else "1")
+    assert (
+        fork_client.set_up(fork_client.CONTEXT + (json.dumps(environment) if environment else ""))
+        is simple
+    )
+    assert os.environ["MINE"] == ("1/2" if environment else "1")
 
 
 @pytest.mark.train

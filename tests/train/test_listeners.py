@@ -56,7 +56,7 @@ class Watched:
     attacked: dict[int, str] = field(default_factory=dict)
     keyed: dict[int, bool] = field(default_factory=dict)
     status: int | None = None
-    said: str = ""
+    output: str = ""
 
     def look(self, root: int) -> None:
         """Note the listeners of a process tree, and attack those of TransferQueue once each."""
@@ -147,13 +147,13 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     finally:
         training.terminate()
         training.wait(60)
-    watched.said = log.read_text(errors="replace")[-3000:]
+    watched.output = log.read_text(errors="replace")[-3000:]
     yield watched
 
 
 @pytest.mark.train
 def test_all_listeners_of_a_training_are_on_loopback(watched: Watched) -> None:
-    assert watched.status == 0, watched.said
+    assert watched.status == 0, watched.output
     known = ("harness train", "harness.gateway", "gcs_server", "raylet", "WorkerDict")
     for name in (*known, *QUEUE_PROCESSES):
         assert any(name in listener for listener in watched.listeners), watched.listeners
@@ -172,7 +172,7 @@ def reachable_from_outside(listeners: Mapping[str, str]) -> dict[str, str]:
 
 @pytest.mark.train
 def test_code_that_a_stranger_sends_to_transfer_queue_is_not_executed(watched: Watched) -> None:
-    assert watched.status == 0, watched.said
+    assert watched.status == 0, watched.output
     for name in QUEUE_PROCESSES:
         assert any(name in title for title in watched.attacked.values()), watched.listeners
     # The controller has two such ports, the storage unit one.

@@ -127,9 +127,9 @@ def test_a_rollout_that_raises_says_so_beside_the_run(tmp_path: Path) -> None:
     loop.config = OmegaConf.create({"trainer": {"v1": {"trainer_mode": "sync"}}})
     with pytest.raises(AssertionError):
         asyncio.run(loop.run({}, **ROW))
-    said = (tmp_path / LOST_FILE).read_text()
+    text = (tmp_path / LOST_FILE).read_text()
     assert (
-        said
+        text
         == "a rollout of task t was lost: AssertionError: response 7 was recorded for another one"
     )
     run = VerlRun.__new__(VerlRun)
@@ -140,21 +140,21 @@ def test_a_rollout_that_raises_says_so_beside_the_run(tmp_path: Path) -> None:
     )  # type: ignore[assignment]
     run._scratch, run._begins, run._seen, run._warned = tmp_path, 0, {}, set()
     run._log.touch()
-    with pytest.raises(RunFailed, match=said):
+    with pytest.raises(RunFailed, match=text):
         run._look()
 
 
 def test_verl_may_be_ready_before_the_services(tmp_path: Path) -> None:
-    told = SessionFile("run", "store", "gateway", "key", "model", {"seed": 0})
+    session = SessionFile("run", "store", "gateway", "key", "model", {"seed": 0})
 
     async def both() -> SessionFile:
         asking = asyncio.ensure_future(SessionFile.awaited(tmp_path / SESSION_FILE))
         await asyncio.sleep(0.2)
         assert not asking.done()
-        told.write(tmp_path / SESSION_FILE)
+        session.write(tmp_path / SESSION_FILE)
         return await asking
 
-    assert asyncio.run(both()) == told
+    assert asyncio.run(both()) == session
     assert [(file.name, file.stat().st_mode & 0o777) for file in tmp_path.iterdir()] == [
         (SESSION_FILE, 0o600)
     ]

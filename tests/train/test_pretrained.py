@@ -53,5 +53,5 @@ def test_a_step_of_pretrained_weights_on_a_cpu(tmp_path: Path) -> None:
     assert (record["status"], record["result"]["steps"]) == ("finished", 1)
     rows = pyarrow.parquet.read_table(folder / "episodes.parquet").to_pylist()
     assert len(rows) == 2 * 2 + 2 * 2 and all(row["reward"] is not None for row in rows)
-    said = pyarrow.parquet.read_table(folder / "transitions.parquet").to_pylist()
-    assert all(0 < len(one["response_ids"]) <= 24 for one in said)
+    calls = pyarrow.parquet.read_table(folder / "transitions.parquet").to_pylist()
+    assert all(0 < len(one["response_ids"]) <= 24 for one in calls)

@@ -382,5 +382,5 @@ def test_an_interrupted_training_ends_within_seconds_and_says_so(
     assert not names_of_group(group)  # Ray's agents have written a title over their mark
     (run,) = runs.iterdir()
     assert json.loads((run / "run.json").read_text())["status"] == "interrupted"
-    said = "harness: interrupted: no checkpoint was saved yet (train.save_every). Start over: harness train --resume"
-    assert log.read_text().splitlines()[-1] == f"{said} {run}"
+    message = "harness: interrupted: no checkpoint was saved yet (train.save_every). Start over: harness train --resume"
+    assert log.read_text().splitlines()[-1] == f"{message} {run}"

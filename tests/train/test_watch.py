@@ -198,7 +198,7 @@ def test_rollouts_that_fail_while_nothing_died_are_the_reason(
 
 
 @pytest.mark.parametrize(
-    ("where", "said"),
+    ("where", "message"),
     [
         ("run/logs/verl.log", "RuntimeError: can't start new thread"),
         (
@@ -212,7 +212,7 @@ def test_rollouts_that_fail_while_nothing_died_are_the_reason(
     ],
 )
 def test_a_machine_that_gives_no_more_threads_ends_the_run(
-    failing: VerlRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, said: str
+    failing: VerlRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, message: str
 ) -> None:
     monkeypatch.setattr(failing._live, "poll", lambda: None)
     failing._look()  # an earlier launch said so
@@ -222,7 +222,7 @@ def test_a_machine_that_gives_no_more_threads_ends_the_run(
         file.write("zmq.error.Again: Resource temporarily unavailable\n")
     failing._look()
     with log.open("a") as file:
-        file.write(f"line\n{said}")
+        file.write(f"line\n{message}")
     with pytest.raises(
         RunFailed, match=r"no further thread or process can be started: raise the limit \(ulimit -u"
     ):
@@ -312,6 +312,6 @@ def test_a_place_for_temporary_files_that_cannot_be_made_is_one_line(
 def test_a_full_place_for_temporary_files_is_named(small_disk: Callable[[str], Path]) -> None:
     place = small_disk("2m")
     (place / "filler").write_bytes(b"x" * 2**20)
-    told = temporary_room(place)
-    assert told.startswith(f"Ray's temporary files are in {place} (1.0 of 2.0 MiB free) and ")
-    assert told.endswith("make room there, or set TMPDIR")
+    message = temporary_room(place)
+    assert message.startswith(f"Ray's temporary files are in {place} (1.0 of 2.0 MiB free) and ")
+    assert message.endswith("make room there, or set TMPDIR")

@@ -53,8 +53,8 @@ def alone(call: Callable[..., str], uv: str, wheel: Path, folder: Path) -> None:
         str(folder / "bin" / "harness"),
         next((REPO / "results" / "cpu" / "seed0").glob("**/run.json")),
     )
-    said = call(command, "--help")
-    assert "compare" in said and "score" not in said
+    help_text = call(command, "--help")
+    assert "compare" in help_text and "score" not in help_text
     assert {row["name"] for row in json.loads(call(command, "plugins", "--json"))} == {
         "report",
         "power_analysis",

@@ -84,20 +84,20 @@ def test_the_user_is_answered_elsewhere_and_a_careless_clerk_is_wrong_where_a_ru
         )
         if wish == "And then?":
             return Reply("Then nothing.")
-        said = scripted.clerk(request.messages)
+        reply = scripted.clerk(request.messages)
         if (
-            said.text == scripted.REFUSED
+            reply.text == scripted.REFUSED
             and "take back" in wish
             and '"delivered"' in str(last["content"])
         ):
             return calling(
                 ("take_back", json.dumps({"order": json.loads(last["content"])["order"]}))
             )
-        return said
+        return reply
 
     def stubborn(request: ReceivedRequest) -> Reply:
-        said = scripted.customer(request.messages)
-        return Reply("And then?") if said.text == STOP else said
+        reply = scripted.customer(request.messages)
+        return Reply("And then?") if reply.text == STOP else reply
 
     with (
         ScriptedServer(careless, token_ids=False) as agent,

@@ -67,9 +67,9 @@ async def test_its_calls_are_recorded_with_exact_tokens(python: str, tmp_path: P
             out, err = await agent.communicate()
             transitions, failures = await control.close_attempt("rollout", "0")
     assert agent.returncode == 0, err.decode()[-3000:]
-    said = json.loads(out)
-    assert said["answer"] == "Drei 👍."
-    assert said["streamed"] == ["Let me look.", '{"sql":"SELECT \'ü\'"}', "Drei 👍."]
+    report = json.loads(out)
+    assert report["answer"] == "Drei 👍."
+    assert report["streamed"] == ["Let me look.", '{"sql":"SELECT \'ü\'"}', "Drei 👍."]
 
     assert not failures
     assert [one.response_text for one in transitions] == ["Let me look.", "Drei 👍."]

@@ -105,23 +105,23 @@ async def _responses(attempt: Attempt, stream: bool) -> Sequence[str]:
             "instructions": SYSTEM,
             "tools": [{"type": "function", "strict": False, **TOOL}],
         }
-        said = await client.responses.create(
+        response = await client.responses.create(
             model="scripted", input=items, stream=stream, temperature=0.1, **more
         )
         if stream:
             pieces, done = [], None
-            async for event in said:
+            async for event in response:
                 if event.type == "response.output_text.delta":
                     pieces.append(event.delta)
                 if event.type == "response.completed":
                     done = event.response
             assert done is not None and "".join(pieces) == done.output_text
-            said = done
-        texts.append(said.output_text)
-        items += [item.model_dump(exclude_unset=True) for item in said.output]
+            response = done
+        texts.append(response.output_text)
+        items += [item.model_dump(exclude_unset=True) for item in response.output]
         items += [
             {"type": "function_call_output", "call_id": item.call_id, "output": RESULT}
-            for item in said.output
+            for item in response.output
             if item.type == "function_call"
         ]
     return texts
@@ -143,15 +143,17 @@ async def _messages(attempt: Attempt, stream: bool) -> Sequence[str]:
     for _ in range(2):
         if stream:
             async with client.messages.stream(messages=messages, **asked) as events:
-                said = await events.get_final_message()
+                response = await events.get_final_message()
         else:
-            said = await client.messages.create(messages=messages, **asked)
-        texts.append("".join(block.text for block in said.content if isinstance(block, TextBlock)))
-        calls = [block for block in said.content if isinstance(block, ToolUseBlock)]
+            response = await client.messages.create(messages=messages, **asked)
+        texts.append(
+            "".join(block.text for block in response.content if isinstance(block, TextBlock))
+        )
+        calls = [block for block in response.content if isinstance(block, ToolUseBlock)]
         messages.append(
             {
                 "role": "assistant",
-                "content": [block.model_dump(exclude_unset=True) for block in said.content],
+                "content": [block.model_dump(exclude_unset=True) for block in response.content],
             }
         )
         messages.append(
@@ -241,7 +243,7 @@ async def test_what_claude_code_adds_is_no_part_of_the_conversation(attempt: Att
         "thinking": {"type": "adaptive", "display": "updates"},
         "output_config": {"effort": "high"},
     }
-    said = [
+    conversation = [
         {"role": "user", "content": QUESTION},
         {"role": "system", "content": [{"type": "text", "text": "Note."}]},
     ]
@@ -250,7 +252,7 @@ async def test_what_claude_code_adds_is_no_part_of_the_conversation(attempt: Att
         "max_tokens": 64,
         "stream": True,
         "metadata": {"user_id": "{}"},
-        "messages": said,
+        "messages": conversation,
     }
     with ScriptedServer(["Drei.", "Vier."]) as server:
         opened = await attempt.open(server)
@@ -509,10 +511,10 @@ class InProtocol:
                 json={"model": llm.model, **llm.sampling, **body},
                 headers=headers,
             )
-            text, calls, said = self._speak.read(answer.raise_for_status().json())
+            text, calls, reply = self._speak.read(answer.raise_for_status().json())
             if not calls or turn == toolbox.max_turns:
                 break
-            turns += said
+            turns += reply
             results = [
                 (call_id, await toolbox.call(name, arguments)) for call_id, name, arguments in calls
             ]

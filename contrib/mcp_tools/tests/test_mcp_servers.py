@@ -140,12 +140,12 @@ def test_what_a_tool_says_is_shown(
     calls = asyncio.run(played(box, *(call for how in SAID for call in (odd(how), ECHO))))
     assert [(call.ok, call.text, call.fault) for call in calls[::2]] == list(SAID.values())
     assert [call.ok for call in calls[1::2]] == [True] * len(SAID) and not box.fault
-    said = [call.text for call in calls]
+    texts = [call.text for call in calls]
     assert KEY not in json.dumps(
         [
             box.request.dump(),
             str(task),
-            said,
+            texts,
             dict(McpTasks({"odd": stdio()}, questions).describe()),
         ]
     )
@@ -158,9 +158,9 @@ def test_a_server_that_dies_amid_a_call_is_no_failure_of_the_agent_and_is_starte
     task = task_of(stdio(), questions)
 
     async def play() -> None:
-        first, beside, later = (toolbox(made, task, timeout_s=20.0) for _ in range(3))
-        slow = asyncio.ensure_future(played(beside, odd("slow")))
-        while beside._session is None:
+        first, parallel, later = (toolbox(made, task, timeout_s=20.0) for _ in range(3))
+        slow = asyncio.ensure_future(played(parallel, odd("slow")))
+        while parallel._session is None:
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.2)
         began = time.monotonic()
@@ -171,7 +171,7 @@ def test_a_server_that_dies_amid_a_call_is_no_failure_of_the_agent_and_is_starte
             == "environment 'mcp': server 'odd': Connection closed (last stderr line: out of paper)"
         )
         await slow
-        assert beside.fault, "whoever waited for it gets no answer either"
+        assert parallel.fault, "whoever waited for it gets no answer either"
         assert [call.ok for call in await played(later, ECHO)] == [True]
 
     asyncio.run(play())
@@ -362,7 +362,7 @@ class TestTasks(TaskSetContract):
 
 
 @pytest.mark.parametrize(
-    ("server", "said"),
+    ("server", "message"),
     [
         ({}, "give either `command` or `url`"),
         ({"command": "x", "url": "http://x"}, "give either `command` or `url`"),
@@ -380,15 +380,15 @@ class TestTasks(TaskSetContract):
     ],
 )
 def test_a_server_that_is_described_wrongly_is_refused_without_repeating_a_key(
-    server: Server, said: str, questions: Path
+    server: Server, message: str, questions: Path
 ) -> None:
-    with pytest.raises(ConfigError, match=said) as refused:
+    with pytest.raises(ConfigError, match=message) as refused:
         McpTasks(servers={"odd": server}, path=questions)
     assert KEY not in str(refused.value) and "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
-    ("server", "said"),
+    ("server", "message"),
     [
         ({"command": "no_such_program"}, "No such file or directory"),
         (
@@ -399,8 +399,10 @@ def test_a_server_that_is_described_wrongly_is_refused_without_repeating_a_key(
         ({"url": "http://127.0.0.1:9/mcp"}, "ConnectError"),
     ],
 )
-def test_tasks_do_not_load_without_their_tools(server: Server, said: str, questions: Path) -> None:
-    with pytest.raises(TaskSetError, match=said):
+def test_tasks_do_not_load_without_their_tools(
+    server: Server, message: str, questions: Path
+) -> None:
+    with pytest.raises(TaskSetError, match=message):
         task_of(server, questions)
 
 

@@ -95,7 +95,7 @@ def test_difficulty_and_parameters_change_the_questions_and_the_splits_share_non
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"dataset": "chain_sums"}, "Did you mean 'chain_sum'"),
         ({"parameters": {"no_such": 1}}, "no_such"),
@@ -107,8 +107,8 @@ def test_difficulty_and_parameters_change_the_questions_and_the_splits_share_non
         ({"seed": -1}, "seed=-1"),
     ],
 )
-def test_what_cannot_be_made_is_one_line(options: dict[str, object], said: str) -> None:
-    with pytest.raises(TaskSetError, match=said) as found:
+def test_what_cannot_be_made_is_one_line(options: dict[str, object], message: str) -> None:
+    with pytest.raises(TaskSetError, match=message) as found:
         ReasoningGymTasks(**options).load("val")  # type: ignore[arg-type]
     assert "\n" not in str(found.value)
 

@@ -153,8 +153,8 @@ def score(task: Task, *given: object, **more: str) -> tuple[float | None, dict[s
 
 
 def test_what_cannot_be_judged_is_left_out_and_says_why(library: Path) -> None:
-    told = json.loads((library / data.TASKS).read_text())["library"]
-    assert {task["id"]: task["left_out"] for task in told["tasks"] if "left_out" in task} == {
+    tasks_file = json.loads((library / data.TASKS).read_text())["library"]
+    assert {task["id"]: task["left_out"] for task in tasks_file["tasks"] if "left_out" in task} == {
         "judged": "its reward needs NL_ASSERTION",
         "begun": "it starts with another database",
         "user": "its user calls tools",
@@ -167,14 +167,14 @@ def test_what_cannot_be_judged_is_left_out_and_says_why(library: Path) -> None:
         for split in ("train", "val")
     }
     assert ids == {"train": ["lend", "nothing"], "val": ["say", "refused", "both", "words"]}
-    assert [task["refused"] for task in told["tasks"] if task["id"] == "refused"] == [1]
+    assert [task["refused"] for task in tasks_file["tasks"] if task["id"] == "refused"] == [1]
     assert tasks.describe()["left_out"] == 5
     assert tasks.context(tasks.load("val")[0])["policy"].startswith("# Library\n")
 
 
 def test_tools_are_told_as_their_signatures_and_texts_say(library: Path) -> None:
-    told = json.loads((library / data.TASKS).read_text())["library"]["tools"]
-    tools = {one["name"]: one for one in told}
+    schemas = json.loads((library / data.TASKS).read_text())["library"]["tools"]
+    tools = {one["name"]: one for one in schemas}
     assert list(tools) == ["calculate", "find_book", "lend_books", "take_back", "wish_for"]
     assert tools["find_book"] == {
         "name": "find_book",
@@ -209,9 +209,9 @@ async def worth(
     assert len(calls) == len(actions) and not any(call.fault for call in calls), [
         call for call in calls if call.fault
     ]
-    said = json.loads(task.gold)["said"]
+    required = json.loads(task.gold)["said"]
     reward = Tau2Reward()
-    heard = tuple(f"It is {text}." for text in said)
+    heard = tuple(f"It is {text}." for text in required)
     full = await reward.score(task, replace(attempt(None, "", *heard), state=acts.state))
     none = await reward.score(task, replace(attempt(None), state=idle.state))
     return full.value, none.value
@@ -376,15 +376,17 @@ def test_a_side_process_that_fails_is_no_failure_of_the_agent_and_is_started_ane
     task, before = one_of(library, "lend"), ended()
 
     async def play() -> None:
-        beside, first, later = toolbox(made, task), toolbox(made, task, 2.0), toolbox(made, task)
-        await beside.open("beside")
+        untouched, first, later = toolbox(made, task), toolbox(made, task, 2.0), toolbox(made, task)
+        await untouched.open("beside")
         assert not await played(first, do(how), CALLS[0])
         assert f"environment 'tau2': the subprocess of 'library': {fault}" in first.fault
         assert set(ended()) <= set(before), "it has been waited for"
         with pytest.raises(EnvironmentFault):
-            await beside.call(*CALLS[0])
-        await beside.close()
-        assert beside.fault and beside.state is None, "whoever shares it has lost its database"
+            await untouched.call(*CALLS[0])
+        await untouched.close()
+        assert untouched.fault and untouched.state is None, (
+            "whoever shares it has lost its database"
+        )
         assert [call.ok for call in await played(later, CALLS[0])] == [True] and not later.fault
 
     asyncio.run(play())
@@ -493,18 +495,18 @@ def test_data_list_and_verify_know_it(
     folder = tmp_path / "tau2"
     monkeypatch.setenv("HARNESS_TAU2_DATA_DIR", str(folder))
 
-    def told(*arguments: str) -> subprocess.CompletedProcess[str]:
+    def run_data(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "harness", "data", *arguments], capture_output=True, text=True
         )
 
     def listed() -> dict[str, str]:
         return next(
-            row for row in json.loads(told("list", "--json").stdout) if row["name"] == "tau2"
+            row for row in json.loads(run_data("list", "--json").stdout) if row["name"] == "tau2"
         )
 
     assert listed()["state"] == "not prepared" and "harness data tau2" in listed()["detail"]
-    assert told("verify", "tau2").returncode == 2
+    assert run_data("verify", "tau2").returncode == 2
     tasks = len(prepare(folder, *wheel, ["library"])["library"].tasks)
     assert listed() == {
         "name": "tau2",
@@ -513,10 +515,10 @@ def test_data_list_and_verify_know_it(
         "detail": f"library {tasks}",
     }
     files = len(Manifest.read(folder).files)
-    assert told("verify", "tau2").stdout == f"{folder}: ok ({files} files checked)\n"
+    assert run_data("verify", "tau2").stdout == f"{folder}: ok ({files} files checked)\n"
     (folder / "inspect_evals/tau2/data/domains/library/policy.txt").write_text("Do as you like.")
     assert listed()["state"] == "damaged"
-    found = told("verify", "tau2")
+    found = run_data("verify", "tau2")
     assert (
         found.returncode == 1
         and "library/policy.txt is missing or has changed since it was fetched\n" in found.stdout

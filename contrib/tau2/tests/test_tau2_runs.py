@@ -62,16 +62,16 @@ def playing(tasks: list[Task], gold_of: GoldOf) -> Script:
 
     def script(request: ReceivedRequest) -> Reply:
         if "tools" not in request.body:
-            told = str(request.messages[0]["content"])
-            (mine,) = [id for id, (question, _, _) in known.items() if question in told]
+            prompt = str(request.messages[0]["content"])
+            (mine,) = [id for id, (question, _, _) in known.items() if question in prompt]
             return Reply(STOP if len(request.messages) > 2 else f"I am customer {mine}.")
         first = next(str(one["content"]) for one in request.messages if one["role"] == "user")
-        _, actions, said = known[re.findall(r"I am customer (.*)\.", first)[0]]
+        _, actions, texts = known[re.findall(r"I am customer (.*)\.", first)[0]]
         done = sum(bool(one.get("tool_calls")) for one in request.messages)
         if done < len(actions):
             name, arguments = actions[done]
             return calling((name, json.dumps(arguments)))
-        return Reply(f"Done. {'; '.join(said)}.")
+        return Reply(f"Done. {'; '.join(texts)}.")
 
     return script
 

@@ -60,7 +60,7 @@ def run(tmp_path: Path) -> RunFolder:
     return trained_run(tmp_path / "runs", "reference_sql", "pocket-probe", "task.val_limit=4")
 
 
-def told(*arguments: object) -> tuple[int, str]:
+def run_command(*arguments: object) -> tuple[int, str]:
     done = CliRunner().invoke(command, [str(one) for one in arguments], env={"COLUMNS": "200"})
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         return 2, str(done.exception)
@@ -133,8 +133,8 @@ def test_roles_are_those_that_called_and_count_together_as_asked(run: RunFolder)
 def test_what_cannot_be_done_is_refused_before_anything_starts(
     run: RunFolder, options: list[str], message: str
 ) -> None:
-    code, said = told(run.path, *options, "--runs-dir", run.path.parent)
-    assert code == 2 and message in said and "\n" not in said and "roles." not in said
+    code, output = run_command(run.path, *options, "--runs-dir", run.path.parent)
+    assert code == 2 and message in output and "\n" not in output and "roles." not in output
     assert [path.name for path in run.path.parent.iterdir()] == [run.id]
 
 
@@ -143,8 +143,8 @@ def test_another_policy_than_the_run_began_with_is_not_taken_for_it(run: RunFold
     record = run.read()
     record["identity"]["model"] = "0123456789abcdef"
     run.write(record)
-    code, said = told(run.path, "--runs-dir", run.path.parent)
-    assert code == 2 and "is not the policy that" in said and "(0123456789abcdef)" in said
+    code, output = run_command(run.path, "--runs-dir", run.path.parent)
+    assert code == 2 and "is not the policy that" in output and "(0123456789abcdef)" in output
     with pytest.raises(UserError, match="answered no role"):
         settings = [
             f"roles.{role}.policy=pocket-sql"
@@ -159,9 +159,9 @@ def test_another_policy_than_the_run_began_with_is_not_taken_for_it(run: RunFold
 def test_a_query_writer_and_its_checker_between_two_checkpoints(run: RunFolder) -> None:
     """Two real policies: every role is answered by the one that the arm says, and what is there is not made again."""
     ask = (run.path, "--role", "write", "--role", "check", "--runs-dir", run.path.parent)
-    code, said = told(*ask, "--json")
-    assert code == 0, said
-    found = json.loads(said)
+    code, output = run_command(*ask, "--json")
+    assert code == 0, output
+    found = json.loads(output)
     folder = Path(found["folder"])
     trained, began = (
         model_hash(str(resolve("pocket-probe"))),
@@ -184,10 +184,12 @@ def test_a_query_writer_and_its_checker_between_two_checkpoints(run: RunFolder) 
             "run": run.id,
             "step": 1,
         }
-    said_by = {arm: one.episodes.sort("task_id")["answer"].to_list() for arm, one in jobs.items()}
+    answers_by_arm = {
+        arm: one.episodes.sort("task_id")["answer"].to_list() for arm, one in jobs.items()
+    }
     first = {
         arm: [json.loads(one or "null") for one in map(json.dumps, answers)]
-        for arm, answers in said_by.items()
+        for arm, answers in answers_by_arm.items()
     }
     whole, write, _, none = first.values()
     assert whole != none and write != whole  # the writer decides what is written
@@ -208,9 +210,9 @@ def test_a_query_writer_and_its_checker_between_two_checkpoints(run: RunFolder) 
     )
 
     there = sorted(path.name for path in folder.iterdir())
-    code, said = told(*ask)
+    code, output = run_command(*ask)
     assert code == 0 and sorted(path.name for path in folder.iterdir()) == there
-    assert "gained by its training alone" in said and "lost without its training" in said
+    assert "gained by its training alone" in output and "lost without its training" in output
     shown = CliRunner().invoke(app, ["compare", str(folder)], env={"COLUMNS": "200"})
     assert (
         shown.exit_code == 0 and "varied by the study" in shown.stdout and "By role" in shown.stdout
@@ -232,11 +234,11 @@ def test_a_team_whose_members_are_replaced_by_perfect_ones(tmp_path: Path) -> No
     )
     with ScriptedServer(script) as server:
         where = ("--endpoint", server.base_url, "--model", server.model, "--runs-dir", tmp_path)
-        code, said = told(
+        code, output = run_command(
             run.path, "--role", "planner|critic", "--role", "worker", *where, "--json"
         )
-        assert code == 0, said
-    found: dict[str, Any] = json.loads(said)
+        assert code == 0, output
+    found: dict[str, Any] = json.loads(output)
     means = {arm: one["mean"] for arm, one in found["accuracy"].items()}
     assert means["all at their start"] == 1.0 and means[TRAINED] < 1.0
     assert found["worth"]["all"]["alone"]["mean"] == means[TRAINED] - 1.0

@@ -84,7 +84,7 @@ def _played(name: str, agent: str, script: Any = None, **changes: Any) -> Attemp
     return asyncio.run(play())
 
 
-def _said(attempt: Attempt) -> list[tuple[object, ...]]:
+def spans_of(attempt: Attempt) -> list[tuple[object, ...]]:
     calls: Sequence[Transition] = attempt.transitions
     return [
         *(
@@ -111,7 +111,9 @@ class _Shuffled:
 @pytest.mark.parametrize("agent", TEAMS)
 def test_seeds_order_and_records_do_not_depend_on_who_is_faster(agent: str) -> None:
     for name in ("at_once", "one_worker_twice"):
-        first, *others = [_said(_played(name, agent, _Shuffled(name, seed))) for seed in range(3)]
+        first, *others = [
+            spans_of(_played(name, agent, _Shuffled(name, seed))) for seed in range(3)
+        ]
         assert all(other == first for other in others), name
         branches = [row[2] for row in first if row[1] in ("worker_a", "worker_b")]
         assert branches == sorted(map(str, branches)) and {*branches} == {"1", "2"}
@@ -126,13 +128,13 @@ def test_a_worker_that_dies_is_never_a_zero_whatever_another_one_answers_meanwhi
     script = program("team").script(_scenario("at_once"))
 
     def dies(request: Any) -> Reply:
-        said = script(request)
+        reply = script(request)
         if "singers 1 and 2" in str(request.messages[1]["content"]):
-            return replace(said, delay_s=0.3) if len(request.messages) == 2 else said
+            return replace(reply, delay_s=0.3) if len(request.messages) == 2 else reply
         return (
             Reply.failure(500)
             if request.messages[-1]["role"] == "tool" and len(request.messages) == 4
-            else said
+            else reply
         )
 
     def first_worker_dies(request: Any) -> Reply:

@@ -83,16 +83,21 @@ def test_a_server_of_mlflow_has_curves_configuration_figures_and_the_sample(
     server = start_mlflow()
     done = harness("runs", "export", RUN, "--to", "mlflow", "--where", server.url)
     assert done.returncode == 0, done.stderr
-    told, client = contents(read_run(RUN)), MlflowClient(server.url)
+    exported, client = contents(read_run(RUN)), MlflowClient(server.url)
     kept = client.get_run(done.stdout.split()[-1])
-    assert kept.info.status == "FINISHED" and kept.data.params.keys() == told.config.keys()
+    assert kept.info.status == "FINISHED" and kept.data.params.keys() == exported.config.keys()
     for name in ("val/reward", "entropy", "rollout/reward"):
         history = client.get_metric_history(kept.info.run_id, name)
-        assert {one.step: one.value for one in history} == pytest.approx(told.curves[name]), name
-    assert kept.data.metrics["final/val_accuracy_final"] == told.figures["val_accuracy_final"]
+        assert {one.step: one.value for one in history} == pytest.approx(exported.curves[name]), (
+            name
+        )
+    assert kept.data.metrics["final/val_accuracy_final"] == exported.figures["val_accuracy_final"]
     files = {one.path for one in client.list_artifacts(kept.info.run_id)}
     assert files == {"episodes.json", "figures.json"}
-    for name, expected in (("episodes.json", told.episodes), ("figures.json", told.figures)):
+    for name, expected in (
+        ("episodes.json", exported.episodes),
+        ("figures.json", exported.figures),
+    ):
         path = Path(client.download_artifacts(kept.info.run_id, name))
         assert json.loads(path.read_text(encoding="utf-8")) == expected
 
@@ -170,7 +175,7 @@ def test_a_training_goes_on_without_a_wrong_server_and_one_that_is_killed(
         "COLUMNS": "1000",
         "HARNESS_CACHE_DIR": str(tmp_path / "cache"),
     }
-    with (tmp_path / "said").open("wb") as said:
+    with (tmp_path / "log").open("wb") as log:
         command = [
             sys.executable,
             "-m",
@@ -180,7 +185,7 @@ def test_a_training_goes_on_without_a_wrong_server_and_one_that_is_killed(
             "--runs-dir",
             str(tmp_path / "runs"),
         ]
-        training = subprocess.Popen(command, stdout=said, stderr=said, env=variables, cwd=tmp_path)
+        training = subprocess.Popen(command, stdout=log, stderr=log, env=variables, cwd=tmp_path)
     try:
         client = MlflowClient(server.url)
 
@@ -195,14 +200,14 @@ def test_a_training_goes_on_without_a_wrong_server_and_one_that_is_killed(
         deadline = time.monotonic() + 600
         while not first_step():
             assert training.poll() is None and time.monotonic() < deadline, (
-                tmp_path / "said"
+                tmp_path / "log"
             ).read_text()[-3000:]
             time.sleep(0.1)
         server.kill()
-        assert training.wait(600) == 0, (tmp_path / "said").read_text()[-3000:]
+        assert training.wait(600) == 0, (tmp_path / "log").read_text()[-3000:]
     finally:
         training.kill()
-    lines = (tmp_path / "said").read_text(encoding="utf-8").splitlines()
+    lines = (tmp_path / "log").read_text(encoding="utf-8").splitlines()
     warnings = [
         line.partition(" ERROR harness_verl.run: ")[2]
         for line in lines

@@ -23,14 +23,14 @@ def run() -> Run:
 
 
 def test_what_a_tracker_is_given_has_no_gold_and_no_tokens(run: Run) -> None:
-    told = contents(run)
-    assert told.curves["val/reward"][0] < told.curves["val/reward"][40]
-    assert told.config["train.algorithm"] == "grpo" and told.figures["status"] == "finished"
-    assert 1 < len(told.episodes["question"]) <= 64
-    assert {"question", "reward"} <= told.episodes.keys() and not {
+    exported = contents(run)
+    assert exported.curves["val/reward"][0] < exported.curves["val/reward"][40]
+    assert exported.config["train.algorithm"] == "grpo" and exported.figures["status"] == "finished"
+    assert 1 < len(exported.episodes["question"]) <= 64
+    assert {"question", "reward"} <= exported.episodes.keys() and not {
         "gold",
         "query",
-    } & told.episodes.keys()
+    } & exported.episodes.keys()
 
 
 def test_tensorboard_reads_curves_and_texts(run: Run, tmp_path: Path) -> None:
@@ -41,13 +41,13 @@ def test_tensorboard_reads_curves_and_texts(run: Run, tmp_path: Path) -> None:
     assert export(run, str(tmp_path)) == f"tensorboard --logdir {tmp_path}"
     events = EventAccumulator(str(tmp_path / run.id), size_guidance={"scalars": 0, "tensors": 0})
     events.Reload()
-    told = contents(run)
-    for name, values in told.curves.items():
+    exported = contents(run)
+    for name, values in exported.curves.items():
         assert {event.step: event.value for event in events.Scalars(name)} == pytest.approx(
             values
         ), name
     (sample,) = events.Tensors("episodes")
-    assert told.episodes["task_id"][0] in sample.tensor_proto.string_val[0].decode()
+    assert exported.episodes["task_id"][0] in sample.tensor_proto.string_val[0].decode()
 
 
 def test_mlflow_reads_metrics_parameters_and_files(run: Run, tmp_path: Path) -> None:
@@ -59,16 +59,16 @@ def test_mlflow_reads_metrics_parameters_and_files(run: Run, tmp_path: Path) -> 
     client = MlflowClient((tmp_path / "mlruns").as_uri())
     found = client.get_run(place.rpartition(" ")[2])
     assert found.info.status == "FINISHED" and found.info.run_name == run.id
-    told = contents(run)
+    exported = contents(run)
     history = client.get_metric_history(found.info.run_id, "val/reward")
-    assert {one.step: one.value for one in history} == pytest.approx(told.curves["val/reward"])
+    assert {one.step: one.value for one in history} == pytest.approx(exported.curves["val/reward"])
     assert found.data.params["train.algorithm"] == "grpo"
     episodes: dict[str, Any] = json.loads(
         Path(client.download_artifacts(found.info.run_id, "episodes.json")).read_text(
             encoding="utf-8"
         )
     )
-    assert episodes == told.episodes
+    assert episodes == exported.episodes
 
 
 @pytest.mark.slow
@@ -127,13 +127,13 @@ def test_swanlab_writes_a_run_that_it_can_sync(run: Run, tmp_path: Path) -> None
             kept.setdefault(record["data"]["key"], {})[record["data"]["step"]] = record["data"][
                 "metric"
             ]["data"]
-    told = contents(run)
-    assert kept.keys() == told.curves.keys()
-    for name, values in told.curves.items():
+    exported = contents(run)
+    assert kept.keys() == exported.curves.keys()
+    for name, values in exported.curves.items():
         assert kept[name] == pytest.approx(values), name
     assert "train.algorithm" in (folder / "files" / "config.yaml").read_text(encoding="utf-8")
     (table,) = folder.glob("media/*/echarts-*.json")
-    assert told.episodes["task_id"][0] in table.read_text(encoding="utf-8")
+    assert exported.episodes["task_id"][0] in table.read_text(encoding="utf-8")
 
 
 def test_an_unknown_tracker_is_told_with_those_there_are() -> None:

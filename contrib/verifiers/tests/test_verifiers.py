@@ -67,7 +67,7 @@ async def test_attempts_at_once_have_states_of_their_own_in_a_shared_toolset(pyt
         one.call("scratchpad_roundtrip", {"word": word})
         for one, word in zip(sessions, words, strict=True)
     )
-    assert [said.text for said in await asyncio.gather(*asked)] == words
+    assert [reply.text for reply in await asyncio.gather(*asked)] == words
     assert [(await one.close() or {})["state"] for one in sessions] == [
         {"artifacts": {}, "slot": one} for one in words
     ]
@@ -159,7 +159,7 @@ def test_an_environment_that_is_not_there_says_how_to_make_it(tmp_path: Path) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"taskset": "no_such_set"}, "ModuleNotFoundError.*Install it: uv pip install"),
         ({"taskset": ""}, "task.options.taskset=NAME"),
@@ -168,11 +168,13 @@ def test_an_environment_that_is_not_there_says_how_to_make_it(tmp_path: Path) ->
         ({"taskset": "judged"}, "a model judges it"),
     ],
 )
-def test_what_cannot_be_run_is_one_line(python: Path, options: dict[str, Any], said: str) -> None:
+def test_what_cannot_be_run_is_one_line(
+    python: Path, options: dict[str, Any], message: str
+) -> None:
     if options["taskset"] == "judged":
         judge = {"id": "reference", "model": "none"}
         options = {"taskset": "glossary", "config": {"task": {"judges": [judge]}}}
-    with pytest.raises(TaskSetError, match=said) as found:
+    with pytest.raises(TaskSetError, match=message) as found:
         VerifiersTasks(**options, python=python).load("train")
     assert "\n" not in str(found.value)
 
@@ -198,13 +200,13 @@ async def _opens(task: Task) -> Sequence[object]:
 
 
 def test_a_sum_beyond_one_is_stated_and_never_clipped() -> None:
-    said: Answer = {
+    expected: Answer = {
         "id": 1,
         "value": 1.5,
         "rewards": {"right": (1.0, 1.0), "form": (1.0, 0.5)},
         "stopped": "agent_completed",
     }
-    verdict = rewards.verdict_of(said)
+    verdict = rewards.verdict_of(expected)
     wide = Config.model_validate({"reward": {"name": "verifiers", "range": [-0.5, 1.5]}})
     assert checked(verdict, reward_of(wide)).value == 1.5
     ended = Attempt("ro-1", "at-1", "agent_error", "it raised", None, (), (), (), 0.0, 1.0)

@@ -35,18 +35,18 @@ LIMITS = {"glossary": 3, "scratchpad": 3, "reverse_text": 6}
 def script(request: ReceivedRequest) -> Reply:
     """Uses the tool that a task is about; some answers are wrong, and some partly right."""
     asked = next(str(one["content"]) for one in request.messages if one["role"] == "user")
-    said = [str(one["content"]) for one in request.messages if one["role"] == "tool"]
+    results = [str(one["content"]) for one in request.messages if one["role"] == "tool"]
     if found := re.search(r'look up "(.*?)"', asked):
-        if not said:
+        if not results:
             return calling(("facts_lookup", json.dumps({"name": found[1]})))
         return Reply(
-            "I do not know." if "Turing" in asked else f"<answer>{said[-1].upper()}</answer>"
+            "I do not know." if "Turing" in asked else f"<answer>{results[-1].upper()}</answer>"
         )
     if found := re.search(r'word="(\w+)"', asked):
         turns = 5 if found[1] == "bravo" else 1  # verifiers stops it after four
-        if len(said) < turns:
+        if len(results) < turns:
             return calling(("scratchpad_roundtrip", json.dumps({"word": found[1]})))
-        return Reply("nothing" if found[1] == "charlie" else said[-1])
+        return Reply("nothing" if found[1] == "charlie" else results[-1])
     text = asked.rpartition("Question: ")[2]
     return Reply(f"<reversed_text>{text[::-1][: 3 + len(text) // 2]}</reversed_text>")
 

@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("verl")
 
 from harness_verifiers.process import VARIABLE
-from sayings import saying
+from scripted_policies import scripted_policy
 
 PAGE = Path(__file__).parents[3] / "docs" / "verifiers.md"
 FACTS = Path(__file__).parent / "tasksets" / "glossary" / "glossary" / "servers" / "facts.json"
@@ -35,7 +35,7 @@ def test_a_taskset_is_trained_on_compared_and_reported(python: Path, tmp_path: P
         f"<answer>{'; '.join(facts.values())}</answer>": 0.3,
         "I do not know.": 0.3,
     }
-    policy = saying(shares, tmp_path / "policy")
+    policy = scripted_policy(shares, tmp_path / "policy")
     (study,) = re.findall(
         r"^```yaml\n(# glossary\.yaml\n.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL
     )

@@ -82,11 +82,11 @@ def work(invitation: Invitation, runners: int, logs: Path, say: Callable[[str], 
 
     runners = max(runners, len(members(invitation.agent)))  # one for each agent at least
     say(f"{invitation.agent} x {runners} for {invitation.run}, until it ends")
-    until_told(join_run(invitation, runners, logs))
+    until_stopped(join_run(invitation, runners, logs))
     say(f"{invitation.run} has ended")
 
 
-def until_told(work: Coroutine[object, object, None]) -> None:
+def until_stopped(work: Coroutine[object, object, None]) -> None:
     """Run a coroutine to its end; Ctrl-C, SIGTERM and SIGHUP cancel it, and it may clean up.
 
     Raises:

@@ -209,12 +209,12 @@ def _items(response_id: str, message: Given, status: str) -> Iterator[Json]:
         spoken: Json = {"type": "message", "id": f"msg_{response_id}", "role": "assistant"}
         yield {**spoken, "status": status, "content": content}
     for at, made in enumerate(calls):
-        said: Json = {
+        item: Json = {
             "type": "function_call",
             "id": f"fc_{response_id}_{at}",
             "call_id": made["id"],
         }
-        yield {**said, **made["function"], "status": status}
+        yield {**item, **made["function"], "status": status}
 
 
 def _events(reply: Given) -> Iterator[Json]:

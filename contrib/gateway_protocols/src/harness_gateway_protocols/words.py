@@ -28,8 +28,8 @@ def text_of(content: str | Sequence[Given], kinds: Sequence[str]) -> str:
 
 def assistant(text: str | None, calls: Sequence[Json]) -> Json:
     """Return a message of the policy in the format of chat completions."""
-    said: Json = {"role": "assistant", "content": text or (None if calls else "")}
-    return {**said, "tool_calls": list(calls)} if calls else said
+    reply: Json = {"role": "assistant", "content": text or (None if calls else "")}
+    return {**reply, "tool_calls": list(calls)} if calls else reply
 
 
 def call(call_id: str, name: str, arguments: str) -> Json:

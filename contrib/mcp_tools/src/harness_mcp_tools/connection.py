@@ -355,8 +355,8 @@ class Connection:
 
     def _fault(self) -> EnvironmentFault:
         output = ""
-        if self._streams is not None and self._streams.said:
-            output = f" (last stderr line: {self._streams.said})"
+        if self._streams is not None and self._streams.last_line:
+            output = f" (last stderr line: {self._streams.last_line})"
         return EnvironmentFault(self._server.hide(f"server {self._name!r}: {self._why}{output}"))
 
 

@@ -110,8 +110,8 @@ async def _listen(process: Process, streams: Streams) -> None:
     """Keep the server's last line on stderr, which usually states why it ended."""
     assert process.stderr is not None
     while chunk := await process.stderr.read(1 << 16):
-        said = chunk.decode(errors="replace").strip().rpartition("\n")[2].strip()
-        streams.said = said[-300:] or streams.said
+        last_line = chunk.decode(errors="replace").strip().rpartition("\n")[2].strip()
+        streams.last_line = last_line[-300:] or streams.last_line
 
 
 async def _end(process: Process) -> None:

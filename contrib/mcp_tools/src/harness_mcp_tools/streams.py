@@ -18,18 +18,18 @@ class Streams:
     """Both ends of a connection's two streams of messages.
 
     Attributes:
-        said: The server's last line outside of its messages.
+        last_line: The server's last line outside of its messages.
         ended: Set when no further message follows.
     """
 
     def __init__(self) -> None:
         self.incoming, self.read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
         self.write, self.outgoing = anyio.create_memory_object_stream[SessionMessage](0)
-        self.said = ""
+        self.last_line = ""
         self.ended = asyncio.Event()
 
 
 def too_long(request: int | str) -> SessionMessage:
     """Return an error for a request with an overlong answer."""
-    said = ErrorData(code=TOO_LONG, message=f"more than {MAX_BYTES >> 20} MiB")
-    return SessionMessage(JSONRPCMessage(JSONRPCError(jsonrpc="2.0", id=request, error=said)))
+    reason = ErrorData(code=TOO_LONG, message=f"more than {MAX_BYTES >> 20} MiB")
+    return SessionMessage(JSONRPCMessage(JSONRPCError(jsonrpc="2.0", id=request, error=reason)))

@@ -30,12 +30,12 @@ class ReasoningGym:
 
     async def score(self, task: Task, attempt: Attempt) -> Verdict:
         asked = json.dumps({**task.data, "answer": attempt.answer}).encode() + b"\n"
-        said, late = await asyncio.to_thread(self._ask, asked)
+        line, late = await asyncio.to_thread(self._ask, asked)
         if late:
             return Verdict(None, f"there was no grade within {LIMIT_S:g} s")
-        if not said:
+        if not line:
             return Verdict(None, "the grader crashed on this answer")
-        grade = json.loads(said)
+        grade = json.loads(line)
         if "error" in grade:
             return Verdict(None, f"the grader failed: {grade['error']}")
         return Verdict(grade["score"], grade["reason"])
@@ -56,14 +56,14 @@ class ReasoningGym:
             try:
                 process.stdin.write(asked)
                 process.stdin.flush()
-                said = process.stdout.readline()
+                line = process.stdout.readline()
             except BrokenPipeError:
-                said = b""
+                line = b""
             finally:
                 timer.cancel()
-            if not said:
+            if not line:
                 _end(process)
-            return said, late.is_set()
+            return line, late.is_set()
 
     def _grader(self) -> subprocess.Popen[bytes]:
         """Return the grading process, restarted if it has ended; it ends with this reward."""

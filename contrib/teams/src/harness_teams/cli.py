@@ -107,9 +107,9 @@ def _as_typed(option: str) -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        if not option or not (said := _SECTION.match(str(error))):
+        if not option or not (section := _SECTION.match(str(error))):
             raise
-        what = str(error)[said.end() :]
+        what = str(error)[section.end() :]
         what = re.sub(
             r"name roles\.\w+\.endpoint and model instead",
             "give --endpoint and --model instead",

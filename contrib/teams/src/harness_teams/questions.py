@@ -154,14 +154,14 @@ class Question:
     """A question over both databases.
 
     Attributes:
-        said: The answer, with `{0}` and `{1}` for the results of the steps.
+        template: The answer, with `{0}` and `{1}` for the results of the steps.
         found: The results of the steps.
         facts: Facts that an answer has to state.
     """
 
     kind: str
     text: str
-    said: str
+    template: str
     found: tuple[str, ...]
     facts: tuple[str, ...]
     plan: tuple[Step, ...]
@@ -169,7 +169,7 @@ class Question:
     @property
     def answer(self) -> str:
         """The answer as text."""
-        return self.said.format(*self.found)
+        return self.template.format(*self.found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,11 +252,11 @@ def _ids_of(pair: Pair, group: str) -> tuple[Step, list[int]]:
 
 
 def _over(
-    kind: str, text: str, said: str, first: Step, ids: Sequence[int], last: Step, found: int
+    kind: str, text: str, template: str, first: Step, ids: Sequence[int], last: Step, found: int
 ) -> Question:
     """Return a question with a second step that needs the ids from the first one."""
     return Question(
-        kind, text, said, (", ".join(map(str, ids)), str(found)), (str(found),), (first, last)
+        kind, text, template, (", ".join(map(str, ids)), str(found)), (str(found),), (first, last)
     )
 
 
@@ -326,8 +326,8 @@ def _both(pair: Pair, rng: Random) -> Question | None:
         Step("b", 0, f"How many {theme.what} have {theme.kind} {kind}?", what, "There are {1}."),
     )
     text = f"How many {theme.who} have {theme.group} {group}, and how many {theme.what} have {theme.kind} {kind}?"
-    said = f"There are {{0}} {theme.who} and {{1}} {theme.what}."
-    return Question("both", text, said, (str(there), str(done)), (str(there), str(done)), plan)
+    template = f"There are {{0}} {theme.who} and {{1}} {theme.what}."
+    return Question("both", text, template, (str(there), str(done)), (str(there), str(done)), plan)
 
 
 KINDS: tuple[Callable[[Pair, Random], Question | None], ...] = (_total, _count, _top, _both)

@@ -54,10 +54,15 @@ _B = (
 def _scenario(
     name: str, shows: str, *parts: Part, question: str = QUESTION, **more: Any
 ) -> Scenario:
-    told = {who: (said,) if isinstance(said, Reply) else said for who, said in parts}
-    replies = tuple(reply for said in told.values() for reply in said)
+    scripts = {who: (script,) if isinstance(script, Reply) else script for who, script in parts}
+    replies = tuple(reply for script in scripts.values() for reply in script)
     return Scenario(
-        name, shows, replies, question, options={"environment": "split_sql", "told": told}, **more
+        name,
+        shows,
+        replies,
+        question,
+        options={"environment": "split_sql", "told": scripts},
+        **more,
     )
 
 

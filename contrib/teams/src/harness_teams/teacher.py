@@ -86,7 +86,7 @@ class Teacher:
             results[index] = _read(report, index, output)
         due = [index for index in range(len(question.plan)) if index not in results]
         if not due:
-            return Reply(_filled(question.said, results))
+            return Reply(_filled(question.template, results))
         # Steps of one round do not depend on each other, so they are called together.
         next_round = question.plan[due[0]].round
         steps = [step for step in question.plan if step.round == next_round]

@@ -124,14 +124,14 @@ class VerifiersTasks:
     def _loaded(self) -> Loaded:
         return loaded(self._source)
 
-    def _task(self, split: str, number: int, told: TaskEntry) -> Task:
+    def _task(self, split: str, number: int, entry: TaskEntry) -> Task:
         source = self._source
         return Task(
             id=f"{self.taskset}/{number}",
             task_set="verifiers",
             split=split,
-            question=told["question"],
-            gold=told["gold"],
+            question=entry["question"],
+            gold=entry["gold"],
             data={
                 DATA: {
                     "python": source.python,
@@ -139,7 +139,7 @@ class VerifiersTasks:
                     "config": source.config,
                     "limit": source.limit,
                     "number": number,
-                    "hash": told["hash"],
+                    "hash": entry["hash"],
                     "tools": self._loaded.tools,
                 }
             },

@@ -262,14 +262,14 @@ def _state_and_message(found: Contents, runs: Sequence[Followed]) -> tuple[str, 
         return "lost", troubles[0]
     if len(runs) == 1 and not found["matrix"]:
         assert runs[0].run is not None
-        return _said_of_one(runs[0].run)
+        return _state_of_one(runs[0].run)
     # The table of a study has a row for each job, also for those that have not begun.
     if "run" not in found["columns"]:
         states = [row["state"] for row in found["matrix"]]
     return _state_of_all(states), _counted(states) or "no run has begun"
 
 
-def _said_of_one(run: Run) -> tuple[str, str]:
+def _state_of_one(run: Run) -> tuple[str, str]:
     launches = run.record["launches"]
     again = f", launch {len(launches)}" if len(launches) > 1 else ""
     begun = run.progress.rollouts or run.state != "running"

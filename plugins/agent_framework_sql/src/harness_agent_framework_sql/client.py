@@ -15,7 +15,7 @@ from harness.contracts.toolbox import Toolbox
 disable_instrumentation()
 
 
-def as_said(message: Message, prepared: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def original_form(message: Message, prepared: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Send null content for replies with only tool calls, and no names of earlier runs."""
     for sent in prepared:
         sent.pop("name", None)
@@ -38,7 +38,7 @@ def chat_client(
             timeout=llm.timeout_s,
             max_retries=0,
         ),
-        message_preparer=as_said,
+        message_preparer=original_form,
         function_invocation_configuration=invocation,
     )
 

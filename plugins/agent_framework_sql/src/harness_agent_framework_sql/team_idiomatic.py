@@ -62,11 +62,11 @@ class AgentFrameworkTeamIdiomatic:
             .text.strip()
         )
         review = replace(problem, context=prompts.review(workers.reports, answer))
-        said = (
+        reply = (
             await member(CRITIC, prompts.critic.system, toolbox, (), rounds).run(
                 prompts.critic.user(review)
             )
         ).text
-        if prompts.approves(said):
+        if prompts.approves(reply):
             return answer
-        return (await planner.run(said, session=session)).messages[-1].text.strip()
+        return (await planner.run(reply, session=session)).messages[-1].text.strip()

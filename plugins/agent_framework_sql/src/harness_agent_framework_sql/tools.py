@@ -76,11 +76,16 @@ class Turns(ChatMiddleware):
         assert isinstance(context.result, ChatResponse)
         self.replies += 1
         reply = context.result.messages[0]
-        words = [said for said in reply.contents if said.type != "function_call"]
+        words = [content for content in reply.contents if content.type != "function_call"]
         self.left = [
-            Call("function_call", call_id=said.call_id, name=said.name, arguments=said.arguments)
-            for said in reply.contents
-            if said.type == "function_call"
+            Call(
+                "function_call",
+                call_id=content.call_id,
+                name=content.name,
+                arguments=content.arguments,
+            )
+            for content in reply.contents
+            if content.type == "function_call"
         ]
         reply.contents = words + self.left if not self.cut_off else words
         # The framework rejects calls of unknown tools, so register their names until the next

@@ -63,11 +63,11 @@ def team(problem: Problem, toolbox: Toolbox) -> GraphFlow:
     prompts: Prompts = toolbox.prompts
 
     async def ask(prompt: Prompt, token: CancellationToken) -> str:
-        said: list[LLMMessage] = [
+        messages: list[LLMMessage] = [
             SystemMessage(content=prompt.system),
             UserMessage(content=prompt.user, source="user"),
         ]
-        reply = await chat_client(prompt.role, toolbox).create(said, cancellation_token=token)
+        reply = await chat_client(prompt.role, toolbox).create(messages, cancellation_token=token)
         return str(reply.content)
 
     async def write(draft: Draft, token: CancellationToken) -> Draft:

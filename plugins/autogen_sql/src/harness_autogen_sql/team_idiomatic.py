@@ -78,5 +78,5 @@ class AutoGenTeamIdiomatic:
         answer = await run_agent(prompts.planner.user(problem), planner)
         review = replace(problem, context=prompts.review(workers.reports, answer))
         critic = member(CRITIC, prompts.critic.system, toolbox, StaticWorkbench([]))
-        said = await run_agent(prompts.critic.user(review), critic)
-        return answer if prompts.approves(said) else await run_agent(said, planner)
+        reply = await run_agent(prompts.critic.user(review), critic)
+        return answer if prompts.approves(reply) else await run_agent(reply, planner)

@@ -25,7 +25,7 @@ class ToolboxBench(StaticWorkbench):
     def __init__(self, toolbox: Toolbox) -> None:
         super().__init__([])
         self._toolbox = toolbox
-        self._said: list[tuple[str, str]] = []
+        self._pending: list[tuple[str, str]] = []
         """Calls of one reply that are not executed yet."""
         self._texts: asyncio.Task[list[str]] | None = None
 
@@ -33,18 +33,18 @@ class ToolboxBench(StaticWorkbench):
         return [cast(ToolSchema, tool.definition["function"]) for tool in self._toolbox.tools]
 
     async def carry_out(self, call: FunctionCall, token: CancellationToken) -> str:
-        if not self._said or self._texts is None:
+        if not self._pending or self._texts is None:
             self._texts = asyncio.create_task(
                 self._carry_out()
             )  # its turn comes when all of them have begun
-        number, texts = len(self._said), self._texts
-        self._said.append((call.name, call.arguments))
+        number, texts = len(self._pending), self._texts
+        self._pending.append((call.name, call.arguments))
         token.link_future(texts)
         return (await texts)[number]
 
     async def _carry_out(self) -> list[str]:
-        said, self._said = self._said, []
-        return await self._toolbox.call_all(said)
+        calls, self._pending = self._pending, []
+        return await self._toolbox.call_all(calls)
 
 
 class ToolAgent(AssistantAgent):

@@ -15,14 +15,14 @@ class CrewAIDialogue:
     roles = ROLES
 
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
-        said = Conversation(
+        conversation = Conversation(
             messages=[{"role": "system", "content": toolbox.prompts.system(problem)}]
         )
 
         async def answer(text: str) -> str:
-            said.messages.append({"role": "user", "content": text})
-            state = await follow(AGENT, toolbox, said)
-            said.messages = [*state.messages, {"role": "assistant", "content": state.words}]
+            conversation.messages.append({"role": "user", "content": text})
+            state = await follow(AGENT, toolbox, conversation)
+            conversation.messages = [*state.messages, {"role": "assistant", "content": state.words}]
             return "" if state.calls else state.words
 
         return await converse(problem, toolbox, answer)

@@ -20,14 +20,14 @@ class ToolLLM(AsyncLLM):
     _words: str = PrivateAttr(default="")
 
     # Static in CrewAI, which calls it on the instance.
-    def _extract_chat_finish_reason_and_id(self, said: Any) -> tuple[str | None, str | None]:  # type: ignore[override]
-        self._words = said.choices[0].message.content or ""
-        return super()._extract_chat_finish_reason_and_id(said)
+    def _extract_chat_finish_reason_and_id(self, response: Any) -> tuple[str | None, str | None]:  # type: ignore[override]
+        self._words = response.choices[0].message.content or ""
+        return super()._extract_chat_finish_reason_and_id(response)
 
     async def reply(self, messages: list[Any]) -> tuple[str, list[Any]]:
         """Return the model's text and its tool calls."""
-        said = await self.acall(messages)
-        return self._words, said if isinstance(said, list) else []
+        answer = await self.acall(messages)
+        return self._words, answer if isinstance(answer, list) else []
 
 
 class Conversation(BaseModel):
@@ -61,12 +61,12 @@ class ToolFlow(Flow[Conversation]):
     @router("calls")
     async def call_tools(self) -> Literal["called"]:
         state = self.state
-        said = [
+        tool_calls = [
             {"id": call.id, "type": "function", "function": call.function.model_dump()}
             for call in state.calls
         ]
         state.messages.append(
-            {"role": "assistant", "content": state.words or None, "tool_calls": said}
+            {"role": "assistant", "content": state.words or None, "tool_calls": tool_calls}
         )
         texts = await self.toolbox.call_all(
             [(call.function.name, call.function.arguments) for call in state.calls]
@@ -76,7 +76,7 @@ class ToolFlow(Flow[Conversation]):
         return "called"
 
 
-async def follow(role: str, toolbox: Toolbox, said: Conversation) -> Conversation:
+async def follow(role: str, toolbox: Toolbox, conversation: Conversation) -> Conversation:
     """Run one flow until a reply has no tool call or exceeds the limit of turns."""
     set_suppress_console_output(True)  # of this rollout's context only
     # As parameters of the model: CrewAI rewrites tool schemas for OpenAI's strict mode.
@@ -88,7 +88,7 @@ async def follow(role: str, toolbox: Toolbox, said: Conversation) -> Conversatio
         suppress_flow_events=True,
         max_method_calls=toolbox.max_turns + 2,
     )
-    flow.state.messages = said.messages
+    flow.state.messages = conversation.messages
     await flow.kickoff_async()
     state: Conversation = flow.state
     return state

@@ -29,5 +29,5 @@ class LangGraphSQLIdiomatic:
 
         prompt = toolbox.prompts.write(problem)
         asked = replace(prompt, system=prompt.system + TRY).messages
-        said = await follow("write_query", toolbox, [execute], asked, 2 * toolbox.max_turns)
-        return str(toolbox.prompts.parse_sql(said)) if said else last
+        reply = await follow("write_query", toolbox, [execute], asked, 2 * toolbox.max_turns)
+        return str(toolbox.prompts.parse_sql(reply)) if reply else last

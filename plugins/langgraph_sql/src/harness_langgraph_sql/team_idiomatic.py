@@ -83,14 +83,14 @@ class Work:
         answer = str(state["messages"][-1].text).strip()
         review = replace(self._problem, context=self._prompts.review(self._workers.reports, answer))
         llm = chat_model(self._toolbox.llm(CRITIC), self._toolbox)
-        said = str(
+        reply = str(
             (
                 await llm.ainvoke([SystemMessage(texts.system), HumanMessage(texts.user(review))])
             ).text
         )
-        if self._prompts.approves(said):
+        if self._prompts.approves(reply):
             return Command(goto="__end__")
-        return Command(goto="planner", update={"messages": [HumanMessage(said)], "checked": True})
+        return Command(goto="planner", update={"messages": [HumanMessage(reply)], "checked": True})
 
 
 async def work(role: str, task: Problem, part: Toolbox) -> str:
@@ -106,9 +106,9 @@ class LangGraphTeamIdiomatic:
     roles = ROLES
 
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
-        said = toolbox.prompts.planner.messages(problem)
+        messages = toolbox.prompts.planner.messages(problem)
         start: object = {
-            "messages": [(one["role"], one["content"]) for one in said],
+            "messages": [(one["role"], one["content"]) for one in messages],
             "checked": False,
         }
         with tracing_context(enabled=False):

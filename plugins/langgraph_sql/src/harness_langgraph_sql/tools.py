@@ -48,9 +48,9 @@ class VerbatimChatOpenAI(ChatOpenAI):
         found = response if isinstance(response, dict) else response.model_dump()
         calls = [choice["message"].pop("tool_calls", None) for choice in found.get("choices") or ()]
         result = super()._create_chat_result(found, generation_info)
-        for generation, said in zip(result.generations, calls, strict=True):
-            if said:
-                generation.message.additional_kwargs["tool_calls"] = said
+        for generation, tool_calls in zip(result.generations, calls, strict=True):
+            if tool_calls:
+                generation.message.additional_kwargs["tool_calls"] = tool_calls
         return result
 
 
@@ -66,8 +66,8 @@ async def model(state: State, runtime: Runtime[Caller]) -> dict[str, Any]:
 async def tools(state: State, runtime: Runtime[Caller]) -> dict[str, Any]:
     """Execute the calls of the last reply, in order."""
     calls = state["messages"][-1].additional_kwargs["tool_calls"]
-    said = [(call["function"]["name"], call["function"]["arguments"]) for call in calls]
-    texts = await runtime.context.toolbox.call_all(said)
+    requests = [(call["function"]["name"], call["function"]["arguments"]) for call in calls]
+    texts = await runtime.context.toolbox.call_all(requests)
     return {
         "messages": [
             ToolMessage(text, tool_call_id=call["id"])
@@ -100,10 +100,10 @@ class LangGraphTools:
 
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
         prompts = toolbox.prompts
-        said = await self.follow(
+        messages = await self.follow(
             [SystemMessage(prompts.system), HumanMessage(prompts.user(problem))], Caller(toolbox)
         )
-        return str(said[-1].text).strip()
+        return str(messages[-1].text).strip()
 
     async def follow(self, messages: Sequence[AnyMessage], caller: Caller) -> list[AnyMessage]:
         """Return the messages with all tool results and the last reply."""
@@ -112,6 +112,6 @@ class LangGraphTools:
             final = await self.graph.ainvoke(
                 start, {"recursion_limit": 2 * caller.toolbox.max_turns + 2}, context=caller
             )
-        said: list[AnyMessage] = final["messages"]
-        assert isinstance(said[-1], AIMessage)
-        return said
+        conversation: list[AnyMessage] = final["messages"]
+        assert isinstance(conversation[-1], AIMessage)
+        return conversation

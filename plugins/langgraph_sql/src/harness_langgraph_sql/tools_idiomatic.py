@@ -36,7 +36,7 @@ async def follow(
     role: str,
     toolbox: Toolbox,
     tools: Sequence[BaseTool],
-    said: Sequence[Mapping[str, str]],
+    messages: Sequence[Mapping[str, str]],
     steps: int,
 ) -> str:
     """Return the last reply's text, or nothing if the graph exceeds its limit of steps."""
@@ -52,7 +52,7 @@ async def follow(
     graph.add_edge(START, "assistant")
     graph.add_conditional_edges("assistant", tools_condition)
     graph.add_edge("tools", "assistant")
-    start: Any = {"messages": [(one["role"], one["content"]) for one in said]}
+    start: Any = {"messages": [(one["role"], one["content"]) for one in messages]}
     with tracing_context(enabled=False):
         try:
             final = await graph.compile().ainvoke(start, {"recursion_limit": steps})

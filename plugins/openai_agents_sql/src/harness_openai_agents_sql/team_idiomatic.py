@@ -49,9 +49,9 @@ class OpenAIAgentsTeamIdiomatic:
             check = await Runner.run(
                 critic, prompts.critic.user(review), run_config=RUN, max_turns=1
             )
-            said = str(check.final_output)
-            if not prompts.approves(said):
-                more = [*run.to_input_list(), {"role": "user", "content": said}]
+            reply = str(check.final_output)
+            if not prompts.approves(reply):
+                more = [*run.to_input_list(), {"role": "user", "content": reply}]
                 run = await Runner.run(planner, more, run_config=RUN, max_turns=toolbox.max_turns)  # type: ignore[arg-type]
         except MaxTurnsExceeded:
             return ""

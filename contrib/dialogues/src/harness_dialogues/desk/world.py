@@ -68,7 +68,7 @@ Change = dict[str, str]
 class Wish(NamedTuple):
     """A customer's wish, and the change of the order according to the rules; None: no change."""
 
-    says: str
+    request: str
     order: str
     change: Change | None
 
@@ -85,7 +85,7 @@ class Visit:
     def instructions(self) -> str:
         """Return the instructions of the customer's policy."""
         person = self.world["customers"][self.customer]
-        wants = "".join(f"\n- {wish.says}" for wish in self.wishes)
+        wants = "".join(f"\n- {wish.request}" for wish in self.wishes)
         return (
             f"You are {person['name']}, and your postcode is {person['postcode']}.\n"
             f"You want this, one after the other:{wants}\n"
@@ -153,20 +153,20 @@ def _wish(random: Random, world: World, mine: str, number: str) -> Wish:
     if kind == "cancel":
         reason = random.choice(REASONS)
         because = "I ordered it by mistake" if reason == REASONS[0] else "I no longer need it"
-        says = f"Please cancel order {number}, {because}."
+        request = f"Please cancel order {number}, {because}."
         change, may = {"status": "cancelled", "reason": reason}, packed
     elif kind == "size":
         size = random.choice([size for size in _SIZES if size != order["size"]])
-        says, change = f"Please change the size of order {number} to {size}.", {"size": size}
+        request, change = f"Please change the size of order {number} to {size}.", {"size": size}
         may = packed and world["stock"][order["article"]][size] > 0
     elif kind == "address":
         house, name = random.randint(100, 199), random.choice(_STREETS)
         street, town = f"{house} {name}", random.choice(_TOWNS)
-        says = f"Please send order {number} to {street}, {town}."
+        request = f"Please send order {number} to {street}, {town}."
         change, may = {"street": street, "town": town}, packed
     else:
-        says, change = f"Please take back order {number}.", {"status": "returned"}
+        request, change = f"Please take back order {number}.", {"status": "returned"}
         may = (order["days_since_delivery"] or 0) <= RETURN_DAYS
     was: Mapping[str, object] = {**order}
     change = {name: value for name, value in change.items() if was.get(name) != value}
-    return Wish(says, number, change if may and order["customer"] == mine else None)
+    return Wish(request, number, change if may and order["customer"] == mine else None)

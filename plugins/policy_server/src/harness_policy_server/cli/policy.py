@@ -107,7 +107,7 @@ def fetch(
         if not file.is_file():
             raise UserError(f"there is no file {file} (from {Path.cwd()})")
         folder = convert(file, as_)
-        as_said = as_
+        policy_name = as_
     else:
         policy = named(name)
         if as_ is not None:
@@ -117,8 +117,8 @@ def fetch(
         folder = fetch_named(
             policy, source, lambda line: progress_console().print(f"{name}: {line}"), given
         )
-        as_said = name
-    results().print(f"{as_said}: {folder}")
+        policy_name = name
+    results().print(f"{policy_name}: {folder}")
 
 
 @app.command()
@@ -137,7 +137,7 @@ def show(name: NameArgument, json_: complete.Json = False) -> None:
         results().print(f"to get it: {policy.how}")
     for key in _FROM_MANIFEST:
         if key in manifest:
-            results().print(f"{key}: {_said(manifest[key])}")
+            results().print(f"{key}: {_value_text(manifest[key])}")
 
 
 def _row(policy: Named) -> dict[str, Any]:
@@ -175,7 +175,7 @@ def _pedigree(policy: Named) -> str:
     return f"{model}, licence {policy.licence}, {', or '.join(places)}"
 
 
-def _said(value: object) -> str:
+def _value_text(value: object) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{key} {inner}" for key, inner in value.items())
     return (

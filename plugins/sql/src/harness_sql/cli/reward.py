@@ -101,7 +101,7 @@ def _audit_judge(
         )
     agreement = _agreement(graded, values) if graded else None
     failed = [row for row in rows if not row.holds]
-    distinguishes = all(one.told_apart(margin) for one in honest)
+    distinguishes = all(one.is_separated(margin) for one in honest)
     status = 0 if distinguishes and not failed else 1
     if as_json:
         document = {

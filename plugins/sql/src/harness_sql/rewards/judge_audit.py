@@ -154,7 +154,7 @@ class Honest:
     wrong: float | None
     reason: str
 
-    def told_apart(self, margin: float) -> bool:
+    def is_separated(self, margin: float) -> bool:
         """Return whether the right answer's value exceeds the wrong one's by over the margin."""
         return (
             self.right is not None and self.wrong is not None and self.right - self.wrong > margin

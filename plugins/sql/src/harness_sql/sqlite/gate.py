@@ -29,7 +29,7 @@ class Gate:
         self._open_until = 0.0
 
     @contextmanager
-    def beside(self) -> Iterator[None]:
+    def sharing(self) -> Iterator[None]:
         """Wait until no execution is exclusive or waiting to be, then enter."""
         with self._changed:
             while self._closed:

@@ -130,7 +130,7 @@ def execute(db_path: str | Path, sql: str, limits: Limits = AGENT_LIMITS) -> Exe
         )
     counted_s = time.perf_counter() - started
     path = os.fspath(db_path)
-    with _gate.beside():
+    with _gate.sharing():
         result = _execute(path, sql, limits)
     if result.error_type == "memory":
         with _gate.alone():

@@ -1,4 +1,4 @@
-"""Small policies that say what they are told to, in shares that are told, too."""
+"""Small policies with scripted replies, each in a given share of the answers."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ TEMPLATE = """\
 {% endif %}"""
 
 
-def saying(shares: Mapping[str, float], folder: Path) -> Path:
+def scripted_policy(shares: Mapping[str, float], folder: Path) -> Path:
     """A Qwen2 whose next token hangs on the last one alone: one of `shares` after a line's end, the end after all else.
 
     Args:
-        shares: Texts, each a token of its own, and how often each is said.
+        shares: Texts, each a token of its own, and the share of each.
         folder: Where the policy is written.
     """
     import torch
