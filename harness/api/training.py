@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -267,21 +268,25 @@ class Training:
             console.print(self.finished)
             return LoadedRun.read(self.before)
         check_machine(self.config)
-        data = load_data(self.config, self.before)
-        if self.before is None:
-            certify([self.config.agent], console.print, leave=self.without_parity)
-        # Create the folder after all checks, so that an invalid request leaves no empty run.
-        folder = self.before or RunFolder.create(self.runs_dir, agent_label(self.config.agent))
-        with folder.dropped_without_record(), during(folder):
-            start_trace.born("harness train")
-            with interruptible(), own_loop():
-                self._fit(folder, data, console, panel, on_progress)
+        # The trainer's imports take longest; meanwhile the tasks are read and the agent is checked.
+        start_trace.born("harness train")
+        with _preloaded(self.config) as preloaded:
+            with start_trace.span("tasks"):
+                data = load_data(self.config, self.before)
+            if self.before is None:
+                with start_trace.span("certificate of the agent"):
+                    certify([self.config.agent], console.print, leave=self.without_parity)
+            # Create the folder after all checks, so that an invalid request leaves no empty run.
+            folder = self.before or RunFolder.create(self.runs_dir, agent_label(self.config.agent))
+            with folder.dropped_without_record(), during(folder), interruptible(), own_loop():
+                self._fit(folder, data, preloaded, console, panel, on_progress)
         return LoadedRun.read(folder)
 
     def _fit(
         self,
         folder: RunFolder,
         data: Data,
+        preloaded: Mapping[str, str],
         console: Console,
         panel: bool,
         on_progress: Callable[[Progress], None],
@@ -305,7 +310,14 @@ class Training:
 
         try:
             with view:
-                launch.train(config, folder, data, resume=self.before is not None, on_progress=show)
+                launch.train(
+                    config,
+                    folder,
+                    data,
+                    resume=self.before is not None,
+                    preloaded=preloaded,
+                    on_progress=show,
+                )
         except KeyboardInterrupt:
             raise KeyboardInterrupt(_kept(config, folder)) from None
         except RunFailed as error:
@@ -313,6 +325,24 @@ class Training:
         finally:
             if view.start_s is not None:
                 _keep_start_s(config, view.start_s)
+
+
+@contextmanager
+def _preloaded(config: Config) -> Iterator[Mapping[str, str]]:
+    """Let the trainer preload modules for this training, and yield the variables that name them.
+
+    In a study's training the environment already names modules, and nothing is loaded here.
+    """
+    from harness.plugins import make_trainer
+
+    standby = make_trainer(config).standby(config, os.environ)
+    if standby is None:
+        yield {}
+        return
+    try:
+        yield standby.variables
+    finally:
+        standby.close()
 
 
 def say_what_is_awaited(console: Console, config: Config, folder: RunFolder) -> None:

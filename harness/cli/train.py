@@ -88,16 +88,15 @@ def train(
     # The run's folder, which contains its logs, is created only after all checks.
     @contextmanager
     def during(folder: RunFolder) -> Iterator[None]:
-        with (
-            followed(folder.logs) if debug else nullcontext(),
-            start_trace.recorded(trace_start) if trace_start else nullcontext(),
-        ):
+        with followed(folder.logs) if debug else nullcontext():
             yield
 
-    run = training.carry_out(progress_console(), panel=not debug, during=during)
-    if trace_start and not training.finished:
+    traced = trace_start if trace_start and not training.finished else None
+    with start_trace.recorded(traced) if traced else nullcontext():
+        run = training.carry_out(progress_console(), panel=not debug, during=during)
+    if traced:
         progress_console().print(
-            f"timeline of the start: {trace_start} (open it at https://ui.perfetto.dev)"
+            f"timeline of the start: {traced} (open it at https://ui.perfetto.dev)"
         )
     if json_:
         emit_json(run.record)

@@ -72,6 +72,10 @@ class LiveRun(Protocol):
         """`cpu`, `cuda` or `npu`."""
 
     @property
+    def preloaded(self) -> Mapping[str, str]:
+        """Variables of this training's own `Standby`; the environment may name a study's."""
+
+    @property
     def roles(self) -> Mapping[str, Endpoint]:
         """Endpoints of the roles that the policy does not answer; for `RolloutWork`."""
 
@@ -104,7 +108,7 @@ class LiveRun(Protocol):
 
 
 class Standby:
-    """Modules preloaded for the runs of a study. A run that cannot use them loads its own.
+    """Modules preloaded for trainings. A run that cannot use them loads its own.
 
     Attributes:
         variables: Environment variables by which a run finds this process.
@@ -154,16 +158,17 @@ class Trainer:
         raise UserError(f"{type(self).__name__} works on no Ray cluster")
 
     def standby(self, config: Config, environment: Mapping[str, str]) -> Standby | None:
-        """Preload modules for several runs of a study on the same processors.
+        """Preload modules for a training, or for a study's trainings on the same processors.
 
-        Called before the first of them.
+        Called before the first of them, while the tasks are read and the run is checked.
 
         Args:
             environment: Environment variables of such a run. A process may need to know its GPUs
                 from its start.
 
         Returns:
-            None if nothing can be preloaded for such a run.
+            None if nothing can be preloaded for such a run, or if the environment names modules
+            that were.
         """
         return None
 

@@ -29,6 +29,7 @@ from harness.training.checks import ROWS_BYTES
 from harness.training.data import Data, load_data, same_run
 from harness.training.record import changed_data, closed, graded, run_record, training_result
 from harness.training.task_order import training_order, validation_order, write_dataset
+from harness.util import start_trace
 from harness.util.endpoints import Endpoint
 from harness.util.paid_calls import spent
 
@@ -47,6 +48,7 @@ class StartedRun:
     Attributes:
         model: For an evaluation, the measured model.
         answers: By role, the models that answer instead of the policy.
+        preloaded: Variables of the training's own `Standby`.
         on_progress: Called with every `poll`.
     """
 
@@ -58,6 +60,7 @@ class StartedRun:
     model: str
     device: str
     answers: Mapping[str, Answerer] = field(default_factory=dict)
+    preloaded: Mapping[str, str] = field(default_factory=dict)
     roles: Mapping[str, Endpoint] = field(default_factory=dict)
     done: int = 0
     validate_first: bool = True
@@ -105,6 +108,7 @@ def train(
     data: Data | None = None,
     *,
     resume: bool = False,
+    preloaded: Mapping[str, str] | None = None,
     on_progress: Callable[[Progress], None] = lambda progress: None,
 ) -> None:
     """Train to the end. The run's folder has all results, even if this raises.
@@ -112,6 +116,7 @@ def train(
     Args:
         data: Result of `load_data`.
         resume: Continue from the newest checkpoint in the folder.
+        preloaded: Variables of a `Standby` for this training alone.
         on_progress: Called a few times a second.
 
     Raises:
@@ -137,6 +142,7 @@ def train(
             data.policy,
             resolve_device(config.device),
             data.answers,
+            preloaded or {},
             on_progress=on_progress,
         )
         write_dataset(folder.path / "data" / "train.parquet", run.train, "train")
@@ -240,18 +246,19 @@ def recorded(
     # A resumed run needs room only for checkpoints that earlier launches have not saved.
     folder.reserve(ROWS_BYTES[kind] + max(needed - folder.checkpoint_bytes(), 0))
     before()
-    record = run_record(
-        run.config,
-        folder,
-        run.task_set,
-        run.train,
-        run.val,
-        run.model,
-        run.device,
-        answers=run.answers,
-        resumed=resumed,
-        kind=kind,
-    )
+    with start_trace.span("identity of the run"):
+        record = run_record(
+            run.config,
+            folder,
+            run.task_set,
+            run.train,
+            run.val,
+            run.model,
+            run.device,
+            answers=run.answers,
+            resumed=resumed,
+            kind=kind,
+        )
     if kind == "eval":
         record["parent"] = parent
     folder.write(record)

@@ -330,6 +330,39 @@ def run(
 @pytest.mark.train
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(sys.platform != "linux", reason="forks of a server are for Linux")
+def test_a_training_alone_imports_for_its_workers_while_it_is_checked(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.json"
+    command = [sys.executable, "-m", "harness", "train", "--ci-fast", "--agent", "reference_sql"]
+    command += ["--runs-dir", str(tmp_path / "runs"), "--trace-start", str(trace)]
+    environment = {name: value for name, value in os.environ.items() if name != forks.STANDBY}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=280)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+    events = json.loads(trace.read_text())
+    processes = {}
+    for event in events:
+        if event["name"] == "process_name":
+            processes[event["pid"]] = event["args"]["name"]
+    servers = [pid for pid, name in processes.items() if name == "server of forks"]
+    assert len(servers) == 1  # the driver started none of its own
+    (created,) = [
+        event["ts"]
+        for event in events
+        if event["pid"] == servers[0] and event["name"] == "Python and imports"
+    ]
+    (identified,) = [event["ts"] for event in events if event["name"] == "identity of the run"]
+    assert created < identified
+    assert not psutil.pid_exists(servers[0])
+
+
+def test_a_training_that_finds_preloaded_modules_loads_none(server: ForkServer) -> None:
+    environment = {**os.environ, **server.variables}
+    assert VerlTrainer().standby(load_config("cpu", agent="reference_sql"), environment) is None
+
+
+@pytest.mark.train
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(sys.platform != "linux", reason="forks of a server are for Linux")
 def test_runs_of_a_study_share_a_server_that_outlives_each_and_not_the_study(
     tmp_path: Path, server: ForkServer
 ) -> None:

@@ -86,7 +86,10 @@ class VerlTrainer(Trainer):
         if not forks.possible(device, config.ray_address or "local", config.deterministic):
             return None
         variables = _variables(config, device, config.nodes == 1) | _hidden(device, config.gpus)
-        return ForkServer({**environment, **variables}, digest(variables), device)
+        kind = digest(variables)
+        if _standby(kind, environment)[forks.STANDBY]:
+            return None
+        return ForkServer({**environment, **variables}, kind, device)
 
     def checkpoints(self, folder: RunFolder) -> dict[int, Path]:
         return checkpoints(folder)
@@ -155,7 +158,7 @@ class VerlTrainer(Trainer):
         ours = {
             "RAY_TMPDIR": scratch.name,
             "TMPDIR": scratch.name,
-            **_standby(digest(shared | hidden)),
+            **_standby(digest(shared | hidden), {**os.environ, **run.preloaded}),
         }
         if not config.ray_address:
             ours |= loopback_variables(os.environ)
@@ -257,9 +260,9 @@ def _keep_rays_logs(scratch: Path, logs: Path) -> None:
                 (logs / f"ray-{log.name}").write_bytes(file.read())
 
 
-def _standby(kind: str) -> dict[str, str]:
-    """Return the study's fork server if its environment is of this kind; else an empty name."""
-    name, _, held = os.environ.get(forks.STANDBY, "").partition(" ")
+def _standby(kind: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the fork server that an environment names, if it is of this kind; else no name."""
+    name, _, held = environment.get(forks.STANDBY, "").partition(" ")
     return {forks.STANDBY: name if held == kind else ""}
 
 
