@@ -7,7 +7,7 @@ import logging
 from typing import Any
 
 from autogen_agentchat.agents import AssistantAgent
-from autogen_agentchat.base import TaskResult
+from autogen_agentchat.base import TaskResult, TaskRunner
 from autogen_agentchat.teams import BaseGroupChat
 from autogen_core import CancellationToken
 from autogen_core.models import ModelFamily, ModelInfo
@@ -66,25 +66,30 @@ class ToolAgent(AssistantAgent):
 
 
 async def run_agent(task: str, agent: AssistantAgent) -> str:
-    """Run an agent with tools and return its last message.
-
-    A tool call is a separate task, which must not outlive the run.
-    """
-    token = CancellationToken()
-    try:
-        run = await agent.run(task=task, cancellation_token=token)
-    finally:
-        token.cancel()
+    """Run an agent with tools and return its last message."""
+    run = await _run(task, agent)
     return str(run.messages[-1].to_text()).strip()
 
 
 async def run_team(task: str, group: BaseGroupChat) -> TaskResult:
-    """Run a team. Cancellation ends it at once instead of after the current call."""
+    """Run a team."""
+    return await _run(task, group)
+
+
+async def _run(task: str, runner: TaskRunner) -> TaskResult:
+    """Run an agent or a team; cancellation ends it at once.
+
+    Only AutoGen's token cancels what it runs as separate tasks, model calls and tool calls.
+    AutoGen itself is not cancelled, so that it still awaits these tasks and none of their
+    exceptions is lost.
+    """
     token = CancellationToken()
-    run = asyncio.ensure_future(group.run(task=task, cancellation_token=token))
+    run = asyncio.ensure_future(runner.run(task=task, cancellation_token=token))
     try:
         return await asyncio.shield(run)
     except asyncio.CancelledError:
         token.cancel()
         await asyncio.gather(run, return_exceptions=True)
         raise
+    finally:
+        token.cancel()  # a tool call must not outlive a run that another call ended
