@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any, cast
 
 from openai import AsyncOpenAI
 from openai.types.chat import ChatCompletionMessageFunctionToolCallParam
-from pydantic_ai import Agent, ModelSettings, Tool
+from pydantic_ai import Agent, ModelSettings, RunContext, Tool
+from pydantic_ai.capabilities import AbstractCapability, WrapRunHandler
 from pydantic_ai.messages import ToolCallPart
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.profiles.openai import OpenAIModelProfile
 from pydantic_ai.providers.openai import OpenAIProvider
+from pydantic_ai.run import AgentRunResult
 
 from harness.contracts.toolbox import Toolbox
 from harness.records import Problem
@@ -81,10 +84,35 @@ def member(
     )
 
 
+class RunTask(AbstractCapability[Any]):
+    """Remember the task in which the framework waits for the end of a run."""
+
+    task: asyncio.Task[Any] | None = None
+
+    async def wrap_run(
+        self, ctx: RunContext[Any], *, handler: WrapRunHandler
+    ) -> AgentRunResult[Any]:
+        self.task = asyncio.current_task()
+        return await handler()
+
+
+async def run_agent(agent: Agent[Any, Any], user: str, **more: Any) -> str:
+    """Run an agent and return its last text.
+
+    A run that is cancelled while it starts would leave a task that waits forever for its end.
+    """
+    waits = RunTask()
+    try:
+        run = await agent.run(user, capabilities=[waits], **more)
+    finally:
+        if waits.task is not None:
+            waits.task.cancel()
+    return run.output or ""
+
+
 async def ask(prompt: Prompt, toolbox: Toolbox) -> str:
     """Make one call of a role, as an agent without tools."""
-    run = await member(prompt.role, prompt.system, toolbox).run(prompt.user)
-    return run.output or ""
+    return await run_agent(member(prompt.role, prompt.system, toolbox), prompt.user)
 
 
 class PydanticAISQL:

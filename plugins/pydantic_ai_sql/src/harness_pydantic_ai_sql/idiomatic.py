@@ -8,7 +8,7 @@ from pydantic_ai.models.openai import OpenAIChatModel
 
 from harness.contracts.toolbox import Toolbox
 from harness.records import Problem
-from harness_pydantic_ai_sql.agent import member
+from harness_pydantic_ai_sql.agent import member, run_agent
 from harness_sql.self_correcting.prompts import TRY
 
 
@@ -35,7 +35,7 @@ class PydanticAISQLIdiomatic:
         )
         limits = UsageLimits(request_limit=toolbox.max_turns)
         try:
-            run = await agent.run(prompt.user, usage_limits=limits)
+            text = await run_agent(agent, prompt.user, usage_limits=limits)
         except UsageLimitExceeded:
             return tried[-1] if tried else ""
-        return str(toolbox.prompts.parse_sql(run.output or ""))
+        return str(toolbox.prompts.parse_sql(text))

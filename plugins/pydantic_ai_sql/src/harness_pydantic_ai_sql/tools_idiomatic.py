@@ -10,7 +10,7 @@ from pydantic_ai.models.openai import OpenAIChatModel
 from harness.contracts.environments import Tool
 from harness.contracts.toolbox import Toolbox
 from harness.records import JSON, Problem
-from harness_pydantic_ai_sql.agent import member
+from harness_pydantic_ai_sql.agent import member, run_agent
 from harness_sql.tool_loop.prompts import ROLES
 
 
@@ -33,7 +33,7 @@ class PydanticAIToolsIdiomatic:
         agent = member(ROLES[0], toolbox.prompts.system, toolbox, tools, OpenAIChatModel)
         limits = UsageLimits(request_limit=toolbox.max_turns)
         try:
-            run = await agent.run(toolbox.prompts.user(problem), usage_limits=limits)
+            text = await run_agent(agent, toolbox.prompts.user(problem), usage_limits=limits)
         except UsageLimitExceeded:
             return ""
-        return (run.output or "").strip()
+        return text.strip()
