@@ -19,7 +19,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -37,14 +36,12 @@ from harness.parity.recorder import SAMPLING, Recording, record
 from harness.plugins import agent_spec, load, program, program_of, registry
 from harness.records import Attempt
 from harness.rollout.tools import HostToolbox
+from harness.testing.cancelling import PROMPT_END_S, faults_of_cancellations
 from harness.testing.data_contract import Contract
 from harness.testing.stage import Stage, agent_tasks, no_other_sockets, staged, until_idle
 from harness.util.branches import parted
 
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # as in runners
-
-PROMPT_END_S = 2.0
-"""Seconds that a cancelled agent may take to end."""
 
 LOADING = """
 import json, os, sys
@@ -360,7 +357,7 @@ class AgentContract(Contract):
             work = asyncio.ensure_future(loaded.solve(request.problem, toolbox))
             await asyncio.to_thread(stage.server.wait_for_requests, 1, 20.0)
             began = time.monotonic()
-            work.cancel()
+            assert work.cancel(), f"ended during its first call: {work!r}"
             done, _ = await asyncio.wait({work}, timeout=PROMPT_END_S)
             assert done, f"still running {PROMPT_END_S:g} s after its cancellation"
             if not work.cancelled():
@@ -377,5 +374,10 @@ class AgentContract(Contract):
             assert not lost, f"left an exception that no code retrieved: {lost}"
             await stage.control.close_attempt("cancel", "1")
 
-        hanging = replace(self.scenario("timeout"), replies=(Reply(hang=True),))
-        self.play(hanging, gateway, tmp_path, play)
+        # The replies of some programs are not in `replies` alone, so that a script is needed.
+        self.play(self.scenario("timeout"), gateway, tmp_path, play, lambda _: Reply(hang=True))
+
+    def test_cancellation_at_any_step_ends_it(self, loaded: Agent, tmp_path: Path) -> None:
+        scenario = self.scenario("wrong_then_fixed", "several_rounds")
+        faults = faults_of_cancellations(loaded, program_of(self.agent), scenario, tmp_path)
+        assert not faults, "\n".join(faults)
