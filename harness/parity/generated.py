@@ -23,12 +23,13 @@ from harness import plugins
 from harness.contracts.programs import Scenario
 from harness.contracts.toolbox import Agent
 from harness.errors import PluginError, last_line
+from harness.gateway.server import GatewayServer
 from harness.mock_model.completion import Reply
 from harness.parity.comparison import Similarity, compare
-from harness.parity.recorder import record
+from harness.parity.recorder import Recording, record
 from harness.rollout.environments import python_for
 
-CHUNK = 250
+CHUNK = 25
 """Scenarios to play before each comparison; the first difference ends the search."""
 SHRINK_ROUNDS = 20
 PROCESS_S = 3600.0
@@ -81,17 +82,43 @@ def scenarios(program: str, count: int, seed: int) -> list[Scenario]:
     return made
 
 
-async def search(agent: Agent, name: str, program: str, count: int, seed: int) -> Generated:
+class Reference:
+    """The reference agent of a program. It plays each scenario once, for all agents.
+
+    Args:
+        program: The program's name.
+        gateway: A started gateway, for the agents as well.
+    """
+
+    def __init__(self, program: str, gateway: GatewayServer) -> None:
+        self.program, self._gateway = program, gateway
+        reference = plugins.agent_spec(plugins.program(program).reference)
+        self._agent: Agent = plugins.load(reference)()
+        self._played: dict[str, Recording] = {}
+
+    async def compared(self, agent: Agent, scenarios: Sequence[Scenario]) -> Similarity:
+        """Play scenarios with an agent and compare it with the reference."""
+        new = [scenario for scenario in scenarios if repr(scenario) not in self._played]
+        if new:
+            for scenario, recording in zip(new, await self._record(self._agent, new), strict=True):
+                self._played[repr(scenario)] = recording
+        expected = [self._played[repr(scenario)] for scenario in scenarios]
+        return compare("agent", await self._record(agent, scenarios), expected)
+
+    async def _record(self, agent: Agent, scenarios: Sequence[Scenario]) -> list[Recording]:
+        return await record(agent, self.program, scenarios, plays=["alone"], gateway=self._gateway)
+
+
+async def search(agent: Agent, name: str, reference: Reference, count: int, seed: int) -> Generated:
     """Play generated scenarios until one differs, then reduce it."""
-    reference = _reference(program)
-    everything = scenarios(program, count, seed)
+    everything = scenarios(reference.program, count, seed)
     for start in range(0, count, CHUNK):
         chunk = everything[start : start + CHUNK]
-        result = await _compared(agent, reference, program, chunk)
+        result = await reference.compared(agent, chunk)
         if not result.passed:
             first = next(scenario for scenario in chunk if scenario.name == result.failed[0])
-            small = await shrink(agent, reference, program, first)
-            again = await _compared(agent, reference, program, [small])
+            small = await shrink(agent, reference, first)
+            again = await reference.compared(agent, [small])
             # An agent with state may behave otherwise the second time.
             shown = again.mismatches or result.mismatches
             replies = tuple(map(_shown, small.replies))
@@ -101,19 +128,17 @@ async def search(agent: Agent, name: str, program: str, count: int, seed: int) -
     return Generated(name, count, seed)
 
 
-async def shrink(agent: Agent, reference: Agent, program: str, scenario: Scenario) -> Scenario:
+async def shrink(agent: Agent, reference: Reference, scenario: Scenario) -> Scenario:
     """Return a smaller scenario that still differs: fewer replies, shorter ones, fewer turns."""
     for _ in range(SHRINK_ROUNDS):
-        candidates = _smaller(scenario)
-        if not candidates:
+        for smaller in _smaller(scenario):
+            # The first that differs is the greatest step: candidates that leave out a whole reply
+            # come first.
+            if not (await reference.compared(agent, [smaller])).passed:
+                scenario = smaller
+                break
+        else:
             break
-        result = await _compared(agent, reference, program, candidates)
-        failing = [candidate for candidate in candidates if candidate.name in result.failed]
-        if not failing:
-            break
-        # The first of them is the greatest step: candidates that leave out a whole reply come
-        # first.
-        scenario = failing[0]
     return scenario
 
 
@@ -144,19 +169,6 @@ def _shown(reply: Reply) -> str:
     for call in reply.tool_calls or ():
         shown += f" calls {call['function']['name']}({call['function']['arguments']})"
     return shown
-
-
-async def _compared(
-    agent: Agent, reference: Agent, program: str, chunk: Sequence[Scenario]
-) -> Similarity:
-    expected = await record(reference, program, chunk, plays=["alone"])
-    recorded = await record(agent, program, chunk, plays=["alone"])
-    return compare("agent", recorded, expected)
-
-
-def _reference(program: str) -> Agent:
-    agent: Agent = plugins.load(plugins.agent_spec(plugins.program(program).reference))()
-    return agent
 
 
 def search_in_process(name: str, count: int, seed: int) -> Generated:
@@ -202,7 +214,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     logging.basicConfig(level=logging.CRITICAL)
     program = plugins.program_of(options.agent)
     agent = plugins.load(plugins.agent_spec(options.agent))()
-    result = asyncio.run(search(agent, options.agent, program, options.count, options.seed))
+    with GatewayServer() as gateway:
+        reference = Reference(program, gateway)
+        result = asyncio.run(search(agent, options.agent, reference, options.count, options.seed))
     options.out.write_text(json.dumps(asdict(result)), encoding="utf-8")
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import logging
 import subprocess
@@ -35,6 +36,7 @@ from harness.rollout.request import RolloutRequest
 from harness.util.branches import in_order
 
 if TYPE_CHECKING:
+    from harness.gateway.server import GatewayServer
     from harness.mock_model.server import ReceivedRequest, Reply
     from harness.parity.recording_relay import SentCall
 
@@ -45,6 +47,9 @@ PATIENCE = 4.0
 """Factor of the deadline for a second play of a scenario with a hanging model, if the agent itself
 used up most of the first: a slow agent needs the time again, an agent on a busy machine does not.
 """
+
+_TAKES = itertools.count(1)
+"""Numbers of recordings. They tell the attempts of one scenario on one gateway apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +100,31 @@ async def record(
     program: str,
     scenarios: Sequence[Scenario] | None = None,
     plays: Sequence[str] = PLAYS,
+    gateway: GatewayServer | None = None,
 ) -> list[Recording]:
     """Run one agent over its program's scenarios, one after the other and then all concurrently.
 
     Args:
         scenarios: All by default.
+        gateway: A started gateway; a new one by default.
     """
+    from harness.gateway.server import GatewayServer
+
+    if gateway is not None:
+        return await _recorded(agent, program, scenarios, plays, gateway)
+    with GatewayServer() as own:
+        return await _recorded(agent, program, scenarios, plays, own)
+
+
+async def _recorded(
+    agent: Agent,
+    program: str,
+    scenarios: Sequence[Scenario] | None,
+    plays: Sequence[str],
+    gateway: GatewayServer,
+) -> list[Recording]:
     import httpx
 
-    from harness.gateway.server import GatewayServer
     from harness.mock_model.server import ScriptedServer
     from harness.parity.recording_relay import RecordingRelay
     from harness.rollout.host import run_attempt
@@ -112,11 +133,11 @@ async def record(
     scenarios = of_program.scenarios if scenarios is None else scenarios
     written = Written()
     cast = _Cast(of_program, written)
+    take = next(_TAKES)
     recordings: list[Recording] = []
     with (
         tempfile.TemporaryDirectory(prefix="harness-parity-") as folder,
         ScriptedServer(cast) as server,
-        GatewayServer() as gateway,
     ):
         limits = httpx.Limits(max_keepalive_connections=None)
         async with (
@@ -131,7 +152,8 @@ async def record(
                     timeout_s = scenario.timeout_s * PATIENCE ** (attempt - 1)
                     request = staged_request(program, scenario, Path(folder), timeout_s=timeout_s)
                     cast.prepare(scenario, how)
-                    name, number, key = _rollout_id(scenario, how), str(attempt), gateway.key
+                    name, key = _rollout_id(scenario, how), gateway.key
+                    number = f"{take}.{attempt}"
                     done = await run_attempt(
                         agent, request, name, number, tapped, key, "scripted", http_client
                     )

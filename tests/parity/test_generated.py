@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from harness.contracts.toolbox import Toolbox
+from harness.gateway.server import GatewayServer
 from harness.parity import generated
 from harness.parity.comparison import compare
-from harness.parity.generated import Generated, scenarios, search
-from harness.parity.recorder import record
+from harness.parity.generated import Generated, Reference, scenarios, search
+from harness.parity.recorder import Recording, record
 from harness.plugins import agent_spec, agents_of, load
 from harness.plugins import program as program_named
 from harness.records import Problem
@@ -38,8 +40,19 @@ STRICT = [
 ]
 
 
-def found_with(agent: ReferenceSQL, count: int = 120) -> Generated:
-    return asyncio.run(search(agent, "bad", SQL, count, seed=3))
+@pytest.fixture(scope="module")
+def gateway() -> Iterator[GatewayServer]:
+    with GatewayServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def references(gateway: GatewayServer) -> Mapping[str, Reference]:
+    return {program: Reference(program, gateway) for program in (SQL, TOOLS)}
+
+
+def found_with(agent: ReferenceSQL, reference: Reference, count: int = 120) -> Generated:
+    return asyncio.run(search(agent, "bad", reference, count, seed=3))
 
 
 def test_the_same_seed_gives_the_same_scenarios() -> None:
@@ -71,27 +84,31 @@ def test_the_grammar_has_what_the_written_scenarios_lack() -> None:
     assert "look_up" in {call["name"] for call in calls}
 
 
-def test_the_references_play_them_as_themselves() -> None:
-    assert asyncio.run(search(ReferenceSQL(), "same", SQL, 40, seed=5)).passed
-    assert asyncio.run(search(ReferenceTools(), "same", TOOLS, 40, seed=5)).passed
+def test_the_references_play_them_as_themselves(references: Mapping[str, Reference]) -> None:
+    assert asyncio.run(search(ReferenceSQL(), "same", references[SQL], 40, seed=5)).passed
+    assert asyncio.run(search(ReferenceTools(), "same", references[TOOLS], 40, seed=5)).passed
 
 
-def test_an_agent_that_never_accepts_nothing_is_shown_by_a_small_example() -> None:
-    found = found_with(NeverAcceptsNothing())
+def test_an_agent_that_never_accepts_nothing_is_shown_by_a_small_example(
+    references: Mapping[str, Reference],
+) -> None:
+    found = found_with(NeverAcceptsNothing(), references[SQL])
     assert not found.passed
     assert len(found.example) == 2 and found.max_turns == 2
     assert "sequence of roles" in found.difference
 
 
 @pytest.mark.slow
-def test_a_tool_agent_that_swallows_wrong_arguments_is_found() -> None:
+def test_a_tool_agent_that_swallows_wrong_arguments_is_found(
+    references: Mapping[str, Reference],
+) -> None:
     class Swallows(ReferenceTools):
         async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
             words = await super().solve(problem, toolbox)
             wrong = any(call.fault for call in toolbox.tool_calls)  # type: ignore[attr-defined]
             return "" if wrong else words
 
-    found = asyncio.run(search(Swallows(), "bad", TOOLS, 120, seed=3))
+    found = asyncio.run(search(Swallows(), "bad", references[TOOLS], 120, seed=3))
     assert not found.passed and len(found.example) == 2
     assert "answer" in found.difference
 
@@ -106,8 +123,10 @@ def test_a_tool_agent_that_swallows_wrong_arguments_is_found() -> None:
         (AddsASystemLine, True),
     ],
 )
-def test_which_of_the_bad_agents_they_find(agent: type[ReferenceSQL], differs: bool) -> None:
-    assert found_with(agent()).passed is not differs
+def test_which_of_the_bad_agents_they_find(
+    agent: type[ReferenceSQL], differs: bool, references: Mapping[str, Reference]
+) -> None:
+    assert found_with(agent(), references[SQL]).passed is not differs
 
 
 def test_the_process_writes_what_it_found(tmp_path: Path) -> None:
@@ -119,19 +138,26 @@ def test_the_process_writes_what_it_found(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("program", "name"), STRICT)
-def test_strict_agents_play_them_as_the_reference(program: str, name: str) -> None:
-    found = asyncio.run(search(load(agent_spec(name))(), name, program, PLAYED, seed=0))
+def test_strict_agents_play_them_as_the_reference(
+    program: str, name: str, references: Mapping[str, Reference]
+) -> None:
+    agent = load(agent_spec(name))()
+    found = asyncio.run(search(agent, name, references[program], PLAYED, seed=0))
     assert found.passed, found
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("program", "name"), STRICT)
-def test_strict_agents_answer_an_empty_reply_as_the_reference(program: str, name: str) -> None:
+def test_strict_agents_answer_an_empty_reply_as_the_reference(
+    program: str, name: str, gateway: GatewayServer
+) -> None:
     definition = program_named(program)
     empty = [one for one in definition.scenarios if one.name.startswith("empty_reply")]
     assert empty
-    reference = load(agent_spec(definition.reference))()
-    expected = asyncio.run(record(reference, program, empty, ["alone"]))
-    found = asyncio.run(record(load(agent_spec(name))(), program, empty, ["alone"]))
+
+    def recorded(agent: str) -> list[Recording]:
+        return asyncio.run(record(load(agent_spec(agent))(), program, empty, ["alone"], gateway))
+
+    expected, found = recorded(definition.reference), recorded(name)
     verdict = compare(name, found, expected)
     assert verdict.passed, [str(one) for one in verdict.mismatches]
