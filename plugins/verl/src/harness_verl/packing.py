@@ -186,7 +186,30 @@ class PackedEngine(FSDPEngineWithLMHead):
             output["metrics"].update(gap_metrics(ours, micro_batch))
         return loss, output
 
+    def optimizer_step(self) -> Any:
+        """Run verl's step; after the first one the size of a checkpoint is known."""
+        found = super().optimizer_step()
+        if self._writes_later and self._writer is None and self.optimizer.state:
+            self._writer = Writer(torch.distributed.get_rank())
+            self._writer.prepare(self._saved_tensors())
+        return found
+
+    def _saved_tensors(self) -> Iterator[torch.Tensor]:
+        """Yield the tensors of a checkpoint, with the sizes that they have on this worker."""
+        saved = self.checkpoint_manager
+        if saved.should_save_model and not saved.should_save_lora_only:
+            yield from self.module.parameters()
+            yield from self.module.buffers()
+        if saved.should_save_optimizer:
+            for state in self.optimizer.state.values():
+                yield from (value for value in state.values() if isinstance(value, torch.Tensor))
+
     _writer: Writer | None = None
+
+    @property
+    def _writes_later(self) -> bool:
+        settings = self.checkpoint_config
+        return settings is not None and bool(settings.get("async_save", False))
 
     def save_checkpoint(
         self,
@@ -200,7 +223,7 @@ class PackedEngine(FSDPEngineWithLMHead):
 
         With `async_save` the files are written after this returns (`saving.py`).
         """
-        if self.checkpoint_config is None or not self.checkpoint_config.get("async_save", False):
+        if not self._writes_later:
             self._save_now(local_path, hdfs_path, global_step, max_ckpt_to_keep, **more)
             return
         if self._writer is None:

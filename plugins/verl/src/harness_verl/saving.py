@@ -12,24 +12,21 @@ option in its trainer, which then does not write the marker, and in its Megatron
 
 from __future__ import annotations
 
-import copy
 import math
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch.distributed.tensor import DTensor
 
 from harness_verl.checkpoints import MARKER, PREFIX, UNFINISHED, prune
+from harness_verl.host_copies import Copier, HostCopies
+from harness_verl.host_memory import HostMemory
 
-COPIES_AT_ONCE = 8
-"""Threads that copy tensors to the host: one thread mostly waits for memory from the kernel."""
 AFTER_FAILURE_S = 60.0
 """Seconds that a failing run waits for the files of its last checkpoint."""
 FAILED = ".failed"
@@ -38,58 +35,6 @@ LOOK_S = 0.1
 """Seconds between the trainer's checks whether workers have written their files."""
 
 _save = torch.save
-
-
-class HostCopies:
-    """Copies nested states to the host's memory, each tensor once.
-
-    Tensors that share their memory share it in the copy as well, as in a file of `torch.save`.
-    """
-
-    def __init__(self) -> None:
-        self._copied: dict[tuple[Any, ...], torch.Tensor] = {}
-        self._jobs: list[tuple[torch.Tensor, torch.Tensor]] = []
-
-    def of(self, value: Any) -> Any:
-        """Return a copy of a state; its tensors are filled by `fill`."""
-        if isinstance(value, torch.Tensor):
-            return self._tensor(value.detach())
-        if isinstance(value, Mapping):
-            # A copy of the mapping keeps its class and attributes, such as a state's `_metadata`.
-            copied: Any = copy.copy(value)
-            for key, inner in value.items():
-                copied[key] = self.of(inner)
-            return copied
-        if isinstance(value, list):
-            return [self.of(inner) for inner in value]
-        if type(value) is tuple:
-            return tuple(self.of(inner) for inner in value)
-        return copy.deepcopy(value)
-
-    def fill(self) -> None:
-        """Copy the values of all tensors, and return when they are there."""
-        with ThreadPoolExecutor(COPIES_AT_ONCE) as pool:
-            for _ in pool.map(_copy, self._jobs):
-                pass
-        self._jobs.clear()
-
-    def _tensor(self, tensor: torch.Tensor) -> torch.Tensor:
-        if isinstance(tensor, DTensor):
-            # The constructor keeps the copy on the host; `from_local` would move it to the device.
-            return DTensor(self._tensor(tensor.to_local()), tensor._spec, requires_grad=False)
-        layout = (tensor.shape, tensor.stride(), tensor.dtype, str(tensor.device))
-        name = (tensor.untyped_storage().data_ptr(), tensor.storage_offset(), *layout)
-        if tensor.numel() == 0 or name not in self._copied:
-            target = torch.empty_like(tensor, device="cpu")
-            self._jobs.append((target, tensor))
-            self._copied[name] = target
-            return target
-        return self._copied[name]
-
-
-def _copy(job: tuple[torch.Tensor, torch.Tensor]) -> None:
-    target, source = job
-    target.copy_(source)
 
 
 class Writer:
@@ -102,6 +47,16 @@ class Writer:
     def __init__(self, rank: int) -> None:
         self._rank = rank
         self._thread: threading.Thread | None = None
+        self._memory = HostMemory()
+        self._copier = Copier()
+
+    def prepare(self, states: Iterable[torch.Tensor]) -> None:
+        """Get memory for the copies in advance, in a thread.
+
+        Args:
+            states: The tensors of a checkpoint; only their sizes count.
+        """
+        self._memory.prepare(states)
 
     @contextmanager
     def collecting(self, folder: Path) -> Iterator[None]:
@@ -112,11 +67,12 @@ class Writer:
         Args:
             folder: Where verl saves this worker's files.
         """
-        self.wait()
-        copies = HostCopies()
+        self.wait()  # its thread reads the memory that this checkpoint gets
+        self._memory.begin()
         files: list[tuple[Any, Path]] = []
 
         def keep(value: Any, path: Any, *_: Any, **__: Any) -> None:
+            copies = HostCopies(self._memory, self._copier)
             files.append((copies.of(value), Path(path)))
             copies.fill()
 
@@ -130,7 +86,10 @@ class Writer:
         finally:
             torch.save = _save
         self._thread = threading.Thread(
-            target=_write, args=(files, note), name="checkpoint-writer", daemon=True
+            target=_write,
+            args=(files, note, self._memory),
+            name="checkpoint-writer",
+            daemon=True,
         )
         self._thread.start()
 
@@ -141,14 +100,16 @@ class Writer:
             self._thread = None
 
 
-def _write(files: list[tuple[Any, Path]], note: Path) -> None:
+def _write(files: list[tuple[Any, Path]], note: Path, memory: HostMemory) -> None:
     """Write the files, and remove the note; a failure goes into the note."""
     try:
         while files:
-            value, path = files.pop(0)  # release the memory of the written copy
+            value, path = files.pop(0)
             _save(value, path)
+            del value  # ordinary memory is free then
             with path.open("rb") as written:
                 os.fsync(written.fileno())
+        memory.release_if_short()
         note.unlink()
     except Exception as error:
         first_line = str(error).partition("\n")[0]
