@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,9 +22,10 @@ from harness.api.parameters import (
     path,
     without,
 )
-from harness.config import Config, Setting, cache_dir, load_config, resolve_device
+from harness.api.start import keep_start_s, measured_start_s, preloaded_modules
+from harness.config import Config, Setting, load_config, resolve_device
 from harness.errors import RunFailed, UserError
-from harness.runs.folder import RunFolder, replace_text
+from harness.runs.folder import RunFolder
 from harness.util import start_trace
 from harness.util.formatting import about, agent_label
 
@@ -270,7 +269,7 @@ class Training:
         check_machine(self.config)
         # The trainer's imports take longest; meanwhile the tasks are read and the agent is checked.
         start_trace.born("harness train")
-        with _preloaded(self.config) as preloaded:
+        with preloaded_modules(self.config) as preloaded:
             with start_trace.span("tasks"):
                 data = load_data(self.config, self.before)
             if self.before is None:
@@ -295,7 +294,7 @@ class Training:
         agent = (
             f"{agent_label(config.agent)} on {config.task.name}, {resolve_device(config.device)}"
         )
-        took = _start_s(config)
+        took = measured_start_s(config)
         last = "" if took is None else f", which took {about(took)} last time"
         console.print(f"{folder.path}: {agent}; {config.train.trainer} is being started{last}")
         say_what_is_awaited(console, config, folder)
@@ -324,25 +323,7 @@ class Training:
             raise RunFailed(f"{error}\n{_kept(config, folder)}") from error
         finally:
             if view.start_s is not None:
-                _keep_start_s(config, view.start_s)
-
-
-@contextmanager
-def _preloaded(config: Config) -> Iterator[Mapping[str, str]]:
-    """Let the trainer preload modules for this training, and yield the variables that name them.
-
-    In a study's training the environment already names modules, and nothing is loaded here.
-    """
-    from harness.plugins import make_trainer
-
-    standby = make_trainer(config).standby(config, os.environ)
-    if standby is None:
-        yield {}
-        return
-    try:
-        yield standby.variables
-    finally:
-        standby.close()
+                keep_start_s(config, view.start_s)
 
 
 def say_what_is_awaited(console: Console, config: Config, folder: RunFolder) -> None:
@@ -370,36 +351,6 @@ def _advice(config: Config) -> str:
             f"pocket-sql speaks only the task set pocket, not {config.task.name}"
         )
     return ""
-
-
-def _starts() -> tuple[Path, dict[str, float]]:
-    """Return this machine's measured start times in seconds, and the file that holds them."""
-    file = cache_dir() / "starts.json"
-    times = {}
-    # Estimates alone: a damaged file must not keep a training from starting.
-    try:
-        for key, value in json.loads(file.read_text(encoding="utf-8")).items():
-            times[str(key)] = float(value)
-    except (OSError, ValueError, TypeError, AttributeError):
-        return file, {}
-    return file, times
-
-
-def _started(config: Config) -> str:
-    slow = " deterministic" if config.deterministic else ""
-    slow += " cluster" if config.ray_address else ""
-    return f"{config.train.trainer} {resolve_device(config.device)} {config.policy.path}{slow}"
-
-
-def _start_s(config: Config) -> float | None:
-    return _starts()[1].get(_started(config))
-
-
-def _keep_start_s(config: Config, seconds: float) -> None:
-    file, known = _starts()
-    with suppress(OSError):  # only a hint for the next start, no part of the run
-        file.parent.mkdir(parents=True, exist_ok=True)
-        replace_text(file, json.dumps(known | {_started(config): round(seconds, 1)}, indent=2))
 
 
 def _kept(config: Config, folder: RunFolder) -> str:

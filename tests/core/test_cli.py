@@ -20,8 +20,9 @@ from typer.testing import CliRunner
 from episode_rows import episode_of
 from harness.api import display
 from harness.api.evaluating import of_a_run
+from harness.api.start import keep_start_s, measured_start_s
 from harness.api.summaries import summary
-from harness.api.training import _advice, _keep_start_s, _start_s
+from harness.api.training import _advice
 from harness.cli import app as harness
 from harness.cli import logs, main
 from harness.cli.complete import settings
@@ -121,11 +122,11 @@ def test_a_named_split_is_asked_whole_whatever_the_training_took_of_its_own(tmp_
 def test_what_a_start_took_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HARNESS_CACHE_DIR", str(tmp_path / "cache"))
     config, other = load_config("cpu"), load_config("cpu", None, ["policy.path=other"])
-    assert _start_s(config) is None
-    _keep_start_s(config, 41.26)
-    assert (_start_s(config), _start_s(other)) == (41.3, None)
+    assert measured_start_s(config) is None
+    keep_start_s(config, 41.26)
+    assert (measured_start_s(config), measured_start_s(other)) == (41.3, None)
     (tmp_path / "cache" / "starts.json").write_text("[]")
-    assert _start_s(config) is None
+    assert measured_start_s(config) is None
 
 
 def test_a_remark_is_said_once_with_advice_on_a_policy_of_another_task() -> None:
