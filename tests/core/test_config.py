@@ -319,6 +319,20 @@ def test_engines_of_trainings_share_compiled_models_unless_a_training_is_determi
     assert _variables(config, "cuda", True)[COMPILE_CACHE_IS_OFF] == expected
 
 
+def test_processes_of_a_gpu_training_have_one_thread_unless_stated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from harness.util.threads import computing_threads
+    from harness_verl.trainer import _variables
+
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    config = load_config("cpu")
+    assert _variables(config, "cuda", True)["OMP_NUM_THREADS"] == "1"
+    assert _variables(config, "cpu", True)["OMP_NUM_THREADS"] == str(computing_threads())
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert _variables(config, "cuda", True)["OMP_NUM_THREADS"] == "3"
+
+
 def test_a_training_hands_its_choice_of_kernels_to_every_process() -> None:
     from harness_verl.trainer import _variables
 

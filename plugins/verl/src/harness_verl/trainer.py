@@ -277,7 +277,9 @@ def _variables(config: Config, device: str, has_policy: bool) -> dict[str, str]:
     Raises:
         EnvironmentProblem: `OMP_NUM_THREADS` holds no number of threads.
     """
-    threads = str(computing_threads())
+    # A CPU's actors need all threads; Ray would set one. On GPUs one thread is Ray's and vLLM's
+    # default: the host computes little, and to wake more threads for it delays every token.
+    threads = str(computing_threads()) if device == "cpu" else "1"
     variables = {
         "PYTHONUNBUFFERED": "1",
         "RAY_DEDUP_LOGS": "0",
@@ -294,7 +296,6 @@ def _variables(config: Config, device: str, has_policy: bool) -> dict[str, str]:
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
         "TOKENIZERS_PARALLELISM": "false",
         "HYDRA_FULL_ERROR": "1",
-        # Ray would otherwise set OMP_NUM_THREADS=1 in every actor.
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or threads,
     }
     if has_policy:
