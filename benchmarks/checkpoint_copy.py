@@ -4,9 +4,9 @@
 
 A state of tensors of 128 MiB is copied to ordinary memory tensor by tensor, to ordinary memory in
 pieces, to fresh huge pages and to memory that an earlier copy has used. Prints GB/s and the ratio
-of the times' medians to the first one. On a virtual machine fresh memory is slow in any pages if its host
-has not backed it yet; a small state is repeated on memory that the host has backed. Only ratios are comparable between machines, and what a
-CPU shows says nothing about copies from a GPU.
+of the times' medians to the first one. In a virtual machine, fresh huge pages can be the slowest:
+the host may have to back them first. Only ratios are comparable between machines, and what a CPU
+shows says nothing about copies from a GPU.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def main() -> None:
     count = options.gib * 2**30 // TENSOR
     state = [torch.ones(TENSOR // 4, device=options.device) for _ in range(count)]
     copier, reused = Copier(), HostMemory()
-    reused.prepare(state)
+    reused.keep(huge_pages(count * TENSOR), touched=count * TENSOR)
 
     def in_pieces(memory: HostMemory) -> object:
         memory.begin()
@@ -57,7 +57,7 @@ def main() -> None:
 
     def fresh_huge() -> object:
         memory = HostMemory()
-        memory.keep(huge_pages(count * TENSOR))
+        memory.keep(huge_pages(count * TENSOR), touched=count * TENSOR)
         return in_pieces(memory)
 
     kinds: dict[str, Callable[[], object]] = {

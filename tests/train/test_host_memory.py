@@ -86,6 +86,16 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     return found
 
 
+def touched(writer: Writer, training: Training) -> None:
+    """Prepare a writer's memory, and wait for that."""
+    writer.prepare(training.tensors())
+    thread = writer._memory._thread
+    assert thread is not None
+    thread.join()
+    assert writer._memory._kept is not None
+    assert writer._memory._touched == len(writer._memory._kept)
+
+
 @pytest.mark.parametrize("prepared", [True, False])
 def test_files_of_two_saves_are_those_of_torch_byte_for_byte(
     tmp_path: Path, prepared: bool
@@ -95,7 +105,7 @@ def test_files_of_two_saves_are_those_of_torch_byte_for_byte(
         for _ in range(2):
             training.step()
         if prepared and not number:
-            writer.prepare(training.tensors())
+            touched(writer, training)
         now, later = tmp_path / f"now{number}", tmp_path / f"later{number}"
         training.save(now)
         with writer.collecting(later):
@@ -110,7 +120,7 @@ def test_files_of_two_saves_are_those_of_torch_byte_for_byte(
 def test_every_save_takes_the_same_memory(tmp_path: Path, taken: list[tuple[int, int]]) -> None:
     training, writer = Training(), Writer(0)
     training.step()
-    writer.prepare(training.tensors())
+    touched(writer, training)
     memory = writer._memory._kept
     assert memory is not None
     begin = torch.frombuffer(memory, dtype=torch.uint8).data_ptr()
@@ -137,7 +147,7 @@ def test_a_save_waits_until_the_files_of_the_one_before_are_written(
     training, writer = Training(), Writer(0)
     training.step()
     training.save(tmp_path / "now")
-    writer.prepare(training.tensors())
+    touched(writer, training)
     disk, save = threading.Event(), saving._save
 
     def slow(*arguments: Any) -> None:
@@ -164,6 +174,35 @@ def test_a_save_waits_until_the_files_of_the_one_before_are_written(
     assert files(tmp_path / "later") == files(tmp_path / "now")
 
 
+def test_a_save_that_comes_early_takes_what_is_touched_and_the_rest_follows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: list[tuple[int, int]]
+) -> None:
+    training, writer = Training(), Writer(0)
+    training.step()
+    touch = HostMemory._touch
+    monkeypatch.setattr(HostMemory, "_touch", lambda *_: None)
+    writer.prepare(training.tensors())
+    memory = writer._memory
+    assert memory._kept is not None
+    memory._touched = 8192
+    begin = torch.frombuffer(memory._kept, dtype=torch.uint8).data_ptr()
+    monkeypatch.setattr(HostMemory, "_touch", touch)
+    for number in range(2):
+        training.step()
+        taken.clear()
+        training.save(tmp_path / "now")
+        with writer.collecting(tmp_path / "later"):
+            training.save(tmp_path / "later")
+        writer.wait()
+        assert files(tmp_path / "later") == files(tmp_path / "now")
+        inside = [begin <= place < begin + len(memory._kept) for place, _ in taken]
+        assert any(inside)
+        assert all(inside) == bool(number)
+        if memory._thread is not None:
+            memory._thread.join()
+        assert memory._touched == len(memory._kept)
+
+
 def test_too_little_memory_means_ordinary_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -185,8 +224,7 @@ def test_memory_that_others_need_after_a_save_is_given_back(
 ) -> None:
     training, writer = Training(), Writer(0)
     training.step()
-    writer.prepare(training.tensors())
-    writer._memory.stop()
+    touched(writer, training)
     monkeypatch.setattr(host_memory, "_machine", lambda: (24 * 2**20, 100 * 2**20))
     for number in range(2):
         training.save(tmp_path / "now")
@@ -228,9 +266,9 @@ def test_no_failure_of_the_preparation_reaches_the_training(
     memory.begin()
     assert memory.take(4).nbytes() == 4
 
-    memory.keep(mmap.mmap(-1, 4096))
+    memory.keep(mmap.mmap(-1, 4096), touched=0)
     monkeypatch.setattr(host_memory, "_machine", lambda: refused(0))
-    memory.release_if_short()
+    memory.end()
     assert memory._kept is None
 
 

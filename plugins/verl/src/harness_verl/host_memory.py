@@ -41,6 +41,7 @@ class HostMemory:
 
     def __init__(self) -> None:
         self._kept: mmap.mmap | None = None
+        self._touched = 0
         self._used = 0
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -56,27 +57,22 @@ class HostMemory:
             if not _is_enough(beyond=size):
                 self._give_up(f"{SHORT} beyond a checkpoint's {size / 2**30:.1f} GiB")
                 return
-            self.keep(huge_pages(size))
-            self._thread = threading.Thread(
-                target=self._touch, args=(self._kept,), name="checkpoint-memory", daemon=True
-            )
-            self._thread.start()
-            # No thread may be in torch's code when the interpreter ends.
-            atexit.register(self.stop)
+            self.keep(huge_pages(size), touched=0)
+            self._start()
         except Exception as error:
             # This only saves time: no failure here may end a training.
             self._give_up(f"{type(error).__name__}: {error}")
 
-    def keep(self, memory: mmap.mmap) -> None:
-        """Take from this memory from now on."""
-        self._kept = memory
+    def keep(self, memory: mmap.mmap, touched: int) -> None:
+        """Take from the touched beginning of this memory from now on."""
+        self._kept, self._touched = memory, touched
 
     def stop(self) -> None:
-        """Stop touching; copies touch the rest."""
+        """Stop touching."""
         self._stop.set()
-        if self._thread is not None and self._thread.ident is not None:
+        if self._thread is not None:
             self._thread.join()
-        self._thread = None
+            self._thread = None
         atexit.unregister(self.stop)
 
     def begin(self) -> None:
@@ -85,36 +81,52 @@ class HostMemory:
         self._used = 0
 
     def take(self, size: int) -> torch.UntypedStorage:
-        """Return memory of exactly `size` bytes: kept memory as long as there is some."""
+        """Return memory of exactly `size` bytes: kept and touched memory as long as there is some.
+
+        In a virtual machine, huge pages that nothing has touched can take longer than ordinary memory
+        (`benchmarks/checkpoint_copy.py`).
+        """
         end = self._used + size
-        if size == 0 or self._kept is None or end > len(self._kept):
+        if size == 0 or self._kept is None or end > self._touched:
             return torch.UntypedStorage(size)
         # `torch.save` writes whole storages, so every copy has one of its own.
         part = torch.frombuffer(self._kept, dtype=torch.uint8, offset=self._used, count=size)
         self._used = -(-end // ALIGNED) * ALIGNED
         return part.untyped_storage()
 
-    def release_if_short(self) -> None:
-        """Stop keeping memory if little is available; further copies have ordinary memory."""
+    def end(self) -> None:
+        """Touch what a checkpoint came too early for; keep no memory if little is available."""
         if self._kept is None:
             return
         try:
-            if not _is_enough():
+            if not _is_enough(beyond=len(self._kept) - self._touched):
                 self._give_up(SHORT)
+            elif self._touched < len(self._kept):
+                self._start()
         except Exception as error:
             self._give_up(f"{type(error).__name__}: {error}")
+
+    def _start(self) -> None:
+        self._stop.clear()
+        thread = threading.Thread(
+            target=self._touch, args=(self._kept,), name="checkpoint-memory", daemon=True
+        )
+        thread.start()
+        self._thread = thread
+        # No thread may be in torch's code when the interpreter ends.
+        atexit.register(self.stop)
 
     def _touch(self, memory: mmap.mmap) -> None:
         try:
             pages = torch.frombuffer(memory, dtype=torch.uint8)
-            for begin in range(0, len(pages), TOUCHED_AT_ONCE):
-                if self._stop.is_set():
-                    return
-                if not _is_enough(beyond=len(pages) - begin):
+            while self._touched < len(pages) and not self._stop.is_set():
+                if not _is_enough(beyond=len(pages) - self._touched):
                     self._give_up(SHORT)
                     return
+                part = pages[self._touched : self._touched + TOUCHED_AT_ONCE]
                 # torch does not hold the interpreter's lock meanwhile.
-                pages[begin : begin + TOUCHED_AT_ONCE : mmap.PAGESIZE].zero_()
+                part[:: mmap.PAGESIZE].zero_()
+                self._touched += len(part)
         except Exception as error:
             self._give_up(f"{type(error).__name__}: {error}")
 

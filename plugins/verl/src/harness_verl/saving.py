@@ -109,7 +109,7 @@ def _write(files: list[tuple[Any, Path]], note: Path, memory: HostMemory) -> Non
             del value  # ordinary memory is free then
             with path.open("rb") as written:
                 os.fsync(written.fileno())
-        memory.release_if_short()
+        memory.end()
         note.unlink()
     except Exception as error:
         first_line = str(error).partition("\n")[0]
