@@ -10,6 +10,9 @@ relative to the root:
                                                    questions
     phases results/gpu-speed                       one row a run: seconds by phase in the steps that
                                                    all runs have
+    steps results/gpu-speed/whole-steps            one column a run of `h200.csv`: median seconds by
+                                                   phase of steps 2 to 6, `runs.yaml` names the runs
+    steps results/gpu-speed/whole-steps rollout    only these rows, and single figures
     checks FOLDER-OF-A-STUDY                       one row an arm: results of the check on first
                                                    queries
     compare results/studies/frameworks             the output of `harness compare --format md`
@@ -178,6 +181,50 @@ def phases_table(folder: Path) -> str:
             f"| {name} | {len(record['hardware']['gpus'])} | {whole:.1f} "
             f"| {' | '.join(f'{value:.2f}' for value in rest)} | {first / whole:.2f} |"
         )
+    return "\n".join(lines) + "\n"
+
+
+STEP_ROWS = {
+    "step, without checkpoints": ("step_s", 1),
+    "rollout": ("rollout_s", 1),
+    "update": ("update_s", 1),
+    "weights": ("weights_s", 2),
+    "advantage": ("advantage_s", 2),
+    "rollout per 1,000 reply tokens": ("rollout_per_1000", 3),
+    "update per 100,000 row tokens": ("update_per_100000", 2),
+}
+"""Rows of the table of whole steps: the column of the records, and decimals."""
+
+
+def steps_table(folder: Path, titles: Sequence[str]) -> str:
+    """Return median seconds by phase of steps 2 to 6, one column a run, and single figures.
+
+    Args:
+        titles: First words of the rows to return; all if there are none.
+
+    `runs.yaml` has a run's head, and figures of its start and its checkpoints, which are no medians.
+    """
+    runs = yaml.safe_load((folder / "runs.yaml").read_text(encoding="utf-8"))
+    steps = pl.read_csv(folder / "h200.csv").filter(pl.col("step").is_between(2, 6))
+    steps = steps.with_columns(
+        step_s=pl.col("step_s") - pl.col("checkpoint_s").fill_null(0.0),
+        rollout_per_1000=pl.col("rollout_s") / pl.col("reply_tokens") * 1e3,
+        update_per_100000=pl.col("update_s") / pl.col("row_tokens") * 1e5,
+    )
+    lines = [
+        f"| seconds | {' | '.join(run['head'] for run in runs.values())} |",
+        f"|---|{'---:|' * len(runs)}",
+    ]
+    for title, (column, decimals) in STEP_ROWS.items():
+        if titles and title.split(",")[0] not in titles:
+            continue
+        cells = []
+        for name in runs:
+            median = cast(float, steps.filter(run=name)[column].median())
+            cells.append(f"{median:.{decimals}f}")
+        lines.append(f"| {title} | {' | '.join(cells)} |")
+    for key, title in (("start", "first rollout after"), ("checkpoint", "checkpoint stops for")):
+        lines.append(f"| {title} | {' | '.join(run[key] for run in runs.values())} |")
     return "\n".join(lines) + "\n"
 
 
@@ -674,6 +721,8 @@ def made(what: str) -> str:
         return runs_table(path)
     if kind == "phases":
         return phases_table(path)
+    if kind == "steps":
+        return steps_table(path, words)
     if kind == "passes":
         return passes_table(path)
     if kind == "checks":

@@ -16,7 +16,7 @@ from harness.runs.folder import replace_text
 def preloaded_modules(config: Config) -> Iterator[Mapping[str, str]]:
     """Let the trainer preload modules for this training, and yield the variables that name them.
 
-    In a study's training the environment already names modules, and nothing is loaded here.
+    Nothing is loaded if the environment names modules, as for most trainings of a study.
     """
     from harness.plugins import make_trainer
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from harness.util.parsing import digest
+
 if TYPE_CHECKING:
     from harness.runs.reading import Run
 
@@ -18,7 +20,8 @@ def canonical_agents(runs: Sequence[Run]) -> dict[str, str]:
     A configuration names an agent in a file by its absolute path, which differs between checkouts
     of one project. The agent is the same at two paths if records have the same name, which is
     without the folder, and the same hash of its source. Where a record has no hash, the path
-    decides.
+    decides. So it does where the paths have a run with the same settings and seed: such copies
+    were compared on purpose.
 
     A source that changed at one path is still one agent here. `check_parity` refuses it, unless
     every version is certified.
@@ -36,10 +39,18 @@ def canonical_agents(runs: Sequence[Run]) -> dict[str, str]:
             else:
                 group |= earlier
         groups = [*others, group]
+    trained: dict[str, set[str]] = {}
+    for run in runs:
+        settings = {**run.record["config"], "agent": "", "kind": run.record["kind"]}
+        trained.setdefault(str(run.record["config"].get("agent")), set()).add(digest(settings))
     canonical: dict[str, str] = {}
     for group in groups:
         configured = sorted(mark[0] for mark in group if len(mark) == 1)
-        canonical |= dict.fromkeys(configured, configured[0])
+        distinct: set[str] = set().union(*(trained[path] for path in configured))
+        if len(distinct) == sum(len(trained[path]) for path in configured):
+            canonical |= dict.fromkeys(configured, configured[0])
+        else:
+            canonical |= {path: path for path in configured}
     return canonical
 
 

@@ -49,7 +49,7 @@ used up most of the first: a slow agent needs the time again, an agent on a busy
 """
 
 _TAKES = itertools.count(1)
-"""Numbers of recordings. They tell the attempts of one scenario on one gateway apart."""
+"""Numbers of recordings. They distinguish the attempts of one scenario on one gateway."""
 
 
 @dataclass(frozen=True, slots=True)

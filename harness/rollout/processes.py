@@ -168,6 +168,14 @@ def end_group(leader: int) -> None:
                 process.kill()
 
 
+def end_session(leader: int) -> None:
+    """Kill the processes of a session, whose leader may have ended."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if os.getsid(process.pid) == leader:
+                process.send_signal(signal.SIGKILL)
+
+
 def stop_process(process: subprocess.Popen[bytes], grace_s: float = 4.0) -> None:
     """End a child: SIGTERM, a grace period, SIGKILL. Safe when it has ended."""
     if process.poll() is None:

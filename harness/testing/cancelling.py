@@ -27,6 +27,8 @@ from harness.rollout.request import RolloutRequest
 from harness.rollout.tools import HostToolbox
 
 Ts = TypeVarTuple("Ts")
+FIRST_END_S = 60.0
+"""Seconds for an episode that is not cancelled, in which a framework may load much."""
 PROMPT_END_S = 2.0
 """Seconds that a cancelled agent may take to end."""
 CANCELLATIONS = 20
@@ -90,8 +92,10 @@ def faults_of_cancellations(agent: Agent, of: str, scenario: Scenario, folder: P
 def _swept(play: _Play, agent: Agent, runner: asyncio.Runner) -> Iterator[str]:
     """Yield what went wrong, and before which step the agent was cancelled."""
     # Twice, since some frameworks load more in their first episode.
-    runner.run(play.cancelled_before(NEVER, agent))
-    runner.run(play.cancelled_before(NEVER, agent))
+    for _ in range(2):
+        if fault := runner.run(play.cancelled_before(NEVER, agent)) or play.unusual_end():
+            yield f"{fault}; not cancelled"
+            return
     steps = play.steps
     for step in range(1, steps + 1, math.ceil(steps / CANCELLATIONS)):
         if fault := runner.run(play.cancelled_before(step, agent)):
@@ -103,6 +107,7 @@ class _Play:
 
     Attributes:
         steps: Steps of the loop that the last episode took.
+        raised: Exception that ended the agent in the last episode; None if it returned.
     """
 
     def __init__(
@@ -112,6 +117,16 @@ class _Play:
         self._request, self._tools_fail = request, tools_fail
         self._calls = 0
         self.steps = 0
+        self.raised: BaseException | None = None
+
+    def unusual_end(self) -> str:
+        """Return how the last episode, which was not cancelled, differs from a usual one, or ""."""
+        # Some frameworks replace a tool's exception by their own.
+        if self.raised is not None and not self._tools_fail:
+            return f"raised {self.raised!r}"
+        if not self._calls:
+            return "called neither the model nor a tool with the toolbox's client"
+        return ""
 
     async def cancelled_before(self, step: int, agent: Agent) -> str:
         """Play an episode and cancel the agent before a step; return what went wrong, or ""."""
@@ -144,12 +159,13 @@ class _Play:
         work = asyncio.ensure_future(agent.solve(self._request.problem, toolbox))
         cancelled: list[bool] = []
         loop.before(step, lambda: cancelled.append(work.cancel()))
-        done, _ = await asyncio.wait({work}, timeout=PROMPT_END_S)
+        wait_s = FIRST_END_S if step == NEVER else PROMPT_END_S
+        done, _ = await asyncio.wait({work}, timeout=wait_s)
         self.steps = loop.steps
         loop.before(NEVER, list)  # keeps nothing of the episode alive
         if not done:
-            return f"still running {PROMPT_END_S:g} s after its cancellation"
-        raised = None if work.cancelled() else work.exception()
+            return f"still running after {wait_s:g} s"
+        raised = self.raised = None if work.cancelled() else work.exception()
         asked = True in cancelled  # not if it had ended before
         # A tool may have raised already; its exception then ends the agent as well.
         if asked and not work.cancelled() and not isinstance(raised, EnvironmentFault):
@@ -173,10 +189,12 @@ class _Play:
             return httpx.Response(reply.status, json={"error": {"message": reply.text}})
         completion = ScriptedCompletion("scripted", body, reply, token_ids=False)
         if not body.get("stream"):
-            return httpx.Response(200, json=completion.whole())
+            # A stream can be passed on as raw bytes as well.
+            whole = httpx.ByteStream(orjson.dumps(completion.whole()))
+            return httpx.Response(200, stream=whole, headers={"content-type": "application/json"})
         events = [b"data: " + orjson.dumps(chunk) + b"\n\n" for chunk in completion.chunks()]
-        content = b"".join([*events, b"data: [DONE]\n\n"])
-        return httpx.Response(200, content=content, headers={"content-type": "text/event-stream"})
+        stream = httpx.ByteStream(b"".join([*events, b"data: [DONE]\n\n"]))
+        return httpx.Response(200, stream=stream, headers={"content-type": "text/event-stream"})
 
     async def call(self, tool: str, arguments: Mapping[str, JSON]) -> Observation:
         """Return the tool's result, or raise."""

@@ -61,6 +61,11 @@ def test_the_same_source_in_two_folders_is_one_agent(write: Write) -> None:
     assert arms(*runs) == arms(*reversed(runs)) == {"mine.py:Mine": [0, 1]}
 
 
+def test_two_copies_with_the_same_seed_are_two_arms(write: Write) -> None:
+    found = arms(write("one/mine.py", 0), write("other/mine.py", 0), write("other/mine.py", 1))
+    assert sorted(found.values()) == [[0], [0, 1]]
+
+
 def test_a_setting_of_an_agent_from_two_folders_is_an_arm_of_its_own(write: Write) -> None:
     other: Any = {"overrides": ["max_turns=3"]}
     runs = [write("one/mine.py", 0), write("other/mine.py", 1)]

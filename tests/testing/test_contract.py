@@ -20,6 +20,7 @@ from harness.cli.scaffold import KINDS, write_package
 from harness.contracts.toolbox import Toolbox
 from harness.gateway.server import GatewayServer
 from harness.records import Problem
+from harness.testing.cancelling import faults_of_cancellations
 from harness.testing.contract import AgentContract
 from harness_sql.self_correcting.prompts import Prompt
 from harness_sql.self_correcting.reference import ReferenceSQL
@@ -88,6 +89,19 @@ class Swallows(ReferenceSQL):
             return await super().solve(problem, toolbox)
         except Exception:
             return "SELECT 1"
+
+
+class GoesOn(ReferenceSQL):
+    async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
+        try:
+            return await super().solve(problem, toolbox)
+        except asyncio.CancelledError:
+            return "SELECT 1"
+
+
+class Raises(ReferenceSQL):
+    async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
+        raise RuntimeError("not ready")
 
 
 class Lingers(ReferenceSQL):
@@ -160,3 +174,15 @@ def test_a_scaffolded_plugin_passes_the_contract_as_it_stands(tmp_path: Path, ki
         command, capture_output=True, text=True, check=False, env=environment, cwd=package
     )
     assert done.returncode == 0, done.stdout[-3000:]
+
+
+@pytest.mark.parametrize(
+    ("agent", "fault"),
+    [(Lingers, "left running"), (Raises, "not ready"), (GoesOn, "swallowed its cancellation")],
+)
+def test_a_sweep_of_cancellations_finds_broken_agents(
+    agent: type[ReferenceSQL], fault: str, tmp_path: Path
+) -> None:
+    scenario = TestReference().scenario("wrong_then_fixed")
+    faults = faults_of_cancellations(agent(), "self_correcting_sql", scenario, tmp_path)
+    assert any(fault in found for found in faults), faults

@@ -21,6 +21,7 @@ AGENTS = Path(__file__).with_name("agents")
 
 class TestAsynchronous(AgentContract):
     agent = f"{AGENTS}/loops.py:AsyncLoop"
+    has_own_client = True
 
 
 @pytest.fixture(scope="module")

@@ -105,7 +105,7 @@ async def run_agent(agent: Agent[Any, Any], user: str, **more: Any) -> str:
     try:
         run = await agent.run(user, capabilities=[waits], **more)
     finally:
-        if waits.task is not None:
+        if waits.task not in (None, asyncio.current_task()):
             waits.task.cancel()
     return run.output or ""
 

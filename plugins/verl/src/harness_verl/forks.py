@@ -2,10 +2,10 @@
 
 verl starts its actors one after the other, and each would spend seconds on the same imports before
 its first action. Ray runs `fork_client.py` instead to set a worker up (`stand_in`), and the client
-asks for a fork here. The server is itself a fork of verl's driver, made before Ray starts and so
-before harness starts any thread: it neither outlives the run nor serves another checkout. Runs of a
-study share one server instead (`standby.py`). Where there is no server, the client starts Python as
-Ray would.
+asks for a fork here. A training, or a study for its runs, starts a server in advance
+(`standby.py`). Without one, verl's driver forks a server before Ray starts and so before harness
+starts any thread: it neither outlives the run nor serves another checkout. Where there is no
+server, the client starts Python as Ray would.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ SPAWNED = "--multiprocessing-fork"
 MOST_FILES = 250
 """Approximate number of files that the kernel passes at once."""
 STANDBY = "HARNESS_STANDBY"
-"""Environment variable: the name of a server that runs of a study share."""
+"""Environment variable: the name of a server that was started in advance, and its kind."""
 LOOK_S = 1.0
 """Seconds between the checks of an idle server whether it is still wanted."""
 JOB_ID = "01000000"
@@ -179,6 +179,8 @@ class Server:
             before = dict(os.environ)
             with unseeded_ids(), untouched_gpu() if self._on_gpu else contextlib.nullcontext():
                 for module in modules:
+                    if not self._wanted():
+                        sys.exit()
                     with contextlib.suppress(Exception):
                         importlib.import_module(module)
             self._made = {name: value for name, value in os.environ.items() if name not in before}

@@ -11,6 +11,7 @@ import copy
 import logging
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from queue import SimpleQueue
 from typing import Any
 
@@ -32,7 +33,7 @@ class HostCopies:
 
     Args:
         memory: Where the copies are.
-        copier: What fills them.
+        copier: Copies the bytes.
     """
 
     def __init__(self, memory: HostMemory, copier: Copier) -> None:
@@ -100,15 +101,17 @@ class Copier:
 
     def _copy(self, piece: tuple[torch.Tensor, torch.Tensor]) -> None:
         target, source = piece
-        stages = self._stages.get(source.device)
-        if stages is None or stages.empty():
-            target.copy_(source)
-            return
-        stage = stages.get()
-        try:
-            stage.copy(target, source)
-        finally:
-            stages.put(stage)
+        on_its_device = torch.cuda.device(source.device) if source.is_cuda else nullcontext()
+        with on_its_device:
+            stages = self._stages.get(source.device)
+            if stages is None or stages.empty():
+                target.copy_(source)
+                return
+            stage = stages.get()
+            try:
+                stage.copy(target, source)
+            finally:
+                stages.put(stage)
 
 
 class _Stage:

@@ -12,6 +12,8 @@ from __future__ import annotations
 import atexit
 import logging
 import mmap
+import os
+import re
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
@@ -24,12 +26,16 @@ from torch.distributed.tensor import DTensor
 RESERVE = 0.25
 """Share of the machine's or the job's memory that stays available; otherwise none is kept."""
 TOUCHED_AT_ONCE = 64 * 2**20
-"""Bytes between two looks whether to go on; touching them takes less than a tenth of a second."""
+"""Bytes touched between two checks of available memory, in less than a tenth of a second."""
 ALIGNED = 64
 """Every copy begins at a multiple of this number of bytes, as in torch's own memory."""
 SLACK = 64 * 2**20
 """Bytes for what a checkpoint holds besides weights and the optimizer's state."""
 SHORT = f"less than {RESERVE:.0%} of the memory would stay available"
+LOCAL_WORKERS = "RAY_LOCAL_WORLD_SIZE"
+"""Environment variable in which verl states the number of workers on this machine."""
+UNLIMITED = 2**60
+"""A memory group of version 1 without a limit states one near 2**63 bytes."""
 CGROUPS = Path("/sys/fs/cgroup")
 OWN_GROUP = Path("/proc/self/cgroup")
 
@@ -155,15 +161,36 @@ def state_bytes(tensors: Iterable[torch.Tensor]) -> int:
 
 
 def _is_enough(beyond: int = 0) -> bool:
-    """Say whether the reserve stays available if `beyond` further bytes are used."""
-    return all(
-        available - beyond >= RESERVE * total for available, total in [_machine(), *_groups()]
-    )
+    """Return whether the reserve stays available if each worker here uses `beyond` further bytes."""
+    needed = beyond * int(os.environ.get(LOCAL_WORKERS, "1"))
+    limits = [_machine(), *_groups(), *_groups_of_version_1()]
+    return all(available - needed >= RESERVE * total for available, total in limits)
 
 
 def _machine() -> tuple[int, int]:
     memory = psutil.virtual_memory()
     return memory.available, memory.total
+
+
+def _groups_of_version_1() -> list[tuple[int, int]]:
+    """Return available and total bytes of this process's memory group of version 1, if any."""
+    found = []
+    with suppress(OSError, ValueError):
+        (own,) = re.findall(r"^\d+:memory:/(.*)$", OWN_GROUP.read_text(encoding="utf-8"), re.M)
+        # In a container the group's own folder is mounted as the root.
+        for group in (CGROUPS / "memory" / own, CGROUPS / "memory"):
+            if (group / "memory.limit_in_bytes").is_file():
+                limit = int((group / "memory.limit_in_bytes").read_text())
+                used = int((group / "memory.usage_in_bytes").read_text())
+                numbers = _numbers(group)
+                files = numbers["total_active_file"] + numbers["total_inactive_file"]
+                found.append((limit - used + files, limit))
+    return [(available, limit) for available, limit in found if limit < UNLIMITED]
+
+
+def _numbers(group: Path) -> dict[str, int]:
+    rows = (row.split() for row in (group / "memory.stat").read_text().splitlines())
+    return {name: int(value) for name, value in rows}
 
 
 def _groups() -> list[tuple[int, int]]:
@@ -176,8 +203,7 @@ def _groups() -> list[tuple[int, int]]:
             if not limit.is_file() or (text := limit.read_text().strip()) == "max":
                 continue
             used = int((group / "memory.current").read_text())
-            rows = (row.split() for row in (group / "memory.stat").read_text().splitlines())
-            numbers = {name: int(value) for name, value in rows}
+            numbers = _numbers(group)
             # Files that the kernel has read or written count as used, and it can drop them.
             files = numbers.get("active_file", 0) + numbers.get("inactive_file", 0)
             found.append((int(text) - used + files, int(text)))

@@ -24,7 +24,7 @@ from harness.rollout.processes import RUN_MARK, end_group, no_orphans, stop_proc
 from harness.rollout.queue_plugin import queue_spec
 from harness.runs.folder import RunFolder
 from harness.util import start_trace
-from harness.util.parsing import digest, merge
+from harness.util.parsing import at, digest, merge
 from harness.util.threads import computing_threads
 from harness_trackers.reach import left_off, lost, without_keys
 from harness_verl import forks
@@ -277,9 +277,10 @@ def _variables(config: Config, device: str, has_policy: bool) -> dict[str, str]:
     Raises:
         EnvironmentProblem: `OMP_NUM_THREADS` holds no number of threads.
     """
-    # A CPU's actors need all threads; Ray would set one. On GPUs one thread is Ray's and vLLM's
-    # default: the host computes little, and to wake more threads for it delays every token.
-    threads = str(computing_threads()) if device == "cpu" else "1"
+    # A CPU's actors need all threads, and so does an optimizer there; Ray would set one. Otherwise
+    # one thread is Ray's and vLLM's default on GPUs, where the host computes little.
+    offloaded = at(config.verl, "actor_rollout_ref.actor.fsdp_config.offload_policy", False)
+    threads = str(computing_threads()) if device == "cpu" or offloaded else "1"
     variables = {
         "PYTHONUNBUFFERED": "1",
         "RAY_DEDUP_LOGS": "0",
