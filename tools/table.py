@@ -202,7 +202,8 @@ def steps_table(folder: Path, titles: Sequence[str]) -> str:
     Args:
         titles: First words of the rows to return; all if there are none.
 
-    `runs.yaml` has a run's head, and figures of its start and its checkpoints, which are no medians.
+    `runs.yaml` has a run's head, and figures of its start and its checkpoints. These are no
+    medians.
     """
     runs = yaml.safe_load((folder / "runs.yaml").read_text(encoding="utf-8"))
     steps = pl.read_csv(folder / "h200.csv").filter(pl.col("step").is_between(2, 6))

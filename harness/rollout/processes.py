@@ -169,7 +169,7 @@ def end_group(leader: int) -> None:
 
 
 def end_session(leader: int) -> None:
-    """Kill the processes of a session, whose leader may have ended."""
+    """Kill the processes of a session. Its leader may have ended."""
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             if os.getsid(process.pid) == leader:

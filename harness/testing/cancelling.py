@@ -31,7 +31,7 @@ FIRST_END_S = 60.0
 """Seconds for an episode that is not cancelled, in which a framework may load much."""
 PROMPT_END_S = 2.0
 """Seconds that a cancelled agent may take to end."""
-CANCELLATIONS = 20
+CANCELLATIONS = 8
 """Most cancellations of one kind of episode, spread evenly over its steps."""
 STEPS_OF_A_CALL = 3
 """Steps of the loop that a call of the model or of a tool takes."""

@@ -72,7 +72,7 @@ def test_trainings_are_identical_only_if_every_answer_and_every_gradient_is() ->
     partial = agree({"base": [run(0, BASE)], "other": [run(0, BASE), run(1, BASE)]}, "base")[
         "other"
     ]
-    assert not partial["identical"]  # nobody knows of seed 1
+    assert not partial["identical"]  # no record has seed 1
     untrained = {("val", 0): ["a", "b"]}
     assert not agree({"base": [run(0, untrained)], "other": [run(0, untrained)]}, "base")["other"][
         "identical"

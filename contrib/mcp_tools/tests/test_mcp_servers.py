@@ -171,7 +171,7 @@ def test_a_server_that_dies_amid_a_call_is_no_failure_of_the_agent_and_is_starte
             == "environment 'mcp': server 'odd': Connection closed (last stderr line: out of paper)"
         )
         await slow
-        assert parallel.fault, "whoever waited for it gets no answer either"
+        assert parallel.fault, "the waiting call gets no answer either"
         assert [call.ok for call in await played(later, ECHO)] == [True]
 
     asyncio.run(play())

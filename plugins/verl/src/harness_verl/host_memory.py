@@ -30,7 +30,7 @@ TOUCHED_AT_ONCE = 64 * 2**20
 ALIGNED = 64
 """Every copy begins at a multiple of this number of bytes, as in torch's own memory."""
 SLACK = 64 * 2**20
-"""Bytes for what a checkpoint holds besides weights and the optimizer's state."""
+"""Bytes for the content of a checkpoint other than weights and the state of the optimizer."""
 SHORT = f"less than {RESERVE:.0%} of the memory would stay available"
 LOCAL_WORKERS = "RAY_LOCAL_WORLD_SIZE"
 """Environment variable in which verl states the number of workers on this machine."""
