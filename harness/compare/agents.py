@@ -39,19 +39,27 @@ def canonical_agents(runs: Sequence[Run]) -> dict[str, str]:
             else:
                 group |= earlier
         groups = [*others, group]
-    trained: dict[str, set[str]] = {}
-    for run in runs:
-        settings = {**run.record["config"], "agent": "", "kind": run.record["kind"]}
-        trained.setdefault(str(run.record["config"].get("agent")), set()).add(digest(settings))
     canonical: dict[str, str] = {}
     for group in groups:
-        configured = sorted(mark[0] for mark in group if len(mark) == 1)
-        distinct: set[str] = set().union(*(trained[path] for path in configured))
-        if len(distinct) == sum(len(trained[path]) for path in configured):
-            canonical |= dict.fromkeys(configured, configured[0])
+        paths = sorted(mark[0] for mark in group if len(mark) == 1)
+        if len(paths) > 1 and _share_settings(paths, runs):
+            canonical |= {path: path for path in paths}
         else:
-            canonical |= {path: path for path in configured}
+            canonical |= dict.fromkeys(paths, paths[0])
     return canonical
+
+
+def _share_settings(paths: Sequence[str], runs: Sequence[Run]) -> bool:
+    """Return whether runs of two of these paths are equal in settings, seed and kind."""
+    path_of: dict[str, str] = {}
+    for run in runs:
+        path = str(run.record["config"].get("agent"))
+        if path not in paths:
+            continue
+        settings = digest({**run.record["config"], "agent": "", "kind": run.record["kind"]})
+        if path_of.setdefault(settings, path) != path:
+            return True
+    return False
 
 
 def _marks(run: Run) -> set[Mark]:

@@ -173,7 +173,7 @@ def end_session(leader: int) -> None:
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             if os.getsid(process.pid) == leader:
-                process.send_signal(signal.SIGKILL)
+                process.kill()
 
 
 def stop_process(process: subprocess.Popen[bytes], grace_s: float = 4.0) -> None:

@@ -36,7 +36,7 @@ CANCELLATIONS = 8
 STEPS_OF_A_CALL = 3
 """Steps of the loop that a call of the model or of a tool takes."""
 NEVER = -1
-"""The number of no step."""
+"""A number that no step has."""
 
 
 class SteppingLoop(asyncio.SelectorEventLoop):

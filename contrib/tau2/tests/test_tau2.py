@@ -385,7 +385,7 @@ def test_a_side_process_that_fails_is_no_failure_of_the_agent_and_is_started_ane
             await untouched.call(*CALLS[0])
         await untouched.close()
         assert untouched.fault and untouched.state is None, (
-            "whoever shares it has lost its database"
+            "attempts that share it have lost their database"
         )
         assert [call.ok for call in await played(later, CALLS[0])] == [True] and not later.fault
 

@@ -89,7 +89,7 @@ class HostMemory:
     def take(self, size: int) -> torch.UntypedStorage:
         """Return memory of exactly `size` bytes: kept and touched memory as long as there is some.
 
-        In a virtual machine, huge pages that nothing has touched can take longer than ordinary memory
+        In a virtual machine, untouched huge pages can take longer than ordinary memory
         (`benchmarks/checkpoint_copy.py`).
         """
         end = self._used + size
@@ -161,7 +161,7 @@ def state_bytes(tensors: Iterable[torch.Tensor]) -> int:
 
 
 def _is_enough(beyond: int = 0) -> bool:
-    """Return whether the reserve stays available if each worker here uses `beyond` further bytes."""
+    """Return whether the reserve stays available if each worker uses `beyond` further bytes."""
     needed = beyond * int(os.environ.get(LOCAL_WORKERS, "1"))
     limits = [_machine(), *_groups(), *_groups_of_version_1()]
     return all(available - needed >= RESERVE * total for available, total in limits)
@@ -183,7 +183,7 @@ def _groups_of_version_1() -> list[tuple[int, int]]:
                 limit = int((group / "memory.limit_in_bytes").read_text())
                 used = int((group / "memory.usage_in_bytes").read_text())
                 numbers = _numbers(group)
-                files = numbers["total_active_file"] + numbers["total_inactive_file"]
+                files = numbers.get("total_active_file", 0) + numbers.get("total_inactive_file", 0)
                 found.append((limit - used + files, limit))
     return [(available, limit) for available, limit in found if limit < UNLIMITED]
 
