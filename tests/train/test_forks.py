@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -391,11 +392,35 @@ def test_runs_of_a_study_share_a_server_that_outlives_each_and_not_the_study(
     assert {worker[0] for worker in workers} <= {
         process.pid for process in marked("a-mark-of-another-length")
     }
-    second.kill()  # nobody tells its workers
+    second.kill()  # its Ray ends at once and cannot stop its workers
     second.wait()
-    sweep("a-mark-of-another-length")
-    assert not any(psutil.pid_exists(worker[0]) for worker in workers)
+    wait_until(lambda: not any(psutil.pid_exists(worker[0]) for worker in workers))
+    sweep("a-mark-of-another-length")  # Ray's agent waits a minute for a GCS that has ended
     assert server.fresh()
+
+
+@pytest.mark.train
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(sys.platform != "linux", reason="forks of a server are for Linux")
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_fork_runs_nothing_before_its_client_can_pass_signals_on(
+    waits: bool, tmp_path: Path, server: ForkServer
+) -> None:
+    script, trace = tmp_path / "script.py", tmp_path / "trace"
+    script.write_text(f"open({str(trace)!r}, 'w')")
+    fields = [str(tmp_path), "", "1", str(script), f"{RUN_MARK}=a-run"]
+    message = "\0".join(fields).encode()
+    with socket.socket(socket.AF_UNIX) as client, open(os.devnull, "r+b") as nowhere:
+        client.connect("\0" + server.variables[forks.STANDBY].split()[0])
+        socket.send_fds(client, [len(message).to_bytes(4, "big")], [nowhere.fileno()] * 3)
+        client.sendall(message)
+        fork = int.from_bytes(client.recv(4), "big")
+        assert psutil.pid_exists(fork)
+        if waits:
+            client.sendall(b"\1")
+            assert not client.recv(1)
+    wait_until(lambda: not psutil.pid_exists(fork))
+    assert trace.exists() is waits
 
 
 @pytest.mark.train

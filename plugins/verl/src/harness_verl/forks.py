@@ -135,8 +135,8 @@ def import_ray() -> None:
     """Import Ray so that its workers can be forked from this process.
 
     Ray reads two variables only when its library is loaded, long before there is a job: the job's
-    id, and the process with which a worker ends. Workers learn in another way that their raylet has
-    ended.
+    id, and the process with which a worker ends. Therefore a worker's client kills it when its
+    raylet has ended (`fork_client.py`).
     """
     early = {"RAY_JOB_ID": JOB_ID, "RAY_RAYLET_PID": str(os.getpid())}
     os.environ.update(early)
@@ -229,6 +229,8 @@ class Server:
                 connection.sendall(process.to_bytes(4, "big"))
                 return
             self._listener.close()
+            if not connection.recv(1):  # the client ended before it could forward signals
+                os._exit(0)
             # Files get the numbers that they have in the process that spawns, possibly a fork of
             # this server: where that has a file, this process has only those of this function.
             directory, handed, *fields = (os.fsdecode(field) for field in message.split(b"\0"))
