@@ -18,12 +18,12 @@ import json
 import subprocess
 import sys
 import tempfile
-from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
 
 import polars as pl
 import yaml
+from gpu_samples import between_rollouts, in_rollouts, samples_of
 from rollout_profile import profile, spans_of
 
 PHASES = {
@@ -224,26 +224,6 @@ def _measure(what: str, work: dict[str, Any], timeout_s: float) -> dict[str, Any
         return measured | ({"problem": problem} if problem else {})
 
 
-def smi(path: Path, spans: list[tuple[float, float]]) -> dict[str, Any]:
-    """Return devices' idle share and load in rollout phases, and the most memory (nvidia-smi)."""
-    names = ["time", "device", "utilization", "memory_mib"]
-    samples = [
-        dict(zip(names, line.split(", "), strict=True)) for line in path.read_text().splitlines()
-    ]
-    at = [datetime.strptime(one["time"], "%Y/%m/%d %H:%M:%S.%f").timestamp() for one in samples]
-    busy = [
-        float(one["utilization"])
-        for one, t in zip(samples, at, strict=True)
-        if any(a <= t <= b for a, b in spans)
-    ]
-    return {
-        "samples": len(busy),
-        "idle_share": busy.count(0) / len(busy) if busy else None,
-        "mean_utilization": sum(busy) / len(busy) if busy else None,
-        "max_memory_gib": max(float(one["memory_mib"]) for one in samples) / 1024,
-    }
-
-
 def measure(run: Path, args: Any) -> dict[str, Any]:
     """Return all contents of the table."""
     record: Any = json.loads((run / "run.json").read_text())
@@ -271,7 +251,10 @@ def measure(run: Path, args: Any) -> dict[str, Any]:
         if args.profile_rollout:
             result["profile"] = profile(episodes, transitions, table)
         if args.smi:
-            result["smi"] = smi(args.smi, list(spans_of(episodes, table["number"]).values()))
+            samples = samples_of(args.smi)
+            spans = list(spans_of(episodes, table["number"]).values())
+            result["smi"] = in_rollouts(samples, spans)
+            result["between rollouts"] = between_rollouts(samples, spans)
     if not args.no_limits:
         result["limits"] = limits(run, record, table, transitions, args)
     return result
@@ -321,7 +304,7 @@ def show(result: dict[str, Any]) -> None:
         print(f"limits left out: {limit['skipped']}")
     for kind, value in result["memory_gb"].items():
         print(f"trainer memory, {kind}: {value:.1f} GB")
-    for name in ("smi", "profile"):
+    for name in ("smi", "between rollouts", "profile"):
         if row := result.get(name):
             print(f"{name}: " + ", ".join(f"{key} {_short(value)}" for key, value in row.items()))
 

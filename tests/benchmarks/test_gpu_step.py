@@ -6,6 +6,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,12 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 def gpu_step(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     return importlib.import_module("gpu_step")
+
+
+@pytest.fixture
+def gpu_samples(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("gpu_samples")
 
 
 @pytest.fixture
@@ -150,19 +157,63 @@ def test_the_table_prints_from_a_record_alone(run: Path) -> None:
 
 
 def test_idle_and_memory_come_from_samples_inside_the_rollout_phases(
-    gpu_step: Any, tmp_path: Path
+    gpu_samples: Any, tmp_path: Path
 ) -> None:
-    from datetime import datetime
-
     lines = []
     for second, busy, memory in ((0, 0, 900), (1, 0, 1024), (2, 50, 2048), (9, 100, 4096)):
         stamp = datetime.fromtimestamp(1_000_000 + second).strftime("%Y/%m/%d %H:%M:%S.000")
         lines.append(f"{stamp}, 0, {busy}, {memory}")
     (tmp_path / "smi.csv").write_text("\n".join(lines))
-    found = gpu_step.smi(tmp_path / "smi.csv", [(1_000_001, 1_000_003)])
-    assert found == {
+    samples = gpu_samples.samples_of(tmp_path / "smi.csv")
+    assert gpu_samples.in_rollouts(samples, [(1_000_001, 1_000_003)]) == {
         "samples": 2,
         "idle_share": 0.5,
         "mean_utilization": 25.0,
         "max_memory_gib": 4.0,
     }
+
+
+BETWEEN = [
+    *((0.0, 80, 90), (0.2, 0, 20), (0.4, 0, 20), (1.0, 0, 20), (1.2, 50, 40), (1.4, 50, 79)),
+    *((1.6, 100, 80), (3.4, 80, 80), (3.6, 0, 22), (3.8, 10, 90), (4.0, 0, 90)),
+]
+"""Seconds after a rollout phase, utilization and memory: vLLM's, the update's, vLLM's again."""
+
+
+def test_the_time_between_rollouts_is_divided_by_what_memory_does(gpu_samples: Any) -> None:
+    samples = []
+    for begin in (100.0, 110.0):
+        for second, busy, memory in BETWEEN:
+            samples.append(gpu_samples.Sample(begin + second, busy, memory))
+    spans = [(90.0, 100.0), (104.2, 110.0), (114.2, 120.0)]
+    found = gpu_samples.between_rollouts(samples, spans)
+    assert found == pytest.approx(
+        {
+            "phases": 2,
+            "released_s": 0.2,
+            "waiting_s": 1.0,
+            "growing_s": 0.2,
+            "computing_s": 2.2,
+            "resuming_s": 0.6,
+            "busy_share": (50 + 100 + 80) / 300,
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("memory", "apart"),
+    [
+        ([90, 20, 20, 90], 4.0),  # the update's release was too short for a sample
+        ([90, 90, 90, 90], 4.0),  # vLLM kept its memory
+        ([90, 20, 80, 20], 40.0),  # a checkpoint came between
+        ([], 4.0),
+    ],
+)
+def test_phases_without_both_releases_are_left_out(
+    gpu_samples: Any, memory: list[int], apart: float
+) -> None:
+    samples = []
+    for number, value in enumerate(memory):
+        samples.append(gpu_samples.Sample(100.5 + number, 50, value))
+    spans = [(90.0, 100.0), (100.0 + apart, 200.0)]
+    assert gpu_samples.between_rollouts(samples, spans) == {"phases": 0}
