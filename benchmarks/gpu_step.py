@@ -40,6 +40,9 @@ PHASES = {
 `sample` have it in `rollout`.
 """
 
+UPDATE_PARTS = ("divide", "passes", "optimizer")
+"""Parts of an optimizer step that workers time (`harness_verl/update_times.py`)."""
+
 
 def read(run: Path, name: str) -> pl.DataFrame | None:
     path = run / f"{name}.parquet"
@@ -67,6 +70,19 @@ def phases(steps: pl.DataFrame) -> pl.DataFrame:
         **{phase: pl.sum_horizontal(pl.lit(0.0), *names) for phase, names in there.items()},
     )
     return table.with_columns(rest=pl.col("step") - pl.sum_horizontal(*PHASES))
+
+
+def update_parts(steps: pl.DataFrame, numbers: list[int]) -> dict[str, float]:
+    """Return seconds of the update's parts, medians over the steps; empty for older records.
+
+    The difference to the update's own time is `hand_over`: Ray, rows from TransferQueue, results.
+    """
+    if f"timing_s/update_{UPDATE_PARTS[0]}" not in steps.columns:
+        return {}
+    parts = {part: pl.col(f"timing_s/update_{part}") for part in UPDATE_PARTS}
+    hand_over = pl.col("timing_s/update_actor") - pl.sum_horizontal(*parts.values())
+    timed = steps.filter(pl.col("step").is_in(numbers))
+    return timed.select(hand_over=hand_over, **parts).median().row(0, named=True)
 
 
 def tokens(episodes: pl.DataFrame, table: pl.DataFrame) -> dict[str, float]:
@@ -245,6 +261,7 @@ def measure(run: Path, args: Any) -> dict[str, Any]:
             for kind in ("allocated", "reserved")
             if f"actor/perf/max_memory_{kind}_gb" in timed.columns
         },
+        "update in seconds": update_parts(steps, table["number"].to_list()),
     }
     if episodes is not None:
         result["tokens"] = tokens(episodes, table)
@@ -304,7 +321,7 @@ def show(result: dict[str, Any]) -> None:
         print(f"limits left out: {limit['skipped']}")
     for kind, value in result["memory_gb"].items():
         print(f"trainer memory, {kind}: {value:.1f} GB")
-    for name in ("smi", "between rollouts", "profile"):
+    for name in ("update in seconds", "smi", "between rollouts", "profile"):
         if row := result.get(name):
             print(f"{name}: " + ", ".join(f"{key} {_short(value)}" for key, value in row.items()))
 

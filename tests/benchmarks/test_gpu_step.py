@@ -40,6 +40,9 @@ def run(tmp_path: Path) -> Path:
                 "timing_s/step": gen + 5,
                 "timing_s/gen": gen,
                 "timing_s/update_actor": 3.0,
+                "timing_s/update_divide": 0.25,
+                "timing_s/update_passes": gen / 2,
+                "timing_s/update_optimizer": 0.5,
             }
         )
         for session in range(2):
@@ -147,6 +150,7 @@ def test_the_table_prints_from_a_record_alone(run: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "limits left out: no data/verl.yaml" in done.stdout
+    assert "update in seconds: hand_over 1.25, divide 0.25, passes 1, optimizer 0.5" in done.stdout
     profile = json.loads(out.read_text())["profile"]
     # Two calls at once for a quarter of the time, none for a quarter, twice over.
     assert profile["peak_in_flight"] == 2 and profile["mean_in_flight"] == pytest.approx(1.0)
@@ -154,6 +158,11 @@ def test_the_table_prints_from_a_record_alone(run: Path) -> None:
     assert profile["model_mean_s"] == pytest.approx(1.0) and profile[
         "tools_mean_s"
     ] == pytest.approx(0.1)
+
+
+def test_records_without_parts_of_an_update_have_none(gpu_step: Any) -> None:
+    steps = pl.DataFrame({"step": [2], "timing_s/update_actor": [3.0]})
+    assert gpu_step.update_parts(steps, [2]) == {}
 
 
 def test_idle_and_memory_come_from_samples_inside_the_rollout_phases(

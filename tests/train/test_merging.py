@@ -106,7 +106,7 @@ def dealt(
     made = Batches(shared=credit == "shared", merges=merge, threshold=threshold, taught=taught)
     metrics = dict[str, float]()
     rollout = {"log_prob_use_dynamic_bsz": True}
-    actor = {"ppo_mini_batch_size": 2 // parts, "use_dynamic_bsz": True}
+    actor = {"ppo_mini_batch_size": 2 // parts, "ppo_epochs": 1, "use_dynamic_bsz": True}
     config = {
         "trainer": {"v1": {"trainer_mode": "sync"}},
         "data": {"seed": 3, "train_batch_size": 2},

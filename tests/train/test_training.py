@@ -22,6 +22,7 @@ from harness.config import load_config
 from harness.policies import resolve
 from harness.policies.roles import answerers
 from harness.runs.folder import RunFolder
+from harness_verl.update_times import PARTS
 from partial_policies import without_a_tensor
 
 from . import conftest
@@ -151,6 +152,9 @@ def test_a_killed_training_leaves_nothing_and_resumes(
     assert grad_norms(run).keys() == {1, 2} and all(
         steps[step]["actor/grad_norm"] for step in (1, 2)
     )
+    for step in (1, 2):
+        parts = [steps[step][f"timing_s/update_{part}"] for part in PARTS]
+        assert min(parts) > 0 and sum(parts) < steps[step]["timing_s/update_actor"]
     # The engine's log-probabilities and the trainer's, on the same token ids: re-tokenized ids would differ.
     gaps = {step: row.get("training/rollout_probs_diff_max") for step, row in steps.items()}
     assert gaps[2] is not None and all(gap < 1e-3 for gap in gaps.values() if gap is not None)

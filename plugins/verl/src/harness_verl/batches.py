@@ -46,6 +46,7 @@ from harness_verl.dealing import Row, deal, deal_to_ranks
 from harness_verl.names import ABOUT
 from harness_verl.rows import UNTRAINED
 from harness_verl.taught import left_out, report_no_rollouts
+from harness_verl.update_times import to_step
 
 Judge = Callable[[Mapping[tuple[str, str], float]], Mapping[tuple[str, str], float]]
 """A function from the scores of sessions to their advantages, by (group, session)."""
@@ -286,6 +287,8 @@ class Batches:
         for name, usual in _OF_THE_UPDATE.items():
             if name in metrics:
                 metrics[usual] = metrics.pop(name)
+        epochs = int(trainer.config.actor_rollout_ref.actor.ppo_epochs)
+        to_step(metrics, self._parts * epochs)
         if self._taught:
             metrics["training/cross_entropy"] = metrics.pop("actor/pg_loss")
         return done

@@ -39,6 +39,7 @@ from harness_verl import logprobs, prefixes
 from harness_verl.names import CROSS_ENTROPY, ON_POLICY, PACKED, SHARED, SUPERVISED
 from harness_verl.probability_gaps import gap_metrics
 from harness_verl.saving import Writer
+from harness_verl.update_times import UpdateTimes
 
 for _name in (PACKED, SHARED):
     AttentionInterface.register(_name, packed)
@@ -142,13 +143,30 @@ class PackedEngine(FSDPEngineWithLMHead):
         inputs.update(prefixes.attention_options(layout, device))
         self.rows = {}
 
+    def train_batch(self, data: Any, loss_function: Any) -> Any:
+        """Run verl's optimizer step, and report the seconds of its parts (`update_times.py`)."""
+        self._times = UpdateTimes()
+        try:
+            outputs = super().train_batch(data, loss_function)
+        finally:
+            times, self._times = self._times, None
+        times.end("optimizer")
+        outputs["metrics"].update(times.metrics())
+        return outputs
+
+    _times: UpdateTimes | None = None
+    """Times of the running optimizer step."""
+
     def forward_backward_batch(self, data: Any, *arguments: Any, **options: Any) -> Any:
         """Run verl's passes; with shared prefixes, over rows that share them."""
         dynamic = tensordict_utils.get_non_tensor_data(
             data=data, key="use_dynamic_bsz", default=True
         )
         with _passes_by_prefix() if self._shares and dynamic else nullcontext():
-            return super().forward_backward_batch(data, *arguments, **options)
+            outputs = super().forward_backward_batch(data, *arguments, **options)
+        if self._times is not None:
+            self._times.end("passes")
+        return outputs
 
     def prepare_model_outputs(
         self, output: Any, output_args: Any, micro_batch: Any, logits_processor_func: Any
@@ -180,6 +198,8 @@ class PackedEngine(FSDPEngineWithLMHead):
 
         This happens only if no earlier pass reports the distance.
         """
+        if self._times is not None:
+            self._times.end("divide")
         loss, output = super().forward_step(micro_batch, loss_function, forward_only)
         if _loss_mode(loss_function) == ON_POLICY:
             ours = no_padding_2_padding(output["model_output"]["log_probs"], micro_batch)
