@@ -244,6 +244,13 @@ class Identity(TypedDict):
             Key("sampling", ("rollout.batch_invariant",)),
         ]
     ]
+    engine_variables: NotRequired[
+        Annotated[
+            dict[str, str],
+            "environment variables of vLLM that can change replies, on a GPU, if any is set",
+            Key("sampling"),
+        ]
+    ]
     deterministic: NotRequired[
         Annotated[bool, "as configured; false if missing", Key("training", ("deterministic",))]
     ]

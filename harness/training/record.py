@@ -57,6 +57,7 @@ from harness.runs.training_signal import (
     why_flat,
     why_untaught,
 )
+from harness.training.engine_variables import engine_variables
 from harness.training.provenance import (
     available_cores,
     commit,
@@ -195,16 +196,18 @@ def identity(
         "deterministic": config.deterministic,
         "verl": data["verl"],
     }
-    # Further keys appear only with another value than the usual one, which keeps the identity of
-    # runs that are older than them.
+    # Further keys appear only with unusual values, so that older runs keep their identity.
     form = answer_form(config.reward.name, config.reward.options)
     if of_program.inputs({}, form):  # the program shows the form to the policy
         identified["answer_form"] = form
     reward = reward_of(config)
     if (reward.low, reward.high) != (0, 1):
         identified["reward_range"] = [reward.low, reward.high]
-    if not is_endpoint_label(model_path) and config.batch_invariant(device):
-        identified["batch_invariant"] = True
+    if not is_endpoint_label(model_path):
+        if config.batch_invariant(device):
+            identified["batch_invariant"] = True
+        if variables := engine_variables(device):
+            identified["engine_variables"] = variables
     if kind == "train" and config.reward.training is not None:
         identified["reward_training"] = training_reward(config)
     if config.reward.inverted:

@@ -27,6 +27,7 @@ from harness.training.provenance import model_hash
 from harness.training.record import identity, tools_hash
 from harness.training.task_order import validation_order
 from harness.util import start_trace
+from harness.util.endpoints import Endpoint
 from harness_sql.tasks.pocket import PocketTasks
 
 
@@ -169,6 +170,24 @@ def test_a_reward_that_trains_alone_is_part_of_the_identity() -> None:
     config = load_config("cpu", None, [trained], agent="reference_sql")
     evaluation = identity(config, PocketTasks(), [], [], "m", "cpu", "eval")
     assert "reward_training" not in evaluation  # an evaluation trains nothing
+
+
+def test_an_engines_variables_are_part_of_the_identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith("VLLM_"):
+            monkeypatch.delenv(name)
+    config = load_config("cpu", agent="reference_sql")
+
+    def of(device: str, model: str = "m") -> Any:
+        return identity(config, PocketTasks(), [], [], model, device)
+
+    monkeypatch.setenv("VLLM_API_KEY", "secret")
+    monkeypatch.setenv("VLLM_LOGGING_LEVEL", "DEBUG")
+    assert "engine_variables" not in of("cuda")
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
+    assert of("cuda")["engine_variables"] == {"VLLM_USE_V2_MODEL_RUNNER": "1"}
+    assert "engine_variables" not in of("cpu"), "there is no vLLM"
+    assert "engine_variables" not in of("cuda", Endpoint("http://localhost:1/v1", "m").label)
 
 
 @pytest.mark.parametrize(
