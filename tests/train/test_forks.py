@@ -184,6 +184,32 @@ def test_a_client_without_a_server_becomes_what_it_stood_for(tmp_path: Path) -> 
     assert output_of(*worker, context) == f"{[*worker, context]} of old True"
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="forks of a server are for Linux")
+@pytest.mark.parametrize("starts", [True, False])
+def test_a_client_that_is_told_to_end_starts_no_second_worker(starts: bool) -> None:
+    """The signal arrives when the worker has just ended: before or after it could start."""
+    name = forks.new_name()
+    command = [sys.executable, "-S", "-E", str(forks.CLIENT), fork_client.HANDED]
+    command += ["-c", "print('a second worker')"]
+    variables = {**os.environ, fork_client.SERVER: name}
+    with forks.listen(name) as listener:
+        client = subprocess.Popen(command, stdout=subprocess.PIPE, env=variables)
+        connection, _ = listener.accept()
+    with connection, subprocess.Popen(["sleep", "600"]) as worker:
+        header, streams, _, _ = socket.recv_fds(connection, 4, forks.MOST_FILES)
+        with connection.makefile("rb") as reader:
+            reader.read(int.from_bytes(header, "big"))
+        connection.sendall(worker.pid.to_bytes(4, "big"))
+        connection.recv(1, 0 if starts else socket.MSG_PEEK)  # unread, it resets the connection
+        worker.kill()
+        worker.wait()
+        client.terminate()
+        time.sleep(0.5)  # it has handled the signal
+        for stream in streams:
+            os.close(stream)
+    assert client.communicate(timeout=30)[0] == b""
+
+
 @pytest.mark.parametrize(
     ("environment", "simple"),
     [

@@ -63,6 +63,7 @@ def forked(argv: list[str], handed: str, parent: int) -> bool:
     Returns:
         Whether a fork ran this, or is no longer needed.
     """
+    told_to_end: list[int] = []
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as server:
         server.connect(f"\0{os.environ[SERVER]}")
         environment = [f"{name}={value}" for name, value in os.environ.items()]
@@ -72,15 +73,22 @@ def forked(argv: list[str], handed: str, parent: int) -> bool:
         socket.send_fds(server, [len(message).to_bytes(4, "big")], files)
         server.sendall(message)
         if answer := received(server, parent):
-            worker = int.from_bytes(answer, "big")
+            # Unlike the worker's id, this never refers to a later process.
+            worker = os.pidfd_open(int.from_bytes(answer, "big"))
+
+            def pass_on(number: int, _: object) -> None:
+                told_to_end.append(number)
+                with contextlib.suppress(ProcessLookupError):  # the worker has ended
+                    signal.pidfd_send_signal(worker, number)
+
             for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, lambda number, _: os.kill(worker, number))
+                signal.signal(number, pass_on)
             server.sendall(b"\1")  # the worker waits until signals to this process reach it
             received(server, parent)  # the worker holds the other end open as long as it lives
             if os.getppid() != parent:
-                os.kill(worker, signal.SIGKILL)
+                signal.pidfd_send_signal(worker, signal.SIGKILL)
             return True
-    return os.getppid() != parent
+    return bool(told_to_end) or os.getppid() != parent
 
 
 def received(connection: socket.socket, parent: int) -> bytes:
