@@ -116,12 +116,12 @@ def sources(target: str) -> list[tuple[str, Path]]:
         if relative in visited:
             continue
         visited[relative] = source
-        # A package counts whole, whichever of its modules are imported.
+        # A package counts whole, whichever of its modules are imported, and so does a module beside
+        # a folder of its name: Python imports that folder only if it has an `__init__.py`.
         for module in _imports(_syntax(source)):
             package = folder / module
-            if package.is_dir():
-                unvisited += sorted(package.rglob("*.py"))
-            elif package.with_suffix(".py").is_file():
+            unvisited += sorted(package.rglob("*.py"))
+            if package.with_suffix(".py").is_file():
                 unvisited.append(package.with_suffix(".py"))
     return sorted(visited.items())
 

@@ -104,6 +104,22 @@ def test_the_identity_changes_with_the_file_and_with_what_it_imports(tmp_path: P
     assert len({first["agent_source"], second, third}) == 3
 
 
+@pytest.mark.parametrize("package", [True, False])
+def test_the_identity_has_what_python_imports_where_a_module_and_a_folder_share_a_name(
+    package: bool, tmp_path: Path
+) -> None:
+    name = f"{written(tmp_path)}:Mine"
+    folder = tmp_path / "helper"
+    folder.mkdir()
+    (folder / "notes.txt").write_text("", encoding="utf-8")
+    imported = folder / "__init__.py" if package else tmp_path / "helper.py"
+    sources = set()
+    for number in (1, 2):
+        imported.write_text(f'ANSWER = "SELECT {number}"\n', encoding="utf-8")
+        sources.add(fingerprint(name)["agent_source"])
+    assert len(sources) == 2
+
+
 def test_a_copy_elsewhere_is_the_same_agent(tmp_path: Path) -> None:
     here, there = tmp_path / "a", tmp_path / "b"
     here.mkdir()
